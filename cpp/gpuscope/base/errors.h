@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace gpuscope::base {
+
+/// Root of everything gpuscope raises on purpose; Python sees the same tree in gpuscope.errors.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A function of libcuda, libcupti or libnvidia-ml returned an error code.
+class LibraryError : public Error {
+ public:
+  LibraryError(std::string call, int code, const std::string& name)
+      : Error(call + " failed with " + name + " (" + std::to_string(code) + ")"), call_(std::move(call)), code_(code) {}
+  const std::string& call() const noexcept { return call_; }
+  int code() const noexcept { return code_; }
+
+ private:
+  std::string call_;
+  int code_;
+};
+
+class CudaError : public LibraryError {
+ public:
+  using LibraryError::LibraryError;
+};
+
+class CuptiError : public LibraryError {
+ public:
+  using LibraryError::LibraryError;
+};
+
+class NvmlError : public LibraryError {
+ public:
+  using LibraryError::LibraryError;
+};
+
+/// Something this machine or process cannot give: what, why, and the one step that would change it.
+class NotAvailable : public Error {
+ public:
+  NotAvailable(const std::string& what, const std::string& why, const std::string& fix)
+      : Error(what + " is not available: " + why + (fix.empty() ? "" : "; " + fix)) {}
+};
+
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A trace file that cannot be read past `offset`.
+class CorruptTrace : public Error {
+ public:
+  CorruptTrace(const std::string& path, uint64_t offset, const std::string& why)
+      : Error(path + ": " + why + " at byte " + std::to_string(offset)), path_(path), offset_(offset) {}
+  const std::string& path() const noexcept { return path_; }
+  uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  std::string path_;
+  uint64_t offset_;
+};
+
+}  // namespace gpuscope::base

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace gpuscope::bindings {
+
+// One function a file of this folder; module.cpp calls them in this order.
+void bind_errors(pybind11::module_& module);
+void bind_store(pybind11::module_& module);
+void bind_analysis(pybind11::module_& module);
+void bind_exporters(pybind11::module_& module);
+void bind_regions(pybind11::module_& module);
+void bind_device(pybind11::module_& module);
+void bind_session(pybind11::module_& module);
+void bind_environment(pybind11::module_& module);
+
+}  // namespace gpuscope::bindings

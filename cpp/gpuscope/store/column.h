@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+namespace gpuscope::store {
+
+/// A growing array of plain values, laid out as NumPy and Arrow want it. One writer; readers after it is sealed.
+///
+/// realloc grows large blocks by remapping pages, so growth copies nothing and untouched capacity costs no memory.
+template <class T>
+class Column {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  using value_type = T;
+
+  Column() noexcept = default;
+  Column(Column&& other) noexcept { swap(other); }
+  Column& operator=(Column&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Column() { std::free(data_); }
+
+  void push_back(T value) {
+    if (size_ == capacity_) [[unlikely]] {
+      reserve(capacity_ < kFirst ? kFirst : capacity_ * 2);
+    }
+    data_[size_++] = value;
+  }
+  void append(std::span<const T> values) {
+    reserve_for(values.size());
+    if (!values.empty()) {
+      std::memcpy(data_ + size_, values.data(), values.size_bytes());
+    }
+    size_ += values.size();
+  }
+  void reserve(std::size_t capacity) {
+    if (capacity <= capacity_) {
+      return;
+    }
+    void* grown = std::realloc(static_cast<void*>(data_), capacity * sizeof(T));
+    if (grown == nullptr) {
+      throw std::bad_alloc();
+    }
+    data_ = static_cast<T*>(grown);
+    capacity_ = capacity;
+  }
+  /// Forgets the oldest rows.
+  void drop_front(std::size_t rows) {
+    rows = rows < size_ ? rows : size_;
+    if (rows != 0) {
+      std::memmove(static_cast<void*>(data_), data_ + rows, (size_ - rows) * sizeof(T));
+      size_ -= rows;
+    }
+  }
+  void truncate(std::size_t rows) noexcept { size_ = rows < size_ ? rows : size_; }
+
+  T& operator[](std::size_t row) noexcept { return data_[row]; }
+  const T& operator[](std::size_t row) const noexcept { return data_[row]; }
+  T* data() noexcept { return data_; }
+  const T* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  const T* begin() const noexcept { return data_; }
+  const T* end() const noexcept { return data_ + size_; }
+  std::span<const T> span() const noexcept { return {data_, size_}; }
+  void swap(Column& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+ private:
+  static constexpr std::size_t kFirst = 64;
+  void reserve_for(std::size_t more) {
+    if (size_ + more > capacity_) {
+      const std::size_t doubled = capacity_ * 2;
+      reserve(size_ + more > doubled ? size_ + more : doubled);
+    }
+  }
+
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+}  // namespace gpuscope::store

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpuscope/store/column.h"
+
+// Every table and column of a trace, declared once: the C++ rows, the NumPy and Arrow views and the .gscope file all
+// come from these lists. X(type, column). Times are ns since the Unix epoch, sizes bytes. Columns named after a
+// dictionary (variant, track, path, thread, call, device) or `region` hold a row number of that table; kNone is none.
+
+// -- events ----------------------------------------------------------------------------------------------------------
+#define GPUSCOPE_KERNEL(X)                        \
+  X(int64_t, start_ns)                            \
+  X(int64_t, duration_ns)                         \
+  X(uint32_t, correlation)                        \
+  X(uint32_t, variant)                            \
+  X(uint32_t, region) /* where it was launched */ \
+  X(uint16_t, track)                              \
+  X(uint16_t, flags)
+// Rows for the kernels, copies and fills that ran as nodes of a CUDA graph.
+#define GPUSCOPE_GRAPH_NODE(X)                                                        \
+  X(uint32_t, event) /* a row of the table that `kind` names */                       \
+  X(uint32_t, graph) /* the executable graph's id */                                  \
+  X(uint64_t, node)                                                                   \
+  X(uint32_t, path) /* where it was captured; kNone when that was before profiling */ \
+  X(uint16_t, kind) /* Work */                                                        \
+  X(uint16_t, flags)
+// One row a graph launch, where graphs are traced as a whole.
+#define GPUSCOPE_GRAPH_LAUNCH(X) \
+  X(int64_t, start_ns)           \
+  X(int64_t, duration_ns)        \
+  X(uint32_t, correlation)       \
+  X(uint32_t, graph)             \
+  X(uint32_t, region)            \
+  X(uint16_t, track)             \
+  X(uint16_t, flags)
+#define GPUSCOPE_MEMCPY(X)                 \
+  X(int64_t, start_ns)                     \
+  X(int64_t, duration_ns)                  \
+  X(uint64_t, bytes)                       \
+  X(uint32_t, correlation)                 \
+  X(uint32_t, region)                      \
+  X(uint16_t, track)                       \
+  X(uint16_t, flags)                       \
+  X(uint8_t, kind)        /* CopyKind */   \
+  X(uint8_t, source)      /* MemoryKind */ \
+  X(uint8_t, destination) /* MemoryKind */ \
+  X(uint8_t, peer)        /* the other device of a peer copy, 255 otherwise */
+#define GPUSCOPE_MEMSET(X) \
+  X(int64_t, start_ns)     \
+  X(int64_t, duration_ns)  \
+  X(uint64_t, bytes)       \
+  X(uint32_t, value)       \
+  X(uint32_t, correlation) \
+  X(uint32_t, region)      \
+  X(uint16_t, track)       \
+  X(uint16_t, flags)
+#define GPUSCOPE_SYNC(X)   \
+  X(int64_t, start_ns)     \
+  X(int64_t, duration_ns)  \
+  X(uint32_t, correlation) \
+  X(uint32_t, region)      \
+  X(uint16_t, track)       \
+  X(uint16_t, kind) /* SyncKind */
+// Calls of the CUDA driver that launch, copy, synchronize or allocate.
+#define GPUSCOPE_API(X)    \
+  X(int64_t, start_ns)     \
+  X(int64_t, duration_ns)  \
+  X(uint32_t, correlation) \
+  X(uint32_t, region)      \
+  X(uint16_t, call)        \
+  X(uint16_t, thread)
+#define GPUSCOPE_REGION(X)                      \
+  X(int64_t, start_ns)                          \
+  X(int64_t, duration_ns)                       \
+  X(uint32_t, parent) /* a row of this table */ \
+  X(uint32_t, path)                             \
+  X(uint16_t, thread)                           \
+  X(uint16_t, flags)
+// GPU time between a region's two CUDA events, where CUPTI is not to be had.
+#define GPUSCOPE_REGION_GPU(X) \
+  X(uint32_t, region)          \
+  X(uint32_t, path)            \
+  X(int64_t, duration_ns)
+#define GPUSCOPE_MARK(X) \
+  X(int64_t, start_ns)   \
+  X(uint32_t, name)      \
+  X(uint32_t, region)    \
+  X(uint16_t, thread)    \
+  X(uint16_t, flags)
+
+// -- totals: one row a call path, in aggregate mode
+// --------------------------------------------------------------------
+#define GPUSCOPE_REGION_TOTAL(X)                               \
+  X(uint32_t, path)                                            \
+  X(uint32_t, histogram) /* kNone when there is none */        \
+  X(uint64_t, count)                                           \
+  X(int64_t, total_ns)                                         \
+  X(int64_t, child_ns) /* spent in regions and calls inside */ \
+  X(int64_t, min_ns)                                           \
+  X(int64_t, max_ns)
+#define GPUSCOPE_WORK_TOTAL(X)                                            \
+  X(uint32_t, path) /* where launched; kNone when outside every region */ \
+  X(uint32_t, name)                                                       \
+  X(uint32_t, histogram)                                                  \
+  X(uint32_t, kind) /* Work */                                            \
+  X(uint64_t, count)                                                      \
+  X(uint64_t, bytes)                                                      \
+  X(int64_t, total_ns)                                                    \
+  X(int64_t, min_ns)                                                      \
+  X(int64_t, max_ns)
+// Durations counted by size: `bin` is histogram_bin(duration).
+#define GPUSCOPE_HISTOGRAM(X) \
+  X(uint32_t, histogram)      \
+  X(uint32_t, bin)            \
+  X(uint64_t, count)
+
+// -- dictionaries
+// ------------------------------------------------------------------------------------------------------ A call path:
+// the regions open around a point in the program, outermost first.
+#define GPUSCOPE_PATH(X) \
+  X(uint32_t, parent)    \
+  X(uint32_t, name)      \
+  X(uint32_t, depth) /* 0 for an outermost region */
+// A kernel with one launch configuration.
+#define GPUSCOPE_VARIANT(X)                               \
+  X(uint32_t, name) /* mangled, as the driver gives it */ \
+  X(uint32_t, grid_x)                                     \
+  X(uint32_t, grid_y)                                     \
+  X(uint32_t, grid_z)                                     \
+  X(uint32_t, block_x)                                    \
+  X(uint32_t, block_y)                                    \
+  X(uint32_t, block_z)                                    \
+  X(uint32_t, cluster_x)                                  \
+  X(uint32_t, cluster_y)                                  \
+  X(uint32_t, cluster_z)                                  \
+  X(uint32_t, static_shared_bytes)                        \
+  X(uint32_t, dynamic_shared_bytes)                       \
+  X(uint32_t, local_bytes)                                \
+  X(uint32_t, registers)
+#define GPUSCOPE_TRACK(X) \
+  X(uint32_t, device)     \
+  X(uint32_t, context)    \
+  X(uint32_t, stream)
+#define GPUSCOPE_THREAD(X) \
+  X(uint64_t, system_id)   \
+  X(uint32_t, name)        \
+  X(uint32_t, flags)
+#define GPUSCOPE_CALL(X)                                                   \
+  X(uint32_t, name)                                                        \
+  X(uint16_t, kind)  /* CallKind */                                        \
+  X(uint16_t, flags) /* kCaptured: recorded into a graph instead of run */ \
+  X(int32_t, result) /* the CUresult it returned */
+#define GPUSCOPE_DEVICE(X)      \
+  X(uint32_t, ordinal)          \
+  X(uint32_t, name)             \
+  X(uint32_t, uuid)             \
+  X(uint32_t, multiprocessors)  \
+  X(uint32_t, capability_major) \
+  X(uint32_t, capability_minor) \
+  X(uint64_t, memory_bytes)
+// Facts about the run: strings by key, among them the audit's counters and the clock's anchors.
+#define GPUSCOPE_INFO(X) \
+  X(uint32_t, key)       \
+  X(uint32_t, value)
+
+// X(Type, table, LIST): the tables of a Store.
+#define GPUSCOPE_TABLES(X)                              \
+  X(Kernels, kernel, GPUSCOPE_KERNEL)                   \
+  X(GraphNodes, graph_node, GPUSCOPE_GRAPH_NODE)        \
+  X(GraphLaunches, graph_launch, GPUSCOPE_GRAPH_LAUNCH) \
+  X(Memcpys, memcpy, GPUSCOPE_MEMCPY)                   \
+  X(Memsets, memset, GPUSCOPE_MEMSET)                   \
+  X(Syncs, sync, GPUSCOPE_SYNC)                         \
+  X(Apis, api, GPUSCOPE_API)                            \
+  X(Regions, region, GPUSCOPE_REGION)                   \
+  X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU)        \
+  X(Marks, mark, GPUSCOPE_MARK)                         \
+  X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL)  \
+  X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL)        \
+  X(Histograms, histogram, GPUSCOPE_HISTOGRAM)          \
+  X(Paths, path, GPUSCOPE_PATH)                         \
+  X(Variants, variant, GPUSCOPE_VARIANT)                \
+  X(Tracks, track, GPUSCOPE_TRACK)                      \
+  X(Threads, thread, GPUSCOPE_THREAD)                   \
+  X(Calls, call, GPUSCOPE_CALL)                         \
+  X(Devices, device, GPUSCOPE_DEVICE)                   \
+  X(Infos, info, GPUSCOPE_INFO)
+
+namespace gpuscope::store {
+
+inline constexpr uint32_t kNone = UINT32_MAX;
+
+// Values are stored in files: append only.
+enum class Work : uint16_t { Kernel = 1, Memcpy = 2, Memset = 3, Call = 4, Sync = 5, GraphLaunch = 6 };
+// CUpti_ActivityMemcpyKind's numbers.
+enum class CopyKind : uint8_t {
+  Unknown = 0,
+  HostToDevice = 1,
+  DeviceToHost = 2,
+  HostToArray = 3,
+  ArrayToHost = 4,
+  ArrayToArray = 5,
+  ArrayToDevice = 6,
+  DeviceToArray = 7,
+  DeviceToDevice = 8,
+  HostToHost = 9,
+  PeerToPeer = 10
+};
+// CUpti_ActivityMemoryKind's numbers.
+enum class MemoryKind : uint8_t {
+  Unknown = 0,
+  Pageable = 1,
+  Pinned = 2,
+  Device = 3,
+  Array = 4,
+  Managed = 5,
+  DeviceStatic = 6,
+  ManagedStatic = 7
+};
+// CUpti_ActivitySynchronizationType's numbers.
+enum class SyncKind : uint16_t { Unknown = 0, Event = 1, StreamWaitEvent = 2, Stream = 3, Context = 4 };
+enum class CallKind : uint16_t {
+  Other = 0,
+  Launch = 1,
+  GraphLaunch = 2,
+  Memcpy = 3,
+  Memset = 4,
+  Sync = 5,
+  Alloc = 6,
+  Free = 7
+};
+
+enum Flag : uint16_t {
+  kZeroTime = 1 << 0,      // the GPU gave no timestamps
+  kBackwardTime = 1 << 1,  // it ended before it began: the duration reads 0
+  kIncomplete = 1 << 2,    // still running when collection ended
+  kNoLaunch = 1 << 3,      // no launch was seen: begun before profiling, or lost
+  kInherited = 1 << 4,     // the region is that of the thread it worked for
+  kInGraph = 1 << 5,       // a node of a CUDA graph: see graph_node
+  kOpen = 1 << 6,          // region: still open when recording ended
+  kClipped = 1 << 7,       // region: was open before recording began
+  kCaptured = 1 << 8,      // call: recorded into a graph
+};
+
+#define GPUSCOPE_FIELD(type, name) type name;
+#define GPUSCOPE_COLUMN(type, name) Column<type> name;
+#define GPUSCOPE_PUSH(type, name) name.push_back(values.name);
+#define GPUSCOPE_AT(type, name) name[index],
+#define GPUSCOPE_VISIT(type, name) visit(#name, name);
+#define GPUSCOPE_DROP(type, name) name.drop_front(rows);
+#define GPUSCOPE_BYTES(type, name) +sizeof(type)
+#define GPUSCOPE_COUNT(type, name) rows = name.size();
+#define GPUSCOPE_DECLARE_TABLE(Type, table, LIST)                           \
+  struct Type {                                                             \
+    struct Row {                                                            \
+      LIST(GPUSCOPE_FIELD)                                                  \
+    };                                                                      \
+    static constexpr std::size_t kRowBytes = 0 LIST(GPUSCOPE_BYTES);        \
+    LIST(GPUSCOPE_COLUMN)                                                   \
+    std::size_t size() const noexcept {                                     \
+      std::size_t rows = 0;                                                 \
+      LIST(GPUSCOPE_COUNT)                                                  \
+      return rows;                                                          \
+    }                                                                       \
+    /* Returns the new row's number. */                                     \
+    uint32_t append(const Row& values) {                                    \
+      LIST(GPUSCOPE_PUSH)                                                   \
+      return static_cast<uint32_t>(size() - 1);                             \
+    }                                                                       \
+    Row operator[](std::size_t index) const { return {LIST(GPUSCOPE_AT)}; } \
+    void drop_front(std::size_t rows) { LIST(GPUSCOPE_DROP) }               \
+    template <class F>                                                      \
+    void each_column(F&& visit) {                                           \
+      LIST(GPUSCOPE_VISIT)                                                  \
+    }                                                                       \
+    template <class F>                                                      \
+    void each_column(F&& visit) const {                                     \
+      LIST(GPUSCOPE_VISIT)                                                  \
+    }                                                                       \
+  };
+GPUSCOPE_TABLES(GPUSCOPE_DECLARE_TABLE)
+#undef GPUSCOPE_FIELD
+#undef GPUSCOPE_COLUMN
+#undef GPUSCOPE_PUSH
+#undef GPUSCOPE_AT
+#undef GPUSCOPE_VISIT
+#undef GPUSCOPE_DROP
+#undef GPUSCOPE_BYTES
+#undef GPUSCOPE_COUNT
+#undef GPUSCOPE_DECLARE_TABLE
+
+}  // namespace gpuscope::store

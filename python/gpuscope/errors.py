@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything gpuscope raises on purpose, as one tree."""
+
+from __future__ import annotations
+
+
+class GpuscopeError(Exception):
+    """Root of the tree."""
+
+
+class LibraryError(GpuscopeError):
+    """A function of a vendor library returned an error.
+
+    Attributes:
+        call: the function, as ``cuInit``.
+        code: the number it returned.
+    """
+
+    def __init__(self, message: str, call: str, code: int) -> None:
+        super().__init__(message)
+        self.call = call
+        self.code = code
+
+
+class CudaError(LibraryError):
+    """libcuda said no."""
+
+
+class CuptiError(LibraryError):
+    """libcupti said no."""
+
+
+class NvmlError(LibraryError):
+    """libnvidia-ml said no."""
+
+
+class NotAvailable(GpuscopeError):  # noqa: N818 - the name says the state, as FileNotFoundError's siblings do
+    """This machine or process cannot give what was asked; the message says what, why and what would change it."""
+
+
+class InvalidArgument(GpuscopeError, ValueError):  # noqa: N818
+    """An argument was wrong; the message names it, what was given and what is accepted."""
+
+
+class CorruptTrace(GpuscopeError):  # noqa: N818
+    """A trace file cannot be read.
+
+    Attributes:
+        path: the file.
+        offset: the byte at which reading ended.
+    """
+
+    def __init__(self, message: str, path: str, offset: int) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+
+class IncompleteCapture(GpuscopeError):  # noqa: N818
+    """Raised under ``strict=True`` when the audit found that something is missing from a result."""
