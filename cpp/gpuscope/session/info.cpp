@@ -43,6 +43,19 @@ std::string uuid_text(const driver::CuUuid& uuid) {
   return text;
 }
 
+const char* name_of(attribution::Mode mode) {
+  switch (mode) {
+    case attribution::Mode::Ring:
+      return "ring";
+    case attribution::Mode::Aggregate:
+      return "aggregate";
+    default:
+      return "full";
+  }
+}
+
+}  // namespace
+
 void write_devices(store::Store& store, const driver::Cuda& cuda) {
   int count = 0;
   // Fails without cuInit, which is the program's to call: it decides what a fork may still do.
@@ -69,19 +82,6 @@ void write_devices(store::Store& store, const driver::Cuda& cuda) {
                          static_cast<uint32_t>(major), static_cast<uint32_t>(minor), bytes});
   }
 }
-
-const char* name_of(attribution::Mode mode) {
-  switch (mode) {
-    case attribution::Mode::Ring:
-      return "ring";
-    case attribution::Mode::Aggregate:
-      return "aggregate";
-    default:
-      return "full";
-  }
-}
-
-}  // namespace
 
 void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti) {
   const auto number = [&store](const char* key, auto value) { store.set_info(key, std::to_string(value)); };

@@ -26,6 +26,9 @@ struct Facts {
 /// Writes the facts as info rows, and the devices that the program uses.
 void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti);
 
+/// Adds the devices of a process that has called cuInit.
+void write_devices(store::Store& store, const driver::Cuda& cuda);
+
 /// CUPTI 13.0 crashes when graph tracing is switched on after a graph was instantiated without it: it is safe only as
 /// long as the process has no context.
 bool graph_trace_is_safe(const driver::Cuda& cuda);
