@@ -162,12 +162,121 @@ constexpr DriverCall kCalls[] = {
     GPUSCOPE_WATCH(cuLaunchHostFunc_ptsz, cuLaunchHostFunc, Other),
 };
 
-constexpr uint32_t kIds = 1024;
+#define GPUSCOPE_WATCH_RUNTIME(id, name, kind) \
+  { CUPTI_RUNTIME_TRACE_CBID_##id + kRuntimeCalls, #name, store::CallKind::kind }
+
+constexpr DriverCall kRuntime[] = {
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunch_v3020, cudaLaunch, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchKernel_v7000, cudaLaunchKernel, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunch_ptsz_v7000, cudaLaunch, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchKernel_ptsz_v7000, cudaLaunchKernel, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchCooperativeKernel_v9000, cudaLaunchCooperativeKernel, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchCooperativeKernel_ptsz_v9000, cudaLaunchCooperativeKernel, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchCooperativeKernelMultiDevice_v9000, cudaLaunchCooperativeKernelMultiDevice,
+                           Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchKernelExC_v11060, cudaLaunchKernelExC, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaLaunchKernelExC_ptsz_v11060, cudaLaunchKernelExC, Launch),
+    GPUSCOPE_WATCH_RUNTIME(__cudaLaunchKernel_v13000, cudaLaunchKernel, Launch),
+    GPUSCOPE_WATCH_RUNTIME(__cudaLaunchKernel_ptsz_v13000, cudaLaunchKernel, Launch),
+    GPUSCOPE_WATCH_RUNTIME(cudaGraphLaunch_v10000, cudaGraphLaunch, GraphLaunch),
+    GPUSCOPE_WATCH_RUNTIME(cudaGraphLaunch_ptsz_v10000, cudaGraphLaunch, GraphLaunch),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy_v3020, cudaMemcpy, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2D_v3020, cudaMemcpy2D, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToArray_v3020, cudaMemcpyToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DToArray_v3020, cudaMemcpy2DToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromArray_v3020, cudaMemcpyFromArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DFromArray_v3020, cudaMemcpy2DFromArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyArrayToArray_v3020, cudaMemcpyArrayToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DArrayToArray_v3020, cudaMemcpy2DArrayToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToSymbol_v3020, cudaMemcpyToSymbol, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromSymbol_v3020, cudaMemcpyFromSymbol, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyAsync_v3020, cudaMemcpyAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToArrayAsync_v3020, cudaMemcpyToArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromArrayAsync_v3020, cudaMemcpyFromArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DAsync_v3020, cudaMemcpy2DAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DToArrayAsync_v3020, cudaMemcpy2DToArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DFromArrayAsync_v3020, cudaMemcpy2DFromArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToSymbolAsync_v3020, cudaMemcpyToSymbolAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromSymbolAsync_v3020, cudaMemcpyFromSymbolAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3D_v3020, cudaMemcpy3D, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DAsync_v3020, cudaMemcpy3DAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyPeer_v4000, cudaMemcpyPeer, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyPeerAsync_v4000, cudaMemcpyPeerAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DPeer_v4000, cudaMemcpy3DPeer, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DPeerAsync_v4000, cudaMemcpy3DPeerAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy_ptds_v7000, cudaMemcpy, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2D_ptds_v7000, cudaMemcpy2D, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToArray_ptds_v7000, cudaMemcpyToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DToArray_ptds_v7000, cudaMemcpy2DToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromArray_ptds_v7000, cudaMemcpyFromArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DFromArray_ptds_v7000, cudaMemcpy2DFromArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyArrayToArray_ptds_v7000, cudaMemcpyArrayToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DArrayToArray_ptds_v7000, cudaMemcpy2DArrayToArray, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToSymbol_ptds_v7000, cudaMemcpyToSymbol, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromSymbol_ptds_v7000, cudaMemcpyFromSymbol, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyAsync_ptsz_v7000, cudaMemcpyAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToArrayAsync_ptsz_v7000, cudaMemcpyToArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromArrayAsync_ptsz_v7000, cudaMemcpyFromArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DAsync_ptsz_v7000, cudaMemcpy2DAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DToArrayAsync_ptsz_v7000, cudaMemcpy2DToArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy2DFromArrayAsync_ptsz_v7000, cudaMemcpy2DFromArrayAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyToSymbolAsync_ptsz_v7000, cudaMemcpyToSymbolAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyFromSymbolAsync_ptsz_v7000, cudaMemcpyFromSymbolAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3D_ptds_v7000, cudaMemcpy3D, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DAsync_ptsz_v7000, cudaMemcpy3DAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DPeer_ptds_v7000, cudaMemcpy3DPeer, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DPeerAsync_ptsz_v7000, cudaMemcpy3DPeerAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyBatchAsync_v12080, cudaMemcpyBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyBatchAsync_ptsz_v12080, cudaMemcpyBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DBatchAsync_v12080, cudaMemcpy3DBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DBatchAsync_ptsz_v12080, cudaMemcpy3DBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyBatchAsync_v13000, cudaMemcpyBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpyBatchAsync_ptsz_v13000, cudaMemcpyBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DBatchAsync_v13000, cudaMemcpy3DBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemcpy3DBatchAsync_ptsz_v13000, cudaMemcpy3DBatchAsync, Memcpy),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset_v3020, cudaMemset, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset2D_v3020, cudaMemset2D, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemsetAsync_v3020, cudaMemsetAsync, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset2DAsync_v3020, cudaMemset2DAsync, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset3D_v3020, cudaMemset3D, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset3DAsync_v3020, cudaMemset3DAsync, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset_ptds_v7000, cudaMemset, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset2D_ptds_v7000, cudaMemset2D, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemsetAsync_ptsz_v7000, cudaMemsetAsync, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset2DAsync_ptsz_v7000, cudaMemset2DAsync, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset3D_ptds_v7000, cudaMemset3D, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemset3DAsync_ptsz_v7000, cudaMemset3DAsync, Memset),
+    GPUSCOPE_WATCH_RUNTIME(cudaStreamSynchronize_v3020, cudaStreamSynchronize, Sync),
+    GPUSCOPE_WATCH_RUNTIME(cudaEventSynchronize_v3020, cudaEventSynchronize, Sync),
+    GPUSCOPE_WATCH_RUNTIME(cudaDeviceSynchronize_v3020, cudaDeviceSynchronize, Sync),
+    GPUSCOPE_WATCH_RUNTIME(cudaStreamSynchronize_ptsz_v7000, cudaStreamSynchronize, Sync),
+    GPUSCOPE_WATCH_RUNTIME(cudaMalloc_v3020, cudaMalloc, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocPitch_v3020, cudaMallocPitch, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocHost_v3020, cudaMallocHost, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaHostAlloc_v3020, cudaHostAlloc, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMalloc3D_v3020, cudaMalloc3D, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaHostRegister_v4000, cudaHostRegister, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocManaged_v6000, cudaMallocManaged, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocAsync_v11020, cudaMallocAsync, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocAsync_ptsz_v11020, cudaMallocAsync, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocFromPoolAsync_v11020, cudaMallocFromPoolAsync, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMallocFromPoolAsync_ptsz_v11020, cudaMallocFromPoolAsync, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaFree_v3020, cudaFree, Free),
+    GPUSCOPE_WATCH_RUNTIME(cudaFreeHost_v3020, cudaFreeHost, Free),
+    GPUSCOPE_WATCH_RUNTIME(cudaHostUnregister_v4000, cudaHostUnregister, Free),
+    GPUSCOPE_WATCH_RUNTIME(cudaFreeAsync_v11020, cudaFreeAsync, Free),
+    GPUSCOPE_WATCH_RUNTIME(cudaFreeAsync_ptsz_v11020, cudaFreeAsync, Free),
+};
+
+constexpr uint32_t kIds = 2 * kRuntimeCalls;
 
 constexpr std::array<uint16_t, kIds> index_calls() {
   std::array<uint16_t, kIds> index{};
   uint16_t number = 0;
   for (const DriverCall& call : kCalls) {
+    index[call.callback] = ++number;
+  }
+  for (const DriverCall& call : kRuntime) {
     index[call.callback] = ++number;
   }
   return index;
@@ -179,9 +288,12 @@ constexpr std::array<uint16_t, kIds> kIndex = index_calls();
 
 std::span<const DriverCall> driver_calls() noexcept { return kCalls; }
 
-const DriverCall* find_driver_call(uint32_t callback) noexcept {
+const DriverCall* find_call(uint32_t callback) noexcept {
   const uint16_t number = callback < kIds ? kIndex[callback] : 0;
-  return number != 0 ? &kCalls[number - 1] : nullptr;
+  if (number == 0) {
+    return nullptr;
+  }
+  return number <= std::size(kCalls) ? &kCalls[number - 1] : &kRuntime[number - 1 - std::size(kCalls)];
 }
 
 }  // namespace gpuscope::activity

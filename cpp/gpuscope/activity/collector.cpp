@@ -190,6 +190,7 @@ bool Collector::enable_kinds(const Options& options) {
   }
   if (tier_ == Tier::Shared) {
     enable(kDriver);
+    enable(kRuntime);  // records, unlike callbacks, tell of a runtime call but not of the driver's call beneath it
   }
   const auto code = enable(kConcurrentKernel);  // last: from here on launches are recorded
   if (code != driver::kCuptiSuccess) {

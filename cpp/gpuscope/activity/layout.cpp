@@ -86,6 +86,7 @@ GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);
 
 constexpr bool same(auto ours, auto theirs) { return static_cast<long>(ours) == static_cast<long>(theirs); }
 static_assert(same(kMemcpy, CUPTI_ACTIVITY_KIND_MEMCPY) && same(kMemset, CUPTI_ACTIVITY_KIND_MEMSET));
+static_assert(same(kRuntime, CUPTI_ACTIVITY_KIND_RUNTIME));
 static_assert(same(kDriver, CUPTI_ACTIVITY_KIND_DRIVER) && same(kMemcpyPeer, CUPTI_ACTIVITY_KIND_MEMCPY2));
 static_assert(same(kConcurrentKernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
 static_assert(same(kSynchronization, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION));

@@ -12,6 +12,7 @@ enum Kind : uint32_t {
   kMemcpy = 1,
   kMemset = 2,
   kDriver = 4,
+  kRuntime = 5,
   kConcurrentKernel = 10,
   kMemcpyPeer = 22,
   kSynchronization = 38,

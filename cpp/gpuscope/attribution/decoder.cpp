@@ -71,8 +71,10 @@ void Decoder::drain_logs() {
 }
 
 void Decoder::take_api(const activity::ApiRecord& record) {
-  const activity::DriverCall* call = activity::find_driver_call(record.callback);
-  if (call == nullptr) {
+  const activity::DriverCall* call =
+      activity::find_call(record.callback + (record.kind == activity::kRuntime ? activity::kRuntimeCalls : 0));
+  // A runtime call and the driver's call beneath it share a correlation id: the first of the two counts.
+  if (call == nullptr || recording_.correlations.find(record.correlation) != Correlations::kUnknown) {
     return;
   }
   const auto found = by_system_id_.find(record.thread);

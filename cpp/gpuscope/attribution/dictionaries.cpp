@@ -60,9 +60,11 @@ uint32_t Dictionaries::path(uint32_t parent, uint32_t name) {
 uint32_t Dictionaries::variant(const store::Variants::Row& row) {
   uint64_t key = hash(row);
   while (true) {
-    const uint32_t id = variants_.find_or_make(key, [&] { return tables_.variant.append(row); });
-    const store::Variants::Row found = tables_.variant[id];
-    if (std::memcmp(&found, &row, sizeof(row)) == 0) {
+    const uint32_t id = variants_.find_or_make(key, [&] {
+      variant_rows_.push_back(row);
+      return tables_.variant.append(row);
+    });
+    if (std::memcmp(&variant_rows_[id], &row, sizeof(row)) == 0) {
       return id;
     }
     key = base::mix(key + 1);  // two configurations with one hash
@@ -71,17 +73,29 @@ uint32_t Dictionaries::variant(const store::Variants::Row& row) {
 
 uint16_t Dictionaries::track(uint32_t device, uint32_t context, uint32_t stream) {
   const uint64_t key = (static_cast<uint64_t>(device) << 52) ^ (static_cast<uint64_t>(context) << 32) ^ stream;
-  return tracks_.find_or_make(key, [&] { return narrow(tables_.track.append({device, context, stream})); });
+  if (key != last_track_key_) {
+    last_track_ = tracks_.find_or_make(key, [&] { return narrow(tables_.track.append({device, context, stream})); });
+    last_track_key_ = key;
+  }
+  return last_track_;
 }
 
 uint16_t Dictionaries::call(std::string_view name, store::CallKind kind, bool captured, int32_t result,
                             uint32_t callback) {
+  const bool plain = !captured && result == 0 && callback < plain_calls_.size();
+  if (plain && plain_calls_[callback] != 0) {
+    return static_cast<uint16_t>(plain_calls_[callback] - 1);
+  }
   const uint64_t key =
       (static_cast<uint64_t>(static_cast<uint32_t>(result)) << 32) | (callback << 1) | (captured ? 1 : 0);
-  return calls_.find_or_make(key, [&] {
+  const uint16_t id = calls_.find_or_make(key, [&] {
     const auto flags = static_cast<uint16_t>(captured ? store::kCaptured : 0);
     return narrow(tables_.call.append({string(name), static_cast<uint16_t>(kind), flags, result}));
   });
+  if (plain && id < kMostIds) {
+    plain_calls_[callback] = static_cast<uint16_t>(id + 1);
+  }
+  return id;
 }
 
 uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -44,8 +45,12 @@ class Dictionaries {
   base::FlatMap<uint32_t> pointers_;
   base::FlatMap<uint32_t> paths_;
   base::FlatMap<uint32_t> variants_;
+  std::vector<store::Variants::Row> variant_rows_;  // the table again, row by row: one cache line to compare
   base::FlatMap<uint16_t> tracks_;
+  uint64_t last_track_key_ = UINT64_MAX;
+  uint16_t last_track_ = 0;
   base::FlatMap<uint16_t> calls_;
+  std::array<uint16_t, 2048> plain_calls_{};  // by callback id, of those that went well: their id + 1
 };
 
 }  // namespace gpuscope::attribution

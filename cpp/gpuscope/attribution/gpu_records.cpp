@@ -36,6 +36,7 @@ void GpuRecords::take(uint32_t kind, const uint8_t* record) {
     case activity::kGraphTrace:
       return graph_trace(as<activity::GraphTraceRecord>(record));
     case activity::kDriver:
+    case activity::kRuntime:
       if (on_api_) {
         on_api_(as<activity::ApiRecord>(record));
       }

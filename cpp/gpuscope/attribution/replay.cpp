@@ -228,7 +228,7 @@ void Replay::mark(int64_t at_ns, uint32_t name) {
 }
 
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
-  const activity::DriverCall* what = activity::find_driver_call(callback);
+  const activity::DriverCall* what = activity::find_call(callback);
   OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.contains(at_ns), false};
   if (!call.in_window || what == nullptr) {
     recording_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
@@ -254,7 +254,7 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
   }
   const OpenCall call = calls_.back();
   calls_.pop_back();
-  const activity::DriverCall* what = activity::find_driver_call(callback);
+  const activity::DriverCall* what = activity::find_call(callback);
   if (!call.in_window || what == nullptr) {
     return;
   }

@@ -53,6 +53,9 @@ std::string cupti_shortcoming(const Cupti& table) {
   if (table.get_version == nullptr) {
     return "libcupti was not found" + (table.library.why().empty() ? "" : " (" + table.library.why() + ")");
   }
+  if (table.version == 0) {
+    return "libcupti at " + table.library.path() + " did not tell its version, as happens without a driver";
+  }
   if (table.version < kOldest) {
     return "libcupti at " + table.library.path() + " is version " + std::to_string(table.version) +
            ", older than CUDA 12.0's (19)";

@@ -129,6 +129,7 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.evicted", counters.evicted);
   number("audit.decode_lag_max_ns", facts.decode_lag_max_ns);
   number("audit.decode_cpu_ns", facts.decode_cpu_ns);
+  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on our thread
   number("audit.callbacks", counters.calls);
   number("audit.gpu_records", counters.gpu_records);
   number("audit.region_events", counters.region_events);

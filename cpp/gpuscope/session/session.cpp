@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "gpuscope/base/names.h"
 #include "gpuscope/session/clock_map.h"
@@ -25,6 +26,8 @@ constexpr auto kSettleNap = 200us;
 constexpr auto kSettleLimit = 2s;
 // A copy between host buffers brings no record: once all kernels are in, copies are waited for only this long.
 constexpr auto kCopyGrace = 5ms;
+constexpr auto kQuietNap = 5ms;
+constexpr int kQuietRounds = 4;
 constexpr unsigned kReadyBuffers = 4;
 
 std::atomic<Session*> active_session{nullptr};
@@ -218,7 +221,9 @@ void Session::decode_once(bool flush) {
   activity::Collector& collector = vendor_.collector;
   if (collecting_) {
     if (flush) {
+      const int64_t cpu_ns = thread_cpu_ns();
       collector.flush(false);
+      flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
     }
     collector.buffers().provide(kReadyBuffers);
     if (const uint64_t unloads = collector.unloads(); unloads != unloads_) {
@@ -233,6 +238,9 @@ void Session::decode_once(bool flush) {
 }
 
 void Session::settle() {
+  if (options_.settings.by_time) {
+    return settle_without_callbacks();
+  }
   const auto start = std::chrono::steady_clock::now();
   auto kernels_in = start + kSettleLimit;
   while (true) {
@@ -253,6 +261,23 @@ void Session::settle() {
   }
   // What still runs is handed over unfinished, and counted so.
   vendor_.collector.flush(true);
+  decode_once(false);
+}
+
+void Session::settle_without_callbacks() {
+  // Nobody counts the launches here: all is in when CUPTI has nothing more to give for a while.
+  int quiet = 0;
+  const auto start = std::chrono::steady_clock::now();
+  while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < kSettleLimit) {
+    const uint64_t records = decoder_->gpu_records().records();
+    decode_once(true);
+    quiet = decoder_->gpu_records().records() == records ? quiet + 1 : 0;
+    std::this_thread::sleep_for(kQuietNap);
+  }
+  vendor_.collector.flush(true);
+  for (int round = 0; round < kQuietRounds && vendor_.collector.buffers().lent() != 0; ++round) {
+    std::this_thread::sleep_for(kQuietNap);
+  }
   decode_once(false);
 }
 
@@ -283,7 +308,8 @@ Facts Session::gather_facts(int64_t open_ns, int64_t close_ns) {
   facts.counters = decoder_->recording().counters;
   facts.log_dropped = decoder_->log_dropped();
   facts.decode_lag_max_ns = decode_lag_max_ns_;
-  facts.decode_cpu_ns = thread_cpu_ns() - decode_cpu_start_ns_;
+  facts.flush_cpu_ns = std::exchange(flush_cpu_ns_, 0);
+  facts.decode_cpu_ns = thread_cpu_ns() - decode_cpu_start_ns_ - facts.flush_cpu_ns;
   if (collecting_) {
     const uint64_t dropped = vendor_.collector.dropped();
     facts.dropped = dropped - dropped_start_;

@@ -70,6 +70,7 @@ class Session {
   void run();
   void decode_once(bool flush);
   void settle();
+  void settle_without_callbacks();
   void read_gpu_spans();
   Facts gather_facts(int64_t open_ns, int64_t close_ns);
   std::unique_ptr<store::Store> request(Request what);
@@ -91,6 +92,7 @@ class Session {
 
   // The decode thread's.
   int64_t decode_cpu_start_ns_ = 0;
+  int64_t flush_cpu_ns_ = 0;
   int64_t decode_lag_max_ns_ = 0;
   uint64_t unloads_ = 0;
   uint64_t exhausted_start_ = 0;
