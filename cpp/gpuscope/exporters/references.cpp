@@ -36,7 +36,7 @@ class Limits {
     std::size_t rows;
     bool optional;  // kNone is accepted
   };
-  /// Rows is 0 and optional false for a column that refers to nothing.
+  /// False for a column that refers to nothing.
   bool find(std::string_view table, std::string_view column, Limit& limit) const {
     const bool is_text = column == "name" || column == "uuid" || (table == "info");
     if (is_text) {
@@ -81,11 +81,11 @@ std::string check_columns(const Store& store) {
         return;
       }
       for (std::size_t row = 0; row < values.size(); ++row) {
-        const auto value = values[row];
-        const bool good = is_time ? static_cast<int64_t>(value) >= 0 && static_cast<int64_t>(value) < kLatest
-                                  : value < limit.rows || (limit.optional && value == kNone);
+        const auto value = static_cast<int64_t>(values[row]);
+        const bool good = is_time ? value >= 0 && value < kLatest
+                                  : static_cast<uint64_t>(value) < limit.rows || (limit.optional && value == kNone);
         if (!good) {
-          found = describe(table, column, row, static_cast<int64_t>(value));
+          found = describe(table, column, row, value);
           found += is_time ? ", which is no time" : ", of " + std::to_string(limit.rows);
           return;
         }
