@@ -306,11 +306,13 @@ class ChromeWriter {
   }
 
   void put_bytes(uint64_t bytes, int64_t duration_ns) {
+    constexpr double kMost = 1e15;  // a damaged size must not overflow
     put_pair(",\"bytes\":", bytes);
     if (duration_ns > 0) {
       // Bytes a ns are GB a s; written with three decimals, as torch does.
+      const double thousandths = 1000.0 * static_cast<double>(bytes) / static_cast<double>(duration_ns);
       out_.put(",\"memory bandwidth (GB/s)\":");
-      out_.put_micros(static_cast<int64_t>(1000.0 * static_cast<double>(bytes) / static_cast<double>(duration_ns)));
+      out_.put_micros(static_cast<int64_t>(std::min(thousandths, kMost)));
     }
   }
 

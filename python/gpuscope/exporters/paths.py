@@ -49,9 +49,17 @@ def as_path(path: str | os.PathLike[str]) -> Path:
         text = None
     if not isinstance(text, str):
         raise InvalidArgument(f"path must be a str or an os.PathLike of str, got {type(path).__name__}")
-    if not text or "\0" in text:
-        raise InvalidArgument(f"path must be the name of a file, got {text!r}")
+    if not text or "\0" in text or not _is_utf8(text):
+        raise InvalidArgument(f"path must be the name of a file in UTF-8, got {text!r}")
     return Path(text)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
