@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpuscope/exporters/chrome_fragments.h"
+#include "gpuscope/exporters/chrome_metadata.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/launches.h"
@@ -28,7 +29,7 @@ class ChromeWriter {
       : store_(store), out_(std::move(write)), timeline_(lay_out(store)), launches_(store), fragments_(store) {}
 
   void write() {
-    write_head();
+    put_head(out_, store_, timeline_.base_ns);
     write_process();
     for (const Strand& strand : timeline_.threads) {
       write_thread(strand);
@@ -47,33 +48,7 @@ class ChromeWriter {
   }
 
  private:
-  // -- the head ------------------------------------------------------------------------------------------------------
-  void write_head() {
-    out_.put("{\"schemaVersion\":1,\n\"deviceProperties\":[");
-    for (std::size_t row = 0; row < store_.device.size(); ++row) {
-      const auto device = store_.device[row];
-      out_.put(row == 0 ? "\n" : ",\n");
-      put_pair("{\"id\":", device.ordinal);
-      out_.put(",\"name\":");
-      out_.put(quoted(store_.strings[device.name]));
-      put_pair(",\"totalGlobalMem\":", device.memory_bytes);
-      put_pair(",\"computeMajor\":", device.capability_major);
-      put_pair(",\"computeMinor\":", device.capability_minor);
-      put_pair(",\"numSms\":", device.multiprocessors);
-      out_.put('}');
-    }
-    out_.put("],\n\"displayTimeUnit\":\"ms\",\n");
-    put_pair("\"baseTimeNanoseconds\":", timeline_.base_ns);
-    out_.put(",\n\"gpuscope\":{");
-    for (std::size_t row = 0; row < store_.info.size(); ++row) {
-      out_.put(row == 0 ? "" : ",");
-      out_.put(quoted(store_.strings[store_.info.key[row]]));
-      out_.put(':');
-      out_.put(quoted(store_.strings[store_.info.value[row]]));
-    }
-    out_.put("},\n\"traceEvents\":[\n");
-  }
-
+  // -- processes -----------------------------------------------------------------------------------------------------
   void write_process() {
     const std::string_view text = store_.find_info("process.id");
     std::from_chars(text.data(), text.data() + text.size(), process_);
@@ -86,8 +61,8 @@ class ChromeWriter {
       }
     }
     const std::string_view name = store_.find_info("process.argv");
-    put_name("process_name", process_, 0, quoted(name.empty() ? "python" : name));
-    put_label(process_, "\"CPU\"");
+    put_name("process_name", process_, 0, name.empty() ? "python" : name);
+    put_label(process_, "CPU");
     put_sort_index("process_sort_index", process_, 0, 0);
   }
 
@@ -102,8 +77,8 @@ class ChromeWriter {
         seen.push_back(ordinal);
         const uint32_t device = store_.track.device[strand.row];
         const std::string_view name = device < store_.device.size() ? store_.strings[store_.device.name[device]] : "";
-        put_name("process_name", ordinal, 0, quoted(name.empty() ? "GPU" : name));
-        put_label(ordinal, quoted("GPU " + std::to_string(ordinal)));
+        put_name("process_name", ordinal, 0, name.empty() ? "GPU" : name);
+        put_label(ordinal, "GPU " + std::to_string(ordinal));
         put_sort_index("process_sort_index", ordinal, 0, kDeviceSortIndex + ordinal);
       }
     }
@@ -111,30 +86,17 @@ class ChromeWriter {
 
   uint32_t device_of(const Strand& strand) const { return device_ordinal(store_, store_.track.device[strand.row]); }
 
-  void put_name(std::string_view what, uint64_t process, uint64_t thread, std::string_view quoted_name) {
-    begin_metadata(what, process, thread);
-    out_.put("\"name\":");
-    out_.put(quoted_name);
-    out_.put("}}");
+  void put_name(std::string_view what, uint64_t process, uint64_t thread, std::string_view name) {
+    next_event();
+    put_metadata(out_, what, process, thread, "\"name\":" + quoted(name));
   }
-  void put_label(uint64_t process, std::string_view quoted_label) {
-    begin_metadata("process_labels", process, 0);
-    out_.put("\"labels\":");
-    out_.put(quoted_label);
-    out_.put("}}");
+  void put_label(uint64_t process, std::string_view label) {
+    next_event();
+    put_metadata(out_, "process_labels", process, 0, "\"labels\":" + quoted(label));
   }
   void put_sort_index(std::string_view what, uint64_t process, uint64_t thread, uint64_t index) {
-    begin_metadata(what, process, thread);
-    put_pair("\"sort_index\":", index);
-    out_.put("}}");
-  }
-  void begin_metadata(std::string_view what, uint64_t process, uint64_t thread) {
     next_event();
-    out_.put("{\"ph\":\"M\",\"name\":\"");
-    out_.put(what);
-    put_pair("\",\"pid\":", process);
-    put_pair(",\"tid\":", thread);
-    out_.put(",\"ts\":0.000,\"args\":{");
+    put_metadata(out_, what, process, thread, "\"sort_index\":" + std::to_string(index));
   }
 
   // -- events --------------------------------------------------------------------------------------------------------
@@ -191,7 +153,7 @@ class ChromeWriter {
     for (uint32_t lane = 0; lane < strand.lanes; ++lane) {
       const uint64_t tid = lane == 0 ? first_tid : next_tid_++;
       const std::string suffix = lane == 0 ? "" : " (lane " + std::to_string(lane + 1) + ")";
-      put_name("thread_name", process, tid, quoted(name + suffix));
+      put_name("thread_name", process, tid, name + suffix);
       put_sort_index("thread_sort_index", process, tid, next_sort_index_++);
       places_.push_back(",\"pid\":" + std::to_string(process) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":");
     }
