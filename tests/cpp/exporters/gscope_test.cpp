@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "cpp/exporters/file_folder.h"
+#include "fakes/stores.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/exporters/chrome.h"
+#include "gpuscope/exporters/crc32c.h"
+#include "gpuscope/exporters/gscope_format.h"
+#include "gpuscope/exporters/gscope_reader.h"
+#include "gpuscope/exporters/gscope_writer.h"
+#include "gpuscope/exporters/perfetto.h"
+
+namespace gpuscope::exporters {
+namespace {
+
+using store::Store;
+using test::Folder;
+using test::read_file;
+using test::write_file;
+using ::testing::HasSubstr;
+
+class Gscope : public ::testing::Test {
+ protected:
+  std::string saved(const Store& store) {
+    write_gscope(store, path_);
+    return read_file(path_);
+  }
+  std::unique_ptr<Store> load(const std::string& bytes) {
+    write_file(path_, bytes);
+    return read_gscope(path_);
+  }
+  std::string failure(const std::string& bytes) {
+    try {
+      load(bytes);
+    } catch (const base::CorruptTrace& error) {
+      return error.what();
+    }
+    return "it opened";
+  }
+
+  Folder folder_;
+  std::string path_ = folder_ / "a.gscope";
+};
+
+void expect_same(const Store& a, const Store& b) {
+  ASSERT_EQ(a.strings.size(), b.strings.size());
+  for (uint32_t id = 0; id < a.strings.size(); ++id) {
+    EXPECT_EQ(a.strings[id], b.strings[id]);
+  }
+  a.each_table([&](std::string_view name, const auto& left) {
+    b.each_table([&](std::string_view other, const auto& right) {
+      if constexpr (std::is_same_v<decltype(left), decltype(right)>) {
+        if (name == other) {
+          ASSERT_EQ(left.size(), right.size()) << name;
+          left.each_column([&](std::string_view column, const auto& values) {
+            right.each_column([&](std::string_view same, const auto& expected) {
+              if constexpr (std::is_same_v<decltype(values), decltype(expected)>) {
+                if (column == same) {
+                  EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.span().size_bytes()), 0)
+                      << name << "." << column;
+                }
+              }
+            });
+          });
+        }
+      }
+    });
+  });
+}
+
+void export_everything(const Store& store) {
+  std::size_t bytes = 0;
+  const auto count = [&](std::string_view piece) { bytes += piece.size(); };
+  write_chrome(store, count);
+  write_perfetto(store, count);
+  EXPECT_GT(bytes, 0U);
+}
+
+TEST_F(Gscope, KeepsEveryTableAndString) {
+  const auto store = fakes::make_small_store();
+  store->each_table([](std::string_view name, const auto& table) { EXPECT_GT(table.size(), 0U) << name; });
+  expect_same(*store, *load(saved(*store)));
+}
+
+TEST_F(Gscope, KeepsMoreRowsThanFitIntoABlock) {
+  const auto store = fakes::make_large_store(2 * kBlockRows + 17);
+  expect_same(*store, *load(saved(*store)));
+}
+
+TEST_F(Gscope, KeepsStringsOfAnyContent) {
+  fakes::StoreBuilder make;
+  make.id(std::string_view("a\0b", 3));
+  make.id("\xFF\xFE");
+  make.id(std::string(3'000'000, 'x'));
+  make.id("after");
+  expect_same(make.store(), *load(saved(make.store())));
+}
+
+TEST_F(Gscope, KeepsAnEmptyStore) {
+  const Store store;
+  expect_same(store, *load(saved(store)));
+}
+
+TEST_F(Gscope, WholeFileIsNotTruncated) {
+  EXPECT_EQ(load(saved(*fakes::make_small_store()))->find_info("file.truncated_at"), "");
+}
+
+TEST_F(Gscope, OpensUpToTheLastWholeBlockWhereverItIsCut) {
+  const std::string bytes = saved(*fakes::make_small_store());
+  std::size_t last_rows = 0;
+  for (std::size_t length = sizeof(FileHeader); length < bytes.size(); ++length) {
+    const auto store = load(bytes.substr(0, length));
+    std::size_t rows = 0;
+    store->each_table([&](const char*, const auto& table) { rows += table.size(); });
+    EXPECT_GE(rows + 1, last_rows) << length;  // the note of the cut is a row of info itself
+    last_rows = rows;
+    const std::string at(store->find_info("file.truncated_at"));
+    ASSERT_FALSE(at.empty()) << length;
+    EXPECT_LE(std::stoul(at), length);
+    export_everything(*store);
+  }
+}
+
+TEST_F(Gscope, SaysSoWhenTheFileHeaderIsCut) {
+  const std::string bytes = saved(*fakes::make_small_store());
+  EXPECT_THAT(failure(""), HasSubstr("the file is empty at byte 0"));
+  for (std::size_t length = 1; length < sizeof(FileHeader); ++length) {
+    EXPECT_THAT(failure(bytes.substr(0, length)), HasSubstr("ends inside its header")) << length;
+  }
+}
+
+TEST_F(Gscope, DamageBeforeTheTailIsReportedWithItsPlace) {
+  const auto store = fakes::make_small_store();
+  const std::string bytes = saved(*store);
+  for (std::size_t at = sizeof(FileHeader); at < bytes.size() - sizeof(BlockHeader); ++at) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    try {
+      load(damaged);
+      ADD_FAILURE() << "byte " << at << " makes no difference";
+    } catch (const base::CorruptTrace& error) {
+      EXPECT_EQ(error.path(), path_);
+      EXPECT_LE(error.offset(), at);
+      EXPECT_GE(error.offset(), sizeof(FileHeader));
+    }
+  }
+}
+
+TEST_F(Gscope, DamageInTheTailCostsTheTailOnly) {
+  const auto store = fakes::make_small_store();
+  std::string bytes = saved(*store);
+  const std::size_t end_block = bytes.size() - sizeof(BlockHeader);
+  bytes[end_block + 5] ^= 1;
+  const auto loaded = load(bytes);
+  EXPECT_EQ(loaded->find_info("file.truncated_at"), std::to_string(end_block));
+  EXPECT_EQ(loaded->kernel.size(), store->kernel.size());
+}
+
+// What checksums cannot catch: a file whose writer was wrong, or hostile.
+TEST_F(Gscope, WrongContentWithRightChecksumsIsRefusedOrHarmless) {
+  const std::string bytes = saved(*fakes::make_small_store());
+  std::size_t refused = 0;
+  for (std::size_t block = sizeof(FileHeader); block < bytes.size();) {
+    BlockHeader header;
+    std::memcpy(&header, bytes.data() + block, sizeof header);
+    const std::size_t body = block + sizeof header;
+    const std::size_t end = body + header.directory_bytes + header.payload_bytes;
+    for (std::size_t at = body; at < end; ++at) {
+      for (const int flip : {0x01, 0x80, 0xFF}) {
+        std::string wrong = bytes;
+        wrong[at] = static_cast<char>(wrong[at] ^ flip);
+        BlockHeader fixed = header;
+        fixed.body_crc = crc32c(wrong.data() + body, end - body);
+        fixed.header_crc = crc32c(&fixed, offsetof(BlockHeader, header_crc));
+        std::memcpy(wrong.data() + block, &fixed, sizeof fixed);
+        try {
+          export_everything(*load(wrong));
+        } catch (const base::Error&) {
+          ++refused;
+        }
+      }
+    }
+    block = end;
+  }
+  EXPECT_GT(refused, 100U);
+}
+
+TEST_F(Gscope, NamesBothVersionsOfANewerFormat) {
+  std::string bytes = saved(*fakes::make_small_store());
+  FileHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  header.major = kMajorVersion + 1;
+  header.minor = 3;
+  header.header_crc = crc32c(&header, offsetof(FileHeader, header_crc));
+  std::memcpy(bytes.data(), &header, sizeof header);
+  EXPECT_THAT(failure(bytes), HasSubstr("format version 2.3 and this gpuscope reads up to 1.x"));
+}
+
+TEST_F(Gscope, SaysWhatIsNoGscopeFile) {
+  EXPECT_THAT(failure("{\"traceEvents\": []}"), HasSubstr("this is no .gscope file"));
+}
+
+TEST_F(Gscope, SaysWhyTheSystemCannotOpenAFile) {
+  EXPECT_THROW(
+      {
+        try {
+          read_gscope(folder_ / "missing.gscope");
+        } catch (const base::Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("missing.gscope: No such file or directory"));
+          throw;
+        }
+      },
+      base::Error);
+  EXPECT_THROW(read_gscope(folder_.path().string()), base::Error);
+}
+
+TEST_F(Gscope, FailedSaveKeepsTheOldFileAndLeavesNothingBehind) {
+  write_file(path_, "old");
+  fakes::StoreBuilder broken;
+  broken.track(7);
+  broken.kernel(99, 0, 1);
+  EXPECT_THROW(write_gscope(broken.store(), path_), base::Error);
+  EXPECT_EQ(read_file(path_), "old");
+  EXPECT_THROW(write_gscope(*fakes::make_small_store(), folder_ / "no/such/folder/a.gscope"), base::Error);
+  const std::filesystem::directory_iterator files(folder_.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+TEST_F(Gscope, SaveReplacesTheOldFile) {
+  write_file(path_, "old");
+  saved(*fakes::make_small_store());
+  EXPECT_EQ(read_gscope(path_)->kernel.size(), 1U);
+}
+
+}  // namespace
+}  // namespace gpuscope::exporters

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "gpuscope/exporters/json_text.h"
+#include "gpuscope/exporters/labels.h"
+#include "gpuscope/exporters/output.h"
+#include "gpuscope/exporters/proto_writer.h"
+
+namespace gpuscope::exporters {
+namespace {
+
+TEST(JsonText, EscapesWhatJsonDoesNotAllow) {
+  EXPECT_EQ(quoted("a\"b\\c\n\x01\x7F"), "\"a\\\"b\\\\c\\u000a\\u0001\\u007f\"");
+  EXPECT_EQ(quoted(std::string_view("\0", 1)), "\"\\u0000\"");
+}
+
+TEST(JsonText, KeepsValidUtf8) {
+  const std::string text = "h\u00e9 \u4f60 \U0001F600";
+  EXPECT_EQ(valid_utf8(text), text);
+}
+
+TEST(JsonText, ReplacesWhatIsNoUtf8) {
+  EXPECT_EQ(valid_utf8("a\xFF"), "a\xEF\xBF\xBD");
+  EXPECT_EQ(valid_utf8("\xC3"), "\xEF\xBF\xBD");                                  // cut off
+  EXPECT_EQ(valid_utf8("\xC0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD");                  // overlong
+  EXPECT_EQ(valid_utf8("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");  // a surrogate
+  EXPECT_EQ(valid_utf8("\xF4\x90\x80\x80").size(), 12U);                          // past U+10FFFF
+}
+
+TEST(Labels, DemanglesNamesOfCppOnly) {
+  EXPECT_EQ(demangle("_Z4gemmPKfS0_Pfi"), "gemm(float const*, float const*, float*, int)");
+  EXPECT_EQ(demangle("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
+  EXPECT_EQ(demangle("_Znot_a_name"), "_Znot_a_name");
+}
+
+TEST(Labels, NamesCopiesAsTorchDoes) {
+  EXPECT_EQ(copy_label(1, 1, 3), "Memcpy HtoD (Pageable -> Device)");
+  EXPECT_EQ(copy_label(200, 200, 200), "Memcpy unknown (Unknown -> Unknown)");
+}
+
+std::string written(const std::function<void(Output&)>& put) {
+  std::string bytes;
+  Output out([&](std::string_view piece) { bytes += piece; });
+  put(out);
+  out.flush();
+  return bytes;
+}
+
+TEST(Output, WritesMicrosecondsWithThreeDecimals) {
+  EXPECT_EQ(written([](Output& out) { out.put_micros(1'234'005); }), "1234.005");
+  EXPECT_EQ(written([](Output& out) { out.put_micros(7); }), "0.007");
+}
+
+TEST(Output, CutsIntoPiecesOfAboutAMegabyte) {
+  std::size_t pieces = 0;
+  Output out([&](std::string_view piece) {
+    ++pieces;
+    EXPECT_GE(piece.size(), std::size_t{1} << 20);
+  });
+  for (int at = 0; at < 5000; ++at) {
+    out.put(std::string(1000, 'x'));
+    out.cut();
+  }
+  EXPECT_EQ(pieces, 4U);
+}
+
+TEST(ProtoWriter, WritesTheExamplesOfItsDefinition) {
+  EXPECT_EQ(written([](Output& out) { ProtoWriter(out).number(1, 150); }), "\x08\x96\x01");
+  EXPECT_EQ(written([](Output& out) { ProtoWriter(out).text(2, "testing"); }), "\x12\x07testing");
+  EXPECT_EQ(written([](Output& out) { ProtoWriter(out).number(1, UINT64_MAX); }).size(), 11U);
+}
+
+TEST(ProtoWriter, WidensTheLengthOfLongMessages) {
+  const auto nest = [](std::size_t length) {
+    return written([length](Output& out) {
+      ProtoWriter proto(out);
+      const std::size_t outer = proto.begin(3);
+      proto.text(1, std::string(length, 'a'));
+      proto.end(outer);
+      proto.number(4, 1);
+    });
+  };
+  EXPECT_EQ(nest(100), "\x1A\x66\x0A\x64" + std::string(100, 'a') + "\x20\x01");
+  EXPECT_EQ(nest(300), "\x1A\xAF\x02\x0A\xAC\x02" + std::string(300, 'a') + "\x20\x01");
+}
+
+}  // namespace
+}  // namespace gpuscope::exporters

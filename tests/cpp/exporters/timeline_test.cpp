@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/exporters/timeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fakes/stores.h"
+#include "gpuscope/base/errors.h"
+
+namespace gpuscope::exporters {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<uint32_t> lanes(const Strand& strand) {
+  std::vector<uint32_t> result(strand.slices.size());
+  for (const Slice& slice : strand.slices) {
+    result[slice.row] = slice.lane;
+  }
+  return result;
+}
+
+class Lanes : public ::testing::Test {
+ protected:
+  Lanes() {
+    make_.thread(1);
+    make_.track(7);
+    make_.variant("k");
+    call_ = make_.call("cuLaunchKernel");
+    path_ = make_.path("task");
+    inner_path_ = make_.path("inner", path_);
+  }
+  fakes::StoreBuilder make_;
+  uint16_t call_;
+  uint32_t path_, inner_path_;
+};
+
+TEST_F(Lanes, KernelsInTurnShareALane) {
+  make_.kernel(0, 10, 20);
+  make_.kernel(0, 20, 30);
+  make_.kernel(0, 30, 30);
+  EXPECT_THAT(lanes(lay_out(make_.store()).streams.at(0)), ElementsAre(0, 0, 0));
+}
+
+TEST_F(Lanes, KernelsThatOverlapGetLanes) {
+  make_.kernel(0, 10, 30);
+  make_.kernel(0, 20, 40);
+  make_.kernel(0, 25, 26);
+  make_.kernel(0, 30, 50);
+  EXPECT_THAT(lanes(lay_out(make_.store()).streams.at(0)), ElementsAre(0, 1, 2, 0));
+}
+
+TEST_F(Lanes, KernelsOutOfOrderAreSorted) {
+  make_.kernel(0, 30, 40);
+  make_.kernel(0, 10, 20);
+  const Strand strand = lay_out(make_.store()).streams.at(0);
+  EXPECT_EQ(strand.slices[0].start_ns, 10);
+  EXPECT_EQ(strand.lanes, 1U);
+}
+
+TEST_F(Lanes, StreamsOfTwoContextsWithOneNumberShareAStrand) {
+  const uint16_t second = make_.track(7, 2);
+  make_.kernel(0, 10, 30);
+  make_.kernel(0, 20, 40, 0, store::kNone, second);
+  const Timeline timeline = lay_out(make_.store());
+  ASSERT_EQ(timeline.streams.size(), 1U);
+  EXPECT_THAT(lanes(timeline.streams[0]), ElementsAre(0, 1));
+}
+
+TEST_F(Lanes, NestedRegionsShareALane) {
+  const uint32_t outer = make_.region(path_, 0, 100);
+  make_.region(inner_path_, 0, 50, outer);
+  make_.region(inner_path_, 50, 100, outer);
+  EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 0, 0));
+}
+
+TEST_F(Lanes, TasksThatTakeTurnsGetLanesAndKeepTheirChildren) {
+  const uint32_t first = make_.region(path_, 0, 100);
+  const uint32_t second = make_.region(path_, 10, 60);  // lies within the first, and is no child of it
+  make_.region(inner_path_, 20, 30, second);
+  make_.region(inner_path_, 25, 35, first);
+  EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 1, 1, 0));
+}
+
+TEST_F(Lanes, RegionThatOutlivesItsParentGetsALane) {
+  const uint32_t outer = make_.region(path_, 0, 50);
+  make_.region(inner_path_, 10, 60, outer);
+  EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 1));
+}
+
+TEST_F(Lanes, CallsLieInTheLaneOfTheirRegion) {
+  make_.region(path_, 0, 100);
+  const uint32_t second = make_.region(path_, 10, 60);
+  make_.api(call_, 20, 30, 1, second);
+  make_.api(call_, 70, 80, 2, 0);
+  const Strand strand = lay_out(make_.store()).threads.at(0);
+  std::vector<uint32_t> calls(2);
+  for (const Slice& slice : strand.slices) {
+    if (slice.source == Source::Api) {
+      calls[slice.row] = slice.lane;
+    }
+  }
+  EXPECT_THAT(calls, ElementsAre(1, 0));
+}
+
+TEST_F(Lanes, RegionComesBeforeWhatItHoldsWhenTimesAreEqual) {
+  make_.region(inner_path_, 10, 20, 1);  // logged at its end, before its parent
+  make_.region(path_, 10, 20);
+  make_.api(call_, 10, 20, 1, 0);
+  const Strand strand = lay_out(make_.store()).threads.at(0);
+  EXPECT_EQ(strand.slices[0].row, 1U);
+  EXPECT_EQ(strand.slices[1].source, Source::Region);
+  EXPECT_EQ(strand.slices[2].source, Source::Api);
+  // Equal ends: once the parent is there, both fit below it.
+  EXPECT_EQ(strand.lanes, 1U);
+}
+
+TEST_F(Lanes, WorkWithoutTimestampsStandsAtTheBeginning) {
+  make_.kernel(0, 1000, 2000);
+  make_.kernel(0, 0, 0, 0, store::kNone, 0, store::kZeroTime);
+  const Timeline timeline = lay_out(make_.store());
+  EXPECT_EQ(timeline.base_ns, 1000);
+  EXPECT_EQ(timeline.streams.at(0).slices.at(0).start_ns, 1000);
+  EXPECT_EQ(timeline.streams.at(0).slices.at(1).start_ns, 1000);
+}
+
+TEST_F(Lanes, ThreadsWithOneSystemIdShareAStrand) {
+  const uint16_t again = make_.thread(1);
+  make_.region(path_, 0, 10);
+  make_.region(path_, 20, 30, store::kNone, again);
+  EXPECT_EQ(lay_out(make_.store()).threads.size(), 1U);
+}
+
+TEST_F(Lanes, AggregateRecordingIsRefused) {
+  make_.store().set_info("session.mode", "aggregate");
+  EXPECT_THROW(lay_out(make_.store()), base::InvalidArgument);
+}
+
+}  // namespace
+}  // namespace gpuscope::exporters

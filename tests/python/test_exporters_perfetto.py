@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import pytest
+
+from fakes.gscope import make_store
+from fakes.stores import START, aggregate_store, training_store
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.exporters import export_perfetto
+
+trace_pb2 = pytest.importorskip(
+    "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="the perfetto package is not installed"
+)
+BEGIN, END, INSTANT = 1, 2, 3
+
+
+@dataclass
+class Slice:
+    name: str
+    start: int
+    depth: int
+    end: int = -1
+    flows: list[int] = field(default_factory=list)
+    notes: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Track:
+    name: str
+    parent: int
+    slices: list[Slice] = field(default_factory=list)
+    instants: list[Slice] = field(default_factory=list)
+
+
+def packets(data):
+    """All packets, those within compressed ones in their place."""
+    trace = trace_pb2.Trace()
+    trace.ParseFromString(data)
+    for packet in trace.packet:
+        if packet.HasField("compressed_packets"):
+            yield from packets(zlib.decompress(packet.compressed_packets))
+        else:
+            yield packet
+
+
+def read_tracks(data):
+    """What a trace viewer makes of the packets; fails where a viewer would drop something."""
+    tracks = {}
+    states = {}
+    for packet in packets(data):
+        sequence = packet.trusted_packet_sequence_id
+        assert sequence != 0
+        if packet.HasField("track_descriptor"):
+            track = packet.track_descriptor
+            name = track.name or track.thread.thread_name or track.process.process_name
+            tracks[track.uuid] = Track(name, track.parent_uuid)
+        if packet.sequence_flags & 1:
+            (delta,) = [clock for clock in packet.clock_snapshot.clocks if clock.clock_id == 64]
+            assert delta.is_incremental
+            assert delta.timestamp in [c.timestamp for c in packet.clock_snapshot.clocks if c.clock_id == 6]
+            assert packet.trace_packet_defaults.timestamp_clock_id == 64
+            track = tracks[packet.trace_packet_defaults.track_event_defaults.track_uuid]
+            states[sequence] = {
+                "now": delta.timestamp,
+                "track": track,
+                "names": {},
+                "labels": {},
+                "texts": {},
+                "open": [],
+            }
+        if not packet.HasField("track_event"):
+            continue
+        state = states[sequence]
+        for kind, entries in (
+            ("names", [(e.iid, e.name) for e in packet.interned_data.event_names]),
+            ("labels", [(e.iid, e.name) for e in packet.interned_data.debug_annotation_names]),
+            ("texts", [(e.iid, e.str.decode()) for e in packet.interned_data.debug_annotation_string_values]),
+        ):
+            for iid, text in entries:
+                assert iid not in state[kind]
+                state[kind][iid] = text
+        state["now"] += packet.timestamp
+        event = packet.track_event
+        if event.type == END:
+            state["open"].pop().end = state["now"]
+            continue
+        new = Slice(state["names"][event.name_iid], state["now"], len(state["open"]), flows=list(event.flow_ids_old))
+        for note in event.debug_annotations:
+            label = state["labels"][note.name_iid]
+            new.notes[label] = state["texts"][note.string_value_iid] if note.string_value_iid else note.uint_value
+        if event.type == BEGIN:
+            state["track"].slices.append(new)
+            state["open"].append(new)
+        else:
+            assert event.type == INSTANT
+            state["track"].instants.append(new)
+    assert all(not state["open"] for state in states.values())
+    return {track.name: track for track in tracks.values()}
+
+
+def exported(store):
+    pieces = []
+    _core.write_perfetto(store, pieces.append)
+    return read_tracks(b"".join(pieces))
+
+
+def test_tracks_are_named_and_nested():
+    store = training_store()
+    pieces = []
+    _core.write_perfetto(store, pieces.append)
+    described = [p.track_descriptor for p in packets(b"".join(pieces)) if p.HasField("track_descriptor")]
+    names = {d.uuid: d.name or d.thread.thread_name or d.process.process_name for d in described}
+    assert [(names[d.uuid], names.get(d.parent_uuid)) for d in described] == [
+        ("train.py", None),
+        ("MainThread", "train.py"),
+        ("GPU 0: NVIDIA H100", None),
+        ("stream 7", "GPU 0: NVIDIA H100"),
+        ("stream 7 (lane 2)", "GPU 0: NVIDIA H100"),
+    ]
+
+
+def test_thread_has_regions_and_calls_nested():
+    thread = exported(training_store())["MainThread"]
+    assert [(s.name, s.start - START, s.end - START, s.depth) for s in thread.slices] == [
+        ("step", 0, 90_000, 0),
+        ("forward", 1000, 81_000, 1),
+        ("cuMemcpyHtoDAsync", 1100, 1900, 2),
+        ("cuLaunchKernel", 2000, 2500, 2),
+        ("cuLaunchKernel", 4001, 4500, 2),
+    ]
+    assert [(s.name, s.start - START) for s in thread.instants] == [("epoch", 7000)]
+
+
+def test_overlapping_kernels_stand_in_lanes():
+    tracks = exported(training_store())
+    assert [(s.name, s.start - START, s.end - START, s.depth) for s in tracks["stream 7"].slices] == [
+        ("Memcpy HtoD (Pinned -> Device)", 1500, 2500, 0),
+        ("gemm(float const*, float const*, float*, int)", 3001, 5003, 0),
+    ]
+    assert [(s.name, s.start - START, s.end - START) for s in tracks["stream 7 (lane 2)"].slices] == [
+        ("triton_add", 4500, 9500)
+    ]
+
+
+def test_kernel_tells_its_launch_and_region():
+    kernel = exported(training_store())["stream 7"].slices[1]
+    assert kernel.notes == {
+        "region": "forward",
+        "launch": "grid [4, 2, 1], block [128, 1, 1], 32 registers, 1536 B shared memory",
+    }
+
+
+def test_flows_join_calls_with_their_work():
+    tracks = exported(training_store())
+    calls = [s.flows for s in tracks["MainThread"].slices if s.name.startswith("cu")]
+    work = [s.flows for s in tracks["stream 7"].slices + tracks["stream 7 (lane 2)"].slices]
+    assert calls == work == [[11], [12], [13]]
+
+
+def test_region_without_gpu_work_has_no_flow():
+    tracks = exported(training_store(lambda tables: tables.pop("kernel")))
+    assert [s.flows for s in tracks["MainThread"].slices if s.name == "cuLaunchKernel"] == [[], []]
+
+
+def test_names_of_any_content_survive():
+    name = 'a"b\n \u4f60 \U0001f600'
+    tracks = exported(training_store(lambda tables: tables["path"].update(name=["step", name])))
+    assert tracks["MainThread"].slices[1].name == name
+
+
+def test_many_slices_keep_count_order_and_times(tmp_path):
+    rows = 60_000
+
+    def grow(tables):
+        tables["kernel"] = {
+            "start_ns": [START + 1000 * row for row in range(rows)],
+            "duration_ns": [row % 1000 for row in range(rows)],
+            "variant": [row % 2 for row in range(rows)],
+            "track": [0] * rows,
+        }
+        tables.pop("memcpy")
+
+    path = tmp_path / "a.pftrace"
+    export_perfetto(training_store(grow), path)
+    slices = read_tracks(path.read_bytes())["stream 7"].slices
+    assert [(s.start, s.end) for s in slices] == [
+        (START + 1000 * row, START + 1000 * row + row % 1000) for row in range(rows)
+    ]
+
+
+def test_file_is_compressed_packets(tmp_path):
+    path = tmp_path / "a.perfetto-trace"
+    export_perfetto(training_store(), path)
+    trace = trace_pb2.Trace()
+    trace.ParseFromString(path.read_bytes())
+    assert all(packet.HasField("compressed_packets") for packet in trace.packet)
+    assert read_tracks(path.read_bytes()).keys() == exported(training_store()).keys()
+
+
+def test_empty_recording_has_a_process():
+    assert list(exported(make_store({}))) == ["python"]
+
+
+def test_aggregate_recording_is_refused_in_words(tmp_path):
+    with pytest.raises(InvalidArgument, match="has totals, no events"):
+        export_perfetto(aggregate_store(), tmp_path / "a.pftrace")
+    assert list(tmp_path.iterdir()) == []
