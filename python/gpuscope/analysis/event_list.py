@@ -112,9 +112,10 @@ class EventList(list[E], Generic[E]):
             InvalidArgument: another key.
         """
         attribute = key.replace("cuda", "device") if isinstance(key, str) else key
-        if attribute not in SORT_KEYS:
+        accepted = [name for name in SORT_KEYS if not self or hasattr(self[0], name)]
+        if attribute not in accepted:
             raise InvalidArgument(
-                f"sort_by is {key!r}; accepted are {', '.join(SORT_KEYS)}, with cuda in place of device as you like"
+                f"sort_by is {key!r}; accepted are {', '.join(accepted)}, with cuda in place of device as you like"
             )
 
         def by(event: E) -> Any:
