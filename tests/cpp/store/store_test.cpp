@@ -22,9 +22,7 @@ Kernels::Row make_kernel(int64_t number) {
           .flags = kNoLaunch};
 }
 
-TEST(Schema, ALaunchAndItsKernelTakeAtMost64Bytes) {
-  EXPECT_LE(Kernels::kRowBytes + Apis::kRowBytes, 64U);
-}
+TEST(Schema, ALaunchAndItsKernelTakeAtMost64Bytes) { EXPECT_LE(Kernels::kRowBytes + Apis::kRowBytes, 64U); }
 
 TEST(Table, AppendReturnsTheNewRowsNumber) {
   Kernels kernels;
