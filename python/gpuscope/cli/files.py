@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,18 +40,24 @@ class Outputs:
             if self._paths.count(path) > 1:
                 raise InvalidArgument(f"the output {given} is named twice")
         self._written: list[Path] = []
+        self._turn = 0
 
     @property
     def written(self) -> tuple[Path, ...]:
         """The files written so far."""
         return tuple(self._written)
 
-    def write(self, results: Results, out: Console) -> None:
-        """Writes every file; from the second time on under numbered names, as ``run-2.gscope``."""
-        turn = len(self._written) // len(self._paths) + 1
+    def write(self, results: Results, out: Console | None = None) -> None:
+        """Writes every file; from the second time on under numbered names, as ``run-2.gscope``.
+
+        Args:
+            results: what to write.
+            out: where to show that it goes on.
+        """
+        self._turn += 1
         for path in self._paths:
-            target = path if turn == 1 else _numbered(path, turn)
-            with out.working(f"writing {display(target)}"):
+            target = path if self._turn == 1 else _numbered(path, self._turn)
+            with out.working(f"writing {display(target)}") if out else nullcontext():
                 _WRITERS[_suffix(path)](results, target)
             self._written.append(target)
 

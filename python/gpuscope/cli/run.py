@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import warnings
 from typing import TYPE_CHECKING
 
-from gpuscope.cli import console, view
+from gpuscope.cli import console, files, view
+from gpuscope.cli.console import Console
 from gpuscope.cli.files import Outputs
 from gpuscope.cli.script import Program
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
-    from gpuscope.activities import ProfilerActivity
+    from gpuscope.profiler import Schedule, profile
     from gpuscope.recording import Results
-    from gpuscope.schedules import Schedule
 
 
 class Run:
@@ -74,9 +75,62 @@ class Run:
         """Runs the program and delivers the results."""
         program = _program(options)
         program.check()
-        outputs = Outputs(options.output or [f"{program.name}.gscope"])
         view.check(options)
-        return _Session(options, outputs).profile(program)
+        outputs = Outputs(options.output or [f"{program.name}.gscope"])
+        delivery = _Delivery(outputs, console.errors())
+        profiler = _profiler(options, delivery)
+        process = os.getpid()
+        profiler.start()
+        try:
+            code = program.run()
+        finally:
+            if os.getpid() == process:
+                delivery.end(profiler)
+        # The program may have forked, and the child comes out here too; the recording is its parent's.
+        if os.getpid() == process:
+            code = delivery.show(profiler, options) or code
+        return code
+
+
+class _Delivery:
+    """Takes each recorded window as it is ready; nothing that goes wrong here reaches the program."""
+
+    def __init__(self, outputs: Outputs, out: Console) -> None:
+        self._outputs = outputs
+        self._out = out  # the stream of before the run: the program may replace or close sys.stderr
+        self._complaints: list[str] = []
+        self._windows = 0
+        self._failed = False
+
+    def __call__(self, results: Results) -> None:
+        """Writes the files of one window."""
+        self._windows += 1
+        try:
+            self._outputs.write(results)
+        except (GpuscopeError, OSError) as error:
+            self._failed = True
+            self._complaints.append(str(error))
+
+    def end(self, profiler: profile) -> None:
+        """Ends the recording, which may deliver one more window."""
+        with warnings.catch_warnings(record=True) as said, self._out.working("finishing the recording"):
+            warnings.simplefilter("always", GpuscopeWarning)
+            profiler.stop()
+        self._complaints += [str(warning.message) for warning in said]
+
+    def show(self, profiler: profile, options: argparse.Namespace) -> int:
+        """Prints the report and returns 1 if something could not be delivered, else 0."""
+        with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
+            self._out.line()
+            if self._windows:
+                view.show(profiler, options, self._out)
+            for path in self._outputs.written:
+                self._out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))
+            for complaint in self._complaints:
+                self._out.line(("gpuscope: ", "bold yellow"), complaint)
+            if options.schedule and not self._windows:
+                self._out.line("          the script calls gpuscope.step() at the end of each step of its loop")
+        return int(self._failed)
 
 
 def _program(options: argparse.Namespace) -> Program:
@@ -84,3 +138,41 @@ def _program(options: argparse.Namespace) -> Program:
     if not words:
         raise InvalidArgument("there is nothing to run: give a script, -m module or -c code")
     return Program(options.kind or "script", words[0], tuple(words[1:]))
+
+
+def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:
+    from gpuscope.profiler import profile
+
+    limits = {"max_bytes": options.max_memory, "ring_seconds": options.ring_seconds}
+    return profile(
+        activities=_activities(options.activities),
+        schedule=_schedule(options.schedule),
+        on_trace_ready=delivery,
+        mode=options.mode,
+        graphs=options.graphs,
+        sync=options.sync,
+        **{name: value for name, value in limits.items() if value is not None},
+    )
+
+
+def _activities(text: str | None) -> list[str] | None:
+    return text.upper().split(",") if text is not None else None
+
+
+def _schedule(text: str | None) -> Schedule | None:
+    """Reads ``wait=1,warmup=1,active=3``."""
+    from gpuscope.profiler import schedule
+
+    if text is None:
+        return None
+    numbers = {"wait": 0, "warmup": 0, "repeat": 0, "skip_first": 0}
+    for item in text.split(","):
+        name, equals, number = item.partition("=")
+        if name not in (*numbers, "active") or not equals or not number.isdecimal():
+            raise InvalidArgument(
+                f"--schedule contains {item!r}; accepted is NAME=NUMBER with wait, warmup, active, repeat or skip_first"
+            )
+        numbers[name] = int(number)
+    if "active" not in numbers:
+        raise InvalidArgument(f"--schedule is {text!r}; it must say how many steps are active, as active=3")
+    return schedule(**numbers)
