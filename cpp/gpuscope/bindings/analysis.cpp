@@ -1,8 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "gpuscope/analysis/summary.h"
+#include "gpuscope/base/demangle.h"
 #include "gpuscope/bindings/bind.h"
 
-namespace gpuscope::bindings {
+namespace py = pybind11;
 
-void bind_analysis(pybind11::module_&) {}
+namespace gpuscope::bindings {
+namespace {
+
+/// The name of each row of the variant table.
+std::vector<std::string> kernel_names(const store::Store& store, bool shorten) {
+  std::vector<std::string> by_id(store.strings.size());
+  std::vector<std::string> names;
+  names.reserve(store.variant.size());
+  for (std::size_t row = 0; row < store.variant.size(); ++row) {
+    const uint32_t id = store.variant.name[row] < by_id.size() ? store.variant.name[row] : 0;
+    if (by_id[id].empty()) {
+      by_id[id] = base::demangle(store.strings[id]);
+      if (shorten) {
+        by_id[id] = base::short_name(by_id[id]);
+      }
+    }
+    names.push_back(by_id[id]);
+  }
+  return names;
+}
+
+}  // namespace
+
+void bind_analysis(py::module_& module) {
+  using analysis::Durations, analysis::NameStat, analysis::PathStat, analysis::Summary, analysis::WorkStat;
+
+  py::class_<Durations>(module, "Durations", "What a set of durations comes to, in ns.")
+      .def_readonly("count", &Durations::count)
+      .def_readonly("total_ns", &Durations::total_ns)
+      .def_readonly("min_ns", &Durations::min_ns)
+      .def_readonly("max_ns", &Durations::max_ns)
+      .def_readonly("p50_ns", &Durations::p50_ns)
+      .def_readonly("p95_ns", &Durations::p95_ns)
+      .def_readonly("p99_ns", &Durations::p99_ns);
+  py::class_<PathStat>(module, "PathStat", "The regions of one call path; times in ns.")
+      .def_readonly("cpu", &PathStat::cpu)
+      .def_readonly("self_cpu_ns", &PathStat::self_cpu_ns)
+      .def_readonly("self_device_ns", &PathStat::self_device_ns)
+      .def_readonly("device_ns", &PathStat::device_ns);
+  py::class_<WorkStat>(module, "WorkStat", "Work of one name on one call path; times in ns.")
+      .def_property_readonly("kind", [](const WorkStat& stat) { return static_cast<int>(stat.kind); })
+      .def_readonly("name", &WorkStat::name)
+      .def_readonly("path", &WorkStat::path)
+      .def_readonly("capture", &WorkStat::capture)
+      .def_readonly("bytes", &WorkStat::bytes)
+      .def_readonly("durations", &WorkStat::durations);
+  py::class_<NameStat>(module, "NameStat", "Everything of one kind and name; times in ns.")
+      .def_property_readonly("kind", [](const NameStat& stat) { return static_cast<int>(stat.kind); })
+      .def_readonly("name", &NameStat::name)
+      .def_readonly("bytes", &NameStat::bytes)
+      .def_readonly("durations", &NameStat::durations)
+      .def_readonly("cpu_ns", &NameStat::cpu_ns)
+      .def_readonly("self_cpu_ns", &NameStat::self_cpu_ns)
+      .def_readonly("device_ns", &NameStat::device_ns)
+      .def_readonly("self_device_ns", &NameStat::self_device_ns);
+  // Its lists are made anew on each read: read each once.
+  py::class_<Summary>(module, "Summary", "What a recording comes to, per call path and per name.")
+      .def_readonly("names", &Summary::names)
+      .def_readonly("paths", &Summary::paths)
+      .def_readonly("work", &Summary::work)
+      .def_readonly("totals", &Summary::totals)
+      .def_readonly("cpu_ns", &Summary::cpu_ns)
+      .def_readonly("device_ns", &Summary::device_ns)
+      .def_readonly("has_device", &Summary::has_device);
+
+  module.def("summarize", &analysis::summarize, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
+             "Statistics per call path and per name.");
+  module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,
+             "The demangled name of each row of the variant table.");
+  module.def("demangle", &base::demangle, py::arg("symbol"), "A symbol as its source spells it.");
+  module.def("short_name", &base::short_name, py::arg("demangled"),
+             "A demangled name without return type, template arguments and parameters.");
+}
 
 }  // namespace gpuscope::bindings

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/store/store.h"
 
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "gpuscope/base/errors.h"
+#include "gpuscope/bindings/arrow.h"
 #include "gpuscope/bindings/bind.h"
 
 namespace py = pybind11;
@@ -11,20 +18,99 @@ namespace py = pybind11;
 namespace gpuscope::bindings {
 namespace {
 
+using StorePointer = std::shared_ptr<store::Store>;
+
+/// A foreign string, with U+FFFD for what is not UTF-8: names come from other people's programs.
+py::str text(std::string_view bytes) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(bytes.data(), static_cast<py::ssize_t>(bytes.size()), "replace");
+  if (decoded == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::str>(decoded);
+}
+
 py::dict info(const store::Store& store) {
   py::dict facts;
   for (std::size_t row = 0; row < store.info.size(); ++row) {
-    facts[py::str(std::string(store.strings[store.info.key[row]]))] =
-        py::str(std::string(store.strings[store.info.value[row]]));
+    facts[text(store.strings[store.info.key[row]])] = text(store.strings[store.info.value[row]]);
   }
   return facts;
+}
+
+std::vector<std::string> tables(const store::Store& store) {
+  std::vector<std::string> names;
+  store.each_table([&](const char* name, const auto&) { names.emplace_back(name); });
+  return names;
+}
+
+template <class F>
+void with_table(const store::Store& store, std::string_view wanted, F&& take) {
+  bool found = false;
+  store.each_table([&](const char* name, const auto& table) {
+    if (wanted == name) {
+      take(table);
+      found = true;
+    }
+  });
+  if (!found) {
+    std::string known;
+    store.each_table([&](const char* name, const auto&) { known += (known.empty() ? "" : ", ") + std::string(name); });
+    throw base::InvalidArgument("table is \"" + std::string(wanted) + "\"; the tables are " + known);
+  }
+}
+
+std::size_t rows(const store::Store& store, std::string_view table) {
+  std::size_t count = 0;
+  with_table(store, table, [&](const auto& found) { count = found.size(); });
+  return count;
+}
+
+py::dict columns(const StorePointer& store, std::string_view table) {
+  // The info table is the one that set_info may still move in memory: it is copied.
+  const py::object owner = table == "info" ? py::object() : py::cast(store);
+  py::dict arrays;
+  with_table(*store, table, [&](const auto& found) {
+    found.each_column([&](const char* name, const auto& column) {
+      using T = typename std::remove_cvref_t<decltype(column)>::value_type;
+      py::array_t<T> array(static_cast<py::ssize_t>(column.size()), column.data(), owner);
+      array.attr("setflags")(py::arg("write") = false);
+      arrays[name] = std::move(array);
+    });
+  });
+  return arrays;
+}
+
+py::str string(const store::Store& store, uint32_t id) {
+  if (id >= store.strings.size()) {
+    throw base::InvalidArgument("id is " + std::to_string(id) + "; this recording has string ids below " +
+                                std::to_string(store.strings.size()));
+  }
+  return text(store.strings[id]);
+}
+
+py::list strings(const store::Store& store) {
+  py::list all(store.strings.size());
+  for (uint32_t id = 0; id < store.strings.size(); ++id) {
+    all[id] = text(store.strings[id]);
+  }
+  return all;
 }
 
 }  // namespace
 
 void bind_store(py::module_& module) {
-  py::class_<store::Store, std::shared_ptr<store::Store>>(module, "Store", "One recording: its tables and strings.")
-      .def("info", &info, "Facts about the run, by key.");
+  py::class_<store::Store, StorePointer>(module, "Store", "One recording: its tables and strings.")
+      .def("tables", &tables, "The names of all tables.")
+      .def("rows", &rows, py::arg("table"), "How many rows a table has.")
+      .def("columns", &columns, py::arg("table"),
+           "A table's columns by name: read-only NumPy views of the store's own memory, which keep it alive.")
+      .def("string", &string, py::arg("id"), "The string that an id names.")
+      .def("strings", &strings, "All strings, by id.")
+      .def("info", &info, "Facts about the run, by key.")
+      .def("set_info", &store::Store::set_info, py::arg("key"), py::arg("value"), "Sets one fact about the run.")
+      .def(
+          "arrow_stream", [](const StorePointer& store, std::string_view table) { return arrow_stream(store, table); },
+          py::arg("table"), "A table as a capsule of the Arrow C stream interface, which keeps the store alive.");
 }
 
 }  // namespace gpuscope::bindings

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "gpuscope/store/store.h"
+
+namespace gpuscope::analysis {
+
+/// Hands out numbers for the names that people read; each kernel is demangled once. One thread.
+class DisplayNames {
+ public:
+  explicit DisplayNames(const store::Store& store) : store_(store) {}
+
+  uint32_t intern(std::string_view text);
+
+  uint32_t of_string(uint32_t id);
+  uint32_t of_kernel(uint32_t id);
+  std::vector<std::string> take() { return std::move(texts_); }
+
+ private:
+  const store::Store& store_;
+  std::vector<std::string> texts_;
+  std::unordered_map<std::string, uint32_t> ids_;
+  std::unordered_map<uint32_t, uint32_t> kernels_;
+};
+
+}  // namespace gpuscope::analysis

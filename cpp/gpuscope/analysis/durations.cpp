@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/analysis/durations.h"
+
+#include <algorithm>
+
+#include "gpuscope/store/histogram.h"
+
+namespace gpuscope::analysis {
+namespace {
+
+constexpr uint64_t rank_of(uint64_t count, uint64_t percent) noexcept {
+  const uint64_t at_least = (count / 100) * percent + ((count % 100) * percent + 99) / 100;
+  return at_least == 0 ? 0 : at_least - 1;
+}
+
+int64_t quantile(std::span<const BinCount> sorted, uint64_t count, uint64_t percent) noexcept {
+  const uint64_t rank = rank_of(count, percent);
+  uint64_t seen = 0;
+  for (const BinCount& entry : sorted) {
+    seen += entry.count;
+    if (seen > rank) {
+      return store::histogram_middle(entry.bin);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+Durations measure(std::span<int64_t> durations_ns) {
+  Durations result;
+  result.count = durations_ns.size();
+  if (durations_ns.empty()) {
+    return result;
+  }
+  result.min_ns = result.max_ns = durations_ns.front();
+  for (const int64_t duration : durations_ns) {
+    result.total_ns += duration;
+    result.min_ns = std::min(result.min_ns, duration);
+    result.max_ns = std::max(result.max_ns, duration);
+  }
+  // Each selection leaves everything before it smaller, so that the next one looks only at the rest.
+  auto from = durations_ns.begin();
+  const auto select = [&](uint64_t percent) {
+    const auto at = durations_ns.begin() + static_cast<std::ptrdiff_t>(rank_of(durations_ns.size(), percent));
+    std::nth_element(from, at, durations_ns.end());
+    from = at;
+    return *at;
+  };
+  result.p50_ns = select(50);
+  result.p95_ns = select(95);
+  result.p99_ns = select(99);
+  return result;
+}
+
+void fill_quantiles(Durations& known, std::span<BinCount> bins) {
+  std::ranges::sort(bins, {}, &BinCount::bin);
+  uint64_t count = 0;
+  for (const BinCount& entry : bins) {
+    count += entry.count;
+  }
+  const auto read = [&](uint64_t percent) {
+    return std::clamp(quantile(bins, count, percent), std::min(known.min_ns, known.max_ns), known.max_ns);
+  };
+  known.p50_ns = read(50);
+  known.p95_ns = read(95);
+  known.p99_ns = read(99);
+}
+
+void merge(Durations& into, const Durations& other) noexcept {
+  if (other.count == 0) {
+    return;
+  }
+  into.min_ns = into.count == 0 ? other.min_ns : std::min(into.min_ns, other.min_ns);
+  into.max_ns = into.count == 0 ? other.max_ns : std::max(into.max_ns, other.max_ns);
+  into.count += other.count;
+  into.total_ns += other.total_ns;
+}
+
+}  // namespace gpuscope::analysis

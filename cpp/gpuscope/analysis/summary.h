@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpuscope/analysis/durations.h"
+#include "gpuscope/store/store.h"
+
+namespace gpuscope::analysis {
+
+/// A region, or the kind of work that store::Work numbers.
+enum class Kind : uint16_t { Region = 0, Kernel = 1, Memcpy = 2, Memset = 3, Call = 4, Sync = 5, GraphLaunch = 6 };
+
+/// Runs on the GPU, rather than on the thread that asked for it.
+constexpr bool is_device(Kind kind) noexcept {
+  return kind == Kind::Kernel || kind == Kind::Memcpy || kind == Kind::Memset || kind == Kind::GraphLaunch;
+}
+
+/// The capture of a graph's node that was captured before profiling began.
+inline constexpr uint32_t kUnknownCapture = store::kNone - 1;
+
+/// The regions of one call path. Device time is that of GPU work launched inside, whenever it ran.
+struct PathStat {
+  Durations cpu;               // inclusive
+  int64_t self_cpu_ns = 0;     // less regions and driver calls directly inside, on the same thread
+  int64_t self_device_ns = 0;  // launched here and in no region inside
+  int64_t device_ns = 0;       // inclusive
+};
+
+/// Work of one name launched on one call path.
+struct WorkStat {
+  Kind kind;
+  uint32_t name;     // in Summary::names
+  uint32_t path;     // kNone: outside every region
+  uint32_t capture;  // path on which a graph's node was captured; kNone: not in a graph
+  uint64_t bytes;
+  Durations durations;
+};
+
+/// Everything of one kind and name. An inclusive time counts only the outermost region of the name on a call path, so
+/// that recursion counts no moment twice; `durations` are those of all instances.
+struct NameStat {
+  Kind kind;
+  uint32_t name;
+  uint64_t bytes = 0;
+  Durations durations{};
+  int64_t cpu_ns = 0;
+  int64_t self_cpu_ns = 0;
+  int64_t device_ns = 0;
+  int64_t self_device_ns = 0;
+};
+
+/// What a recording comes to, per call path and per name. Plain data.
+struct Summary {
+  std::vector<std::string> names;  // kernels demangled
+  std::vector<PathStat> paths;     // one a row of the path table
+  std::vector<WorkStat> work;
+  std::vector<NameStat> totals;
+  int64_t cpu_ns = 0;       // self CPU times summed
+  int64_t device_ns = 0;    // GPU work summed, or the GPU time of outermost regions where only that was measured
+  bool has_device = false;  // some GPU time was recorded
+};
+
+/// Reads event rows and aggregate rows alike: exact from events, quantiles from histograms in aggregate mode.
+Summary summarize(const store::Store& store);
+
+}  // namespace gpuscope::analysis

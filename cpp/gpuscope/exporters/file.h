@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace gpuscope::exporters {
+
+/// A regular file open for reading. Failures are base::Error with the system's words for them.
+class InputFile {
+ public:
+  explicit InputFile(std::string path);
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile();
+
+  const std::string& path() const noexcept { return path_; }
+  uint64_t size() const noexcept { return size_; }
+  /// Reads up to `bytes` from `offset`; fewer only at the file's end.
+  std::size_t read(uint64_t offset, void* into, std::size_t bytes) const;
+
+ private:
+  std::string path_;
+  int descriptor_;
+  uint64_t size_ = 0;
+};
+
+/// A new file that takes its name only at commit(): until then whatever had the name stays whole.
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path);
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile();
+
+  void write(const void* data, std::size_t bytes);
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace gpuscope::exporters
