@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ProfilerActivity,
         profile,
         schedule,
+        step,
         supported_activities,
         tensorboard_trace_handler,
     )
@@ -56,6 +57,7 @@ __all__ = [
     "profile",
     "record_function",
     "schedule",
+    "step",
     "supported_activities",
     "tensorboard_trace_handler",
 ]
@@ -80,6 +82,7 @@ _HOMES = {
         "ProfilerActivity",
         "profile",
         "schedule",
+        "step",
         "supported_activities",
         "tensorboard_trace_handler",
     ),

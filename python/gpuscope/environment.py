@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -164,9 +163,9 @@ def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables
 def _tier(*obstacles: tuple[Tier, Check], devices: tuple[Device, ...]) -> tuple[Tier, str]:
     for tier, check in obstacles:
         if check.ok is False:
-            return tier, f"{check.name}: {check.found}"
+            return tier, check.found
     if not devices:
-        return "cpu", "no GPU"
+        return "cpu", "this machine has no NVIDIA GPU"
     return "cupti", ""
 
 
@@ -177,7 +176,7 @@ def _check_driver(
     if devices:
         return Check("driver", True, f"{core.get('driver_version') or 'unknown version'}, CUDA {core['cuda_version']}")
     if not present:
-        return Check("driver", None, "not needed", "this machine has no NVIDIA GPU")
+        return Check("driver", None, "this machine has no NVIDIA GPU")
     module_loaded = (root / "proc/driver/nvidia/version").exists()
     if not core.get("cuda_path"):
         why = "the machine has a GPU, but libcuda.so.1 was not found"
@@ -298,10 +297,12 @@ def _importable(name: str) -> bool:
 
 
 def _installed_version(distributions: tuple[str, ...]) -> str | None:
+    from importlib import metadata  # slow to import
+
     for distribution in distributions:
         try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
             continue
     return None
 

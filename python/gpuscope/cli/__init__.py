@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -75,6 +76,11 @@ def _run(arguments: list[str]) -> int:
     return command.run(options)
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=min(110, shutil.get_terminal_size((110, 24)).columns - 2))
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidArgument(f"{message}; see {self.prog} --help")
@@ -85,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gpuscope",
         description="Where a program's time goes, on the GPU and the CPU.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpuscope {_core.__version__}")
@@ -97,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
             help=command.summary,
             description=command.description,
             epilog=f"examples:\n{command.examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
         )
         subparser.set_defaults(command=command)
