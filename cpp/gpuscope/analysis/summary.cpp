@@ -2,7 +2,9 @@
 #include "gpuscope/analysis/summary.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "gpuscope/analysis/collect.h"
 
@@ -62,6 +64,7 @@ void add_region_times(const CallPaths& paths, DisplayNames& names, Summary& summ
     NameStat& total = *found->second;
     total.self_cpu_ns += stat.self_cpu_ns;
     total.self_device_ns += stat.self_device_ns;
+    total.is_top_level |= paths.parent(path) == kNone;
     if (outermost[path]) {
       total.cpu_ns += stat.cpu.total_ns;
       total.device_ns += stat.device_ns;
@@ -70,6 +73,12 @@ void add_region_times(const CallPaths& paths, DisplayNames& names, Summary& summ
 }
 
 void add_work_times(Summary& summary) {
+  std::set<std::pair<Kind, uint32_t>> top_level;
+  for (const WorkStat& work : summary.work) {
+    if (work.path == kNone) {
+      top_level.emplace(work.kind, work.name);
+    }
+  }
   for (NameStat& total : summary.totals) {
     const int64_t duration_ns = total.durations.total_ns;
     if (is_device(total.kind)) {
@@ -79,6 +88,7 @@ void add_work_times(Summary& summary) {
     } else if (total.kind == Kind::Sync) {
       total.cpu_ns = duration_ns;  // not its own: it is the driver call's that waited
     }
+    total.is_top_level |= top_level.contains({total.kind, total.name});
     summary.cpu_ns += total.self_cpu_ns;
   }
 }

@@ -6,17 +6,10 @@
 #include <vector>
 
 #include "gpuscope/analysis/durations.h"
+#include "gpuscope/analysis/kind.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::analysis {
-
-/// A region, or the kind of work that store::Work numbers.
-enum class Kind : uint16_t { Region = 0, Kernel = 1, Memcpy = 2, Memset = 3, Call = 4, Sync = 5, GraphLaunch = 6 };
-
-/// Runs on the GPU, rather than on the thread that asked for it.
-constexpr bool is_device(Kind kind) noexcept {
-  return kind == Kind::Kernel || kind == Kind::Memcpy || kind == Kind::Memset || kind == Kind::GraphLaunch;
-}
 
 /// The capture of a graph's node that was captured before profiling began.
 inline constexpr uint32_t kUnknownCapture = store::kNone - 1;
@@ -50,6 +43,7 @@ struct NameStat {
   int64_t self_cpu_ns = 0;
   int64_t device_ns = 0;
   int64_t self_device_ns = 0;
+  bool is_top_level = false;  // some instance lay in no region
 };
 
 /// What a recording comes to, per call path and per name. Plain data.

@@ -3,6 +3,9 @@
 
 #include <array>
 
+#include "gpuscope/base/demangle.h"
+#include "gpuscope/base/errors.h"
+
 namespace gpuscope::analysis {
 namespace {
 
@@ -31,5 +34,36 @@ std::string copy_name(store::CopyKind kind, store::MemoryKind source, store::Mem
 std::string_view sync_name(store::SyncKind kind) noexcept { return name_of(kSyncs, kind); }
 
 std::string graph_name(uint32_t graph) { return "CUDA graph " + std::to_string(graph); }
+
+std::string event_name(const store::Store& store, Kind kind, std::size_t row) {
+  const auto text = [&](const auto& names, std::size_t index) {
+    return index < names.size() ? store.strings[names[index]] : std::string_view{};
+  };
+  const auto check = [&](const auto& table) -> const auto& {
+    if (row >= table.size()) {
+      throw base::InvalidArgument("row is " + std::to_string(row) + "; the table has " + std::to_string(table.size()));
+    }
+    return table;
+  };
+  switch (kind) {
+    case Kind::Region:
+      return std::string(text(store.path.name, check(store.region).path[row]));
+    case Kind::Kernel:
+      return base::demangle(text(store.variant.name, check(store.kernel).variant[row]));
+    case Kind::Memcpy: {
+      const auto copy = check(store.memcpy)[row];
+      return copy_name(store::CopyKind{copy.kind}, store::MemoryKind{copy.source}, store::MemoryKind{copy.destination});
+    }
+    case Kind::Memset:
+      return std::string(kMemsetName);
+    case Kind::Call:
+      return std::string(text(store.call.name, check(store.api).call[row]));
+    case Kind::Sync:
+      return std::string(sync_name(store::SyncKind{check(store.sync).kind[row]}));
+    case Kind::GraphLaunch:
+      return graph_name(check(store.graph_launch).graph[row]);
+  }
+  throw base::InvalidArgument("kind is " + std::to_string(static_cast<int>(kind)) + "; kinds are 0 to 6");
+}
 
 }  // namespace gpuscope::analysis

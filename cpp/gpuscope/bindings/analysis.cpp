@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpuscope/analysis/summary.h"
+#include "gpuscope/analysis/work_names.h"
 #include "gpuscope/base/demangle.h"
 #include "gpuscope/bindings/bind.h"
 
@@ -64,7 +65,8 @@ void bind_analysis(py::module_& module) {
       .def_readonly("cpu_ns", &NameStat::cpu_ns)
       .def_readonly("self_cpu_ns", &NameStat::self_cpu_ns)
       .def_readonly("device_ns", &NameStat::device_ns)
-      .def_readonly("self_device_ns", &NameStat::self_device_ns);
+      .def_readonly("self_device_ns", &NameStat::self_device_ns)
+      .def_readonly("is_top_level", &NameStat::is_top_level);
   // Its lists are made anew on each read: read each once.
   py::class_<Summary>(module, "Summary", "What a recording comes to, per call path and per name.")
       .def_readonly("names", &Summary::names)
@@ -79,6 +81,18 @@ void bind_analysis(py::module_& module) {
              "Statistics per call path and per name.");
   module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,
              "The demangled name of each row of the variant table.");
+  module.def(
+      "copy_name",
+      [](uint8_t kind, uint8_t source, uint8_t destination) {
+        return analysis::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
+      },
+      py::arg("kind"), py::arg("source"), py::arg("destination"), "The name torch.profiler gives a copy.");
+  module.def(
+      "event_name",
+      [](const store::Store& store, uint16_t kind, std::size_t row) {
+        return analysis::event_name(store, analysis::Kind{kind}, row);
+      },
+      py::arg("store"), py::arg("kind"), py::arg("row"), "The name of one row of the event table of a kind.");
   module.def("demangle", &base::demangle, py::arg("symbol"), "A symbol as its source spells it.");
   module.def("short_name", &base::short_name, py::arg("demangled"),
              "A demangled name without return type, template arguments and parameters.");

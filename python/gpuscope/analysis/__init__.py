@@ -1,1 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What a recording comes to: tables, trees, single events, and the audit of it all."""
+
+from __future__ import annotations
+
+from gpuscope.analysis.audit import Audit, audit
+from gpuscope.analysis.event_list import DeviceType, EventList
+from gpuscope.analysis.events import FunctionEvent, events
+from gpuscope.analysis.key_averages import Averages, FunctionEventAvg, key_averages
+from gpuscope.analysis.kinds import Kind
+from gpuscope.analysis.tree import Node, Tree, tree
+
+__all__ = [
+    "Audit",
+    "Averages",
+    "DeviceType",
+    "EventList",
+    "FunctionEvent",
+    "FunctionEventAvg",
+    "Kind",
+    "Node",
+    "Tree",
+    "audit",
+    "events",
+    "key_averages",
+    "tree",
+]

@@ -10,14 +10,14 @@ import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gpuscope.profiler import lifecycle
 from gpuscope._core import record_function
+from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
+from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities
 from gpuscope.profiler.annotations import Annotations
 from gpuscope.profiler.collector import Collector
-from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
-from gpuscope.recording import Recording, Results
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
+from gpuscope.recording import Recording, Results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

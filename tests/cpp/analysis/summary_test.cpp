@@ -151,11 +151,11 @@ TEST(Summary, QuantilesOfANameReachOverItsPaths) {
 TEST(Summary, KeepsManyGroupsApart) {
   Recording recording;
   for (int64_t index = 0; index < 5000; ++index) {
-    recording.kernel("k" + std::to_string(index % 2500), index);
+    recording.kernel(std::to_string(index % 2500), index);
   }
   const Summary summary = summarize(recording.store);
   EXPECT_EQ(summary.totals.size(), 2500U);
-  EXPECT_EQ(find(summary, Kind::Kernel, "k2499").durations.total_ns, 2499 + 4999);
+  EXPECT_EQ(find(summary, Kind::Kernel, "2499").durations.total_ns, 2499 + 4999);
 }
 
 TEST(Summary, NamesAreThoseUsersKnow) {

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a recording holds all that happened, and every count behind the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from gpuscope.trace import Trace
+
+TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of one recording. ``str(audit)`` lists everything.
+
+    Attributes:
+        complete: nothing that the recording set out to hold was lost.
+        reasons: what was lost, a sentence each; empty when complete.
+        remarks: what a reader should know although nothing was lost.
+        gpu_traced: each piece of GPU work has its record. Without it, ``tier_reason`` says why.
+        tier: how GPU work was recorded: cupti, cupti-shared, events (GPU time of regions) or cpu.
+        tier_reason: why it was not recorded in a better way.
+        mode: full, ring or aggregate.
+        launches: launches seen in the driver.
+        kernels: kernel records received.
+        graph_launches: launches of CUDA graphs.
+        graph_nodes: kernels, copies and fills that ran as nodes of graphs.
+        missing: launches whose kernel record never came.
+        dropped: records that CUPTI dropped.
+        pool_exhausted: times that no buffer was free for CUPTI.
+        zero_time: records without timestamps.
+        backward_time: records that ended before they began.
+        foreign_buffers: buffers that another user of CUPTI took or gave.
+        incomplete: kernels still running when recording ended.
+        unattributed: GPU records whose launch was not seen.
+        log_dropped: regions and calls that did not fit into a thread's log.
+        unmatched_exits: regions left that were never entered.
+        evicted: rows given up to the ring or to the memory cap.
+        decode_lag_max_ns: the longest a record waited to be decoded.
+        decode_cpu_ns: CPU time of the decode thread.
+        callbacks: driver calls observed.
+        overhead_ns: estimated time added to the program's threads.
+        recorded_ns: length of the recorded window.
+    """
+
+    complete: bool
+    reasons: tuple[str, ...]
+    remarks: tuple[str, ...]
+    gpu_traced: bool
+    tier: str
+    tier_reason: str
+    mode: str
+    launches: int
+    kernels: int
+    graph_launches: int
+    graph_nodes: int
+    missing: int
+    dropped: int
+    pool_exhausted: int
+    zero_time: int
+    backward_time: int
+    foreign_buffers: int
+    incomplete: int
+    unattributed: int
+    log_dropped: int
+    unmatched_exits: int
+    evicted: int
+    decode_lag_max_ns: int
+    decode_cpu_ns: int
+    callbacks: int
+    overhead_ns: int
+    recorded_ns: int
+
+    @property
+    def overhead_percent(self) -> float:
+        """Estimated time added to the program's threads, in percent of the recorded time."""
+        return 100.0 * self.overhead_ns / self.recorded_ns if self.recorded_ns > 0 else 0.0
+
+    @property
+    def decode_ns_per_record(self) -> float:
+        """CPU time of the decode thread for each kernel record, in ns."""
+        return self.decode_cpu_ns / self.kernels if self.kernels else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """One line for the foot of a table."""
+        if not self.complete:
+            return f"audit: INCOMPLETE - {'; '.join(self.reasons)}"
+        overhead = f"overhead {self.overhead_percent:.1f} % (estimated)"
+        if self.tier == "events":
+            return (
+                "audit: complete - GPU time is that of regions, between CUDA events; "
+                f"kernels were not traced{_because(self.tier_reason)}; {overhead}"
+            )
+        if not self.gpu_traced:
+            return f"audit: complete on the CPU - GPU work was not traced{_because(self.tier_reason)}; {overhead}"
+        if self.launches == 0 and self.graph_launches == 0:
+            return f"audit: complete - no kernel was launched, {self.dropped:,} dropped, {overhead}"
+        graphs = f", {_count(self.graph_launches, 'graph launch')} ran {_count(self.graph_nodes, 'node')}"
+        return (
+            f"audit: complete - {self.launches - self.missing:,} of {self.launches:,} launches have their kernel record"
+            f"{graphs if self.graph_launches else ''}, {self.dropped:,} dropped, {overhead}"
+        )
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        lines += [f"  lost: {reason}" for reason in self.reasons]
+        lines += [f"  note: {remark}" for remark in self.remarks]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        counts = {name: f"{value:,}" for name, value in values.items() if type(value) is int}
+        counts["overhead_percent"] = f"{self.overhead_percent:.2f}"
+        counts["decode_ns_per_record"] = f"{self.decode_ns_per_record:.1f}"
+        name_width = max(map(len, counts))
+        value_width = max(map(len, counts.values()))
+        lines += [f"  {name:<{name_width}}  {value:>{value_width}}" for name, value in counts.items()]
+        return "\n".join(lines)
+
+
+_COUNTERS = (
+    "launches",
+    "kernels",
+    "graph_launches",
+    "graph_nodes",
+    "missing",
+    "dropped",
+    "pool_exhausted",
+    "zero_time",
+    "backward_time",
+    "foreign_buffers",
+    "incomplete",
+    "unattributed",
+    "log_dropped",
+    "unmatched_exits",
+    "evicted",
+    "decode_lag_max_ns",
+    "decode_cpu_ns",
+    "callbacks",
+    "overhead_ns",
+)
+
+# Losses: counter, then what is said of it, "has/have" following the count.
+_LOSSES = (
+    ("missing", "launch", "no kernel record"),
+    ("incomplete", "kernel", "no end, for it was still running when recording stopped"),
+    ("zero_time", "record", "no timestamps"),
+    ("backward_time", "record", "an end before the start"),
+)
+
+
+def audit(trace: Trace) -> Audit:
+    """Judges a recording by the counters it carries.
+
+    Rows that ring mode gave up are no loss, and GPU work launched before the recording is only remarked upon.
+    """
+    info = trace.info
+    counters = {name: _number(info.get(f"audit.{name}", "0")) for name in _COUNTERS}
+    counters["graph_nodes"] = max(counters["graph_nodes"], len(trace.graph_nodes))
+    mode = info.get("session.mode", "full")
+    tier = info.get("session.tier", "")
+    reasons = [
+        f"{_count(counters[counter], noun)} {'has' if counters[counter] == 1 else 'have'} {what}"
+        for counter, noun, what in _LOSSES
+        if counters[counter]
+    ]
+    remarks = [note for note in info.get("session.notes", "").split("\n") if note]
+    if counters["dropped"]:
+        reasons.append(f"CUPTI dropped {_count(counters['dropped'], 'record')}")
+    if counters["pool_exhausted"]:
+        reasons.append(f"CUPTI found no free buffer {_count(counters['pool_exhausted'], 'time')}")
+    if counters["foreign_buffers"]:
+        reasons.append(f"another user of CUPTI took part in {_count(counters['foreign_buffers'], 'buffer')}")
+    if counters["log_dropped"]:
+        reasons.append(f"{_count(counters['log_dropped'], 'region or call', 'regions or calls')} did not fit the log")
+    if counters["evicted"]:
+        evicted = _count(counters["evicted"], "row")
+        if mode == "ring":
+            remarks.append(f"the ring gave up {evicted}, the oldest")
+        else:
+            reasons.append(f"{evicted} did not fit the memory cap")
+    if counters["unattributed"]:
+        remarks.append(f"{_count(counters['unattributed'], 'GPU record')} came without a launch seen; no region has them")
+    if counters["unmatched_exits"]:
+        remarks.append(f"{_count(counters['unmatched_exits'], 'region')} ended without having begun in the recording")
+    return Audit(
+        complete=not reasons,
+        reasons=tuple(reasons),
+        remarks=tuple(remarks),
+        gpu_traced=tier in TIERS_THAT_TRACE_KERNELS or (tier == "" and trace.summary.has_device),
+        tier=tier,
+        tier_reason=info.get("session.tier_reason", ""),
+        mode=mode,
+        recorded_ns=_number(info.get("session.stop_ns", "0")) - _number(info.get("session.start_ns", "0")),
+        **counters,
+    )
+
+
+def _number(text: str) -> int:
+    """Facts come from files too: what is no number counts as 0."""
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def _count(count: int, noun: str, plural: str | None = None) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {plural or noun + ('es' if noun.endswith('ch') else 's')}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

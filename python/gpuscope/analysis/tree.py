@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call tree of regions with the GPU work and driver calls under them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuscope import _core
+from gpuscope.analysis.audit import audit
+from gpuscope.analysis.kinds import KINDS, Kind
+from gpuscope.analysis.tree_text import render
+from gpuscope.dataframe import path_texts
+from gpuscope.errors import InvalidArgument
+from gpuscope.trace import NONE, Trace
+
+UNKNOWN_CAPTURE = NONE - 1
+GRAPH = "[graph]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """Everything that happened on one call path under one name. Times are in ns.
+
+    Attributes:
+        name: of the region, kernel (demangled), copy or call; "[graph] path" for what a CUDA graph captured there ran.
+        kind: recording (the root), region, graph, kernel, memcpy, memset, call, sync or graph launch.
+        count: how many there were.
+        cpu_ns: inclusive CPU time.
+        self_cpu_ns: CPU time without regions and driver calls inside.
+        device_ns: inclusive GPU time.
+        self_device_ns: GPU time launched in no region inside.
+        p50_ns: the median duration, on the GPU for GPU work; 0 where there is no single one.
+        bytes: moved or filled.
+        children: largest GPU time first, then largest CPU time.
+    """
+
+    name: str
+    kind: str
+    count: int
+    cpu_ns: int
+    self_cpu_ns: int
+    device_ns: int
+    self_device_ns: int
+    p50_ns: int
+    bytes: int
+    children: tuple[Node, ...]
+
+    def __iter__(self) -> Iterator[Node]:
+        """This node and all below it, each before its children."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The tree of one recording; printing it shows it, iterating it visits every node below the root.
+
+    Attributes:
+        root: the recording itself.
+        has_device: some GPU time was recorded.
+        verdict: the audit's line.
+    """
+
+    root: Node
+    has_device: bool
+    verdict: str
+
+    def __iter__(self) -> Iterator[Node]:
+        nodes = iter(self.root)
+        next(nodes)
+        return nodes
+
+    def find(self, name: str) -> Node | None:
+        """The first node of that name from the top of the printed tree; None when there is none."""
+        return next((node for node in self if node.name == name), None)
+
+    def render(self, max_depth: int | None = None, min_percent: float = 0.0, width: int = 140) -> str:
+        """The tree as aligned text.
+
+        Args:
+            max_depth: how many levels to show; None shows all.
+            min_percent: leave out nodes with a smaller share of both the CPU and the GPU time.
+            width: cut names so that lines have at most this many characters (at least 80).
+
+        Raises:
+            InvalidArgument: a value that is not accepted.
+        """
+        if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
+            raise InvalidArgument(f"max_depth is {max_depth!r}; accepted are whole numbers from 1, or None")
+        if type(min_percent) not in (int, float) or not 0 <= min_percent <= 100:
+            raise InvalidArgument(f"min_percent is {min_percent!r}; accepted are numbers from 0 to 100")
+        if type(width) is not int or width < 80:
+            raise InvalidArgument(f"width is {width!r}; accepted are whole numbers from 80")
+        return render(self.root, self.has_device, max_depth, min_percent, width) + self.verdict + "\n"
+
+    def __str__(self) -> str:
+        return self.render()
+
+
+def tree(trace: Trace) -> Tree:
+    """The call tree of a recording, in every mode."""
+    summary = trace.summary
+    names = summary.names
+    under = _work_by_path(trace, summary, names)
+    children: defaultdict[int, list[Node]] = defaultdict(list)
+    strings = [trace.string(name) for name in trace.paths.name.tolist()]
+    parents = trace.paths.parent.tolist()
+    # Children come behind their parents: going backwards, a path's children are ready before it.
+    for path, stat in reversed(list(enumerate(summary.paths))):
+        inside = [*reversed(children.pop(path, [])), *under.pop(path, [])]
+        if stat.cpu.count or inside:
+            parent = parents[path] if parents[path] < path else NONE
+            children[parent].append(
+                Node(
+                    name=strings[path],
+                    kind=Kind.REGION.label,
+                    count=stat.cpu.count,
+                    cpu_ns=stat.cpu.total_ns,
+                    self_cpu_ns=stat.self_cpu_ns,
+                    device_ns=stat.device_ns,
+                    self_device_ns=stat.self_device_ns,
+                    p50_ns=stat.cpu.p50_ns,
+                    bytes=0,
+                    children=_ordered(inside),
+                )
+            )
+    top = _group("recording", "recording", [*reversed(children.pop(NONE, [])), *under.pop(NONE, [])])
+    return Tree(root=top, has_device=summary.has_device, verdict=audit(trace).verdict)
+
+
+def _work_by_path(trace: Trace, summary: _core.Summary, names: list[str]) -> defaultdict[int, list[Node]]:
+    """The nodes of work directly under each path; nodes of a graph lie under one for its capture."""
+    under: defaultdict[int, list[Node]] = defaultdict(list)
+    captured: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
+    for work in summary.work:
+        if work.kind in KINDS:
+            node = _leaf(work, KINDS[work.kind], names[work.name])
+            (under[work.path] if work.capture == NONE else captured[work.path, work.capture]).append(node)
+    texts = path_texts(trace.store) if captured else []
+    for (path, capture), nodes in captured.items():
+        name = f"{GRAPH} {texts[capture]}" if capture < len(texts) else GRAPH
+        under[path].append(_group(name, "graph", nodes))
+    return under
+
+
+def _leaf(work: _core.WorkStat, kind: Kind, name: str) -> Node:
+    durations = work.durations
+    cpu_ns, device_ns = (0, durations.total_ns) if kind.is_device else (durations.total_ns, 0)
+    return Node(
+        name=name,
+        kind=kind.label,
+        count=durations.count,
+        cpu_ns=cpu_ns,
+        self_cpu_ns=0 if kind == Kind.SYNC else cpu_ns,  # a driver call has that time as its own
+        device_ns=device_ns,
+        self_device_ns=device_ns,
+        p50_ns=durations.p50_ns,
+        bytes=work.bytes,
+        children=(),
+    )
+
+
+def _group(name: str, kind: str, nodes: list[Node]) -> Node:
+    """A node that is only what lies under it."""
+    return Node(
+        name=name,
+        kind=kind,
+        count=sum(node.count for node in nodes) if kind == "graph" else 1,
+        cpu_ns=sum(node.cpu_ns for node in nodes if node.kind != Kind.SYNC.label),
+        self_cpu_ns=0,
+        device_ns=sum(node.device_ns for node in nodes),
+        self_device_ns=sum(node.device_ns for node in nodes if node.kind != Kind.REGION.label),
+        p50_ns=0,
+        bytes=sum(node.bytes for node in nodes),
+        children=_ordered(nodes),
+    )
+
+
+def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes, key=lambda node: (-node.device_ns, -node.cpu_ns)))
