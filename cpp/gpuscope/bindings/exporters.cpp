@@ -1,15 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/exporters/chrome.h"
 #include "gpuscope/exporters/gscope_reader.h"
 #include "gpuscope/exporters/gscope_writer.h"
+#include "gpuscope/exporters/perfetto.h"
 #include "gpuscope/store/store.h"
 
 namespace py = pybind11;
 
 namespace gpuscope::bindings {
+namespace {
+
+using Exporter = void (*)(const store::Store&, exporters::Write);
+
+/// Formats without the GIL and takes it for each piece that goes to `write`.
+template <Exporter exporter>
+void write_pieces(const store::Store& store, const py::function& write) {
+  const py::gil_scoped_release release;
+  exporter(store, [&write](std::string_view piece) {
+    const py::gil_scoped_acquire acquire;
+    write(py::bytes(piece.data(), piece.size()));
+  });
+}
+
+}  // namespace
 
 void bind_exporters(py::module_& module) {
   using release = py::call_guard<py::gil_scoped_release>;
@@ -19,6 +37,10 @@ void bind_exporters(py::module_& module) {
       "read_gscope",
       [](const std::string& path) -> std::shared_ptr<store::Store> { return exporters::read_gscope(path); },
       py::arg("path"), release(), "Open a .gscope file, up to its last whole block.");
+  module.def("write_chrome", &write_pieces<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
+             "Hand a store's events to `write` as JSON, in pieces of about 1 MiB.");
+  module.def("write_perfetto", &write_pieces<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),
+             "Hand a store's events to `write` as Perfetto packets, in pieces of about 1 MiB that split no packet.");
 }
 
 }  // namespace gpuscope::bindings

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+// Field numbers and constants of Perfetto's trace format: protos/perfetto/trace/trace_packet.proto and what it imports.
+namespace gpuscope::exporters::perfetto {
+
+inline constexpr uint32_t kTracePacket = 1;
+
+namespace packet {
+inline constexpr uint32_t kClockSnapshot = 6;
+inline constexpr uint32_t kTimestamp = 8;
+inline constexpr uint32_t kSequence = 10;  // trusted_packet_sequence_id
+inline constexpr uint32_t kTrackEvent = 11;
+inline constexpr uint32_t kInternedData = 12;
+inline constexpr uint32_t kSequenceFlags = 13;
+inline constexpr uint32_t kDefaults = 59;  // trace_packet_defaults
+inline constexpr uint32_t kTrackDescriptor = 60;
+}  // namespace packet
+inline constexpr uint64_t kIncrementalStateCleared = 1;
+
+namespace defaults {
+inline constexpr uint32_t kTrackEvent = 11;
+inline constexpr uint32_t kTimestampClock = 58;
+}  // namespace defaults
+
+namespace snapshot {
+inline constexpr uint32_t kClock = 1;
+inline constexpr uint32_t kClockId = 1;
+inline constexpr uint32_t kTimestamp = 2;
+inline constexpr uint32_t kIsIncremental = 3;
+}  // namespace snapshot
+inline constexpr uint64_t kRealtime = 1;
+inline constexpr uint64_t kBoottime = 6;     // the clock of the viewer's time line
+inline constexpr uint64_t kDeltaClock = 64;  // the first of the numbers that belong to one sequence each
+
+namespace descriptor {
+inline constexpr uint32_t kUuid = 1;
+inline constexpr uint32_t kName = 2;
+inline constexpr uint32_t kProcess = 3;
+inline constexpr uint32_t kThread = 4;
+inline constexpr uint32_t kParent = 5;
+inline constexpr uint32_t kChildOrdering = 11;
+inline constexpr uint32_t kRank = 12;  // sibling_order_rank
+}  // namespace descriptor
+inline constexpr uint64_t kExplicitOrder = 3;
+
+namespace process {
+inline constexpr uint32_t kPid = 1;
+inline constexpr uint32_t kName = 6;
+}  // namespace process
+
+namespace thread {
+inline constexpr uint32_t kPid = 1;
+inline constexpr uint32_t kTid = 2;
+inline constexpr uint32_t kName = 5;
+}  // namespace thread
+
+namespace event {
+inline constexpr uint32_t kAnnotation = 4;
+inline constexpr uint32_t kType = 9;
+inline constexpr uint32_t kName = 10;
+inline constexpr uint32_t kTrack = 11;
+// flow_ids_old: a varint, where flow_ids takes eight bytes. Every reader knows both.
+inline constexpr uint32_t kFlow = 36;
+}  // namespace event
+enum class EventType : uint8_t { Begin = 1, End = 2, Instant = 3 };
+
+namespace annotation {
+inline constexpr uint32_t kName = 1;
+inline constexpr uint32_t kNumber = 3;
+inline constexpr uint32_t kText = 17;  // an interned string
+}  // namespace annotation
+
+namespace interned {
+inline constexpr uint32_t kEventNames = 2;
+inline constexpr uint32_t kAnnotationNames = 3;
+inline constexpr uint32_t kTexts = 29;  // debug_annotation_string_values
+inline constexpr uint32_t kId = 1;
+inline constexpr uint32_t kValue = 2;
+}  // namespace interned
+
+}  // namespace gpuscope::exporters::perfetto
