@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ProfilerActivity,
         profile,
         schedule,
+        step,
         supported_activities,
         tensorboard_trace_handler,
     )
@@ -58,6 +59,7 @@ __all__ = [
     "profile",
     "record_function",
     "schedule",
+    "step",
     "supported_activities",
     "tensorboard_trace_handler",
 ]
@@ -82,6 +84,7 @@ _HOMES = {
         "ProfilerActivity",
         "profile",
         "schedule",
+        "step",
         "supported_activities",
         "tensorboard_trace_handler",
     ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from gpuscope.profiler.activities import ProfilerActivity, supported_activities
 from gpuscope.profiler.facade import profile
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, schedule
+from gpuscope.profiler.steps import step
 from gpuscope.profiler.trace_handler import tensorboard_trace_handler
 from gpuscope.recording import Recording, load
 
@@ -17,6 +18,7 @@ __all__ = [
     "load",
     "profile",
     "schedule",
+    "step",
     "supported_activities",
     "tensorboard_trace_handler",
 ]

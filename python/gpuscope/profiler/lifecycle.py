@@ -12,6 +12,9 @@ from typing import Protocol
 class Running(Protocol):
     """A profiler between start and stop."""
 
+    def step(self) -> None:
+        """Begins the next step."""
+
     def stop(self) -> None:
         """Ends the recording and hands it over."""
 
@@ -37,6 +40,11 @@ def forget(profiler: Running) -> None:
     """Ends `watch`."""
     if profiler in _running:
         _running.remove(profiler)
+
+
+def running() -> tuple[Running, ...]:
+    """The profilers of this process between start and stop."""
+    return tuple(_running)
 
 
 def _stop_all() -> None:
