@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from gpuscope.errors import GpuscopeError
-
 if TYPE_CHECKING:
+    import os
+
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, EventList, FunctionEvent, Tree
     from gpuscope.trace import Trace
@@ -95,13 +94,12 @@ class Results(ABC):
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.analysis.stacks import folded_stacks
+        from gpuscope.exporters.paths import check_writable, replacing
 
-        lines = folded_stacks(self.trace, metric)
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-        except OSError as error:
-            raise GpuscopeError(f"path is {os.fspath(path)!r}, which cannot be written: {error.strerror}") from error
+        checked = check_writable(path, ())
+        text = "".join(f"{line}\n" for line in folded_stacks(self.trace, metric))
+        with replacing(checked) as file:
+            file.write(text.encode())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.gscope`` file, which `load` opens again without loss.
