@@ -390,6 +390,18 @@ def test_strict_waits_for_the_end_of_the_run(log, incomplete):
         prof.stop()
 
 
+def test_strict_judges_each_run_by_itself(log, monkeypatch):
+    import gpuscope.analysis
+
+    verdicts = iter([Audit("lost"), Audit()])
+    monkeypatch.setattr(gpuscope.analysis, "audit", lambda trace: next(verdicts), raising=False)
+    prof = profile(strict=True)
+    with pytest.raises(IncompleteCapture), prof:
+        pass
+    with prof:
+        pass
+
+
 def test_strict_does_not_hide_the_exception_of_the_block(log, incomplete):
     with (
         pytest.warns(GpuscopeWarning, match="3 kernel records never came"),

@@ -69,21 +69,15 @@ def test_a_stopped_profiler_is_not_delivered_again():
     assert lines("with profile(on_trace_ready=deliver): pass") == ["delivered 1"]
 
 
-def test_one_callback_that_raises_at_exit_does_not_cost_another_profiler_its_delivery():
+def test_one_profiler_that_fails_at_exit_does_not_cost_another_its_delivery():
     script = """
-        def fail(prof):
-            raise OSError("disk full")
-
-        first = profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=1), on_trace_ready=fail)
-        first.start()
-        try:
-            first.step()
-        except OSError:
-            print("refused")
-        second = profile(on_trace_ready=deliver)
-        second.start()
+        idle = profile(schedule=schedule(wait=9, warmup=0, active=1))
+        idle.start()
+        profile(on_trace_ready=deliver).start()
     """
-    assert lines(script) == ["refused", "delivered 2"]
+    finished = run(script, "-W", "error")  # the idle one says by a warning that it recorded nothing
+    assert "begins to record at step 9" in finished.stderr
+    assert finished.stdout == "delivered 1\n"
 
 
 def test_a_callback_that_raises_at_exit_is_shown():
@@ -148,6 +142,18 @@ def test_a_forked_child_can_step_and_stop_without_touching_the_session():
             in_child(go_on)
     """)
     assert lines(script) == ["True True", "delivered 1"]
+
+
+def test_a_forked_child_never_destroys_the_session():
+    script = CHILD + textwrap.dedent("""
+        fake.Session.__del__ = lambda session: print("destroyed", os.getpid() == parent, flush=True)
+        parent = os.getpid()
+        with profile() as prof:
+            in_child(lambda: setattr(fake.Session, "running", None))
+            print("ended")
+            sys.stdout.flush()
+    """)
+    assert lines(script) == ["ended", "destroyed True"]
 
 
 def test_a_child_that_leaves_the_block_delivers_nothing():

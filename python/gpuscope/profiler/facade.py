@@ -43,16 +43,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         record_shapes: no effect yet, and a warning says so; likewise `profile_memory`, `with_stack`, `with_flops`,
             `with_modules`, `experimental_config`, `execution_trace_observer`, `acc_events` and
             `post_processing_timeout_s`.
-        profile_memory: see `record_shapes`.
-        with_stack: see `record_shapes`.
-        with_flops: see `record_shapes`.
-        with_modules: see `record_shapes`.
-        experimental_config: see `record_shapes`.
-        execution_trace_observer: see `record_shapes`.
-        acc_events: see `record_shapes`.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
-        post_processing_timeout_s: see `record_shapes`.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
