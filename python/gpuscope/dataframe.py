@@ -61,14 +61,14 @@ class _Spelled:
         if table == "memcpy":
             self.rules["kind"] = self.copy
 
-    def of(self, table: str, column: str, rows: Array) -> pd.Categorical:
+    def of(self, table: str, column: str, rows: Array) -> Any:
         names = [self.store.string(name) for name in self.store.columns(table)[column].tolist()]
         return _categories(names, rows)
 
     def variant(self, rows: Array) -> dict[str, Any]:
         columns = self.store.columns("variant")
 
-        def triple(what: str) -> pd.Categorical:
+        def triple(what: str) -> Any:
             axes = (columns[f"{what}_{axis}"].tolist() for axis in "xyz")
             return _categories([f"{x}, {y}, {z}" for x, y, z in zip(*axes, strict=True)], rows)
 
@@ -104,10 +104,10 @@ def _take(values: Array, rows: Array) -> Array:
     return np.concatenate([values, absent])[np.minimum(rows, len(values))]
 
 
-def _categories(texts: Sequence[str], rows: Array) -> pd.Categorical:
+def _categories(texts: Sequence[str], rows: Array) -> Any:
     """Texts by row as a categorical; rows that are not there are missing."""
     import pandas as pd
 
     codes: dict[str, int] = {}
     code_of = np.array([*(codes.setdefault(text, len(codes)) for text in texts), -1], dtype=np.int64)
-    return pd.Categorical.from_codes(code_of[np.minimum(rows, len(code_of) - 1)], categories=list(codes))
+    return pd.Categorical.from_codes(code_of[np.minimum(rows, len(code_of) - 1)], categories=pd.Index(list(codes)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording's tables as NumPy arrays, Arrow streams and pandas frames, all on the memory that the core recorded to."""
+"""A recording's tables as NumPy arrays, Arrow streams and pandas frames, on the memory that the core recorded to."""
 
 from __future__ import annotations
 
@@ -85,9 +85,10 @@ class Table:
         """The table as a frame of its own memory, with names in place of row numbers.
 
         A kernel's row has ``name`` (demangled), ``grid`` and ``block`` ("x, y, z"), ``registers``,
-        ``shared_bytes`` (static and dynamic), ``device``, ``context``, ``stream``, ``region`` (where it was launched) and ``path`` (that region with those around
-        it, "train/forward") beside the columns it has anyway. Other tables likewise: names for whatever refers to a
-        dictionary, ``thread`` as the system's thread id. Where there is no region the cell is missing.
+        ``shared_bytes`` (static and dynamic), ``device``, ``context``, ``stream``, ``region`` (where it was launched)
+        and ``path`` (that region with those around it, "train/forward") beside the columns it has anyway. Other tables
+        likewise: names for whatever refers to a dictionary, ``thread`` as the system's thread id. Where there is no
+        region the cell is missing.
 
         Raises:
             NotAvailable: pandas is not installed.

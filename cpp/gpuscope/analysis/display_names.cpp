@@ -2,13 +2,14 @@
 #include "gpuscope/analysis/display_names.h"
 
 #include "gpuscope/base/demangle.h"
+#include "gpuscope/base/utf8.h"
 
 namespace gpuscope::analysis {
 
 uint32_t DisplayNames::intern(std::string_view text) {
   const auto [entry, added] = ids_.try_emplace(std::string(text), static_cast<uint32_t>(texts_.size()));
   if (added) {
-    texts_.emplace_back(text);
+    texts_.push_back(base::to_utf8(text));
   }
   return entry->second;
 }

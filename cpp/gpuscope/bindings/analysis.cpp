@@ -7,6 +7,7 @@
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/analysis/work_names.h"
 #include "gpuscope/base/demangle.h"
+#include "gpuscope/base/utf8.h"
 #include "gpuscope/bindings/bind.h"
 
 namespace py = pybind11;
@@ -22,7 +23,7 @@ std::vector<std::string> kernel_names(const store::Store& store, bool shorten) {
   for (std::size_t row = 0; row < store.variant.size(); ++row) {
     const uint32_t id = store.variant.name[row] < by_id.size() ? store.variant.name[row] : 0;
     if (by_id[id].empty()) {
-      by_id[id] = base::demangle(store.strings[id]);
+      by_id[id] = base::to_utf8(base::demangle(store.strings[id]));
       if (shorten) {
         by_id[id] = base::short_name(by_id[id]);
       }
@@ -90,7 +91,7 @@ void bind_analysis(py::module_& module) {
   module.def(
       "event_name",
       [](const store::Store& store, uint16_t kind, std::size_t row) {
-        return analysis::event_name(store, analysis::Kind{kind}, row);
+        return base::to_utf8(analysis::event_name(store, analysis::Kind{kind}, row));
       },
       py::arg("store"), py::arg("kind"), py::arg("row"), "The name of one row of the event table of a kind.");
   module.def("demangle", &base::demangle, py::arg("symbol"), "A symbol as its source spells it.");

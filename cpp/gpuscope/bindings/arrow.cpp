@@ -13,6 +13,7 @@
 
 #include "gpuscope/base/demangle.h"
 #include "gpuscope/base/errors.h"
+#include "gpuscope/base/utf8.h"
 #include "gpuscope/bindings/arrow_abi.h"
 
 namespace py = pybind11;
@@ -62,7 +63,7 @@ Dictionary make_dictionary(const store::Store& store, std::size_t rows, IdOf&& i
     const uint32_t id = id_of(row) < index_of.size() ? id_of(row) : 0;
     if (index_of[id] < 0) {
       index_of[id] = static_cast<int32_t>(result.offsets.size() - 1);
-      result.text += spell(store.strings[id]);
+      result.text += base::to_utf8(spell(store.strings[id]));
       result.offsets.push_back(static_cast<int32_t>(result.text.size()));
     }
     result.indices.push_back(index_of[id]);

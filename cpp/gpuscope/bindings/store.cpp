@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "gpuscope/base/errors.h"
+#include "gpuscope/base/utf8.h"
 #include "gpuscope/bindings/arrow.h"
 #include "gpuscope/bindings/bind.h"
 
@@ -20,17 +22,10 @@ namespace {
 
 using StorePointer = std::shared_ptr<store::Store>;
 
-/// A foreign string, with U+FFFD for what is not UTF-8: names come from other people's programs.
-py::str text(std::string_view bytes) {
-  PyObject* decoded = PyUnicode_DecodeUTF8(bytes.data(), static_cast<py::ssize_t>(bytes.size()), "replace");
-  if (decoded == nullptr) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::str>(decoded);
-}
+py::str text(std::string_view bytes) { return {base::to_utf8(bytes)}; }
 
-py::dict info(const store::Store& store) {
-  py::dict facts;
+py::typing::Dict<py::str, py::str> info(const store::Store& store) {
+  py::typing::Dict<py::str, py::str> facts;
   for (std::size_t row = 0; row < store.info.size(); ++row) {
     facts[text(store.strings[store.info.key[row]])] = text(store.strings[store.info.value[row]]);
   }
@@ -65,10 +60,10 @@ std::size_t rows(const store::Store& store, std::string_view table) {
   return count;
 }
 
-py::dict columns(const StorePointer& store, std::string_view table) {
+py::typing::Dict<py::str, py::array> columns(const StorePointer& store, std::string_view table) {
   // The info table is the one that set_info may still move in memory: it is copied.
   const py::object owner = table == "info" ? py::object() : py::cast(store);
-  py::dict arrays;
+  py::typing::Dict<py::str, py::array> arrays;
   with_table(*store, table, [&](const auto& found) {
     found.each_column([&](const char* name, const auto& column) {
       using T = typename std::remove_cvref_t<decltype(column)>::value_type;
@@ -88,8 +83,8 @@ py::str string(const store::Store& store, uint32_t id) {
   return text(store.strings[id]);
 }
 
-py::list strings(const store::Store& store) {
-  py::list all(store.strings.size());
+py::typing::List<py::str> strings(const store::Store& store) {
+  py::typing::List<py::str> all(store.strings.size());
   for (uint32_t id = 0; id < store.strings.size(); ++id) {
     all[id] = text(store.strings[id]);
   }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gpuscope.analysis import table as tables
 from gpuscope.errors import InvalidArgument
@@ -18,30 +18,7 @@ class DeviceType(IntEnum):
     CUDA = 1
 
 
-class Event(Protocol):
-    """What a table needs of its rows; all times in us."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def is_top_level(self) -> bool: ...
-    @property
-    def cpu_time(self) -> float: ...
-    @property
-    def cpu_time_total(self) -> float: ...
-    @property
-    def self_cpu_time_total(self) -> float: ...
-    @property
-    def device_time(self) -> float: ...
-    @property
-    def device_time_total(self) -> float: ...
-    @property
-    def self_device_time_total(self) -> float: ...
-
-
-E = TypeVar("E", bound=Event)
+E = TypeVar("E")
 
 SORT_KEYS = (
     *("cpu_time", "device_time", "cpu_time_total", "device_time_total", "self_cpu_time_total"),
@@ -135,15 +112,16 @@ class EventList(list[E], Generic[E]):
             InvalidArgument: another key.
         """
         attribute = key.replace("cuda", "device") if isinstance(key, str) else key
-        if attribute not in SORT_KEYS:
+        accepted = [name for name in SORT_KEYS if not self or hasattr(self[0], name)]
+        if attribute not in accepted:
             raise InvalidArgument(
-                f"sort_by is {key!r}; accepted are {', '.join(SORT_KEYS)}, with cuda in place of device as you like"
+                f"sort_by is {key!r}; accepted are {', '.join(accepted)}, with cuda in place of device as you like"
             )
-        return sorted(self, key=lambda event: _value(event, attribute), reverse=attribute != "key")
+
+        def by(event: E) -> Any:
+            return getattr(event, attribute)
+
+        return sorted(self, key=by, reverse=attribute != "key")
 
     def __str__(self) -> str:
         return self.table()
-
-
-def _value(event: Event, attribute: str) -> Any:
-    return getattr(event, attribute)

@@ -271,14 +271,12 @@ class _Recording:
         order = np.argsort(starts, kind="stable")  # what begins together stays in the order of the tables: outer first
         ids = np.empty_like(order)
         ids[order] = np.arange(len(order))
-        rows: list[tuple[_Source, int]] = []
-        at = 0
+        events: list[FunctionEvent] = []
         for source in self.sources.values():
-            count = len(source.table)
-            source.ids = ids[at : at + count]
-            rows.extend((source, row) for row in range(count))
-            at += count
-        self.events = [FunctionEvent(*rows[place], number) for number, place in enumerate(order.tolist())]
+            first = len(events)
+            source.ids = ids[first : first + len(source.table)]
+            events.extend(FunctionEvent(source, row, event_id) for row, event_id in enumerate(source.ids.tolist()))
+        self.events: list[FunctionEvent] = [events[place] for place in order.tolist()]
 
     def event(self, kind: Kind, row: int) -> FunctionEvent:
         return self.events[int(self.sources[kind].ids[row])]
@@ -316,7 +314,7 @@ class _Recording:
 
     @cached_property
     def device_ns(self) -> Array:
-        """For each region, the GPU time launched in it and below; the time between its CUDA events where it has them."""
+        """For each region, the GPU time launched in it and below, or between its CUDA events."""
         regions, paths = self.trace.regions, self.trace.paths
         count = len(regions)
         total = np.append(self.self_device_ns, 0)

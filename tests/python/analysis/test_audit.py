@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from fakes.recordings import INFO, cpu_only, make_trace, training
+from gpuscope.analysis import audit
+
+COMPLETE = (
+    "audit: complete - 3 of 3 launches have their kernel record, 1 graph launch ran 2 nodes, 0 dropped, "
+    "overhead 1.8 % (estimated)"
+)
+
+
+def audit_of(**counters):
+    return audit(make_trace({}, info={**INFO, **{name.replace("__", "."): text for name, text in counters.items()}}))
+
+
+def test_a_whole_recording_is_complete():
+    result = audit(training())
+    assert result.complete
+    assert result.reasons == ()
+    assert result.verdict == COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("counter", "count", "reason"),
+    [
+        ("missing", 12, "12 launches have no kernel record"),
+        ("missing", 1, "1 launch has no kernel record"),
+        ("dropped", 5, "CUPTI dropped 5 records"),
+        ("pool_exhausted", 2, "CUPTI found no free buffer 2 times"),
+        ("zero_time", 1, "1 record has no timestamps"),
+        ("backward_time", 3, "3 records have an end before the start"),
+        ("foreign_buffers", 1, "another user of CUPTI took part in 1 buffer"),
+        ("incomplete", 1, "1 kernel has no end, for it was still running when recording stopped"),
+        ("log_dropped", 1234, "1,234 regions or calls did not fit the log"),
+        ("evicted", 7, "7 rows did not fit the memory cap"),
+    ],
+)
+def test_each_loss_makes_it_incomplete_and_is_told(counter, count, reason):
+    result = audit_of(**{f"audit__{counter}": str(count)})
+    assert not result.complete
+    assert result.reasons == (reason,)
+    assert result.verdict == f"audit: INCOMPLETE - {reason}"
+    assert getattr(result, counter) == count
+
+
+def test_all_losses_are_told():
+    assert audit_of(audit__missing="2", audit__dropped="1").verdict.count(";") == 1
+
+
+@pytest.mark.parametrize("counter", ["unattributed", "unmatched_exits"])
+def test_what_is_no_loss_is_remarked(counter):
+    result = audit_of(**{f"audit__{counter}": "4"})
+    assert result.complete
+    assert "4" in result.remarks[0]
+
+
+def test_what_the_ring_gave_up_is_no_loss():
+    result = audit_of(session__mode="ring", audit__evicted="7")
+    assert result.complete
+    assert result.remarks == ("the ring gave up 7 rows, the oldest",)
+
+
+def test_notes_of_the_session_are_remarks():
+    assert audit_of(session__notes="one\ntwo").remarks == ("one", "two")
+
+
+def test_without_a_gpu_it_says_so_and_why():
+    result = audit(cpu_only())
+    assert result.complete
+    assert not result.gpu_traced
+    assert result.verdict.startswith(
+        "audit: complete on the CPU - GPU work was not traced: no NVIDIA driver was found; overhead"
+    )
+
+
+def test_events_in_place_of_kernels_are_told():
+    result = audit_of(session__tier="events", session__tier_reason="libcupti was not found")
+    assert not result.gpu_traced
+    assert "kernels were not traced: libcupti was not found" in result.verdict
+
+
+def test_no_launch_is_told():
+    result = audit_of(audit__launches="0", audit__graph_launches="0")
+    assert result.verdict.startswith("audit: complete - no kernel was launched")
+
+
+def test_overhead_is_of_the_recorded_time():
+    assert audit(training()).overhead_percent == pytest.approx(1.8)
+
+
+def test_overhead_of_no_time_is_zero():
+    assert audit_of(session__stop_ns="0", session__start_ns="0").overhead_percent == 0.0
+
+
+def test_decode_time_is_per_kernel():
+    assert audit_of(audit__decode_cpu_ns="400", audit__kernels="4").decode_ns_per_record == 100.0
+
+
+def test_graph_nodes_are_counted_from_the_rows_too():
+    trace = training()
+    trace.store.set_info("audit.graph_nodes", "0")
+    assert audit(trace).graph_nodes == 2
+
+
+def test_a_counter_that_is_no_number_counts_as_zero():
+    assert audit_of(audit__missing="many").missing == 0
+
+
+def test_printing_lists_every_counter():
+    text = str(audit_of(audit__dropped="5", session__notes="slow disk"))
+    assert "lost: CUPTI dropped 5 records" in text
+    assert "note: slow disk" in text
+    for name in ("launches", "callbacks", "decode_lag_max_ns", "overhead_percent"):
+        assert name in text
+
+
+def test_an_audit_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        audit(training()).complete = False
