@@ -179,7 +179,9 @@ def audit(trace: Trace) -> Audit:
         else:
             reasons.append(f"{evicted} did not fit the memory cap")
     if counters["unattributed"]:
-        remarks.append(f"{_count(counters['unattributed'], 'GPU record')} came without a launch seen; no region has them")
+        remarks.append(
+            f"{_count(counters['unattributed'], 'GPU record')} came without a launch seen; no region has them"
+        )
     if counters["unmatched_exits"]:
         remarks.append(f"{_count(counters['unmatched_exits'], 'region')} ended without having begun in the recording")
     return Audit(
