@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import os
 
     from gpuscope import _core
-    from gpuscope.analysis import Audit, EventList, Tree
+    from gpuscope.analysis import Audit, Averages, EventList, FunctionEvent, Tree
     from gpuscope.trace import Trace
 
 
@@ -24,16 +24,16 @@ class Results(ABC):
 
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
-    ) -> EventList:
+    ) -> Averages:
         """Totals and percentiles per name, in us: one row a region, driver call, kernel or copy.
 
         Input shapes, stacks and overloads are not recorded, so asking to group by them changes nothing.
         """
         from gpuscope.analysis import key_averages
 
-        return key_averages(self.trace)
+        return key_averages(self.trace, group_by_input_shape, group_by_stack_n)
 
-    def events(self) -> EventList:
+    def events(self) -> EventList[FunctionEvent]:
         """Every event by itself, in order of time."""
         from gpuscope.analysis import events
 
@@ -82,20 +82,24 @@ class Results(ABC):
         export_perfetto(self.trace.store, path)
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
-        """Writes one line a call path, ``outer;inner;kernel 123``, for flame graphs; the weights are us.
+        """Writes one line a call path, ``outer;inner;kernel 123``, for flame graphs; its own time, in us.
 
         Args:
             path: where to.
-            metric: ``self_cpu_time_total`` weighs regions and driver calls, ``self_device_time_total`` (or
-                ``self_cuda_time_total``) kernels and copies.
+            metric: ``self_cpu_time_total`` for regions and driver calls, ``self_device_time_total`` (or
+                ``self_cuda_time_total``) for kernels and copies.
 
         Raises:
             InvalidArgument: the metric is another.
             GpuscopeError: the file cannot be written.
         """
-        from gpuscope.exporters.stacks import export_stacks
+        from gpuscope.analysis.stacks import folded_stacks
+        from gpuscope.exporters.paths import check_writable, replacing
 
-        export_stacks(self.trace, path, metric)
+        checked = check_writable(path, ())
+        text = "".join(f"{line}\n" for line in folded_stacks(self.trace, metric))
+        with replacing(checked) as file:
+            file.write(text.encode())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.gscope`` file, which `load` opens again without loss.

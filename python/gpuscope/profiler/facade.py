@@ -140,7 +140,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         }
         ignored = [name for name, value in without_effect.items() if value]
         if ignored:
-            self._say(f"without effect in this version: {', '.join(ignored)}", stacklevel=3)
+            self._say(f"without effect in this version: {', '.join(ignored)}")
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         """Accepted for torch.profiler's sake, without effect yet: the audit's notes then say so."""
         parse_activities(activities)
         if self._running:
-            self._say("without effect in this version: toggle_collection_dynamic", stacklevel=3)
+            self._say("without effect in this version: toggle_collection_dynamic")
 
     # -- saying more about it ----------------------------------------------------------------------------------------
 
@@ -347,6 +347,6 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         if region is not None:
             region.__exit__(None, None, None)
 
-    def _say(self, sentence: str, stacklevel: int) -> None:
+    def _say(self, sentence: str) -> None:
         if self._annotations.note(sentence):
-            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=stacklevel + 1)
+            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=3)

@@ -52,7 +52,7 @@ def _stop_all() -> None:
         try:
             profiler.stop()
         except Exception:  # the next one is delivered all the same
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # inside an except clause none of them is None
+            sys.excepthook(*sys.exc_info())
 
 
 def _abandon_all() -> None:
