@@ -20,9 +20,13 @@ namespace {
   throw base::Error(std::string("cannot ") + doing + " " + path + ": " + std::strerror(errno));
 }
 
+/// A name in the same folder, the only place from which a file can take another name in one step. It owes nothing to
+/// the path's own name, which may be as long as names can be.
 std::string temporary_beside(const std::string& path) {
   static std::atomic<unsigned> count{0};
-  return path + ".tmp-" + std::to_string(getpid()) + "-" + std::to_string(count.fetch_add(1));
+  const std::size_t folder = path.rfind('/');
+  return path.substr(0, folder == std::string::npos ? 0 : folder + 1) + ".gpuscope-" + std::to_string(getpid()) + "-c" +
+         std::to_string(count.fetch_add(1)) + ".tmp";
 }
 
 }  // namespace
@@ -59,8 +63,11 @@ std::size_t InputFile::read(uint64_t offset, void* into, std::size_t bytes) cons
   return done;
 }
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(temporary_beside(path_)) {
-  descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  do {  // a process that died may have left a file of that name
+    temporary_ = temporary_beside(path_);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) {
     fail("write", path_);
   }
