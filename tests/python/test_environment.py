@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes.machines import GPU, WITH_GPU, WITHOUT_GPU, root_of
 from gpuscope import _core
 from gpuscope.environment import Check, Environment, environment, judge
-from fakes.machines import GPU, WITH_GPU, WITHOUT_GPU, root_of
 
 
 def check(found: Environment, name: str) -> Check:

@@ -1,8 +1,278 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstddef>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/names.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/device/region_timer.h"
 
 namespace gpuscope::bindings {
+namespace {
 
-void bind_regions(pybind11::module_&) {}
+using base::EventLog;
+using base::EventLogs;
+using base::Op;
+using device::RegionTimer;
+
+// A raw CPython type: a `with` is three calls, and each would cost pybind11 more than the whole region costs here. All
+// functions run under the GIL.
+struct RecordFunction {
+  PyObject_HEAD;
+  PyObject* name;
+  uint32_t session;  // that saw the last enter
+  uint32_t pair;     // of CUDA events, while one times this region
+};
+
+// The ids of the names seen last, by the string's address. Each entry owns its string, so that an address stays its
+// own.
+struct CachedName {
+  PyObject* text;
+  uint32_t id;
+};
+std::array<CachedName, 1024> name_cache{};
+
+// Regions come and go in great numbers and few are alive at once.
+std::array<RecordFunction*, 64> free_list{};
+std::size_t free_count = 0;
+
+bool id_of(PyObject* text, uint32_t* id) {
+  const auto address = reinterpret_cast<uintptr_t>(text);
+  CachedName& entry = name_cache[(address >> 4 ^ address >> 14) % name_cache.size()];
+  if (entry.text != text) [[unlikely]] {
+    Py_ssize_t size = 0;
+    const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size);
+    PyObject* encoded = nullptr;
+    if (utf8 == nullptr) {  // lone surrogates have no UTF-8
+      PyErr_Clear();
+      encoded = PyUnicode_AsEncodedString(text, "utf-8", "replace");
+      if (encoded == nullptr) {
+        return false;
+      }
+      utf8 = PyBytes_AS_STRING(encoded);
+      size = PyBytes_GET_SIZE(encoded);
+    }
+    entry.id = base::Names::process().intern({utf8, static_cast<std::size_t>(size)});
+    Py_XDECREF(encoded);
+    Py_INCREF(text);
+    Py_XSETREF(entry.text, text);
+  }
+  *id = entry.id;
+  return true;
+}
+
+// Each asyncio task runs in a context of its own; regions of one task nest among themselves.
+EventLog* log_of_task() noexcept {
+  EventLog* log = EventLogs::current();
+  if (log != nullptr) [[likely]] {
+    const auto task = reinterpret_cast<uint64_t>(PyThreadState_Get()->context);
+    if (log->strand != task) [[unlikely]] {
+      log->strand = task;
+      log->append(task, 0, Op::Strand);
+    }
+  }
+  return log;
+}
+
+extern PyTypeObject record_function_type;
+
+PyObject* make(PyObject* name) {
+  if (!PyUnicode_Check(name)) {
+    PyErr_Format(PyExc_TypeError, "name must be a str, not %.200s", Py_TYPE(name)->tp_name);
+    return nullptr;
+  }
+  RecordFunction* self = nullptr;
+  if (free_count != 0) {
+    self = free_list[--free_count];
+    (void)PyObject_Init(reinterpret_cast<PyObject*>(self), &record_function_type);
+  } else {
+    self = PyObject_New(RecordFunction, &record_function_type);
+    if (self == nullptr) {
+      return nullptr;
+    }
+  }
+  Py_INCREF(name);
+  self->name = name;
+  self->session = 0;
+  self->pair = RegionTimer::kNoPair;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* type_vectorcall(PyObject* type, PyObject* const* arguments, size_t flagged_count, PyObject* names) {
+  if (PyVectorcall_NARGS(flagged_count) == 1 && names == nullptr) [[likely]] {
+    return make(arguments[0]);
+  }
+  PyObject* positional = PyTuple_New(PyVectorcall_NARGS(flagged_count));
+  PyObject* keywords = names != nullptr ? PyDict_New() : nullptr;
+  if (positional == nullptr || (names != nullptr && keywords == nullptr)) {
+    Py_XDECREF(positional);
+    return nullptr;
+  }
+  const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    PyTuple_SET_ITEM(positional, index, Py_NewRef(arguments[index]));
+  }
+  bool good = true;
+  for (Py_ssize_t index = 0; names != nullptr && index < PyTuple_GET_SIZE(names); ++index) {
+    good = good && PyDict_SetItem(keywords, PyTuple_GET_ITEM(names, index), arguments[count + index]) == 0;
+  }
+  PyObject* made =
+      good ? reinterpret_cast<PyTypeObject*>(type)->tp_new(reinterpret_cast<PyTypeObject*>(type), positional, keywords)
+           : nullptr;
+  Py_DECREF(positional);
+  Py_XDECREF(keywords);
+  return made;
+}
+
+PyObject* type_new(PyTypeObject*, PyObject* arguments, PyObject* keywords) {
+  static const char* accepted[] = {"name", "args", nullptr};
+  PyObject* name = nullptr;
+  PyObject* args = nullptr;  // torch's second parameter: text beside the name, which is not kept
+  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O|O:record_function", const_cast<char**>(accepted), &name,
+                                  &args) == 0) {
+    return nullptr;
+  }
+  return make(name);
+}
+
+void dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<RecordFunction*>(object);
+  Py_CLEAR(self->name);
+  if (free_count < free_list.size()) {
+    free_list[free_count++] = self;
+  } else {
+    PyObject_Free(self);
+  }
+}
+
+PyObject* enter(PyObject* object, PyObject*) {
+  auto* self = reinterpret_cast<RecordFunction*>(object);
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  if (listening != 0) {
+    uint32_t id = 0;
+    if (!id_of(self->name, &id)) {
+      return nullptr;
+    }
+    self->session = listening >> base::kListenBits;
+    if (EventLog* log = log_of_task(); log != nullptr) {
+      log->append(base::ticks(), id, Op::Enter);
+    }
+    if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
+      RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
+      self->pair = timer != nullptr ? timer->begin() : RegionTimer::kNoPair;
+    }
+  }
+  return Py_NewRef(object);
+}
+
+PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
+  auto* self = reinterpret_cast<RecordFunction*>(object);
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  if (listening != 0 && self->session == listening >> base::kListenBits) {
+    uint32_t id = 0;
+    if (!id_of(self->name, &id)) {
+      return nullptr;
+    }
+    if (EventLog* log = log_of_task(); log != nullptr) {
+      if (self->pair != RegionTimer::kNoPair) [[unlikely]] {
+        RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
+        if (timer != nullptr && timer->end(self->pair)) {
+          log->append(self->pair, id, Op::GpuTime);
+        }
+        self->pair = RegionTimer::kNoPair;
+      }
+      log->append(base::ticks(), id, Op::Exit);
+    }
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* decorate(PyObject* object, PyObject* arguments, PyObject* keywords) {
+  PyObject* function = nullptr;
+  static const char* accepted[] = {"func", nullptr};
+  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O", const_cast<char**>(accepted), &function) == 0) {
+    return nullptr;
+  }
+  PyObject* regions = PyImport_ImportModule("gpuscope.regions");
+  if (regions == nullptr) {
+    return nullptr;
+  }
+  PyObject* decorated = PyObject_CallMethod(regions, "decorate", "OO", object, function);
+  Py_DECREF(regions);
+  return decorated;
+}
+
+PyObject* get_name(PyObject* object, void*) { return Py_NewRef(reinterpret_cast<RecordFunction*>(object)->name); }
+
+PyObject* represent(PyObject* object) {
+  return PyUnicode_FromFormat("record_function(%R)", reinterpret_cast<RecordFunction*>(object)->name);
+}
+
+PyObject* mark(PyObject*, PyObject* name) {
+  if (!PyUnicode_Check(name)) {
+    PyErr_Format(PyExc_TypeError, "name must be a str, not %.200s", Py_TYPE(name)->tp_name);
+    return nullptr;
+  }
+  uint32_t id = 0;
+  if (base::listening.load(std::memory_order_relaxed) != 0) {
+    if (!id_of(name, &id)) {
+      return nullptr;
+    }
+    if (EventLog* log = log_of_task(); log != nullptr) {
+      log->append(base::ticks(), id, Op::Mark);
+    }
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"__enter__", enter, METH_NOARGS, "Opens the region."},
+    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit)), METH_FASTCALL,
+     "Closes the region; exceptions pass through."},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef getters[] = {{"name", get_name, nullptr, "The region's name.", nullptr},
+                         {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyMethodDef mark_method = {"mark", mark, METH_O,
+                           "mark(name: str) -> None\n\nNotes an instant on the calling thread's timeline."};
+
+constexpr const char* kDoc =
+    "record_function(name: str, args: object = None)\n--\n\n"
+    "A named region of the program: a context manager, reusable and re-entrant, and a decorator.\n\n"
+    "GPU work launched inside is attributed to it. While no profiler runs it costs next to nothing.";
+
+PyTypeObject make_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "gpuscope.record_function";
+  type.tp_doc = kDoc;
+  type.tp_basicsize = sizeof(RecordFunction);
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_new = type_new;
+  type.tp_vectorcall = type_vectorcall;
+  type.tp_dealloc = dealloc;
+  type.tp_call = decorate;
+  type.tp_repr = represent;
+  type.tp_methods = methods;
+  type.tp_getset = getters;
+  return type;
+}
+
+PyTypeObject record_function_type = make_type();
+
+}  // namespace
+
+void bind_regions(pybind11::module_& module) {
+  if (PyType_Ready(&record_function_type) < 0) {
+    throw pybind11::error_already_set();
+  }
+  module.add_object("record_function",
+                    pybind11::reinterpret_borrow<pybind11::object>(reinterpret_cast<PyObject*>(&record_function_type)));
+  PyObject* function = PyCFunction_NewEx(&mark_method, nullptr, pybind11::str("gpuscope._core").ptr());
+  if (function == nullptr) {
+    throw pybind11::error_already_set();
+  }
+  module.add_object("mark", pybind11::reinterpret_steal<pybind11::object>(function));
+}
 
 }  // namespace gpuscope::bindings

@@ -238,11 +238,10 @@ enum Flag : uint16_t {
   kBackwardTime = 1 << 1,  // it ended before it began: the duration reads 0
   kIncomplete = 1 << 2,    // still running when collection ended
   kNoLaunch = 1 << 3,      // no launch was seen: begun before profiling, or lost
-  kInherited = 1 << 4,     // the region is that of the thread it worked for
-  kInGraph = 1 << 5,       // a node of a CUDA graph: see graph_node
-  kOpen = 1 << 6,          // region: still open when recording ended
-  kClipped = 1 << 7,       // region: was open before recording began
-  kCaptured = 1 << 8,      // call: recorded into a graph
+  kInGraph = 1 << 4,       // a node of a CUDA graph: see graph_node
+  kOpen = 1 << 5,          // region: still open when recording ended
+  kClipped = 1 << 6,       // region: was open before recording began
+  kCaptured = 1 << 7,      // call: recorded into a graph
 };
 
 #define GPUSCOPE_FIELD(type, name) type name;

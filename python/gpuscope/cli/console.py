@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TextIO
+
+_PATIENCE_S = 0.3  # work that is over by then shows no progress
 
 # A piece of a line: plain text, or text with a rich style such as "bold" or "green".
 Piece = str | tuple[str, str]
@@ -47,25 +51,32 @@ class Console:
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Shows on a terminal that `what` is going on and for how long; leaves nothing behind."""
+        """Shows on a terminal that `what` is going on, if it takes a while; leaves nothing behind."""
         if not self.on_terminal:
             yield
             return
         from rich.console import Console as RichConsole
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (SpinnerColumn(style="dim"), TextColumn("[dim]{task.description}"), TimeElapsedColumn())
+        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}"), TimeElapsedColumn())
         rich = RichConsole(file=self._stream, no_color=not self._coloured)
-        with Progress(*columns, console=rich, transient=True) as progress:
-            progress.add_task(what, total=None)
+        progress = Progress(*look, console=rich, transient=True)
+        progress.add_task(what, total=None)
+        timer = threading.Timer(_PATIENCE_S, progress.start)
+        timer.start()
+        try:
             yield
+        finally:
+            timer.cancel()
+            timer.join()
+            progress.stop()
 
 
 def output() -> Console:
     """The console of results that were asked for: standard output."""
-    return Console(sys.stdout)
+    return Console(sys.stdout or io.StringIO())
 
 
 def errors() -> Console:
     """The console of everything said beside another program's output: standard error."""
-    return Console(sys.stderr)
+    return Console(sys.stderr or io.StringIO())

@@ -23,7 +23,7 @@ class Demo:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("--steps", metavar="N", type=view.positive, default=20, help="length (default: 20)")
+        parser.add_argument("--steps", metavar="N", type=view.positive, default=50, help="length (default: 50)")
         parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where files go (default: here)")
 
     def run(self, options: argparse.Namespace) -> int:
@@ -48,5 +48,10 @@ class Demo:
         view.show_audit(profiler.audit(), out)
         recording, trace = map(files.display, outputs.written)
         out.line()
-        out.line("open ", (trace, "bold"), " at https://ui.perfetto.dev, or print again: ", (f"gpuscope report {recording}", "bold"))
+        out.line(
+            "open ",
+            (trace, "bold"),
+            " at https://ui.perfetto.dev, or print again: ",
+            (f"gpuscope report {recording}", "bold"),
+        )
         return 0

@@ -86,4 +86,10 @@ def _show_ladder(found: Environment, out: Console) -> None:
         live = found.tier in tiers
         mark = out.glyph("→", ">") if live else " "
         tail = f"  ({found.tier_reason})" if live and found.tier_reason else ""
-        out.line("  ", (mark, "bold green"), (f" {name:<16}", "bold" if live else "dim"), (sees, "" if live else "dim"), (tail, "dim"))
+        out.line(
+            "  ",
+            (mark, "bold green"),
+            (f" {name:<16}", "bold" if live else "dim"),
+            (sees, "" if live else "dim"),
+            (tail, "dim"),
+        )

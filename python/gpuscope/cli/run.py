@@ -123,6 +123,7 @@ class _Delivery:
         with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
             self._out.line()
             if self._windows:
+                view.show_summary(profiler, self._out)
                 view.show(profiler, options, self._out)
             for path in self._outputs.written:
                 self._out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))

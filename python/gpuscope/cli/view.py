@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import columns
@@ -58,8 +59,6 @@ def show_origin(results: Results, out: Console) -> None:
     info = results.trace.info
     start_ns, stop_ns = (int(info.get(f"session.{end}_ns", "0")) for end in ("start", "stop"))
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "unknown"
-    tier = info.get("session.tier", "")
-    how = [f"{info.get('session.mode', 'full')} mode", _TIERS.get(tier, tier)]
     versions = [
         f"{name} {version}"
         for name, version in (
@@ -73,11 +72,20 @@ def show_origin(results: Results, out: Console) -> None:
         ("program", info.get("process.argv", "unknown")),
         ("when", f"{when}, for {duration(stop_ns - start_ns)}"),
         ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
-        ("how", ", ".join(filter(None, (*how, *versions)))),
+        ("how", ", ".join(filter(None, (*_how(info), *versions)))),
     )
     for name, text in rows:
         if text:
             out.line((f"{name:<9}", "dim"), text)
+    out.line()
+
+
+def show_summary(results: Results, out: Console) -> None:
+    """One line: how long was recorded, and how."""
+    info = results.trace.info
+    elapsed_ns = int(info.get("session.stop_ns", "0")) - int(info.get("session.start_ns", "0"))
+    how = ", ".join(_how(info))
+    out.line(("gpuscope", "bold"), f"  recorded {duration(elapsed_ns)}", (f"  {how}", "dim"))
     out.line()
 
 
@@ -109,8 +117,10 @@ def show_table(results: Results, out: Console, *, sort_by: str | None = None, ro
 
 def show_tree(results: Results, out: Console, *, max_depth: int | None = None) -> None:
     """The regions as they lie in one another, with the GPU work launched in each."""
-    for line in str(results.tree()).splitlines():
-        out.line(line)
+    tree = results.tree()
+    text = tree.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
+    for number, line in enumerate(text.replace(tree.verdict, "").rstrip("\n").split("\n")):
+        out.line((line, "dim" if number == 0 else ""))
     out.line()
 
 
@@ -125,8 +135,17 @@ def duration(elapsed_ns: int) -> str:
     """A time as people say it."""
     for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if elapsed_ns >= length:
-            return f"{elapsed_ns / length:.3g} {unit}" if elapsed_ns < 1000 * length else f"{elapsed_ns / length:,.0f} {unit}"
+            return (
+                f"{elapsed_ns / length:.3g} {unit}"
+                if elapsed_ns < 1000 * length
+                else f"{elapsed_ns / length:,.0f} {unit}"
+            )
     return f"{elapsed_ns} ns"
+
+
+def _how(info: Mapping[str, str]) -> list[str]:
+    tier = info.get("session.tier", "")
+    return [f"{info.get('session.mode', 'full')} mode", _TIERS.get(tier, tier)]
 
 
 def _devices(results: Results) -> list[str]:

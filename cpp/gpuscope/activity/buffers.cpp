@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/activity/buffers.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+#include <cstring>
+
+namespace gpuscope::activity {
+
+uint8_t* BufferPool::take() noexcept {
+  uint64_t ready = ready_bits_.load(std::memory_order_relaxed);
+  while (ready != 0) {
+    const uint64_t bit = ready & -ready;
+    if (ready_bits_.compare_exchange_weak(ready, ready & ~bit, std::memory_order_acquire)) {
+      lent_bits_.fetch_or(bit, std::memory_order_relaxed);
+      return buffers_[static_cast<unsigned>(std::countr_zero(bit))].data;
+    }
+  }
+  exhausted_.fetch_add(1, std::memory_order_relaxed);
+  return nullptr;
+}
+
+void BufferPool::complete(void* context, uint32_t stream, uint8_t* data, std::size_t valid) noexcept {
+  const unsigned mapped = mapped_.load(std::memory_order_acquire);
+  for (unsigned index = 0; index < mapped; ++index) {
+    Buffer& buffer = buffers_[index];
+    if (buffer.data != data) {
+      continue;
+    }
+    lent_bits_.fetch_and(~(uint64_t{1} << index), std::memory_order_relaxed);
+    buffer.valid = valid < kBufferBytes ? valid : kBufferBytes;
+    buffer.context = context;
+    buffer.stream = stream;
+    buffer.next = completed_.load(std::memory_order_relaxed);
+    while (!completed_.compare_exchange_weak(buffer.next, &buffer, std::memory_order_release)) {
+    }
+    return;
+  }
+  foreign_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void BufferPool::provide(unsigned want) noexcept {
+  for (unsigned index = mapped_.load(std::memory_order_relaxed); ready() < want && index < kMaxBuffers; ++index) {
+    // Populated here, so that no launch of the program pays for a page fault; anonymous memory comes zeroed.
+    void* data = mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (data == MAP_FAILED) {
+      return;
+    }
+    buffers_[index].data = static_cast<uint8_t*>(data);
+    mapped_.store(index + 1, std::memory_order_release);
+    ready_bits_.fetch_or(uint64_t{1} << index, std::memory_order_release);
+  }
+}
+
+BufferPool::Buffer* BufferPool::take_completed() noexcept {
+  Buffer* newest = completed_.exchange(nullptr, std::memory_order_acquire);
+  Buffer* oldest = nullptr;
+  while (newest != nullptr) {
+    Buffer* next = newest->next;
+    newest->next = oldest;
+    oldest = newest;
+    newest = next;
+  }
+  return oldest;
+}
+
+void BufferPool::release(Buffer* buffer) noexcept {
+  std::memset(buffer->data, 0, buffer->valid);
+  buffer->valid = 0;
+  const auto index = static_cast<unsigned>(buffer - buffers_.data());
+  ready_bits_.fetch_or(uint64_t{1} << index, std::memory_order_release);
+}
+
+unsigned BufferPool::ready() const noexcept {
+  return static_cast<unsigned>(std::popcount(ready_bits_.load(std::memory_order_relaxed)));
+}
+
+unsigned BufferPool::lent() const noexcept {
+  return static_cast<unsigned>(std::popcount(lent_bits_.load(std::memory_order_relaxed)));
+}
+
+}  // namespace gpuscope::activity

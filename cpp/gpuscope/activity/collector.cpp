@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/activity/collector.h"
+
+#include <array>
+
+#include "gpuscope/activity/calls.h"
+#include "gpuscope/activity/layout.h"
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/event_log.h"
+
+namespace gpuscope::activity {
+namespace {
+
+// CUPTI's buffer callbacks carry no user data.
+std::atomic<Collector*> active{nullptr};
+
+// Returning no buffer crashes CUPTI before 12.9 (version 27), so that those get one whose content is thrown away.
+constexpr uint32_t kMayRefuseBuffer = 27;
+alignas(64) std::array<uint8_t, 64 * 1024> scrap;
+
+constexpr unsigned kFirstBuffers = 8;
+
+using base::EventLog;
+using base::EventLogs;
+using base::Op;
+
+}  // namespace
+
+// Everything here runs inside CUPTI, on the program's threads: append and return.
+struct Collector::Callbacks {
+  static void on_callback(void* user_data, int domain, uint32_t callback, const void* data) {
+    auto* self = static_cast<Collector*>(user_data);
+    if (domain == kDriverDomain) [[likely]] {
+      on_driver_call(callback, static_cast<const ApiCallback*>(data));
+    } else if (domain == kResourceDomain) {
+      self->on_resource(callback, static_cast<const ResourceCallbackData*>(data));
+    } else if (domain == kStateDomain && callback == kFatalError) {
+      self->broken_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  static void on_driver_call(uint32_t callback, const ApiCallback* call) {
+    EventLog* log = EventLogs::current();
+    if (log == nullptr) [[unlikely]] {
+      return;
+    }
+    if (call->site == kEnterSite) {
+      log->append(base::ticks(), call->correlation, Op::CallEnter, callback);
+    } else {
+      const int result = call->result != nullptr ? *call->result : 0;
+      log->append(base::ticks(), static_cast<uint32_t>(result), Op::CallExit, callback);
+    }
+  }
+
+  static void on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
+    Collector* self = active.load(std::memory_order_acquire);
+    *max_records = 0;
+    *size = BufferPool::kBufferBytes;
+    *buffer = self != nullptr ? self->buffers_.take() : nullptr;
+    if (*buffer == nullptr) {
+      const bool refuse = self == nullptr || self->cupti_.version >= kMayRefuseBuffer;
+      *buffer = refuse ? nullptr : scrap.data();
+      *size = refuse ? 0 : scrap.size();
+    }
+  }
+
+  static void on_buffer_completed(void* context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
+    Collector* self = active.load(std::memory_order_acquire);
+    if (self != nullptr && buffer != nullptr && buffer != scrap.data()) {
+      self->buffers_.complete(context, stream, buffer, valid);
+    }
+  }
+
+  static uint64_t on_timestamp() { return static_cast<uint64_t>(base::Clock::process().now_ns()); }
+};
+
+void Collector::on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept {
+  if (callback == kModuleUnloadStarting) {
+    unloads_.fetch_add(1, std::memory_order_release);
+    return;
+  }
+  EventLog* log = EventLogs::current();
+  const auto* graph = static_cast<const GraphCallbackData*>(data->descriptor);
+  if (log == nullptr || graph == nullptr || cupti_.get_graph_node_id == nullptr) {
+    return;
+  }
+  uint64_t node = 0;
+  if (cupti_.get_graph_node_id(graph->node, &node) != driver::kCuptiSuccess) {
+    return;
+  }
+  uint64_t origin = 0;
+  const bool cloned =
+      callback == kGraphNodeCloned && cupti_.get_graph_node_id(graph->original_node, &origin) == driver::kCuptiSuccess;
+  log->append(node, 0, Op::Node, cloned ? 1 : 0);
+  if (cloned) {
+    log->append(origin, 0, Op::NodeOrigin);
+  }
+}
+
+Tier Collector::start(const Options& options) {
+  stop();
+  why_ = driver::cupti_shortcoming(cupti_);
+  if (!why_.empty()) {
+    return tier_;
+  }
+  base::Clock::process();  // measured now, not inside CUPTI's first request for a timestamp
+  buffers_.provide(kFirstBuffers);
+  broken_.store(false, std::memory_order_relaxed);
+  dropped_ = 0;
+  const bool sole = subscribe();
+  if (!sole && !options.may_share) {
+    return tier_;
+  }
+  tier_ = sole ? Tier::Sole : Tier::Shared;
+  set_attributes();
+  active.store(this, std::memory_order_release);
+  const auto registered = cupti_.register_callbacks(&Callbacks::on_buffer_requested, &Callbacks::on_buffer_completed);
+  if (registered != driver::kCuptiSuccess) {
+    return give_up("cuptiActivityRegisterCallbacks", registered);
+  }
+  enable_kinds(options);
+  return tier_;
+}
+
+bool Collector::subscribe() {
+  std::array<char, 128> holder{};
+  driver::CuptiResult code = driver::kCuptiSuccess;
+  if (cupti_.subscribe_v2 != nullptr) {
+    driver::CuptiSubscriberParams params{sizeof(params), "gpuscope", holder.data(), holder.size()};
+    code = cupti_.subscribe_v2(&subscriber_, &Callbacks::on_callback, this, &params);
+  } else {
+    code = cupti_.subscribe(&subscriber_, &Callbacks::on_callback, this);
+  }
+  holder_ = holder.data();
+  if (code == driver::kCuptiSuccess) {
+    return true;
+  }
+  subscriber_ = nullptr;
+  const bool taken = code == driver::kCuptiMultipleSubscribers || code == driver::kCuptiMaxLimitReached;
+  why_ = taken ? "another tool" + (holder_.empty() ? "" : " (" + holder_ + ")") + " holds CUPTI in this process"
+               : "cuptiSubscribe failed with " + cupti_.error_name(code) + " (" + std::to_string(code) + ")";
+  return false;
+}
+
+void Collector::set_attributes() {
+  if (cupti_.set_attribute != nullptr) {
+    // Both are safe to be refused: CUPTI then zeroes buffers itself, and threads share buffers.
+    for (const int attribute : {kZeroedBuffers, kPerThreadBuffers}) {
+      uint8_t on = 1;
+      size_t size = sizeof(on);
+      cupti_.set_attribute(attribute, &size, &on);
+    }
+  }
+  if (cupti_.set_thread_id_type != nullptr) {
+    cupti_.set_thread_id_type(1);  // SYSTEM: gettid
+  }
+  // Once in a process, and never over another client's: a second registration garbles the first records of every
+  // session that follows.
+  static bool registered = false;
+  if (!registered && tier_ == Tier::Sole && cupti_.register_timestamp != nullptr) {
+    registered = cupti_.register_timestamp(&Callbacks::on_timestamp) == driver::kCuptiSuccess;
+  }
+}
+
+bool Collector::enable_kinds(const Options& options) {
+  if (tier_ == Tier::Sole) {
+    for (const DriverCall& call : driver_calls()) {
+      cupti_.enable_callback(1, subscriber_, kDriverDomain, call.callback);
+    }
+    for (const uint32_t callback : {kGraphNodeCreated, kGraphNodeCloned, kModuleUnloadStarting}) {
+      cupti_.enable_callback(1, subscriber_, kResourceDomain, callback);
+    }
+    cupti_.enable_callback(1, subscriber_, kStateDomain, kFatalError);
+  }
+  const auto enable = [this](Kind kind) {
+    const auto code = cupti_.activity_enable(static_cast<int>(kind));
+    if (code == driver::kCuptiSuccess) {
+      enabled_kinds_ |= uint64_t{1} << kind;
+    }
+    return code;
+  };
+  for (const Kind kind : {kMemcpy, kMemcpyPeer, kMemset}) {
+    enable(kind);
+  }
+  if (options.synchronization) {
+    enable(kSynchronization);
+  }
+  if (options.graph_trace) {
+    enable(kGraphTrace);
+  }
+  if (tier_ == Tier::Shared) {
+    enable(kDriver);
+  }
+  const auto code = enable(kConcurrentKernel);  // last: from here on launches are recorded
+  if (code != driver::kCuptiSuccess) {
+    give_up("cuptiActivityEnable", code);
+    return false;
+  }
+  return true;
+}
+
+Tier Collector::give_up(const std::string& call, driver::CuptiResult code) {
+  const std::string why = call + " failed with " + cupti_.error_name(code) + " (" + std::to_string(code) + ")";
+  stop();
+  why_ = why;
+  return tier_;
+}
+
+void Collector::flush(bool forced) noexcept {
+  if (tier_ != Tier::None) {
+    cupti_.flush_all(forced ? 1 : 0);
+  }
+}
+
+uint64_t Collector::dropped() noexcept {
+  size_t more = 0;
+  if (tier_ != Tier::None && cupti_.get_num_dropped != nullptr &&
+      cupti_.get_num_dropped(nullptr, 0, &more) == driver::kCuptiSuccess) {
+    dropped_ += more;  // CUPTI starts again from zero at every question
+  }
+  return dropped_;
+}
+
+void Collector::stop() noexcept {
+  for (uint32_t kind = 0; kind < 64; ++kind) {
+    if ((enabled_kinds_ >> kind & 1) != 0) {
+      cupti_.activity_disable(static_cast<int>(kind));
+    }
+  }
+  enabled_kinds_ = 0;
+  if (subscriber_ != nullptr) {
+    cupti_.unsubscribe(subscriber_);
+    subscriber_ = nullptr;
+  }
+  tier_ = Tier::None;
+}
+
+}  // namespace gpuscope::activity

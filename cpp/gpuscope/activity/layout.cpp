@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/activity/layout.h"
+
+#include <cupti.h>
+
+namespace gpuscope::activity {
+namespace {
+
+#define GPUSCOPE_SAME(Ours, member, Theirs, field) \
+  static_assert(offsetof(Ours, member) == offsetof(Theirs, field) && sizeof(Ours::member) == sizeof(Theirs::field))
+
+using Kernel = CUpti_ActivityKernel9;
+GPUSCOPE_SAME(KernelRecord, registers_per_thread, Kernel, registersPerThread);
+GPUSCOPE_SAME(KernelRecord, start, Kernel, start);
+GPUSCOPE_SAME(KernelRecord, end, Kernel, end);
+GPUSCOPE_SAME(KernelRecord, device, Kernel, deviceId);
+GPUSCOPE_SAME(KernelRecord, context, Kernel, contextId);
+GPUSCOPE_SAME(KernelRecord, stream, Kernel, streamId);
+GPUSCOPE_SAME(KernelRecord, grid[0], Kernel, gridX);
+GPUSCOPE_SAME(KernelRecord, block[2], Kernel, blockZ);
+GPUSCOPE_SAME(KernelRecord, static_shared_bytes, Kernel, staticSharedMemory);
+GPUSCOPE_SAME(KernelRecord, dynamic_shared_bytes, Kernel, dynamicSharedMemory);
+GPUSCOPE_SAME(KernelRecord, local_bytes_per_thread, Kernel, localMemoryPerThread);
+GPUSCOPE_SAME(KernelRecord, correlation, Kernel, correlationId);
+GPUSCOPE_SAME(KernelRecord, name, Kernel, name);
+GPUSCOPE_SAME(KernelRecord, graph_node, Kernel, graphNodeId);
+GPUSCOPE_SAME(KernelRecord, graph, Kernel, graphId);
+GPUSCOPE_SAME(KernelRecord, cluster[0], Kernel, clusterX);
+GPUSCOPE_SAME(KernelRecord, cluster[2], Kernel, clusterZ);
+
+using Memcpy = CUpti_ActivityMemcpy5;
+GPUSCOPE_SAME(MemcpyRecord, copy_kind, Memcpy, copyKind);
+GPUSCOPE_SAME(MemcpyRecord, source, Memcpy, srcKind);
+GPUSCOPE_SAME(MemcpyRecord, destination, Memcpy, dstKind);
+GPUSCOPE_SAME(MemcpyRecord, bytes, Memcpy, bytes);
+GPUSCOPE_SAME(MemcpyRecord, start, Memcpy, start);
+GPUSCOPE_SAME(MemcpyRecord, end, Memcpy, end);
+GPUSCOPE_SAME(MemcpyRecord, device, Memcpy, deviceId);
+GPUSCOPE_SAME(MemcpyRecord, stream, Memcpy, streamId);
+GPUSCOPE_SAME(MemcpyRecord, correlation, Memcpy, correlationId);
+GPUSCOPE_SAME(MemcpyRecord, graph_node, Memcpy, graphNodeId);
+GPUSCOPE_SAME(MemcpyRecord, graph, Memcpy, graphId);
+
+using MemcpyPeer = CUpti_ActivityMemcpyPtoP4;
+GPUSCOPE_SAME(MemcpyPeerRecord, bytes, MemcpyPeer, bytes);
+GPUSCOPE_SAME(MemcpyPeerRecord, device, MemcpyPeer, deviceId);
+GPUSCOPE_SAME(MemcpyPeerRecord, source_device, MemcpyPeer, srcDeviceId);
+GPUSCOPE_SAME(MemcpyPeerRecord, destination_device, MemcpyPeer, dstDeviceId);
+GPUSCOPE_SAME(MemcpyPeerRecord, correlation, MemcpyPeer, correlationId);
+GPUSCOPE_SAME(MemcpyPeerRecord, graph_node, MemcpyPeer, graphNodeId);
+GPUSCOPE_SAME(MemcpyPeerRecord, graph, MemcpyPeer, graphId);
+
+using Memset = CUpti_ActivityMemset4;
+GPUSCOPE_SAME(MemsetRecord, value, Memset, value);
+GPUSCOPE_SAME(MemsetRecord, bytes, Memset, bytes);
+GPUSCOPE_SAME(MemsetRecord, stream, Memset, streamId);
+GPUSCOPE_SAME(MemsetRecord, correlation, Memset, correlationId);
+GPUSCOPE_SAME(MemsetRecord, graph_node, Memset, graphNodeId);
+GPUSCOPE_SAME(MemsetRecord, graph, Memset, graphId);
+
+using Synchronization = CUpti_ActivitySynchronization;
+GPUSCOPE_SAME(SynchronizationRecord, type, Synchronization, type);
+GPUSCOPE_SAME(SynchronizationRecord, start, Synchronization, start);
+GPUSCOPE_SAME(SynchronizationRecord, correlation, Synchronization, correlationId);
+GPUSCOPE_SAME(SynchronizationRecord, stream, Synchronization, streamId);
+
+GPUSCOPE_SAME(ApiRecord, callback, CUpti_ActivityAPI, cbid);
+GPUSCOPE_SAME(ApiRecord, start, CUpti_ActivityAPI, start);
+GPUSCOPE_SAME(ApiRecord, thread, CUpti_ActivityAPI, threadId);
+GPUSCOPE_SAME(ApiRecord, correlation, CUpti_ActivityAPI, correlationId);
+GPUSCOPE_SAME(ApiRecord, result, CUpti_ActivityAPI, returnValue);
+
+using GraphTrace = CUpti_ActivityGraphTrace;
+GPUSCOPE_SAME(GraphTraceRecord, correlation, GraphTrace, correlationId);
+GPUSCOPE_SAME(GraphTraceRecord, start, GraphTrace, start);
+GPUSCOPE_SAME(GraphTraceRecord, device, GraphTrace, deviceId);
+GPUSCOPE_SAME(GraphTraceRecord, graph, GraphTrace, graphId);
+GPUSCOPE_SAME(GraphTraceRecord, stream, GraphTrace, streamId);
+
+GPUSCOPE_SAME(ApiCallback, result, CUpti_CallbackData, functionReturnValue);
+GPUSCOPE_SAME(ApiCallback, context, CUpti_CallbackData, context);
+GPUSCOPE_SAME(ApiCallback, correlation, CUpti_CallbackData, correlationId);
+GPUSCOPE_SAME(ResourceCallbackData, descriptor, CUpti_ResourceData, resourceDescriptor);
+GPUSCOPE_SAME(GraphCallbackData, node, CUpti_GraphData, node);
+GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);
+
+constexpr bool same(auto ours, auto theirs) { return static_cast<long>(ours) == static_cast<long>(theirs); }
+static_assert(same(kMemcpy, CUPTI_ACTIVITY_KIND_MEMCPY) && same(kMemset, CUPTI_ACTIVITY_KIND_MEMSET));
+static_assert(same(kDriver, CUPTI_ACTIVITY_KIND_DRIVER) && same(kMemcpyPeer, CUPTI_ACTIVITY_KIND_MEMCPY2));
+static_assert(same(kConcurrentKernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+static_assert(same(kSynchronization, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION));
+static_assert(same(kGraphTrace, CUPTI_ACTIVITY_KIND_GRAPH_TRACE));
+static_assert(same(kDriverDomain, CUPTI_CB_DOMAIN_DRIVER_API) && same(kResourceDomain, CUPTI_CB_DOMAIN_RESOURCE));
+static_assert(same(kStateDomain, CUPTI_CB_DOMAIN_STATE) && same(kFatalError, CUPTI_CBID_STATE_FATAL_ERROR));
+static_assert(same(kGraphNodeCreated, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED));
+static_assert(same(kGraphNodeCloned, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED));
+static_assert(same(kModuleUnloadStarting, CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING));
+static_assert(same(kZeroedBuffers, CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER));
+static_assert(same(kPerThreadBuffers, CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER));
+
+}  // namespace
+}  // namespace gpuscope::activity

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// The parts of CUPTI's records and callback data that are read here: prefixes that have kept their place since CUDA
+// 12.0, so that one build reads every libcupti since. layout.cpp holds them against CUPTI's headers.
+namespace gpuscope::activity {
+
+enum Kind : uint32_t {
+  kMemcpy = 1,
+  kMemset = 2,
+  kDriver = 4,
+  kConcurrentKernel = 10,
+  kMemcpyPeer = 22,
+  kSynchronization = 38,
+  kGraphTrace = 51,
+};
+
+struct KernelRecord {
+  uint32_t kind;
+  uint8_t cache_config;
+  uint8_t shared_memory_config;
+  uint16_t registers_per_thread;
+  uint64_t unused0;
+  uint64_t start;
+  uint64_t end;
+  uint64_t completed;
+  uint32_t device;
+  uint32_t context;
+  uint32_t stream;
+  int32_t grid[3];
+  int32_t block[3];
+  int32_t static_shared_bytes;
+  int32_t dynamic_shared_bytes;
+  uint32_t local_bytes_per_thread;
+  uint32_t local_bytes_total;
+  uint32_t correlation;
+  int64_t grid_id;
+  const char* name;
+  void* reserved0;
+  uint64_t queued;
+  uint64_t submitted;
+  uint8_t launch_type;
+  uint8_t shared_carveout_set;
+  uint8_t shared_carveout;
+  uint8_t padding;
+  uint32_t shared_executed_bytes;
+  uint64_t graph_node;
+  uint32_t shared_limit;
+  uint32_t graph;
+  void* access_policy;
+  uint32_t channel;
+  uint32_t channel_type;
+  uint32_t cluster[3];
+  uint32_t cluster_policy;
+};
+
+struct MemcpyRecord {
+  uint32_t kind;
+  uint8_t copy_kind;
+  uint8_t source;
+  uint8_t destination;
+  uint8_t flags;
+  uint64_t bytes;
+  uint64_t start;
+  uint64_t end;
+  uint32_t device;
+  uint32_t context;
+  uint32_t stream;
+  uint32_t correlation;
+  uint32_t runtime_correlation;
+  uint32_t padding;
+  void* reserved0;
+  uint64_t graph_node;
+  uint32_t graph;
+};
+
+struct MemcpyPeerRecord {
+  uint32_t kind;
+  uint8_t copy_kind;
+  uint8_t source;
+  uint8_t destination;
+  uint8_t flags;
+  uint64_t bytes;
+  uint64_t start;
+  uint64_t end;
+  uint32_t device;
+  uint32_t context;
+  uint32_t stream;
+  uint32_t source_device;
+  uint32_t source_context;
+  uint32_t destination_device;
+  uint32_t destination_context;
+  uint32_t correlation;
+  void* reserved0;
+  uint64_t graph_node;
+  uint32_t graph;
+};
+
+struct MemsetRecord {
+  uint32_t kind;
+  uint32_t value;
+  uint64_t bytes;
+  uint64_t start;
+  uint64_t end;
+  uint32_t device;
+  uint32_t context;
+  uint32_t stream;
+  uint32_t correlation;
+  uint16_t flags;
+  uint16_t memory_kind;
+  uint32_t padding;
+  void* reserved0;
+  uint64_t graph_node;
+  uint32_t graph;
+};
+
+struct SynchronizationRecord {
+  uint32_t kind;
+  uint32_t type;
+  uint64_t start;
+  uint64_t end;
+  uint32_t correlation;
+  uint32_t context;
+  uint32_t stream;
+};
+
+struct ApiRecord {
+  uint32_t kind;
+  uint32_t callback;
+  uint64_t start;
+  uint64_t end;
+  uint32_t process;
+  uint32_t thread;
+  uint32_t correlation;
+  uint32_t result;
+};
+
+struct GraphTraceRecord {
+  uint32_t kind;
+  uint32_t correlation;
+  uint64_t start;
+  uint64_t end;
+  uint32_t device;
+  uint32_t graph;
+  uint32_t context;
+  uint32_t stream;
+};
+
+// Callback domains, sites and resource callbacks (cupti_callbacks.h).
+enum Domain : int { kDriverDomain = 1, kResourceDomain = 3, kStateDomain = 6 };
+enum Site : uint32_t { kEnterSite = 0, kExitSite = 1 };
+enum ResourceCallback : uint32_t { kModuleUnloadStarting = 7, kGraphNodeCreated = 13, kGraphNodeCloned = 20 };
+enum StateCallback : uint32_t { kFatalError = 1 };
+enum Attribute : int { kZeroedBuffers = 5, kPerThreadBuffers = 9 };
+
+struct ApiCallback {
+  uint32_t site;
+  const char* function_name;
+  const void* function_params;
+  const int* result;
+  const char* symbol_name;
+  void* context;
+  uint32_t context_uid;
+  uint64_t* correlation_data;
+  uint32_t correlation;
+};
+
+struct ResourceCallbackData {
+  void* context;
+  void* stream;
+  const void* descriptor;
+};
+
+struct GraphCallbackData {
+  void* graph;
+  void* original_graph;
+  void* node;
+  void* original_node;
+};
+
+}  // namespace gpuscope::activity

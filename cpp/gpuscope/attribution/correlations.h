@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+namespace gpuscope::attribution {
+
+/// Which region launched what: the newest two million correlation ids, in constant memory. One thread at a time.
+///
+/// CUPTI numbers driver calls one after another, so that pages of consecutive ids need no hashing; a page whose turn
+/// has come round again is emptied, and ids on it count as unknown.
+class Correlations {
+ public:
+  static constexpr uint32_t kUnknown = 0;           // no such launch was seen
+  static constexpr uint32_t kOutside = 0x3FFFFFFF;  // launched outside the recorded window
+  static constexpr uint32_t kNowhere = 0x3FFFFFFE;  // launched outside every region
+  static constexpr uint32_t kMaxReference = 0x3FFFFFFC;
+
+  /// The record that a call is expected to bring.
+  enum class Awaits : uint32_t { Nothing = 0, Kernel = 0x80000000, Copy = 0x40000000 };
+
+  void set(uint32_t correlation, uint32_t value, Awaits awaits) {
+    Page& page = page_of(correlation);
+    page.entries[correlation & kMask] = value | static_cast<uint32_t>(awaits);
+  }
+  uint32_t find(uint32_t correlation) const noexcept {
+    const uint32_t* entry = entry_of(correlation);
+    return entry != nullptr ? *entry & ~kAwaits : kUnknown;
+  }
+  /// What the call still awaited; nothing from then on.
+  Awaits take_awaited(uint32_t correlation) noexcept {
+    auto* entry = const_cast<uint32_t*>(entry_of(correlation));
+    if (entry == nullptr) {
+      return Awaits::Nothing;
+    }
+    const auto awaited = static_cast<Awaits>(*entry & kAwaits);
+    *entry &= ~kAwaits;
+    return awaited;
+  }
+  /// A reference as it is kept here: kUnknown is 0, so that references start at 1.
+  static uint32_t encode(uint32_t reference) noexcept { return reference <= kMaxReference ? reference + 1 : kNowhere; }
+  static uint32_t decode(uint32_t value) noexcept { return value - 1; }
+
+ private:
+  static constexpr uint32_t kAwaits = 0xC0000000;
+  static constexpr uint32_t kPageBits = 12;
+  static constexpr uint32_t kMask = (1U << kPageBits) - 1;
+  static constexpr uint32_t kPages = 512;
+
+  struct Page {
+    uint32_t number = 0;
+    std::array<uint32_t, 1U << kPageBits> entries{};
+  };
+
+  Page& page_of(uint32_t correlation) {
+    const uint32_t number = correlation >> kPageBits;
+    std::unique_ptr<Page>& page = pages_[number % kPages];
+    if (page == nullptr) {
+      page = std::make_unique<Page>();
+      page->number = number;
+    } else if (page->number != number) {
+      page->number = number;
+      page->entries.fill(kUnknown);
+    }
+    return *page;
+  }
+  const uint32_t* entry_of(uint32_t correlation) const noexcept {
+    const uint32_t number = correlation >> kPageBits;
+    const Page* page = pages_[number % kPages].get();
+    return page != nullptr && page->number == number ? &page->entries[correlation & kMask] : nullptr;
+  }
+
+  std::array<std::unique_ptr<Page>, kPages> pages_;
+};
+
+}  // namespace gpuscope::attribution

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "gpuscope/activity/buffers.h"
+#include "gpuscope/activity/walker.h"
+#include "gpuscope/attribution/gpu_records.h"
+#include "gpuscope/attribution/recording.h"
+#include "gpuscope/attribution/replay.h"
+#include "gpuscope/base/event_log.h"
+
+namespace gpuscope::attribution {
+
+/// Turns what the threads and CUPTI delivered into the rows of a store. One thread at a time, but for `window()`.
+class Decoder {
+ public:
+  /// `main_thread`: the system id of the thread whose regions others inherit.
+  Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread);
+
+  Window& window() noexcept { return recording_.window; }
+  Recording& recording() noexcept { return recording_; }
+  GpuRecords& gpu_records() noexcept { return gpu_records_; }
+
+  /// Forgets what the logs hold from before this recording.
+  void discard_logs();
+  /// Reads every thread's events, then the given buffers: a kernel's launch was logged before the kernel ran, so that
+  /// it is known by then. Buffers go back to the pool.
+  void decode(activity::BufferPool& pool);
+  /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
+  std::unique_ptr<store::Store> finish(int64_t close_ns);
+
+  /// Launches whose kernels are still to come.
+  bool awaits_kernels() const noexcept { return recording_.counters.launches > recording_.counters.matched; }
+  /// Copies whose records are still to come, if they bring any.
+  bool awaits_copies() const noexcept { return recording_.counters.copies > recording_.counters.matched_copies; }
+  /// Events that found no room in their thread's log.
+  uint64_t log_dropped() const noexcept { return log_dropped_; }
+
+ private:
+  struct Thread {
+    uint32_t generation = 0;
+    std::unique_ptr<Replay> replay;
+  };
+
+  void drain_logs();
+  Replay& replay_of(base::EventLog& log);
+  void take_api(const activity::ApiRecord& record);
+
+  Recording recording_;
+  GpuRecords gpu_records_;
+  activity::Walker walker_;
+  uint64_t main_thread_;
+  Replay* main_ = nullptr;
+  std::unordered_map<base::EventLog*, Thread> threads_;
+  std::deque<std::unique_ptr<Replay>> ended_;  // replays that others may still point to
+  std::unordered_map<uint64_t, Replay*> by_system_id_;
+  uint64_t log_dropped_ = 0;
+};
+
+}  // namespace gpuscope::attribution

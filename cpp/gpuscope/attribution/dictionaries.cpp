@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/dictionaries.h"
+
+#include <bit>
+#include <cstring>
+
+#include "gpuscope/base/names.h"
+
+namespace gpuscope::attribution {
+namespace {
+
+constexpr uint32_t kUnmapped = UINT32_MAX;
+constexpr uint16_t kMostIds = UINT16_MAX;
+
+uint16_t narrow(std::size_t id) { return id < kMostIds ? static_cast<uint16_t>(id) : kMostIds; }
+
+uint64_t hash(const store::Variants::Row& row) {
+  static_assert(sizeof(row) == 14 * sizeof(uint32_t));
+  uint64_t words[7];
+  std::memcpy(words, &row, sizeof(words));
+  uint64_t value = 0;
+  for (const uint64_t word : words) {
+    value = std::rotl(value, 21) ^ (word * 0x9E3779B97F4A7C15ULL);
+  }
+  return value;
+}
+
+}  // namespace
+
+uint32_t Dictionaries::string(std::string_view text) {
+  return strings_.size() < kMaxStrings ? strings_.intern(text) : strings_.intern("(more names)");
+}
+
+uint32_t Dictionaries::region_name(uint32_t name) {
+  if (name >= region_names_.size()) {
+    region_names_.resize(name + 1, kUnmapped);
+  }
+  if (region_names_[name] == kUnmapped) {
+    region_names_[name] = string(base::Names::process().text(name));
+  }
+  return region_names_[name];
+}
+
+uint32_t Dictionaries::pinned(const char* text) {
+  return pointers_.find_or_make(std::bit_cast<uintptr_t>(text),
+                                [&] { return string(text != nullptr ? text : "(no name)"); });
+}
+
+uint32_t Dictionaries::path(uint32_t parent, uint32_t name) {
+  const uint64_t key = (static_cast<uint64_t>(parent) << 32) | name;
+  if (tables_.path.size() >= kMaxPaths && paths_.find(key) == nullptr) {
+    return parent != store::kNone ? parent : 0;
+  }
+  return paths_.find_or_make(key, [&] {
+    const uint32_t depth = parent == store::kNone ? 0 : tables_.path.depth[parent] + 1;
+    return tables_.path.append({parent, name, depth});
+  });
+}
+
+uint32_t Dictionaries::variant(const store::Variants::Row& row) {
+  uint64_t key = hash(row);
+  while (true) {
+    const uint32_t id = variants_.find_or_make(key, [&] { return tables_.variant.append(row); });
+    const store::Variants::Row found = tables_.variant[id];
+    if (std::memcmp(&found, &row, sizeof(row)) == 0) {
+      return id;
+    }
+    key = base::mix(key + 1);  // two configurations with one hash
+  }
+}
+
+uint16_t Dictionaries::track(uint32_t device, uint32_t context, uint32_t stream) {
+  const uint64_t key = (static_cast<uint64_t>(device) << 52) ^ (static_cast<uint64_t>(context) << 32) ^ stream;
+  return tracks_.find_or_make(key, [&] { return narrow(tables_.track.append({device, context, stream})); });
+}
+
+uint16_t Dictionaries::call(std::string_view name, store::CallKind kind, bool captured, int32_t result,
+                            uint32_t callback) {
+  const uint64_t key =
+      (static_cast<uint64_t>(static_cast<uint32_t>(result)) << 32) | (callback << 1) | (captured ? 1 : 0);
+  return calls_.find_or_make(key, [&] {
+    const auto flags = static_cast<uint16_t>(captured ? store::kCaptured : 0);
+    return narrow(tables_.call.append({string(name), static_cast<uint16_t>(kind), flags, result}));
+  });
+}
+
+uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
+  return narrow(tables_.thread.append({system_id, string(name), 0}));
+}
+
+void Dictionaries::copy_into(store::Store& store) const {
+  for (uint32_t id = 0; id < strings_.size(); ++id) {
+    store.strings.intern(strings_[id]);
+  }
+  const auto copy = [](const auto& from, auto& to) {
+    for (std::size_t row = 0; row < from.size(); ++row) {
+      to.append(from[row]);
+    }
+  };
+  copy(tables_.path, store.path);
+  copy(tables_.variant, store.variant);
+  copy(tables_.track, store.track);
+  copy(tables_.thread, store.thread);
+  copy(tables_.call, store.call);
+}
+
+}  // namespace gpuscope::attribution

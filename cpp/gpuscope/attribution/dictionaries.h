@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "gpuscope/base/flat_map.h"
+#include "gpuscope/base/string_table.h"
+#include "gpuscope/store/store.h"
+
+namespace gpuscope::attribution {
+
+/// The dictionaries of a session: they live on from one recorded window to the next, and each store gets a copy, so
+/// that ids mean the same in all of them. One thread at a time.
+class Dictionaries {
+ public:
+  uint32_t string(std::string_view text);
+  /// The string of a base::Names id.
+  uint32_t region_name(uint32_t name);
+  /// The string at `text`, which stays where it is until forget_pointers().
+  uint32_t pinned(const char* text);
+  void forget_pointers() { pointers_.clear(); }
+
+  uint32_t path(uint32_t parent, uint32_t name);
+  uint32_t variant(const store::Variants::Row& row);
+  uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
+  uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
+  uint16_t thread(uint64_t system_id, std::string_view name);
+
+  std::string_view text(uint32_t string) const { return strings_[string]; }
+  uint32_t path_name(uint32_t path) const { return tables_.path.name[path]; }
+  uint64_t path_parent(uint32_t path) const { return tables_.path.parent[path]; }
+  void copy_into(store::Store& store) const;
+
+ private:
+  // A program that makes up names for ever must not fill the memory: past these, all else is one "(more names)".
+  static constexpr uint32_t kMaxStrings = 1U << 20;
+  static constexpr uint32_t kMaxPaths = 1U << 20;
+
+  base::StringTable strings_;
+  store::Store tables_;  // its dictionary tables only
+  std::vector<uint32_t> region_names_;
+  base::FlatMap<uint32_t> pointers_;
+  base::FlatMap<uint32_t> paths_;
+  base::FlatMap<uint32_t> variants_;
+  base::FlatMap<uint16_t> tracks_;
+  base::FlatMap<uint16_t> calls_;
+};
+
+}  // namespace gpuscope::attribution

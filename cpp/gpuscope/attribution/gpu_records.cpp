@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/gpu_records.h"
+
+#include <algorithm>
+
+namespace gpuscope::attribution {
+namespace {
+
+using store::kNone;
+
+// Records whose launch is not known yet: the room of some 200,000 launches in flight.
+constexpr std::size_t kMaxDeferred = 200'000;
+constexpr std::size_t kMaxMerged = 1 << 16;
+constexpr int kMaxCloneDepth = 8;
+
+template <class Record>
+const Record& as(const uint8_t* record) {
+  return *reinterpret_cast<const Record*>(record);
+}
+
+}  // namespace
+
+void GpuRecords::take(uint32_t kind, const uint8_t* record) {
+  ++records_;
+  switch (kind) {
+    case activity::kConcurrentKernel:
+      return kernel(as<activity::KernelRecord>(record));
+    case activity::kMemcpy:
+      return memcpy(as<activity::MemcpyRecord>(record));
+    case activity::kMemcpyPeer:
+      return memcpy_peer(as<activity::MemcpyPeerRecord>(record));
+    case activity::kMemset:
+      return memset(as<activity::MemsetRecord>(record));
+    case activity::kSynchronization:
+      return synchronization(as<activity::SynchronizationRecord>(record));
+    case activity::kGraphTrace:
+      return graph_trace(as<activity::GraphTraceRecord>(record));
+    case activity::kDriver:
+      if (on_api_) {
+        on_api_(as<activity::ApiRecord>(record));
+      }
+      return;
+    default:
+      return;  // another client of CUPTI switched it on
+  }
+}
+
+bool GpuRecords::defer(uint32_t kind, const void* record, std::size_t bytes, uint32_t correlation) {
+  if (!recording_->settings.by_time || retrying_ || deferred_.size() >= kMaxDeferred ||
+      recording_->correlations.find(correlation) != Correlations::kUnknown) {
+    return false;
+  }
+  const auto* first = static_cast<const uint8_t*>(record);
+  deferred_.push_back({kind, {first, first + bytes}});
+  --records_;
+  return true;
+}
+
+void GpuRecords::retry(bool last) {
+  std::vector<Deferred> waiting;
+  waiting.swap(deferred_);
+  retrying_ = last;
+  for (const Deferred& each : waiting) {
+    take(each.kind, each.record.data());
+  }
+  retrying_ = false;
+}
+
+void GpuRecords::start_window() { merged_.clear(); }
+
+GpuRecords::Row GpuRecords::place(const Work& work) {
+  Counters& counters = recording_->counters;
+  Row row{ns(work.start), 0, kNone, 0, 0, true};
+  if (work.start == 0 && work.end == 0) {
+    row.flags |= store::kZeroTime;
+    row.start_ns = 0;
+  } else if (work.end == 0) {
+    row.flags |= store::kIncomplete;
+  } else if (work.end < work.start) {
+    row.flags |= store::kBackwardTime;
+  } else {
+    row.duration_ns = ns(work.end) - row.start_ns;
+  }
+  const uint32_t value = recording_->correlations.find(work.correlation);
+  if (value == Correlations::kOutside) {
+    row.keep = false;
+    return row;
+  }
+  if (value == Correlations::kUnknown) {
+    row.keep = recording_->window.contains(row.start_ns);
+    row.flags |= store::kNoLaunch;
+  } else if (value != Correlations::kNowhere) {
+    row.reference = Correlations::decode(value);
+  }
+  const Correlations::Awaits awaited = recording_->correlations.take_awaited(work.correlation);
+  if (!row.keep) {
+    return row;
+  }
+  counters.matched += awaited == Correlations::Awaits::Kernel;
+  counters.matched_copies += awaited == Correlations::Awaits::Copy;
+  ++counters.gpu_records;
+  counters.refused += recording_->full;
+  counters.zero_time += (row.flags & store::kZeroTime) != 0;
+  counters.incomplete += (row.flags & store::kIncomplete) != 0;
+  counters.backward_time += (row.flags & store::kBackwardTime) != 0;
+  counters.unattributed += (row.flags & store::kNoLaunch) != 0;
+  if (work.graph_node != 0) {
+    row.flags |= store::kInGraph;
+    ++counters.graph_nodes;
+    GraphCount& graph = graphs_.find_or_make(work.graph, [] { return GraphCount{}; });
+    graph.current = graph.correlation == work.correlation ? graph.current + 1 : 1;
+    graph.correlation = work.correlation;
+    graph.most = std::max(graph.most, graph.current);
+    last_graph_ = work.graph;
+  }
+  row.track = recording_->dictionaries.track(work.device, work.context, work.stream);
+  return row;
+}
+
+bool GpuRecords::graphs_settled() const {
+  const GraphCount* graph = const_cast<base::FlatMap<GraphCount>&>(graphs_).find(last_graph_);
+  return graph == nullptr || graph->current >= graph->most;
+}
+
+bool GpuRecords::merge(const Work& work, const Row& row) {
+  if (work.graph_node == 0 || !recording_->settings.merge_graphs || !recording_->keeps_rows()) {
+    return false;
+  }
+  if (merged_.size() >= kMaxMerged) {
+    merged_.clear();
+  }
+  store::GraphLaunches& launches = recording_->store->graph_launch;
+  const auto flags = static_cast<uint16_t>(row.flags & ~store::kInGraph);
+  bool fresh = false;
+  const uint32_t at = merged_.find_or_make(work.correlation, [&] {
+    fresh = true;
+    return launches.append(
+        {row.start_ns, row.duration_ns, work.correlation, work.graph, row.reference, row.track, flags});
+  });
+  if (!fresh && at < launches.size()) {
+    const int64_t end_ns = std::max(launches.start_ns[at] + launches.duration_ns[at], row.start_ns + row.duration_ns);
+    launches.start_ns[at] = std::min(launches.start_ns[at], row.start_ns);
+    launches.duration_ns[at] = end_ns - launches.start_ns[at];
+    launches.flags[at] |= flags;
+  }
+  return true;
+}
+
+uint32_t GpuRecords::capture_path(uint64_t node) {
+  for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
+    if (const uint32_t* path = recording_->node_paths.find(node); path != nullptr) {
+      return *path;
+    }
+    const uint64_t* origin = recording_->node_origins.find(node);
+    if (origin == nullptr) {
+      break;
+    }
+    node = *origin;
+  }
+  return kNone;
+}
+
+void GpuRecords::graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event) {
+  if (work.graph_node != 0) {
+    recording_->store->graph_node.append(
+        {event, work.graph, work.graph_node, capture_path(work.graph_node), static_cast<uint16_t>(kind), row.flags});
+  }
+}
+
+void GpuRecords::kernel(const activity::KernelRecord& record) {
+  if (defer(activity::kConcurrentKernel, &record, sizeof(record), record.correlation)) {
+    return;
+  }
+  const Work work{record.start,  record.end,         record.device, record.context,
+                  record.stream, record.correlation, record.graph,  record.graph_node};
+  const Row row = place(work);
+  if (!row.keep) {
+    return;
+  }
+  recording_->counters.kernels += work.graph_node == 0;
+  const uint32_t name = recording_->dictionaries.pinned(record.name);
+  if (recording_->aggregates()) {
+    return recording_->totals.add_work(row.reference, store::Work::Kernel, name, row.duration_ns);
+  }
+  if (merge(work, row) || !recording_->keeps_rows()) {
+    return;
+  }
+  const auto u32 = [](int32_t value) { return static_cast<uint32_t>(value); };
+  const uint32_t variant = recording_->dictionaries.variant(
+      {name, u32(record.grid[0]), u32(record.grid[1]), u32(record.grid[2]), u32(record.block[0]), u32(record.block[1]),
+       u32(record.block[2]), record.cluster[0], record.cluster[1], record.cluster[2], u32(record.static_shared_bytes),
+       u32(record.dynamic_shared_bytes), record.local_bytes_per_thread, record.registers_per_thread});
+  const uint32_t event = recording_->store->kernel.append(
+      {row.start_ns, row.duration_ns, record.correlation, variant, row.reference, row.track, row.flags});
+  graph_node(work, row, store::Work::Kernel, recording_->evicted.kernel + event);
+}
+
+void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
+  const Row row = place(work);
+  if (!row.keep) {
+    return;
+  }
+  if (recording_->aggregates()) {
+    // The kinds of memory are the name: "memcpy 1 1 3"; readers spell it out.
+    const std::string name = "memcpy " + std::to_string(like.kind) + " " + std::to_string(like.source) + " " +
+                             std::to_string(like.destination);
+    return recording_->totals.add_work(row.reference, store::Work::Memcpy, recording_->dictionaries.string(name),
+                                       row.duration_ns, like.bytes);
+  }
+  if (merge(work, row) || !recording_->keeps_rows()) {
+    return;
+  }
+  store::Memcpys::Row filled = like;
+  filled.start_ns = row.start_ns;
+  filled.duration_ns = row.duration_ns;
+  filled.region = row.reference;
+  filled.track = row.track;
+  filled.flags = row.flags;
+  graph_node(work, row, store::Work::Memcpy, recording_->evicted.memcpy + recording_->store->memcpy.append(filled));
+}
+
+void GpuRecords::memcpy(const activity::MemcpyRecord& record) {
+  if (defer(activity::kMemcpy, &record, sizeof(record), record.correlation)) {
+    return;
+  }
+  constexpr uint8_t kNoPeer = 255;
+  copy({record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph,
+        record.graph_node},
+       {0, 0, record.bytes, record.correlation, kNone, 0, 0, record.copy_kind, record.source, record.destination,
+        kNoPeer});
+}
+
+void GpuRecords::memcpy_peer(const activity::MemcpyPeerRecord& record) {
+  if (defer(activity::kMemcpyPeer, &record, sizeof(record), record.correlation)) {
+    return;
+  }
+  const uint32_t peer = record.device == record.source_device ? record.destination_device : record.source_device;
+  copy({record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph,
+        record.graph_node},
+       {0, 0, record.bytes, record.correlation, kNone, 0, 0, record.copy_kind, record.source, record.destination,
+        static_cast<uint8_t>(peer)});
+}
+
+void GpuRecords::memset(const activity::MemsetRecord& record) {
+  if (defer(activity::kMemset, &record, sizeof(record), record.correlation)) {
+    return;
+  }
+  const Work work{record.start,  record.end,         record.device, record.context,
+                  record.stream, record.correlation, record.graph,  record.graph_node};
+  const Row row = place(work);
+  if (!row.keep) {
+    return;
+  }
+  if (recording_->aggregates()) {
+    return recording_->totals.add_work(row.reference, store::Work::Memset, recording_->dictionaries.string("memset"),
+                                       row.duration_ns, record.bytes);
+  }
+  if (merge(work, row) || !recording_->keeps_rows()) {
+    return;
+  }
+  const uint32_t event = recording_->store->memset.append({row.start_ns, row.duration_ns, record.bytes, record.value,
+                                                           record.correlation, row.reference, row.track, row.flags});
+  graph_node(work, row, store::Work::Memset, recording_->evicted.memset + event);
+}
+
+void GpuRecords::synchronization(const activity::SynchronizationRecord& record) {
+  const int64_t start_ns = ns(record.start);
+  const uint32_t value = recording_->correlations.find(record.correlation);
+  if (value == Correlations::kOutside || !recording_->window.contains(start_ns)) {
+    return;
+  }
+  const bool placed = value != Correlations::kUnknown && value != Correlations::kNowhere;
+  const uint32_t reference = placed ? Correlations::decode(value) : kNone;
+  const int64_t duration_ns = std::max<int64_t>(0, ns(record.end) - start_ns);
+  if (recording_->keeps_rows()) {
+    recording_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
+                                    recording_->dictionaries.track(0, record.context, record.stream),
+                                    static_cast<uint16_t>(record.type)});
+  }
+}
+
+void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
+  if (defer(activity::kGraphTrace, &record, sizeof(record), record.correlation)) {
+    return;
+  }
+  const Row row = place(
+      {record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph, 0});
+  if (!row.keep) {
+    return;
+  }
+  if (recording_->aggregates()) {
+    return recording_->totals.add_work(row.reference, store::Work::GraphLaunch,
+                                       recording_->dictionaries.string("graph " + std::to_string(record.graph)),
+                                       row.duration_ns);
+  }
+  if (recording_->keeps_rows()) {
+    recording_->store->graph_launch.append(
+        {row.start_ns, row.duration_ns, record.correlation, record.graph, row.reference, row.track, row.flags});
+  }
+}
+
+}  // namespace gpuscope::attribution

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpuscope/activity/layout.h"
+#include "gpuscope/attribution/recording.h"
+
+namespace gpuscope::attribution {
+
+/// Turns CUPTI's records into rows, each with the region that launched it. The decode thread's.
+class GpuRecords {
+ public:
+  /// `to_ns`: CUPTI's timestamps on the process's clock.
+  using ToNs = std::function<int64_t(uint64_t)>;
+  /// `on_api`: gets whole-driver API records, where launches are joined by thread and time.
+  using OnApi = std::function<void(const activity::ApiRecord&)>;
+
+  explicit GpuRecords(Recording& recording) : recording_(&recording) {}
+
+  /// Empty: the timestamps are on the clock already.
+  void set_clock(ToNs to_ns) { to_ns_ = std::move(to_ns); }
+  void set_api(OnApi on_api) { on_api_ = std::move(on_api); }
+
+  void take(uint32_t kind, const uint8_t* record);
+  /// Tries again what came before its launch was known. `last`: what is still unknown is stored without a region.
+  void retry(bool last);
+  void start_window();
+
+  /// Graph launches of which fewer nodes arrived than of earlier launches of the same graph.
+  bool graphs_settled() const;
+  /// A timestamp of CUPTI's on the process's clock.
+  int64_t ns(uint64_t timestamp) const { return to_ns_ ? to_ns_(timestamp) : static_cast<int64_t>(timestamp); }
+  uint64_t records() const noexcept { return records_; }
+
+ private:
+  struct Work {  // what kernels, copies and fills have in common
+    uint64_t start, end;
+    uint32_t device, context, stream, correlation, graph;
+    uint64_t graph_node;
+  };
+  struct Row {
+    int64_t start_ns, duration_ns;
+    uint32_t reference;
+    uint16_t track, flags;
+    bool keep;
+  };
+
+  void kernel(const activity::KernelRecord& record);
+  void memcpy(const activity::MemcpyRecord& record);
+  void memcpy_peer(const activity::MemcpyPeerRecord& record);
+  void memset(const activity::MemsetRecord& record);
+  void synchronization(const activity::SynchronizationRecord& record);
+  void graph_trace(const activity::GraphTraceRecord& record);
+
+  Row place(const Work& work);
+  void copy(const Work& work, const store::Memcpys::Row& like);
+  /// True when the row was folded into its graph launch's.
+  bool merge(const Work& work, const Row& row);
+  void graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event);
+  uint32_t capture_path(uint64_t node);
+  bool defer(uint32_t kind, const void* record, std::size_t bytes, uint32_t correlation);
+
+  struct Deferred {
+    uint32_t kind;
+    std::vector<uint8_t> record;
+  };
+  struct GraphCount {
+    uint32_t most = 0, current = 0, correlation = 0;
+  };
+
+  Recording* recording_;
+  ToNs to_ns_;
+  OnApi on_api_;
+  bool retrying_ = false;
+  std::vector<Deferred> deferred_;
+  base::FlatMap<uint32_t> merged_;  // correlation id -> row of graph_launch
+  base::FlatMap<GraphCount> graphs_;
+  uint32_t last_graph_ = 0;
+  uint64_t records_ = 0;
+};
+
+}  // namespace gpuscope::attribution

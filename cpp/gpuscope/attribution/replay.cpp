@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/replay.h"
+
+#include <algorithm>
+
+namespace gpuscope::attribution {
+namespace {
+
+using store::kNone;
+
+// Graphs that are captured and thrown away for ever must not fill the memory.
+constexpr std::size_t kMaxNodes = std::size_t{1} << 20;
+
+Correlations::Awaits awaits(store::CallKind kind) {
+  switch (kind) {
+    case store::CallKind::Launch:
+      return Correlations::Awaits::Kernel;
+    case store::CallKind::Memcpy:
+    case store::CallKind::Memset:
+      return Correlations::Awaits::Copy;
+    default:
+      return Correlations::Awaits::Nothing;
+  }
+}
+
+}  // namespace
+
+void Replay::take(const base::Event& event) {
+  const auto at = [&] { return recording_->clock.to_ns(event.word); };
+  if (!window_seen_ && static_cast<base::Op>(event.op) <= base::Op::CallExit &&
+      static_cast<base::Op>(event.op) != base::Op::Strand && recording_->window.contains(at())) {
+    open_window();
+  }
+  switch (static_cast<base::Op>(event.op)) {
+    case base::Op::Enter:
+      return enter(at(), event.id);
+    case base::Op::Exit:
+      return exit(at(), event.id);
+    case base::Op::Mark:
+      return mark(at(), event.id);
+    case base::Op::CallEnter:
+      return call_enter(at(), event.id, event.detail);
+    case base::Op::CallExit:
+      return call_exit(at(), event.id, event.detail);
+    case base::Op::Strand:
+      return select_strand(event.word);
+    case base::Op::Node:
+      return node(event.word, event.detail != 0);
+    case base::Op::NodeOrigin:
+      recording_->node_origins.set(last_node_, event.word);
+      return;
+    case base::Op::GpuTime:
+      return gpu_time(static_cast<uint32_t>(event.word), event.id);
+  }
+}
+
+template <class F>
+void Replay::each_open(F&& visit) {
+  for (Strand& strand : strands_) {
+    OpenRegion* parent = nullptr;
+    for (OpenRegion& region : strand.stack) {
+      visit(region, parent);
+      parent = &region;
+    }
+  }
+}
+
+void Replay::open_window() {
+  if (window_seen_) {
+    return;
+  }
+  window_seen_ = true;
+  const int64_t open_ns = recording_->window.open_ns.load(std::memory_order_relaxed);
+  each_open([&](OpenRegion& region, OpenRegion* parent) {
+    region.start_ns = std::max(region.start_ns, open_ns);
+    region.child_ns = 0;
+    region.row = add_row(region, parent != nullptr ? parent->row : kNone);
+    if (region.row != kNone) {
+      recording_->store->region.flags[region.row - recording_->evicted.region] |= store::kClipped;
+    }
+  });
+  timeline_.clear();
+  note_moment(open_ns);
+}
+
+void Replay::close_window(int64_t close_ns) {
+  for (Strand& strand : strands_) {
+    for (std::size_t depth = strand.stack.size(); depth-- > 0;) {
+      OpenRegion& region = strand.stack[depth];
+      const int64_t start_ns = region.start_ns;
+      if (start_ns < close_ns && window_seen_) {
+        const uint32_t row = region.row;
+        close(region, close_ns, depth > 0 ? &strand.stack[depth - 1] : nullptr);
+        if (row != kNone && row >= recording_->evicted.region && recording_->keeps_rows()) {
+          recording_->store->region.flags[row - recording_->evicted.region] |= store::kOpen;
+        }
+      }
+      region.row = kNone;
+    }
+  }
+  for (OpenCall& call : calls_) {
+    if (has_row(call)) {
+      recording_->store->api.duration_ns[call.row - recording_->evicted.api] =
+          std::max<int64_t>(0, close_ns - call.start_ns);
+    }
+    call.row = kNone;
+    call.in_window = false;
+  }
+  window_seen_ = false;
+  timeline_.clear();
+}
+
+void Replay::renew_rows() {
+  each_open([&](OpenRegion& region, OpenRegion* parent) {
+    if (region.row != kNone && region.row < recording_->evicted.region) {
+      region.row = add_row(region, parent != nullptr ? parent->row : kNone);
+    }
+  });
+}
+
+uint32_t Replay::add_row(const OpenRegion& region, uint32_t parent_row) {
+  if (!recording_->keeps_rows()) {
+    return kNone;
+  }
+  store::Regions& regions = recording_->store->region;
+  return recording_->evicted.region + regions.append({region.start_ns, 0, parent_row, region.path, thread_, 0});
+}
+
+void Replay::note_moment(int64_t at_ns) {
+  if (!keeps_timeline_) {
+    return;
+  }
+  const Place place = own_place();
+  timeline_.push_back({at_ns, place.reference, place.path});
+  if (timeline_.size() > kMaxTimeline) {
+    timeline_.pop_front();
+  }
+}
+
+Replay::Place Replay::own_place() const {
+  const std::vector<OpenRegion>& stack = strands_[current_].stack;
+  if (stack.empty()) {
+    return {kNone, kNone};
+  }
+  return {recording_->aggregates() ? stack.back().path : stack.back().row, stack.back().path};
+}
+
+Replay::Place Replay::place_at(int64_t at_ns) const {
+  Place place = own_place();
+  if (keeps_timeline_ && !timeline_.empty() && at_ns < timeline_.back().at_ns) {
+    const auto after = std::upper_bound(timeline_.begin(), timeline_.end(), at_ns,
+                                        [](int64_t at, const Moment& moment) { return at < moment.at_ns; });
+    place =
+        after == timeline_.begin() ? Place{kNone, kNone} : Place{std::prev(after)->reference, std::prev(after)->path};
+  }
+  if (place.path == kNone && lender_ != nullptr) {
+    place = lender_->place_at(at_ns);
+  }
+  return place;
+}
+
+void Replay::enter(int64_t at_ns, uint32_t name) {
+  ++recording_->counters.region_events;
+  std::vector<OpenRegion>& stack = strand().stack;
+  const OpenRegion* parent = stack.empty() ? nullptr : &stack.back();
+  const uint32_t parent_path = parent != nullptr ? parent->path : kNone;
+  OpenRegion region{name, recording_->dictionaries.path(parent_path, recording_->dictionaries.region_name(name)), kNone,
+                    at_ns, 0};
+  if (recording_->window.contains(at_ns)) {
+    region.row = add_row(region, parent != nullptr ? parent->row : kNone);
+  }
+  stack.push_back(region);
+  note_moment(at_ns);
+}
+
+void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
+  const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+  const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
+  if (recording_->aggregates()) {
+    if (window_seen_ && region.start_ns < close_ns) {
+      recording_->totals.add_region(region.path, duration_ns, region.child_ns);
+    }
+  } else if (region.row != kNone && region.row >= recording_->evicted.region) {
+    recording_->store->region.duration_ns[region.row - recording_->evicted.region] = duration_ns;
+  }
+  if (parent != nullptr) {
+    parent->child_ns += duration_ns;
+  }
+}
+
+bool Replay::close_in(Strand& strand, int64_t at_ns, uint32_t name) {
+  for (std::size_t depth = strand.stack.size(); depth-- > 0;) {
+    if (strand.stack[depth].name == name) {
+      close(strand.stack[depth], at_ns, depth > 0 ? &strand.stack[depth - 1] : nullptr);
+      strand.stack.erase(strand.stack.begin() + static_cast<std::ptrdiff_t>(depth));
+      return true;
+    }
+  }
+  return false;
+}
+
+void Replay::exit(int64_t at_ns, uint32_t name) {
+  ++recording_->counters.region_events;
+  // A task may be finished from another one, as asynchronous generators are.
+  bool closed = close_in(strand(), at_ns, name);
+  for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
+    closed = close_in(strands_[other], at_ns, name);
+  }
+  if (!closed && recording_->window.contains(at_ns)) {
+    ++recording_->counters.unmatched_exits;
+  }
+  note_moment(at_ns);
+}
+
+void Replay::gpu_time(uint32_t pair, uint32_t name) {
+  const std::vector<OpenRegion>& stack = strand().stack;
+  const auto region =
+      std::find_if(stack.rbegin(), stack.rend(), [name](const OpenRegion& open) { return open.name == name; });
+  const bool kept = region != stack.rend() && window_seen_;
+  recording_->gpu_spans.push_back({pair, kept ? region->row : kNone, kept ? region->path : kNone});
+}
+
+void Replay::mark(int64_t at_ns, uint32_t name) {
+  if (recording_->keeps_rows() && recording_->window.contains(at_ns)) {
+    recording_->store->mark.append(
+        {at_ns, recording_->dictionaries.region_name(name), own_place().reference, thread_, 0});
+  }
+}
+
+void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
+  const activity::DriverCall* what = activity::find_driver_call(callback);
+  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.contains(at_ns), false};
+  if (!call.in_window || what == nullptr) {
+    recording_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
+  } else {
+    ++recording_->counters.calls;
+    recording_->counters.refused += recording_->full;
+    const Place place = place_at(at_ns);
+    call.path = place.path;
+    recording_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
+    if (recording_->keeps_rows()) {
+      const uint16_t id = recording_->dictionaries.call(what->name, what->kind, false, 0, callback);
+      call.row = recording_->evicted.api +
+                 recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
+    }
+  }
+  calls_.push_back(call);
+}
+
+void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
+  // The enter of a call that was under way when collection began was never seen.
+  if (calls_.empty() || calls_.back().callback != callback) {
+    return;
+  }
+  const OpenCall call = calls_.back();
+  calls_.pop_back();
+  const activity::DriverCall* what = activity::find_driver_call(callback);
+  if (!call.in_window || what == nullptr) {
+    return;
+  }
+  Counters& counters = recording_->counters;
+  if (result != 0 || call.captured) {
+    recording_->correlations.take_awaited(call.correlation);
+  } else {
+    const Correlations::Awaits awaited = awaits(what->kind);
+    counters.launches += awaited == Correlations::Awaits::Kernel;
+    counters.copies += awaited == Correlations::Awaits::Copy;
+    counters.graph_launches += what->kind == store::CallKind::GraphLaunch;
+  }
+  const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
+  if (recording_->aggregates()) {
+    recording_->totals.add_work(call.path, store::Work::Call, recording_->dictionaries.string(what->name), duration_ns);
+    if (!strand().stack.empty()) {
+      strand().stack.back().child_ns += duration_ns;
+    }
+  } else if (has_row(call)) {
+    const uint32_t row = call.row - recording_->evicted.api;
+    recording_->store->api.duration_ns[row] = duration_ns;
+    if (result != 0 || call.captured) {
+      recording_->store->api.call[row] =
+          recording_->dictionaries.call(what->name, what->kind, call.captured, static_cast<int32_t>(result), callback);
+    }
+  }
+}
+
+void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
+                       uint32_t result) {
+  call_enter(start_ns, correlation, what.callback);
+  call_exit(end_ns, result, what.callback);
+}
+
+void Replay::select_strand(uint64_t key) {
+  for (std::size_t index = 0; index < strands_.size(); ++index) {
+    if (strands_[index].key == key) {
+      current_ = index;
+      return;
+    }
+  }
+  // Reuse a task that has nothing open, so that a server's millions of tasks cost nothing.
+  for (std::size_t index = 1; index < strands_.size(); ++index) {
+    if (strands_[index].stack.empty()) {
+      strands_[index].key = key;
+      current_ = index;
+      return;
+    }
+  }
+  strands_.push_back({key, {}});
+  current_ = strands_.size() - 1;
+}
+
+void Replay::node(uint64_t id, bool cloned) {
+  last_node_ = id;
+  if (cloned) {
+    return;  // its origin follows
+  }
+  if (recording_->node_paths.size() >= kMaxNodes) {
+    recording_->node_paths.clear();
+    recording_->node_origins.clear();
+  }
+  const int64_t now_ns = calls_.empty() ? INT64_MAX : calls_.back().start_ns;
+  recording_->node_paths.set(id, place_at(now_ns).path);
+  if (!calls_.empty()) {
+    calls_.back().captured = true;
+  }
+}
+
+}  // namespace gpuscope::attribution

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "gpuscope/activity/calls.h"
+#include "gpuscope/attribution/recording.h"
+#include "gpuscope/base/event_log.h"
+
+namespace gpuscope::attribution {
+
+/// Plays one thread's events back: regions open and close, driver calls happen inside them. The decode thread's.
+class Replay {
+ public:
+  /// `lender`: the thread whose regions this one inherits while it has none of its own, or nullptr.
+  Replay(Recording& recording, uint16_t thread, Replay* lender, bool keeps_timeline)
+      : recording_(&recording), lender_(lender), keeps_timeline_(keeps_timeline), thread_(thread) {}
+
+  void take(const base::Event& event);
+  /// A whole driver call, where records tell of calls instead of callbacks.
+  void take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
+                 uint32_t result);
+
+  /// Gives rows to the regions that were open before the window was.
+  void open_window();
+  /// Ends the rows of open regions and calls at `close_ns`; the regions themselves stay open.
+  void close_window(int64_t close_ns);
+  /// Regions whose rows the ring let go get new ones.
+  void renew_rows();
+
+  struct Place {
+    Reference reference;
+    uint32_t path;
+  };
+  /// Where the thread was at `at_ns`; exact for the newest moment, from the timeline for earlier ones.
+  Place place_at(int64_t at_ns) const;
+  uint16_t thread() const noexcept { return thread_; }
+
+ private:
+  struct OpenRegion {
+    uint32_t name;  // a base::Names id
+    uint32_t path;
+    uint32_t row;
+    int64_t start_ns;
+    int64_t child_ns;
+  };
+  struct Strand {
+    uint64_t key = 0;
+    std::vector<OpenRegion> stack;
+  };
+  struct OpenCall {
+    uint32_t callback;
+    uint32_t correlation;
+    uint32_t row;
+    uint32_t path;
+    int64_t start_ns;
+    bool in_window;
+    bool captured;
+  };
+  struct Moment {
+    int64_t at_ns;
+    Reference reference;
+    uint32_t path;
+  };
+
+  void enter(int64_t at_ns, uint32_t name);
+  void exit(int64_t at_ns, uint32_t name);
+  void mark(int64_t at_ns, uint32_t name);
+  void gpu_time(uint32_t pair, uint32_t name);
+  void call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback);
+  void call_exit(int64_t at_ns, uint32_t result, uint32_t callback);
+  void select_strand(uint64_t key);
+  void node(uint64_t id, bool cloned);
+
+  Strand& strand() { return strands_[current_]; }
+  void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent);
+  bool close_in(Strand& strand, int64_t at_ns, uint32_t name);
+  uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
+  void note_moment(int64_t at_ns);
+  Place own_place() const;
+  bool has_row(const OpenCall& call) const noexcept {
+    return call.row != store::kNone && call.row >= recording_->evicted.api;
+  }
+  template <class F>
+  void each_open(F&& visit);
+
+  Recording* recording_;
+  Replay* lender_;
+  bool keeps_timeline_;
+  bool window_seen_ = false;
+  uint16_t thread_;
+  std::size_t current_ = 0;
+  std::vector<Strand> strands_ = std::vector<Strand>(1);
+  std::vector<OpenCall> calls_;
+  std::deque<Moment> timeline_;
+  uint64_t last_node_ = 0;
+  static constexpr std::size_t kMaxTimeline = 1 << 18;
+};
+
+}  // namespace gpuscope::attribution

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/base/event_log.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <new>
+
+namespace gpuscope::base {
+namespace {
+
+// A writer wakes the reader after this many chunks: a quarter of its room.
+constexpr uint32_t kWakeChunks = EventLog::kMaxChunks / 4;
+
+}  // namespace
+
+thread_local EventLog* EventLogs::current_ = nullptr;
+thread_local EventLogs::ThreadEnd EventLogs::end_;
+thread_local bool EventLogs::ended_ = false;
+
+EventLog::EventLog() : tail_(new EventChunk), published_tail_(tail_), head_(tail_) {}
+
+EventLog::~EventLog() {
+  for (EventChunk* first : {head_, spare_.load(std::memory_order_relaxed)}) {
+    while (first != nullptr) {
+      EventChunk* next = first->next.load(std::memory_order_relaxed);
+      delete first;
+      first = next;
+    }
+  }
+}
+
+EventLog::Position EventLog::end() const noexcept {
+  const EventChunk* chunk = published_tail_.load(std::memory_order_acquire);
+  return {chunk, chunk->size.load(std::memory_order_acquire)};
+}
+
+EventChunk* EventLog::grow() noexcept {
+  // Only this thread takes from the spares, so that popping them has no ABA problem.
+  EventChunk* chunk = spare_.load(std::memory_order_acquire);
+  while (chunk != nullptr &&
+         !spare_.compare_exchange_weak(chunk, chunk->next.load(std::memory_order_relaxed), std::memory_order_acquire)) {
+  }
+  if (chunk == nullptr) {
+    const uint32_t chunks = chunks_.load(std::memory_order_relaxed);
+    chunk = chunks < kMaxChunks ? new (std::nothrow) EventChunk : nullptr;
+    if (chunk == nullptr) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      EventLogs::process().wake().release();
+      return nullptr;
+    }
+    chunks_.store(chunks + 1, std::memory_order_relaxed);
+  }
+  if (++grown_ % kWakeChunks == 0) {
+    EventLogs::process().wake().release();
+  }
+  chunk->next.store(nullptr, std::memory_order_relaxed);
+  chunk->size.store(0, std::memory_order_relaxed);
+  tail_->next.store(chunk, std::memory_order_release);
+  tail_ = chunk;
+  filled_ = 0;
+  published_tail_.store(chunk, std::memory_order_release);
+  return chunk;
+}
+
+void EventLog::recycle(EventChunk* chunk) noexcept {
+  EventChunk* top = spare_.load(std::memory_order_relaxed);
+  do {
+    chunk->next.store(top, std::memory_order_relaxed);
+  } while (!spare_.compare_exchange_weak(top, chunk, std::memory_order_release, std::memory_order_relaxed));
+}
+
+EventLogs& EventLogs::process() noexcept {
+  // Leaked on purpose: threads may log while the process is torn down.
+  static auto* logs = new EventLogs;
+  return *logs;
+}
+
+EventLogs::ThreadEnd::~ThreadEnd() {
+  ended_ = true;
+  if (current_ != nullptr) {
+    current_->owner_.store(EventLog::Owner::Gone, std::memory_order_release);
+    current_ = nullptr;
+  }
+}
+
+EventLog* EventLogs::adopt() noexcept {
+  if (ended_) {
+    return nullptr;
+  }
+  EventLog* log = nullptr;
+  each([&](EventLog& candidate) {
+    auto expected = EventLog::Owner::Nobody;
+    if (log == nullptr && candidate.owner_.load(std::memory_order_relaxed) == expected &&
+        candidate.owner_.compare_exchange_strong(expected, EventLog::Owner::Thread, std::memory_order_acquire)) {
+      log = &candidate;
+    }
+  });
+  const bool fresh = log == nullptr;
+  if (fresh) {
+    try {
+      log = new EventLog;
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
+  log->system_id = static_cast<uint64_t>(syscall(SYS_gettid));
+  log->pthread_id = static_cast<uint64_t>(pthread_self());
+  log->thread_name = {};
+  pthread_getname_np(pthread_self(), log->thread_name.data(), log->thread_name.size());
+  log->strand = 0;
+  log->generation.fetch_add(1, std::memory_order_release);
+  if (fresh) {
+    log->next_ = first_.load(std::memory_order_relaxed);
+    while (!first_.compare_exchange_weak(log->next_, log, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
+  end_.armed = true;  // touching it makes its destructor run at the thread's end
+  current_ = log;
+  return log;
+}
+
+void EventLogs::release_if_done(EventLog& log) noexcept {
+  if (log.owner_.load(std::memory_order_acquire) == EventLog::Owner::Gone) {
+    const EventLog::Position end = log.end();
+    if (log.head_ == end.chunk && log.read_ == end.size) {
+      log.owner_.store(EventLog::Owner::Nobody, std::memory_order_release);
+    }
+  }
+}
+
+}  // namespace gpuscope::base

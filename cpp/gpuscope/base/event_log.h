@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <semaphore>
+
+namespace gpuscope::base {
+
+/// What a logged event says. `word`, `id` and `detail` of an Event mean what the line tells.
+enum class Op : uint8_t {
+  Enter = 1,       // a region opens: ticks, name id
+  Exit = 2,        // the innermost open region of that name closes: ticks, name id
+  Mark = 3,        // an instant: ticks, name id
+  Strand = 4,      // the events that follow belong to this task of the thread: any key
+  CallEnter = 5,   // a driver call begins: ticks, correlation id, callback id
+  CallExit = 6,    // it ends: ticks, CUresult, callback id
+  Node = 7,        // a graph node came to be: its id
+  NodeOrigin = 8,  // the node logged just before was cloned from this one: its id
+  GpuTime = 9,     // GPU time of the region that closes next: index into the event ring
+};
+
+/// One logged event.
+struct Event {
+  uint64_t word;
+  uint32_t id;
+  uint32_t op : 8;
+  uint32_t detail : 24;
+};
+static_assert(sizeof(Event) == 16);
+
+/// 64 KiB of one thread's events. The owner appends, the reader follows `size`.
+struct EventChunk {
+  static constexpr uint32_t kCapacity = 4095;
+  std::atomic<EventChunk*> next{nullptr};
+  std::atomic<uint32_t> size{0};
+  std::array<Event, kCapacity> events;
+};
+
+/// The events of one thread, in order. append: the owning thread alone; everything else: one reader.
+///
+/// Read chunks come back to the writer, so that a warm log neither allocates nor locks.
+class EventLog {
+ public:
+  /// 256 chunks are a million events, 16 MiB: more than any thread writes while the reader naps.
+  static constexpr uint32_t kMaxChunks = 256;
+
+  EventLog();
+  ~EventLog();
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  void append(uint64_t word, uint32_t id, Op op, uint32_t detail = 0) noexcept {
+    EventChunk* chunk = tail_;
+    uint32_t at = filled_;
+    if (at == EventChunk::kCapacity) [[unlikely]] {
+      chunk = grow();
+      if (chunk == nullptr) {
+        return;
+      }
+      at = 0;
+    }
+    chunk->events[at] = {word, id, static_cast<uint8_t>(op), detail & 0xFFFFFF};
+    filled_ = at + 1;
+    chunk->size.store(at + 1, std::memory_order_release);
+  }
+
+  /// Where reading may go up to at the moment of the call.
+  struct Position {
+    const EventChunk* chunk;
+    uint32_t size;
+  };
+  Position end() const noexcept;
+
+  /// Hands every event before `limit` to `take(const Event&)`.
+  template <class F>
+  void read(const Position& limit, F&& take) {
+    while (true) {
+      const uint32_t until = head_ == limit.chunk ? limit.size : EventChunk::kCapacity;
+      for (; read_ < until; ++read_) {
+        take(head_->events[read_]);
+      }
+      if (head_ == limit.chunk && limit.size < EventChunk::kCapacity) {
+        return;
+      }
+      EventChunk* next = head_->next.load(std::memory_order_acquire);
+      const bool last = head_ == limit.chunk;
+      if (next == nullptr) {
+        return;
+      }
+      recycle(head_);
+      head_ = next;
+      read_ = 0;
+      if (last) {
+        return;
+      }
+    }
+  }
+  void skip_all() {
+    read(end(), [](const Event&) {});
+  }
+
+  /// Events that found no room since the last call.
+  uint64_t take_dropped() noexcept { return dropped_.exchange(0, std::memory_order_relaxed); }
+
+  // Who writes here. Set before the log is published, or while the reader alone holds it.
+  std::atomic<uint32_t> generation{0};  // counts the threads that have used this log
+  std::atomic<uint64_t> system_id{0};
+  std::atomic<uint64_t> pthread_id{0};
+  std::array<char, 16> thread_name{};
+  uint64_t strand = 0;  // the writer's: the task whose events come now
+
+ private:
+  friend class EventLogs;
+  enum class Owner : uint32_t { Thread, Gone, Nobody };
+
+  EventChunk* grow() noexcept;
+  void recycle(EventChunk* chunk) noexcept;
+
+  EventChunk* tail_;     // the writer's
+  uint32_t filled_ = 0;  // the writer's: events in tail_
+  uint32_t grown_ = 0;   // the writer's: chunks begun
+  std::atomic<const EventChunk*> published_tail_;
+  std::atomic<uint64_t> dropped_{0};
+  std::atomic<uint32_t> chunks_{1};
+  EventChunk* head_;   // the reader's
+  uint32_t read_ = 0;  // the reader's: events of head_ taken
+  std::atomic<EventChunk*> spare_{nullptr};
+  std::atomic<Owner> owner_{Owner::Thread};
+  EventLog* next_ = nullptr;
+};
+
+/// Every thread's log in the process. The list only grows; logs of ended threads are handed to new ones.
+class EventLogs {
+ public:
+  static EventLogs& process() noexcept;
+
+  /// The calling thread's log; nullptr once the thread is being torn down or when memory ran out.
+  static EventLog* current() noexcept {
+    EventLog* log = current_;
+    return log != nullptr ? log : instance().adopt();
+  }
+
+  template <class F>
+  void each(F&& visit) {
+    for (EventLog* log = first_.load(std::memory_order_acquire); log != nullptr; log = log->next_) {
+      visit(*log);
+    }
+  }
+  /// For the reader: a log whose thread has ended and whose events are all read may serve another thread.
+  static void release_if_done(EventLog& log) noexcept;
+
+  /// Released by a writer that is far ahead of the reader.
+  std::counting_semaphore<>& wake() noexcept { return wake_; }
+
+ private:
+  friend class EventLog;
+  struct ThreadEnd {
+    bool armed = false;
+    ~ThreadEnd();
+  };
+
+  static EventLogs& instance() noexcept { return process(); }
+  EventLog* adopt() noexcept;
+
+#if defined(__x86_64__) || defined(__aarch64__)
+  // A pointer fits the static TLS block of a library loaded late, and spares the hot path a call.
+  [[gnu::tls_model("initial-exec")]]
+#endif
+  static thread_local EventLog* current_;
+  static thread_local ThreadEnd end_;
+  static thread_local bool ended_;
+
+  std::atomic<EventLog*> first_{nullptr};
+  std::counting_semaphore<> wake_{0};
+};
+
+/// What the hot paths ask first. Zero: nobody listens. Above the flags stands the number of the session, so that a
+/// region that was entered before one began is not closed in it.
+enum Listen : uint32_t { kListenRegions = 1, kListenGpuTime = 2 };
+inline constexpr uint32_t kListenBits = 2;
+inline std::atomic<uint32_t> listening{0};
+
+}  // namespace gpuscope::base

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace gpuscope::base {
+
+/// Spreads the bits of a key (the finalizer of SplitMix64, Steele et al. 2014).
+constexpr uint64_t mix(uint64_t key) noexcept {
+  key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  key = (key ^ (key >> 27)) * 0x94D049BB133111EBULL;
+  return key ^ (key >> 31);
+}
+
+/// Open-addressing map from 64-bit keys, without removal. One thread at a time.
+template <class Value>
+class FlatMap {
+ public:
+  FlatMap() : slots_(kFirst) {}
+
+  Value* find(uint64_t key) noexcept {
+    Slot& slot = slot_of(key);
+    return slot.used ? &slot.value : nullptr;
+  }
+  /// The value of `key`, made by `make()` when it is new.
+  template <class F>
+  Value& find_or_make(uint64_t key, F&& make) {
+    Slot* slot = &slot_of(key);
+    if (!slot->used) {
+      if ((size_ + 1) * 4 > slots_.size() * 3) {
+        grow();
+        slot = &slot_of(key);
+      }
+      *slot = {key, make(), true};
+      ++size_;
+    }
+    return slot->value;
+  }
+  void set(uint64_t key, Value value) {
+    find_or_make(key, [&] { return value; }) = value;
+  }
+  std::size_t size() const noexcept { return size_; }
+  void clear() {
+    slots_.assign(kFirst, {});
+    size_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kFirst = 64;
+  struct Slot {
+    uint64_t key = 0;
+    Value value{};
+    bool used = false;
+  };
+
+  Slot& slot_of(uint64_t key) noexcept {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t at = mix(key) & mask;
+    while (slots_[at].used && slots_[at].key != key) {
+      at = (at + 1) & mask;
+    }
+    return slots_[at];
+  }
+  void grow() {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (Slot& slot : old) {
+      if (slot.used) {
+        slot_of(slot.key) = slot;
+      }
+    }
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace gpuscope::base

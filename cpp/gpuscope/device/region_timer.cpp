@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/device/region_timer.h"
+
+#include <bit>
+
+namespace gpuscope::device {
+namespace {
+
+constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
+constexpr double kNsPerMs = 1e6;
+
+}  // namespace
+
+std::atomic<RegionTimer*>& RegionTimer::current() noexcept {
+  static std::atomic<RegionTimer*> timer{nullptr};
+  return timer;
+}
+
+bool RegionTimer::may_record() const noexcept {
+  driver::CuContext context = nullptr;
+  int capturing = 0;
+  return cuda_.context_get_current(&context) == 0 && context != nullptr &&
+         cuda_.stream_is_capturing(nullptr, &capturing) == 0 && capturing == 0;
+}
+
+uint32_t RegionTimer::begin() noexcept {
+  if (!may_record()) {
+    return kNoPair;
+  }
+  for (uint32_t word = 0; word < used_.size(); ++word) {
+    uint64_t used = used_[word].load(std::memory_order_relaxed);
+    while (used != UINT64_MAX) {
+      const auto bit = static_cast<uint32_t>(std::countr_one(used));
+      if (!used_[word].compare_exchange_weak(used, used | (uint64_t{1} << bit), std::memory_order_acquire)) {
+        continue;
+      }
+      const uint32_t index = word * 64 + bit;
+      Pair& pair = pairs_[index];
+      if ((pair.start == nullptr && cuda_.event_create(&pair.start, 0) != 0) ||
+          (pair.stop == nullptr && cuda_.event_create(&pair.stop, 0) != 0) ||
+          cuda_.event_record(pair.start, nullptr) != 0) {
+        give_back(index);
+        return kNoPair;
+      }
+      return index;
+    }
+  }
+  return kNoPair;
+}
+
+bool RegionTimer::end(uint32_t pair) noexcept {
+  if (may_record() && cuda_.event_record(pairs_[pair].stop, nullptr) == 0) {
+    return true;
+  }
+  give_back(pair);
+  return false;
+}
+
+RegionTimer::Reading RegionTimer::read(uint32_t pair) noexcept {
+  const driver::CuResult state = cuda_.event_query(pairs_[pair].stop);
+  if (state == kNotReady) {
+    return {State::Running, 0};
+  }
+  float ms = 0;
+  const bool done = state == 0 && cuda_.event_elapsed_time(&ms, pairs_[pair].start, pairs_[pair].stop) == 0;
+  give_back(pair);
+  return done ? Reading{State::Done, static_cast<int64_t>(static_cast<double>(ms) * kNsPerMs)}
+              : Reading{State::Void, 0};
+}
+
+void RegionTimer::give_back(uint32_t pair) noexcept {
+  used_[pair / 64].fetch_and(~(uint64_t{1} << (pair % 64)), std::memory_order_release);
+}
+
+}  // namespace gpuscope::device

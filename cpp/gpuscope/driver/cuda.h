@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpuscope/base/errors.h"
+#include "gpuscope/driver/library.h"
+
+struct CUctx_st;
+struct CUstream_st;
+struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+
+namespace gpuscope::driver {
+
+// libcuda's handles and codes, in the driver's own layout, so that no CUDA header is needed here.
+using CuResult = int;
+using CuDevice = int;
+using CuContext = CUctx_st*;
+using CuStream = CUstream_st*;
+using CuEvent = CUevent_st*;
+using CuModule = CUmod_st*;
+using CuFunction = CUfunc_st*;
+using CuPointer = unsigned long long;
+using CuGraph = CUgraph_st*;
+using CuGraphExec = CUgraphExec_st*;
+
+struct CuUuid {
+  unsigned char bytes[16];
+};
+
+// X(symbol in libcuda, member, return type and arguments). Versioned names are spelled out: what a header's macros
+// would pick depends on the header.
+#define GPUSCOPE_CUDA_FUNCTIONS(X)                                                                               \
+  X("cuInit", init, CuResult(unsigned))                                                                          \
+  X("cuDriverGetVersion", driver_get_version, CuResult(int*))                                                    \
+  X("cuGetErrorName", get_error_name, CuResult(CuResult, const char**))                                          \
+  X("cuDeviceGetCount", device_get_count, CuResult(int*))                                                        \
+  X("cuDeviceGet", device_get, CuResult(CuDevice*, int))                                                         \
+  X("cuDeviceGetName", device_get_name, CuResult(char*, int, CuDevice))                                          \
+  X("cuDeviceGetUuid_v2", device_get_uuid, CuResult(CuUuid*, CuDevice))                                          \
+  X("cuDeviceGetAttribute", device_get_attribute, CuResult(int*, int, CuDevice))                                 \
+  X("cuDeviceTotalMem_v2", device_total_mem, CuResult(size_t*, CuDevice))                                        \
+  X("cuDevicePrimaryCtxGetState", primary_context_state, CuResult(CuDevice, unsigned*, int*))                    \
+  X("cuDevicePrimaryCtxRetain", primary_context_retain, CuResult(CuContext*, CuDevice))                          \
+  X("cuDevicePrimaryCtxRelease_v2", primary_context_release, CuResult(CuDevice))                                 \
+  X("cuCtxGetCurrent", context_get_current, CuResult(CuContext*))                                                \
+  X("cuCtxPushCurrent_v2", context_push, CuResult(CuContext))                                                    \
+  X("cuCtxPopCurrent_v2", context_pop, CuResult(CuContext*))                                                     \
+  X("cuCtxSynchronize", context_synchronize, CuResult())                                                         \
+  X("cuStreamCreate", stream_create, CuResult(CuStream*, unsigned))                                              \
+  X("cuStreamDestroy_v2", stream_destroy, CuResult(CuStream))                                                    \
+  X("cuStreamSynchronize", stream_synchronize, CuResult(CuStream))                                               \
+  X("cuStreamIsCapturing", stream_is_capturing, CuResult(CuStream, int*))                                        \
+  X("cuStreamBeginCapture_v2", stream_begin_capture, CuResult(CuStream, int))                                    \
+  X("cuStreamEndCapture", stream_end_capture, CuResult(CuStream, CuGraph*))                                      \
+  X("cuGraphInstantiateWithFlags", graph_instantiate, CuResult(CuGraphExec*, CuGraph, unsigned long long))       \
+  X("cuGraphLaunch", graph_launch, CuResult(CuGraphExec, CuStream))                                              \
+  X("cuGraphDestroy", graph_destroy, CuResult(CuGraph))                                                          \
+  X("cuGraphExecDestroy", graph_exec_destroy, CuResult(CuGraphExec))                                             \
+  X("cuEventCreate", event_create, CuResult(CuEvent*, unsigned))                                                 \
+  X("cuEventDestroy_v2", event_destroy, CuResult(CuEvent))                                                       \
+  X("cuEventRecord", event_record, CuResult(CuEvent, CuStream))                                                  \
+  X("cuEventQuery", event_query, CuResult(CuEvent))                                                              \
+  X("cuEventElapsedTime", event_elapsed_time, CuResult(float*, CuEvent, CuEvent))                                \
+  X("cuModuleLoadData", module_load_data, CuResult(CuModule*, const void*))                                      \
+  X("cuModuleUnload", module_unload, CuResult(CuModule))                                                         \
+  X("cuModuleGetFunction", module_get_function, CuResult(CuFunction*, CuModule, const char*))                    \
+  X("cuLaunchKernel", launch_kernel,                                                                             \
+    CuResult(CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream, void**, \
+             void**))                                                                                            \
+  X("cuMemAlloc_v2", mem_alloc, CuResult(CuPointer*, size_t))                                                    \
+  X("cuMemFree_v2", mem_free, CuResult(CuPointer))                                                               \
+  X("cuMemcpyHtoDAsync_v2", copy_to_device, CuResult(CuPointer, const void*, size_t, CuStream))                  \
+  X("cuMemcpyDtoHAsync_v2", copy_to_host, CuResult(void*, CuPointer, size_t, CuStream))                          \
+  X("cuMemsetD8Async", fill, CuResult(CuPointer, unsigned char, size_t, CuStream))
+
+/// libcuda as a value: one pointer a function, nullptr where the driver lacks it.
+struct Cuda {
+#define GPUSCOPE_MEMBER(symbol, member, ...) std::add_pointer_t<__VA_ARGS__> member = nullptr;
+  GPUSCOPE_CUDA_FUNCTIONS(GPUSCOPE_MEMBER)
+#undef GPUSCOPE_MEMBER
+  Library library;
+
+  /// The machine's libcuda; every member nullptr where there is none.
+  static Cuda open();
+  std::string error_name(CuResult code) const;
+};
+
+#define GPUSCOPE_CUDA(table, member, ...)                                                           \
+  do {                                                                                              \
+    const int gpuscope_code = (table).member(__VA_ARGS__);                                          \
+    if (gpuscope_code != 0) {                                                                       \
+      throw ::gpuscope::base::CudaError(#member, gpuscope_code, (table).error_name(gpuscope_code)); \
+    }                                                                                               \
+  } while (false)
+
+}  // namespace gpuscope::driver
