@@ -58,3 +58,7 @@ class CorruptTrace(GpuscopeError):  # noqa: N818
 
 class IncompleteCapture(GpuscopeError):  # noqa: N818
     """Raised under ``strict=True`` when the audit found that something is missing from a result."""
+
+
+class GpuscopeWarning(UserWarning):
+    """Something that does not stop the program but changes what a result can say."""

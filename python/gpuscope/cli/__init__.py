@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gpuscope import _core
+from gpuscope.cli import console
+from gpuscope.cli.command import Command
+from gpuscope.cli.demo import Demo
+from gpuscope.cli.doctor import Doctor
+from gpuscope.cli.export import Export
+from gpuscope.cli.report import Report
+from gpuscope.cli.run import Run
+from gpuscope.errors import GpuscopeError, InvalidArgument
+
+COMMANDS: tuple[Command, ...] = (Run(), Report(), Export(), Demo(), Doctor())
+
+_EXAMPLES = """\
+examples:
+  gpuscope demo                                   see what it does, with or without a GPU
+  gpuscope run train.py --epochs 1                profile a script as it is
+  gpuscope report train.gscope --tree             look at the result again
+  gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
+  gpuscope doctor                                 what works on this machine, and what would fix the rest
+"""
+
+_FAILED, _MISUSED = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: the arguments after ``gpuscope``; those of the process when left out.
+
+    Returns:
+        The exit code: 0, 1 for work that failed, 2 for arguments that cannot be used, 128 plus the signal's number
+        when interrupted, and for ``run`` the script's own.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except GpuscopeError as error:
+        _complain(str(error))
+        return _MISUSED if isinstance(error, InvalidArgument) else _FAILED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Without this the interpreter would complain while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        _complain(str(error))
+        return _FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    parser = _parser()
+    _check_name(arguments)
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    command: Command = options.command
+    return command.run(options)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=min(110, shutil.get_terminal_size((110, 24)).columns - 2))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gpuscope",
+        description="Where a program's time goes, on the GPU and the CPU.",
+        epilog=_EXAMPLES,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gpuscope {_core.__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        subparser = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.description,
+            epilog=f"examples:\n{command.examples}",
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
+        subparser.set_defaults(command=command)
+        command.prepare_parser(subparser)
+    return parser
+
+
+def _check_name(arguments: list[str]) -> None:
+    names = [command.name for command in COMMANDS]
+    if not arguments or arguments[0].startswith("-") or arguments[0] in names:
+        return
+    given = arguments[0]
+    if os.path.exists(given):
+        advice = f"did you mean 'gpuscope {'report' if given.endswith('.gscope') else 'run'} {given}'?"
+    elif close := difflib.get_close_matches(given, names, n=1):
+        advice = f"did you mean '{close[0]}'?"
+    else:
+        advice = f"there are {', '.join(names)}"
+    raise InvalidArgument(f"there is no command {given!r}; {advice}")
+
+
+def _complain(message: str) -> None:
+    console.errors().line(("gpuscope: ", "bold red"), message)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text for people on a terminal, and the same text without colour or motion for everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TextIO
+
+_PATIENCE_S = 0.3  # work that is over by then shows no progress
+
+# A piece of a line: plain text, or text with a rich style such as "bold" or "green".
+Piece = str | tuple[str, str]
+
+
+class Console:
+    """Writes lines to one stream; coloured only on a terminal, and not when NO_COLOR is set."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._coloured = self.on_terminal and not os.environ.get("NO_COLOR")
+        self.unicode = (stream.encoding or "").lower().replace("-", "").startswith("utf")
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal, None where lines may have any length."""
+        return shutil.get_terminal_size().columns if self.on_terminal else None
+
+    def glyph(self, fancy: str, plain: str) -> str:
+        """The first form where the stream can carry it, else the second."""
+        return fancy if self.unicode else plain
+
+    def line(self, *pieces: Piece) -> None:
+        """Writes the pieces, one after the other, as one line."""
+        if not self._coloured:
+            text = "".join(piece if isinstance(piece, str) else piece[0] for piece in pieces)
+            encoding = self._stream.encoding or "utf-8"
+            print(text.encode(encoding, "backslashreplace").decode(encoding), file=self._stream)
+            return
+        from rich.console import Console as RichConsole
+        from rich.text import Text
+
+        rich = RichConsole(file=self._stream, highlight=False, force_terminal=True)
+        rich.print(Text.assemble(*pieces), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Shows on a terminal that `what` is going on, if it takes a while; leaves nothing behind."""
+        if not self.on_terminal:
+            yield
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}"), TimeElapsedColumn())
+        rich = RichConsole(file=self._stream, no_color=not self._coloured)
+        progress = Progress(*look, console=rich, transient=True)
+        progress.add_task(what, total=None)
+        timer = threading.Timer(_PATIENCE_S, progress.start)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            progress.stop()
+
+
+def output() -> Console:
+    """The console of results that were asked for: standard output."""
+    return Console(sys.stdout or io.StringIO())
+
+
+def errors() -> Console:
+    """The console of everything said beside another program's output: standard error."""
+    return Console(sys.stderr or io.StringIO())

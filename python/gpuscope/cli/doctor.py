@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope doctor``: what works here, what does not, and the one step that would change it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from gpuscope.cli import console
+from gpuscope.cli.console import Console
+from gpuscope.environment import Check, Environment, environment
+
+# Each step of the ladder: the tiers that mean it, its name, and what it records.
+_STEPS = (
+    (("cupti", "cupti-shared"), "CUPTI tracing", "every kernel, copy and launch, each in its region"),
+    (("events",), "CUDA events", "the GPU time of each region"),
+    (("cpu",), "CPU only", "the time of each region"),
+)
+
+
+class Doctor:
+    """Prints the environment as a checklist."""
+
+    name = "doctor"
+    summary = "say what works on this machine, and what would fix the rest"
+    description = (
+        "Looks at driver, CUDA, CUPTI, other tools and privileges, and says how much a profiler can see here.\n"
+        "Exit code 0 when CUPTI tracing works or there is no GPU, 1 when there is a GPU that cannot be traced."
+    )
+    examples = "  gpuscope doctor\n  gpuscope doctor --json | jq -r '.checks[] | select(.ok == false) | .fix'"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument("--json", action="store_true", help="everything found, for programs")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Looks, and prints."""
+        found = environment()
+        out = console.output()
+        if options.json:
+            out.line(json.dumps(dataclasses.asdict(found), indent=2))
+        else:
+            _show(found, out)
+        return 1 if found.gpu_present and found.tier not in ("cupti", "cupti-shared") else 0
+
+
+def _show(found: Environment, out: Console) -> None:
+    facts = (f"gpuscope {found.gpuscope_version}", f"Python {found.python_version}", found.platform)
+    out.line((facts[0], "bold"), ("   " + "   ".join(facts[1:]), "dim"))
+    out.line()
+    for device in found.devices:
+        memory = f"{device.memory_bytes / 2**30:.0f} GiB"
+        details = f"{memory}, {device.multiprocessors} multiprocessors, compute capability {device.capability}"
+        _row(out, "bold", " ", f"GPU {device.ordinal}", f"{device.name}, {details}")
+    for check in found.checks:
+        _show_check(check, out)
+    if found.frameworks:
+        names = (
+            f"{framework.name} {framework.version or ''}{' (imported)' if framework.imported else ''}"
+            for framework in found.frameworks
+        )
+        _row(out, "", " ", "frameworks", ", ".join(names))
+    out.line()
+    _show_ladder(found, out)
+
+
+def _show_check(check: Check, out: Console) -> None:
+    style, glyph = {
+        True: ("green", out.glyph("✓", "+")),
+        False: ("bold red", out.glyph("✗", "x")),
+        None: ("dim", out.glyph("·", "-")),
+    }[check.ok]
+    _row(out, style, glyph, check.name, check.found, dim=check.ok is None)
+    for label, text in (("", check.why), ("fix: ", check.fix)):
+        if text and check.ok is not True:
+            out.line(" " * 20, (label, "bold"), (text, "bold" if label and check.ok is False else "dim"))
+
+
+def _row(out: Console, style: str, glyph: str, name: str, text: str, *, dim: bool = False) -> None:
+    out.line("  ", (glyph, style), f" {name:<16}", (text, "dim" if dim else ""))
+
+
+def _show_ladder(found: Environment, out: Console) -> None:
+    for tiers, name, sees in _STEPS:
+        live = found.tier in tiers
+        mark = out.glyph("→", ">") if live else " "
+        tail = f"  ({found.tier_reason})" if live and found.tier_reason else ""
+        out.line(
+            "  ",
+            (mark, "bold green"),
+            (f" {name:<16}", "bold" if live else "dim"),
+            (sees, "" if live else "dim"),
+            (tail, "dim"),
+        )

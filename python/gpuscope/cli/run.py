@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope run``: profiles an unmodified script."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from gpuscope.cli import console, files, view
+from gpuscope.cli.console import Console
+from gpuscope.cli.files import Outputs
+from gpuscope.cli.script import Program
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
+
+if TYPE_CHECKING:
+    from gpuscope.profiler import Schedule, profile
+    from gpuscope.recording import Results
+
+
+class Run:
+    """Runs a script, module or code as ``python`` would, and hands over what was recorded."""
+
+    name = "run"
+    summary = "run a script and profile it"
+    description = (
+        "Runs a script as 'python script.py args...' would: same output, same exit code. The report goes to standard\n"
+        "error, the recording to a file; both also when the script raises, exits or is interrupted by Ctrl-C."
+    )
+    examples = """\
+  gpuscope run train.py --epochs 1
+  gpuscope run -o out.gscope -o out.pftrace -m package.train --lr 0.1
+  gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
+  gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
+  gpuscope run --schedule wait=5,warmup=1,active=3 train.py
+                                                         steps 6 to 8; train.py calls gpuscope.step() after each
+  gpuscope run -c 'import torch; torch.ones(9).sum()'"""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.usage = "gpuscope run [options] (script.py | -m module | -c code) [args ...]"
+        parser.add_argument("-m", dest="kind", action="store_const", const="module", help="run a module, as python -m")
+        parser.add_argument("-c", dest="kind", action="store_const", const="code", help="run a string, as python -c")
+        parser.add_argument("program", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="FILE",
+            action="append",
+            help=".gscope, .json, .json.gz or .pftrace; may be given more than once (default: <script name>.gscope)",
+        )
+        what = parser.add_argument_group("what is recorded")
+        what.add_argument(
+            "--mode",
+            choices=("full", "ring", "aggregate"),
+            default="full",
+            help="every event, the last seconds, or one row per call path (default: full)",
+        )
+        what.add_argument("--activities", metavar="LIST", help="cpu, cuda or both as cpu,cuda (default: both)")
+        what.add_argument(
+            "--graphs",
+            choices=("node", "launch"),
+            default="node",
+            help="CUDA graphs kernel by kernel, or one record per launch (default: node)",
+        )
+        what.add_argument("--schedule", metavar="SPEC", help="steps to record, as wait=1,warmup=1,active=3,repeat=1")
+        what.add_argument("--ring-seconds", metavar="S", type=float, help="how far back the ring reaches")
+        what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
+        what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
+        view.add_options(parser)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Runs the program and delivers the results."""
+        program = _program(options)
+        program.check()
+        view.check(options)
+        outputs = Outputs(options.output or [f"{program.name}.gscope"])
+        delivery = _Delivery(outputs, console.errors())
+        profiler = _profiler(options, delivery)
+        process = os.getpid()
+        profiler.start()
+        try:
+            code = program.run()
+        finally:
+            if os.getpid() == process:
+                delivery.end(profiler)
+        # The program may have forked, and the child comes out here too; the recording is its parent's.
+        if os.getpid() == process:
+            code = delivery.show(profiler, options) or code
+        return code
+
+
+class _Delivery:
+    """Takes each recorded window as it is ready; nothing that goes wrong here reaches the program."""
+
+    def __init__(self, outputs: Outputs, out: Console) -> None:
+        self._outputs = outputs
+        self._out = out  # the stream of before the run: the program may replace or close sys.stderr
+        self._complaints: list[str] = []
+        self._windows = 0
+        self._failed = False
+
+    def __call__(self, results: Results) -> None:
+        """Writes the files of one window."""
+        self._windows += 1
+        try:
+            self._outputs.write(results)
+        except (GpuscopeError, OSError) as error:
+            self._failed = True
+            self._complaints.append(str(error))
+
+    def end(self, profiler: profile) -> None:
+        """Ends the recording, which may deliver one more window."""
+        with warnings.catch_warnings(record=True) as said, self._out.working("finishing the recording"):
+            warnings.simplefilter("always", GpuscopeWarning)
+            profiler.stop()
+        self._complaints += [str(warning.message) for warning in said]
+
+    def show(self, profiler: profile, options: argparse.Namespace) -> int:
+        """Prints the report and returns 1 if something could not be delivered, else 0."""
+        with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
+            self._out.line()
+            if self._windows:
+                view.show_summary(profiler, self._out)
+                view.show(profiler, options, self._out)
+            for path in self._outputs.written:
+                self._out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))
+            for complaint in self._complaints:
+                self._out.line(("gpuscope: ", "bold yellow"), complaint)
+            if options.schedule and not self._windows:
+                self._out.line("          the script calls gpuscope.step() at the end of each step of its loop")
+        return int(self._failed)
+
+
+def _program(options: argparse.Namespace) -> Program:
+    words: list[str] = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not words:
+        raise InvalidArgument("there is nothing to run: give a script, -m module or -c code")
+    return Program(options.kind or "script", words[0], tuple(words[1:]))
+
+
+def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:
+    from gpuscope.profiler import profile
+
+    limits = {"max_bytes": options.max_memory, "ring_seconds": options.ring_seconds}
+    return profile(
+        activities=_activities(options.activities),
+        schedule=_schedule(options.schedule),
+        on_trace_ready=delivery,
+        mode=options.mode,
+        graphs=options.graphs,
+        sync=options.sync,
+        **{name: value for name, value in limits.items() if value is not None},
+    )
+
+
+def _activities(text: str | None) -> list[str] | None:
+    return text.upper().split(",") if text is not None else None
+
+
+def _schedule(text: str | None) -> Schedule | None:
+    """Reads ``wait=1,warmup=1,active=3``."""
+    from gpuscope.profiler import schedule
+
+    if text is None:
+        return None
+    numbers = {"wait": 0, "warmup": 0, "repeat": 0, "skip_first": 0}
+    for item in text.split(","):
+        name, equals, number = item.partition("=")
+        if name not in (*numbers, "active") or not equals or not number.isdecimal():
+            raise InvalidArgument(
+                f"--schedule contains {item!r}; accepted is NAME=NUMBER with wait, warmup, active, repeat or skip_first"
+            )
+        numbers[name] = int(number)
+    if "active" not in numbers:
+        raise InvalidArgument(f"--schedule is {text!r}; it must say how many steps are active, as active=3")
+    return schedule(**numbers)

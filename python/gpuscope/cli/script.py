@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a script, a module or a string of code in this process, as the interpreter itself would."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import os
+import pkgutil
+import sys
+import threading
+from dataclasses import dataclass
+from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Literal
+
+from gpuscope.errors import InvalidArgument
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+@dataclass(frozen=True)
+class Program:
+    """What would follow ``python`` on a command line: a script, ``-m`` module or ``-c`` code, and its arguments."""
+
+    kind: Literal["script", "module", "code"]
+    target: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A short name for the run, fit for a file name."""
+        if self.kind == "script":
+            return Path(os.path.abspath(self.target)).stem
+        return self.target if self.kind == "module" else "code"
+
+    def check(self) -> None:
+        """Makes sure that there is something to run, without running any of it.
+
+        Raises:
+            InvalidArgument: there is no such script or module.
+        """
+        if self.kind == "module":
+            self._enter(os.getcwd(), "-m")
+            if importlib.util.find_spec(self.target.partition(".")[0]) is None:
+                raise InvalidArgument(f"there is no module {self.target!r}")
+        if self.kind == "script":
+            if not os.path.exists(self.target):
+                raise InvalidArgument(f"there is no script {self.target!r}")
+            if not os.access(self.target, os.R_OK):
+                raise InvalidArgument(f"the script {self.target!r} cannot be read")
+            if os.path.isdir(self.target) and _main_of(self.target) is None:
+                raise InvalidArgument(f"the folder {self.target!r} has no __main__.py to run")
+
+    def run(self) -> int:
+        """Runs it as the main program, waits for the threads it left behind, and returns its exit code.
+
+        An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
+        ``__main__`` stays the program's: functions registered with atexit, and pickle, still need it.
+
+        Raises:
+            InvalidArgument: there is no such module.
+        """
+        main = ModuleType("__main__")
+        main.__dict__.update(__builtins__=builtins, __package__=None, __spec__=None, __annotations__={})
+        try:
+            code = self._load(main)
+            sys.modules["__main__"] = main
+            exec(code, main.__dict__)
+            ending = 0
+        except BaseException as error:
+            own = _own_part(error.__traceback__)
+            if own is None and isinstance(error, InvalidArgument):
+                raise
+            ending = _ending(error.with_traceback(own))
+        try:
+            _wait_for_threads()
+        except KeyboardInterrupt:
+            ending = _INTERRUPTED
+        # A stream that the program closed or broke is the interpreter's to report, at its end.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+        return ending
+
+    def _load(self, main: ModuleType) -> CodeType:
+        if self.kind == "code":
+            self._enter("", "-c")
+            main.__loader__ = BuiltinImporter
+            return compile(self.target, "<string>", "exec", dont_inherit=True)
+        if self.kind == "module":
+            self._enter(os.getcwd(), "-m")
+            code, spec = _find_module(self.target)
+            sys.argv[0] = spec.origin or self.target
+            return _adopt(main, code, spec)
+        spec_of_folder = _main_of(self.target)
+        if spec_of_folder is not None:
+            self._enter(_absolute(self.target), self.target)
+            code_of_folder = _code(spec_of_folder)
+            assert code_of_folder is not None
+            return _adopt(main, code_of_folder, spec_of_folder)
+        self._enter(os.path.dirname(os.path.realpath(self.target)), self.target)
+        path = _absolute(self.target)
+        main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        return _read(path)
+
+    def _enter(self, folder: str, name: str) -> None:
+        sys.argv[:] = [name, *self.arguments]
+        if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+            sys.path[0] = folder
+
+
+def _adopt(main: ModuleType, code: CodeType, spec: ModuleSpec) -> CodeType:
+    main.__dict__.update(__spec__=spec, __loader__=spec.loader, __package__=spec.parent)
+    main.__dict__.update(__file__=spec.origin, __cached__=spec.cached)
+    return code
+
+
+def _main_of(path: str) -> ModuleSpec | None:
+    """The ``__main__`` of a folder or an archive; None for any other file."""
+    finder = pkgutil.get_importer(_absolute(path))
+    return finder.find_spec("__main__") if finder is not None else None
+
+
+def _find_module(name: str) -> tuple[CodeType, ModuleSpec]:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        spec = None
+    code = _code(spec)
+    if spec is None or code is None:
+        raise InvalidArgument(f"there is no module {name!r}, or it is a package without a __main__ module")
+    return code, spec
+
+
+def _code(spec: ModuleSpec | None) -> CodeType | None:
+    get_code = getattr(spec.loader, "get_code", None) if spec is not None else None
+    return get_code(spec.name) if spec is not None and get_code is not None else None
+
+
+def _absolute(path: str) -> str:
+    """As the interpreter makes paths absolute: with the current folder in front, and nothing else resolved."""
+    return os.path.join(os.getcwd(), path)
+
+
+def _read(path: str) -> CodeType:
+    """The code of a source file, or of a compiled one."""
+    with io.open_code(path) as file:
+        code = pkgutil.read_code(file)
+    if code is None:
+        with io.open_code(path) as file:
+            return compile(file.read(), path, "exec", dont_inherit=True)
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _ending(error: BaseException) -> int:
+    """Does what the interpreter does with an exception that reaches it; returns the exit code."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return int(error.code or 0)
+        print(error.code, file=sys.stderr)
+        return 1
+    sys.excepthook(type(error), error, error.__traceback__)
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _wait_for_threads() -> None:
+    # The interpreter's own last step before atexit. Joining the threads one by one would not do: the idle workers of
+    # concurrent.futures only end when this tells them to. Called a second time, at the real end, it returns at once.
+    shutdown = getattr(threading, "_shutdown", None)
+    if shutdown is not None:
+        shutdown()
+
+
+def _own_part(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first frame on; those of this file and of the import system come before it."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _BEFORE_THE_PROGRAM:
+        traceback = traceback.tb_next
+    return traceback
+
+
+_BEFORE_THE_PROGRAM = (
+    __file__,
+    importlib.util.find_spec.__code__.co_filename,
+    PathFinder.find_spec.__func__.__code__.co_filename,
+    "<frozen importlib._bootstrap>",
+)

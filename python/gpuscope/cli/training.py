@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that the demo profiles: two layers, trained on random data."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core
+from gpuscope.errors import LibraryError, NotAvailable
+from gpuscope.regions import record_function
+
+_BATCH, _INPUTS, _HIDDEN, _CLASSES = 256, 1024, 2048, 64
+_RATE = np.float32(1e-3)
+
+Array = NDArray[np.float32]
+
+
+class Model(Protocol):
+    """What is trained; the parts of ``forward`` and ``backward`` are regions of their own."""
+
+    device: str
+
+    def load(self) -> None:
+        """Makes the next batch."""
+
+    def forward(self) -> None:
+        """From the batch to the loss."""
+
+    def backward(self) -> None:
+        """From the loss to the gradients."""
+
+    def update(self) -> None:
+        """Moves the weights along the gradients."""
+
+    def finish(self) -> None:
+        """Waits for work still running."""
+
+
+def train(model: Model, steps: int) -> None:
+    """Trains for some steps, in regions."""
+    for _ in range(steps):
+        with record_function("step"):
+            with record_function("data_loading"):
+                model.load()
+            with record_function("forward"):
+                model.forward()
+            with record_function("backward"):
+                model.backward()
+            with record_function("optimizer"):
+                model.update()
+    model.finish()
+
+
+def choose_model() -> Model:
+    """The GPU's if there is a usable one, else NumPy's."""
+    try:
+        return GpuModel()
+    except (NotAvailable, LibraryError):
+        return NumpyModel()
+
+
+class NumpyModel:
+    """Two dense layers on the CPU."""
+
+    device = "the CPU (NumPy)"
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+        self._weights = [self._normal(_INPUTS, _HIDDEN) / 32, self._normal(_HIDDEN, _CLASSES) / 45]
+        self._gradients = [np.zeros_like(weights) for weights in self._weights]
+
+    def load(self) -> None:
+        """Makes the next batch."""
+        self._batch = self._normal(_BATCH, _INPUTS)
+        self._targets = np.eye(_CLASSES, dtype=np.float32)[self._random.integers(_CLASSES, size=_BATCH)]
+
+    def forward(self) -> None:
+        """From the batch to the loss."""
+        with record_function("layer1"):
+            self._hidden = np.maximum(self._batch @ self._weights[0], 0)
+        with record_function("layer2"):
+            scores = self._hidden @ self._weights[1]
+        with record_function("loss"):
+            odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+            self._error: Array = odds / odds.sum(axis=1, keepdims=True) - self._targets
+
+    def backward(self) -> None:
+        """From the loss to the gradients."""
+        with record_function("layer2"):
+            self._gradients[1] = self._hidden.T @ self._error
+            passed_on = (self._error @ self._weights[1].T) * (self._hidden > 0)
+        with record_function("layer1"):
+            self._gradients[0] = self._batch.T @ passed_on
+
+    def update(self) -> None:
+        """Moves the weights along the gradients."""
+        for weights, gradients in zip(self._weights, self._gradients, strict=True):
+            weights -= _RATE / _BATCH * gradients
+
+    def finish(self) -> None:
+        """Nothing runs in the background."""
+
+    def _normal(self, rows: int, columns: int) -> Array:
+        return self._random.standard_normal((rows, columns), dtype=np.float32)
+
+
+class GpuModel:
+    """As much work as two layers make, from the core's own kernels.
+
+    Raises:
+        NotAvailable: there is no GPU.
+    """
+
+    def __init__(self) -> None:
+        self._kernels = _core.Kernels()
+        self.device = next(iter(_core.environment()["devices"]))["name"]
+        self._random = np.random.default_rng(0)
+
+    def load(self) -> None:
+        """Makes the next batch and sends it to the GPU."""
+        batch = self._random.standard_normal((_BATCH, _INPUTS), dtype=np.float32)
+        self._kernels.copy_in(batch.nbytes)
+
+    def forward(self) -> None:
+        """From the batch to the loss."""
+        with record_function("layer1"):
+            self._kernels.spin(400_000)
+            self._kernels.saxpy(_BATCH * _HIDDEN)
+        with record_function("layer2"):
+            self._kernels.spin(100_000)
+        with record_function("loss"):
+            self._kernels.reduce(_BATCH * _CLASSES)
+            self._kernels.copy_out(4)
+
+    def backward(self) -> None:
+        """From the loss to the gradients."""
+        with record_function("layer2"):
+            self._kernels.spin(200_000)
+        with record_function("layer1"):
+            self._kernels.spin(800_000)
+            self._kernels.saxpy(_BATCH * _HIDDEN)
+
+    def update(self) -> None:
+        """Moves the weights along the gradients."""
+        for size in (_INPUTS * _HIDDEN, _HIDDEN * _CLASSES):
+            self._kernels.saxpy(size)
+            self._kernels.fill(4 * size)
+
+    def finish(self) -> None:
+        """Waits for the kernels still running."""
+        self._kernels.synchronize()

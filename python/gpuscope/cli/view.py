@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text form of results: where they come from, table, tree, verdict and notes."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpuscope.cli import columns
+from gpuscope.cli.console import Console
+
+if TYPE_CHECKING:
+    from gpuscope.analysis import Audit
+    from gpuscope.recording import Results
+
+_TIERS = {
+    "cupti": "CUPTI tracing",
+    "cupti-shared": "CUPTI tracing beside torch.profiler",
+    "events": "CUDA events",
+    "cpu": "CPU only",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose what is shown."""
+    group = parser.add_argument_group("what is shown")
+    group.add_argument("--sort-by", metavar="KEY", help="column that orders the table, as device_time_total")
+    group.add_argument(
+        "--row-limit", metavar="N", type=positive, default=25, help="rows of the table at most (default: 25)"
+    )
+    group.add_argument("--no-table", action="store_true", help="leave the table out")
+    group.add_argument("--tree", action="store_true", help="the call tree too")
+    group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the tree (default: all)")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Finds what cannot be shown before time is spent on it.
+
+    Raises:
+        InvalidArgument: the table has no such sort key.
+    """
+    from gpuscope.analysis import EventList
+
+    if options.sort_by is not None:
+        EventList[Any]().sorted_by(options.sort_by)
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
+
+
+def show_origin(results: Results, out: Console) -> None:
+    """What ran, when, for how long, where, and how it was recorded."""
+    info = results.trace.info
+    start_ns, stop_ns = (int(info.get(f"session.{end}_ns", "0")) for end in ("start", "stop"))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "unknown"
+    versions = [
+        f"{name} {version}"
+        for name, version in (
+            ("driver", info.get("cuda.driver_version")),
+            ("CUPTI", info.get("cupti.version")),
+            ("gpuscope", info.get("gpuscope.version")),
+        )
+        if version
+    ]
+    rows = (
+        ("program", info.get("process.argv", "unknown")),
+        ("when", f"{when}, for {duration(stop_ns - start_ns)}"),
+        ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
+        ("how", ", ".join(filter(None, (*_how(info), *versions)))),
+    )
+    for name, text in rows:
+        if text:
+            out.line((f"{name:<9}", "dim"), text)
+    out.line()
+
+
+def show_summary(results: Results, out: Console) -> None:
+    """One line: how long was recorded, and how."""
+    info = results.trace.info
+    elapsed_ns = int(info.get("session.stop_ns", "0")) - int(info.get("session.start_ns", "0"))
+    how = ", ".join(_how(info))
+    out.line(("gpuscope", "bold"), f"  recorded {duration(elapsed_ns)}", (f"  {how}", "dim"))
+    out.line()
+
+
+def show(results: Results, options: argparse.Namespace, out: Console) -> None:
+    """The parts that the options ask for, and the verdict under them."""
+    if not options.no_table:
+        show_table(results, out, sort_by=options.sort_by, row_limit=options.row_limit)
+    if options.tree:
+        show_tree(results, out, max_depth=options.max_depth)
+    show_audit(results.audit(), out)
+
+
+def show_table(results: Results, out: Console, *, sort_by: str | None = None, row_limit: int = 25) -> None:
+    """One row per name, the longest first; on a narrow terminal without the columns that do not fit."""
+    events = results.key_averages()
+    default = "device_time_total" if events.has_device else "cpu_time_total"
+    name_width = 55 if out.width is None else max(20, min(55, out.width // 3))
+    # The verdict has a place of its own, below everything.
+    table = events.table(sort_by=sort_by or default, row_limit=row_limit, max_name_column_width=name_width)
+    lines, hidden = columns.fit(table.replace(events.verdict, "").rstrip("\n").split("\n"), out.width)
+    for line in lines:
+        out.line((line, "dim" if not line.strip("- ") else ""))
+    if len(events) > row_limit:
+        out.line((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
+    if hidden:
+        out.line((f"too narrow for {', '.join(hidden)}", "dim"))
+    out.line()
+
+
+def show_tree(results: Results, out: Console, *, max_depth: int | None = None) -> None:
+    """The regions as they lie in one another, with the GPU work launched in each."""
+    tree = results.tree()
+    text = tree.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
+    for number, line in enumerate(text.replace(tree.verdict, "").rstrip("\n").split("\n")):
+        out.line((line, "dim" if number == 0 else ""))
+    out.line()
+
+
+def show_audit(audit: Audit, out: Console) -> None:
+    """Whether the recording is complete, and what else a reader should know."""
+    out.line((audit.verdict, "green" if audit.complete else "bold red"))
+    for remark in audit.remarks:
+        out.line(("note: ", "bold"), (remark, "dim"))
+
+
+def duration(elapsed_ns: int) -> str:
+    """A time as people say it."""
+    for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if elapsed_ns >= length:
+            return (
+                f"{elapsed_ns / length:.3g} {unit}"
+                if elapsed_ns < 1000 * length
+                else f"{elapsed_ns / length:,.0f} {unit}"
+            )
+    return f"{elapsed_ns} ns"
+
+
+def _how(info: Mapping[str, str]) -> list[str]:
+    tier = info.get("session.tier", "")
+    return [f"{info.get('session.mode', 'full')} mode", _TIERS.get(tier, tier)]
+
+
+def _devices(results: Results) -> list[str]:
+    trace = results.trace
+    return [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine and process offer to a profiler, what is missing, and the one step that would change it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuscope import _core
+
+Tier = Literal["cupti", "cupti-shared", "events", "cpu"]
+
+# The import name of each framework and the distributions that may provide it.
+_FRAMEWORKS = (
+    ("torch", ("torch",)),
+    ("cupy", ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")),
+    ("jax", ("jax",)),
+    ("numba", ("numba",)),
+    ("triton", ("triton", "pytorch-triton")),
+)
+
+# Up to CUDA 12.9 CUPTI counted its interface versions (cupti_version.h); since then they read xxyyzz.
+_CUPTI_RELEASES = {
+    18: "11.8",
+    19: "12.0",
+    20: "12.2",
+    21: "12.3",
+    22: "12.4",
+    23: "12.5",
+    24: "12.6",
+    25: "12.7",
+    26: "12.8",
+    27: "12.9",
+    28: "12.9",
+}
+_OLDEST_CUPTI = 19
+
+_START_WITH_GPUS = "start the container with its GPUs: docker run --gpus all ..."
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU that CUDA shows to this process.
+
+    Attributes:
+        memory_bytes: total device memory.
+        capability: compute capability, as ``"9.0"``.
+    """
+
+    ordinal: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    multiprocessors: int
+    capability: str
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A GPU framework that Python can import here, and whether this process has done so."""
+
+    name: str
+    version: str | None
+    imported: bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that profiling depends on.
+
+    Attributes:
+        ok: True: works. False: stands in the way. None: makes no difference here.
+        found: what is there, in words.
+        why: what follows from it; empty when ``ok``.
+        fix: the one step that would change it; empty when there is nothing to do.
+    """
+
+    name: str
+    ok: bool | None
+    found: str
+    why: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Facts about this machine and process, as far as they concern profiling.
+
+    Attributes:
+        cuda_version: the newest CUDA that the driver supports, as ``"13.0"``.
+        cupti_version: the CUDA release that the CUPTI library found belongs to, as ``"13.0"``.
+        torch_profiler: ``"active"`` while torch.profiler records and so owns CUPTI, ``"idle"`` when torch is imported
+            (once it has recorded it keeps CUPTI's subscription), ``"absent"`` otherwise.
+        gpu_present: whether the machine has an NVIDIA GPU, usable or not.
+        tier: the step of CUPTI tracing, CUDA events and CPU only that a profile started now would reach.
+        tier_reason: why it is not CUPTI; empty when it is.
+        checks: everything looked at.
+    """
+
+    gpuscope_version: str
+    python_version: str
+    platform: str
+    driver_version: str | None
+    cuda_version: str | None
+    cupti_version: str | None
+    cupti_path: str | None
+    devices: tuple[Device, ...]
+    frameworks: tuple[Framework, ...]
+    torch_profiler: Literal["active", "idle", "absent"]
+    gpu_present: bool
+    tier: Tier
+    tier_reason: str
+    checks: tuple[Check, ...]
+
+
+def environment() -> Environment:
+    """Looks at driver, CUDA, CUPTI, NVML, other tools and frameworks.
+
+    Creates no CUDA context, imports no framework and never raises: what cannot be read becomes a failed check.
+    """
+    core: Mapping[str, Any]
+    try:
+        core = _core.environment()
+    except Exception as error:
+        core = {"cuda_error": f"looking for it failed: {error}", "cupti_error": f"looking for it failed: {error}"}
+    return judge(core, torch_profiler=_torch_profiler(), root=Path("/"), variables=os.environ)
+
+
+def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables: Mapping[str, str]) -> Environment:
+    """Draws the conclusions from raw facts.
+
+    Args:
+        core: what ``_core.environment()`` returned.
+        torch_profiler: ``"active"``, ``"idle"`` or ``"absent"``.
+        root: where ``/dev``, ``/proc`` and ``/sys`` lie.
+        variables: the environment variables.
+    """
+    devices = tuple(Device(**facts) for facts in core.get("devices") or ())
+    present = bool(devices) or _gpu_on_machine(root)
+    driver = _check_driver(core, devices, present=present, root=root, variables=variables)
+    cupti = _check_cupti(core, present=present)
+    tools = _check_tools(core)
+    torch = _check_torch_profiler(torch_profiler)
+    process = _check_process(core)
+    tier, reason = _tier(
+        ("cpu", process), ("cpu", driver), ("events", cupti), ("events", tools), ("events", torch), devices=devices
+    )
+    return Environment(
+        gpuscope_version=_core.__version__,
+        python_version=platform.python_version(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        driver_version=core.get("driver_version"),
+        cuda_version=core.get("cuda_version"),
+        cupti_version=_cupti_release(core.get("cupti_version")),
+        cupti_path=core.get("cupti_path"),
+        devices=devices,
+        frameworks=_frameworks(),
+        torch_profiler=torch_profiler,  # type: ignore[arg-type]
+        gpu_present=present,
+        tier=tier,
+        tier_reason=reason,
+        checks=(driver, cupti, tools, torch, process, _check_nvml(core, present=present), _check_counters(core)),
+    )
+
+
+def _tier(*obstacles: tuple[Tier, Check], devices: tuple[Device, ...]) -> tuple[Tier, str]:
+    for tier, check in obstacles:
+        if check.ok is False:
+            return tier, check.found
+    if not devices:
+        return "cpu", "this machine has no NVIDIA GPU"
+    return "cupti", ""
+
+
+def _check_driver(
+    core: Mapping[str, Any], devices: tuple[Device, ...], *, present: bool, root: Path, variables: Mapping[str, str]
+) -> Check:
+    error = core.get("cuda_error") or ""
+    if devices:
+        return Check("driver", True, f"{core.get('driver_version') or 'unknown version'}, CUDA {core['cuda_version']}")
+    if not present:
+        return Check("driver", None, "this machine has no NVIDIA GPU")
+    module_loaded = (root / "proc/driver/nvidia/version").exists()
+    if not core.get("cuda_path"):
+        why = "the machine has a GPU, but libcuda.so.1 was not found"
+        return Check("driver", False, why, "", _START_WITH_GPUS if module_loaded else "install the NVIDIA driver")
+    hidden = variables.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        found = f"CUDA_VISIBLE_DEVICES={hidden!r} leaves no GPU visible"
+        return Check("driver", False, found, error, "unset CUDA_VISIBLE_DEVICES")
+    if not (root / "dev/nvidia0").exists():
+        return Check("driver", False, "the device file /dev/nvidia0 is missing", error, _START_WITH_GPUS)
+    fix = "look at nvidia-smi; after a driver update, restart the machine"
+    return Check("driver", False, error or "CUDA shows no device", "", fix)
+
+
+def _check_cupti(core: Mapping[str, Any], *, present: bool) -> Check:
+    version, path = core.get("cupti_version"), core.get("cupti_path")
+    driver_major = _major(core.get("cuda_version")) or 13
+    install = f"pip install 'gpuscope[cuda{max(12, min(driver_major, 13))}]'"
+    loaded = core.get("cupti_loaded") or []
+    if not path or core.get("cupti_error"):
+        error = core.get("cupti_error") or "libcupti was not found"
+        return Check("CUPTI", False if present else None, error, "no kernel can be traced" if present else "", install)
+    release = _cupti_release(version) or "of unknown version"
+    if version is not None and version < _OLDEST_CUPTI:
+        return Check("CUPTI", False, f"{release}, {path}", "gpuscope needs CUPTI of CUDA 12.0 or newer", install)
+    if core.get("cuda_version") and (_major(release) or 0) > driver_major:
+        found = f"CUPTI {release} is newer than the driver, which supports CUDA {core['cuda_version']}"
+        return Check("CUPTI", False, found, path, install)
+    if len(loaded) > 1:
+        found = f"{len(loaded)} libraries in one process: {', '.join(loaded)}"
+        return Check("CUPTI", False, found, "two of them cannot share a driver", "keep one CUDA version of packages")
+    return Check("CUPTI", True, f"{release}, {path}")
+
+
+def _check_tools(core: Mapping[str, Any]) -> Check:
+    tools = list(core.get("injection") or ())
+    if not tools:
+        return Check("other tools", True, "none")
+    variables = [tool.partition("=")[0] for tool in tools if "=" in tool]
+    fix = f"unset {' '.join(variables)}" if variables else "run the program outside that tool"
+    return Check("other tools", False, ", ".join(tools), "only one tool at a time can trace a process", fix)
+
+
+def _check_torch_profiler(state: str) -> Check:
+    if state == "active":
+        why = "it owns CUPTI while it records"
+        return Check("torch.profiler", False, "recording", why, "stop it before gpuscope starts")
+    return Check("torch.profiler", True, "idle" if state == "idle" else "not in use")
+
+
+def _check_process(core: Mapping[str, Any]) -> Check:
+    if core.get("forked"):
+        why = "CUDA and CUPTI do not survive a fork"
+        return Check("process", False, "forked from a profiled process", why, "start it with the spawn method")
+    return Check("process", True, "not forked")
+
+
+def _check_nvml(core: Mapping[str, Any], *, present: bool) -> Check:
+    if core.get("nvml_path") and not core.get("nvml_error"):
+        return Check("NVML", True, core["nvml_path"])
+    error = core.get("nvml_error") or "libnvidia-ml.so.1 was not found"
+    if not present:
+        return Check("NVML", None, error)
+    return Check("NVML", False, error, "no clocks, power and utilization", "install the NVIDIA driver's NVML library")
+
+
+def _check_counters(core: Mapping[str, Any]) -> Check:
+    restricted = core.get("profiling_admin_only")
+    if restricted is None:
+        return Check("counters", None, "not known without a driver")
+    if not restricted:
+        return Check("counters", True, "open to every user")
+    why = "hardware counters need it; tracing does not"
+    fix = "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module"
+    return Check("counters", None, "administrators only", why, fix)
+
+
+def _gpu_on_machine(root: Path) -> bool:
+    """Whether a GPU is plugged in, seen without any NVIDIA software: a display or 3D controller of vendor 0x10de."""
+    if (root / "dev/nvidia0").exists():
+        return True
+    try:
+        return any(
+            (slot / "vendor").read_text().strip() == "0x10de" and (slot / "class").read_text().startswith("0x03")
+            for slot in (root / "sys/bus/pci/devices").iterdir()
+        )
+    except OSError:
+        return False
+
+
+def _cupti_release(version: int | None) -> str | None:
+    if version is None:
+        return None
+    if version >= 10000:
+        return f"{version // 10000}.{version // 100 % 100}"
+    return _CUPTI_RELEASES.get(version, f"interface {version}")
+
+
+def _major(version: str | None) -> int | None:
+    head = (version or "").partition(".")[0]
+    return int(head) if head.isdigit() else None
+
+
+def _frameworks() -> tuple[Framework, ...]:
+    found = []
+    for name, distributions in _FRAMEWORKS:
+        imported = name in sys.modules
+        if imported or _importable(name):
+            found.append(Framework(name, _installed_version(distributions), imported))
+    return tuple(found)
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _installed_version(distributions: tuple[str, ...]) -> str | None:
+    from importlib import metadata  # slow to import
+
+    for distribution in distributions:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _torch_profiler() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return "absent"
+    try:
+        return "active" if torch.autograd._profiler_enabled() else "idle"
+    except Exception:  # torch half imported, or built without its profiler
+        return "idle"

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profiler that users hold: torch.profiler's names over gpuscope's collector."""
+
+from __future__ import annotations
+
+from gpuscope.profiler.activities import ProfilerActivity, supported_activities
+from gpuscope.profiler.facade import profile
+from gpuscope.profiler.schedules import ProfilerAction, Schedule, schedule
+from gpuscope.profiler.steps import step
+from gpuscope.profiler.trace_handler import tensorboard_trace_handler
+from gpuscope.recording import Recording, load
+
+__all__ = [
+    "ProfilerAction",
+    "ProfilerActivity",
+    "Recording",
+    "Schedule",
+    "load",
+    "profile",
+    "schedule",
+    "step",
+    "supported_activities",
+    "tensorboard_trace_handler",
+]

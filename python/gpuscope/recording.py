@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What came out of a profiled window, and everything that can be asked of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+
+    from gpuscope import _core
+    from gpuscope.analysis import Audit, Averages, EventList, FunctionEvent, Tree
+    from gpuscope.trace import Trace
+
+
+class Results(ABC):
+    """The questions a recording answers. Analyses and exporters are imported by the first that needs them."""
+
+    @property
+    @abstractmethod
+    def trace(self) -> Trace:
+        """The events as columns."""
+
+    def key_averages(
+        self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
+    ) -> Averages:
+        """Totals and percentiles per name, in us: one row a region, driver call, kernel or copy.
+
+        Input shapes, stacks and overloads are not recorded, so asking to group by them changes nothing.
+        """
+        from gpuscope.analysis import key_averages
+
+        return key_averages(self.trace, group_by_input_shape, group_by_stack_n)
+
+    def events(self) -> EventList[FunctionEvent]:
+        """Every event by itself, in order of time."""
+        from gpuscope.analysis import events
+
+        return events(self.trace)
+
+    def tree(self) -> Tree:
+        """The call tree of regions and the GPU work launched in them: inclusive, exclusive and count."""
+        from gpuscope.analysis import tree
+
+        return tree(self.trace)
+
+    def audit(self) -> Audit:
+        """Whether the recording is complete, and every count behind that verdict."""
+        from gpuscope.analysis import audit
+
+        return audit(self.trace)
+
+    def table(self, **options: Any) -> str:
+        """``key_averages().table(**options)``."""
+        return self.key_averages().table(**options)
+
+    def export_chrome_trace(self, path: str | os.PathLike[str], use_python_export: bool = False) -> None:
+        """Writes a ``.json`` or ``.json.gz`` file for Perfetto, chrome://tracing or TensorBoard.
+
+        Args:
+            path: where to.
+            use_python_export: chooses between two writers in torch.profiler; here there is one.
+
+        Raises:
+            InvalidArgument: the suffix is another.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters import export_chrome_trace
+
+        export_chrome_trace(self.trace.store, path)
+
+    def export_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Writes a ``.pftrace`` or ``.perfetto-trace`` file, a fraction of the size of Chrome's format.
+
+        Raises:
+            InvalidArgument: the suffix is another.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters import export_perfetto
+
+        export_perfetto(self.trace.store, path)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Writes one line a call path, ``outer;inner;kernel 123``, for flame graphs; its own time, in us.
+
+        Args:
+            path: where to.
+            metric: ``self_cpu_time_total`` for regions and driver calls, ``self_device_time_total`` (or
+                ``self_cuda_time_total``) for kernels and copies.
+
+        Raises:
+            InvalidArgument: the metric is another.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.analysis.stacks import folded_stacks
+        from gpuscope.exporters.paths import check_writable, replacing
+
+        checked = check_writable(path, ())
+        text = "".join(f"{line}\n" for line in folded_stacks(self.trace, metric))
+        with replacing(checked) as file:
+            file.write(text.encode())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a ``.gscope`` file, which `load` opens again without loss.
+
+        Raises:
+            InvalidArgument: the suffix is another.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters import save
+
+        save(self.trace.store, path)
+
+
+class Recording(Results):
+    """One recorded window."""
+
+    def __init__(self, store: _core.Store) -> None:
+        from gpuscope.trace import Trace
+
+        self._trace = Trace(store)
+
+    @property
+    def trace(self) -> Trace:
+        """The events as columns."""
+        return self._trace
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """Opens a ``.gscope`` file.
+
+    Raises:
+        CorruptTrace: the file is damaged from its first block on, or of a newer version.
+        GpuscopeError: it cannot be read at all.
+    """
+    from gpuscope.exporters import load_store
+
+    return Recording(load_store(path))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named stretches of a program's time: `record_function`, `mark`, and what they do as decorators."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from gpuscope._core import mark, record_function
+from gpuscope.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from contextlib import AbstractContextManager
+
+    Region = AbstractContextManager[Any]
+
+__all__ = ["decorate", "mark", "record_function"]
+
+
+def decorate(region: Region, function: Any) -> Any:
+    """Wraps a callable so that `region` is open whenever its body runs, and only then.
+
+    A coroutine or generator closes the region at each suspension and opens it again at each resumption: tasks that
+    take turns on one thread do not fall into each other's regions.
+
+    Args:
+        region: a context manager that can be entered any number of times.
+        function: a function, method, class or static method, coroutine function, generator function or asynchronous
+            generator function, or another callable.
+
+    Raises:
+        InvalidArgument: `function` cannot be called.
+    """
+    if isinstance(function, (classmethod, staticmethod)):
+        return type(function)(decorate(region, function.__func__))
+    if not callable(function):
+        raise InvalidArgument(f"a region decorates callables, not {function!r}")
+    return functools.wraps(function)(_wrapper_of(function)(region, function))
+
+
+def _wrapper_of(function: Callable[..., Any]) -> Callable[[Region, Callable[..., Any]], Callable[..., Any]]:
+    plain = isinstance(function, (type, functools.partial)) or inspect.isroutine(function)
+    body = function if plain else type(function).__call__
+    if inspect.iscoroutinefunction(body):
+        return _coroutine
+    if inspect.isasyncgenfunction(body):
+        return _async_generator
+    if inspect.isgeneratorfunction(body):
+        code = getattr(body, "__code__", None)
+        return _awaitable_generator if code and code.co_flags & inspect.CO_ITERABLE_COROUTINE else _generator
+    return _function
+
+
+def _function(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with region:
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        inner = function(*args, **kwargs)
+        resume, value = inner.send, None
+        while True:
+            with region:
+                try:
+                    item = resume(value)
+                except StopIteration as stop:
+                    return stop.value
+                finally:
+                    value = None  # an exception thrown in would keep this frame alive
+            try:
+                resume, value = inner.send, (yield item)
+            # GeneratorExit too: what the body makes of it (ends, raises, yields again) is what the caller must see.
+            except BaseException as thrown:
+                resume, value = inner.throw, thrown
+
+    return wrapper
+
+
+def _awaitable_generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+    return types.coroutine(_generator(region, function))
+
+
+def _awaiter(region: Region) -> Callable[[Awaitable[Any]], Awaitable[Any]]:
+    return _awaitable_generator(region, lambda awaitable: awaitable.__await__())
+
+
+def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+    in_steps = _awaiter(region)
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await in_steps(function(*args, **kwargs))
+
+    return wrapper
+
+
+def _async_generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+    in_steps = _awaiter(region)
+
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        inner = function(*args, **kwargs)
+        step = _first_step(inner)
+        while True:
+            try:
+                item = await in_steps(step)
+            except StopAsyncIteration:
+                return
+            finally:
+                del step  # an exception thrown in lives on in it, and would keep this frame alive
+            try:
+                step = inner.asend((yield item))
+            except BaseException as thrown:
+                step = inner.athrow(thrown)
+
+    return wrapper
+
+
+def _first_step(inner: AsyncGenerator[Any, Any]) -> Awaitable[Any]:
+    # The event loop learns of an asynchronous generator by these hooks and closes it when the loop ends. It knows the
+    # wrapper already; were it to close the inner one at the same time, the two would collide.
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(firstiter=None, finalizer=None)
+    try:
+        return inner.asend(None)
+    finally:
+        sys.set_asyncgen_hooks(*hooks)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all Python tests share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Builders of test data: `from fakes.elf import needed_libraries`.
+sys.path.insert(0, str(Path(__file__).parent))
+
+# Tests compare text: no colours, and a table's width does not depend on the terminal.
+os.environ["NO_COLOR"] = "1"
+os.environ["COLUMNS"] = "120"

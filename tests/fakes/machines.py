@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the core finds on machines of several kinds, and the parts of their file systems that tell them apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+GPU: dict[str, Any] = {
+    "ordinal": 0,
+    "name": "NVIDIA H100 80GB HBM3",
+    "uuid": "GPU-00000000-0000-0000-0000-000000000001",
+    "memory_bytes": 85_520_809_984,
+    "multiprocessors": 132,
+    "capability": "9.0",
+}
+
+WITH_GPU: dict[str, Any] = {
+    "driver_version": "580.159.04",
+    "cuda_version": "13.0",
+    "cuda_path": "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "cuda_error": "",
+    "cupti_path": "/site-packages/nvidia/cu13/lib/libcupti.so.13",
+    "cupti_version": 130001,
+    "cupti_error": "",
+    "cupti_loaded": ["/site-packages/nvidia/cu13/lib/libcupti.so.13"],
+    "nvml_path": "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "nvml_error": "",
+    "devices": [GPU],
+    "profiling_admin_only": False,
+    "injection": [],
+    "forked": False,
+}
+
+WITHOUT_GPU: dict[str, Any] = {
+    "driver_version": None,
+    "cuda_version": None,
+    "cuda_path": None,
+    "cuda_error": "libcuda.so.1 was not found",
+    "cupti_path": None,
+    "cupti_version": None,
+    "cupti_error": "libcupti was not found",
+    "cupti_loaded": [],
+    "nvml_path": None,
+    "nvml_error": "libnvidia-ml.so.1 was not found",
+    "devices": [],
+    "profiling_admin_only": None,
+    "injection": [],
+    "forked": False,
+}
+
+
+def root_of(
+    folder: Path, *, pci: tuple[str, str] | None = None, module: bool = False, device_file: bool = False
+) -> Path:
+    """A file system with a PCI device of some vendor and class, the driver's kernel module, or its device file."""
+    if pci is not None:
+        slot = folder / "sys/bus/pci/devices/0000:01:00.0"
+        slot.mkdir(parents=True)
+        (slot / "vendor").write_text(f"{pci[0]}\n")
+        (slot / "class").write_text(f"{pci[1]}\n")
+    if module:
+        (folder / "proc/driver/nvidia").mkdir(parents=True)
+        (folder / "proc/driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module\n")
+    if device_file:
+        (folder / "dev").mkdir(parents=True)
+        (folder / "dev/nvidia0").touch()
+    return folder

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands beside ``run``, and what all commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.gscope import NONE, gscope_bytes
+from fakes.machines import WITH_GPU, WITHOUT_GPU
+from gpuscope import _core, cli
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    tables = {
+        "path": {"name": ["forward", "layer"], "parent": [NONE, 0]},
+        "thread": {"system_id": [1]},
+        "region": {"start_ns": [100, 110], "duration_ns": [900, 500], "path": [0, 1], "parent": [NONE, 0]},
+    }
+    info = {"process.argv": "train.py --epochs 1", "process.host": "box", "session.tier": "cpu", "session.notes": "hi"}
+    path = tmp_path / "made.gscope"
+    path.write_bytes(gscope_bytes(tables, info={**info, "session.start_ns": "1", "session.stop_ns": "2001"}))
+    return path
+
+
+@pytest.mark.parametrize("command", [command.name for command in cli.COMMANDS])
+def test_every_command_explains_itself_with_examples(gpuscope, command):
+    done = gpuscope(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"examples:\n  gpuscope {command}" in done.stdout
+
+
+def test_without_a_command_help_is_shown(gpuscope):
+    done = gpuscope()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(command.name in done.stdout for command in cli.COMMANDS)
+
+
+def test_the_version_is_the_cores(gpuscope):
+    assert gpuscope("--version").stdout == f"gpuscope {_core.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [("reprt", "'report'"), ("xyz", "run, report, export, demo, doctor"), ("train.py", "'gpuscope run train.py'")],
+)
+def test_an_unknown_command_gets_a_suggestion(gpuscope, script, given, advice):
+    script("", "train.py")
+    done = gpuscope(given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert advice in done.stderr
+
+
+def test_a_report_says_what_ran_when_and_where(gpuscope, recording):
+    done = gpuscope("report", recording)
+    assert done.returncode == 0
+    for text in ("train.py --epochs 1", "box", "for 2 us", "forward", "audit: ", "note: hi"):
+        assert text in done.stdout
+
+
+def test_a_report_is_plain_when_it_is_piped(gpuscope, recording):
+    done = gpuscope("report", "--tree", recording, FORCE_COLOR="1")
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_report_shows_only_what_was_asked_for(gpuscope, recording):
+    done = gpuscope("report", "--no-table", "--tree", "--max-depth", 1, recording)
+    assert "forward" in done.stdout
+    assert "layer" not in done.stdout
+    assert "Self CPU" not in done.stdout
+    assert done.stdout.count("audit: ") == 1
+
+
+def on_terminal(*arguments: object, **variables: str) -> str:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", **variables}
+    command = [sys.executable, "-m", "gpuscope", *map(str, arguments)]
+    subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=True)
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            text += os.read(ours, 1 << 16)
+        except OSError:  # all read, and nobody left to write
+            os.close(ours)
+            return text.decode()
+
+
+def test_a_terminal_gets_colour_and_lines_that_fit(recording):
+    text = on_terminal("report", recording)
+    assert "\x1b[2m---" in text
+    assert "too narrow for" in text
+
+
+def test_no_color_is_respected(recording):
+    assert "\x1b" not in on_terminal("report", recording, NO_COLOR="1")
+
+
+def test_a_reader_that_leaves_early_is_no_error(recording):
+    command = f"{sys.executable} -m gpuscope report --tree {recording} | true"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == ""
+
+
+def test_export_writes_and_names_every_file(gpuscope, recording, tmp_path):
+    done = gpuscope("export", recording, "-o", "a.json", "-o", "b.pftrace", "-o", "c.json.gz")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["a.json", "b.pftrace", "c.json.gz"]
+    assert "forward" in (tmp_path / "a.json").read_text()
+
+
+@pytest.mark.parametrize("command", [("report",), ("export", "-o", "x.json")])
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [("absent.gscope", None, 2), ("other.txt", b"text", 2), ("damaged.gscope", b"no such format", 1)],
+)
+def test_a_recording_that_cannot_be_read_is_one_sentence(gpuscope, tmp_path, command, name, content, code):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = gpuscope(command[0], name, *command[1:])
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("gpuscope: ")
+    assert done.stderr.count("\n") == 1
+    assert name in done.stderr
+
+
+def test_export_needs_an_output(gpuscope, recording):
+    done = gpuscope("export", recording)
+    assert done.returncode == 2
+    assert "-o" in done.stderr
+
+
+def test_the_demo_shows_table_tree_and_verdict_and_writes_both_files(gpuscope, tmp_path):
+    done = gpuscope("demo", "--steps", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    for text in ("data_loading", "├─ forward", "optimizer", "audit: ", "https://ui.perfetto.dev"):
+        assert text in done.stdout
+    assert all((tmp_path / name).stat().st_size for name in ("demo.gscope", "demo.pftrace"))
+
+
+def test_the_demo_refuses_a_folder_that_is_not_there(gpuscope):
+    done = gpuscope("demo", "-o", "absent")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "absent" in done.stderr
+
+
+def doctor(monkeypatch, core, *arguments: str) -> int:
+    monkeypatch.setattr(_core, "environment", lambda: core, raising=False)
+    return cli.main(["doctor", *arguments])
+
+
+def test_the_doctor_is_content_where_cupti_is_live(monkeypatch, capsys):
+    assert doctor(monkeypatch, WITH_GPU) == 0
+    assert "→ CUPTI tracing" in capsys.readouterr().out
+
+
+def test_the_doctor_is_content_without_a_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr("gpuscope.environment._gpu_on_machine", lambda root: False)
+    assert doctor(monkeypatch, WITHOUT_GPU) == 0
+
+
+def test_the_doctor_complains_when_a_gpu_cannot_be_traced(monkeypatch, capsys):
+    core = {**WITH_GPU, "cupti_path": None, "cupti_error": "libcupti was not found"}
+    assert doctor(monkeypatch, core) == 1
+    text = capsys.readouterr().out
+    assert "→ CUDA events" in text
+    assert "fix: pip install 'gpuscope[cuda13]'" in text
+
+
+def test_the_doctors_findings_are_json_for_programs(monkeypatch, capsys):
+    doctor(monkeypatch, WITH_GPU, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tier"], found["devices"][0]["capability"]) == ("cupti", "9.0")
+    assert {"name", "ok", "found", "why", "fix"} == set(found["checks"][0])

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope run``: the program behaves as under the interpreter, and its recording is always delivered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import gpuscope as gs
+
+PROBE = """\
+import pickle, sys
+
+class Here:
+    pass
+
+kinds = {"__loader__", "__spec__", "__builtins__"}
+names = {key: type(value).__name__ if key in kinds else value for key, value in globals().items() if key[:2] == "__"}
+copy = pickle.loads(pickle.dumps(Here()))
+print(__name__, sys.argv, repr(sys.path[0]), sorted(names.items(), key=str), type(copy) is Here)
+"""
+
+TRAINING = """\
+import gpuscope
+for _ in range(4):
+    with gpuscope.record_function("forward"):
+        pass
+    gpuscope.step()
+"""
+
+
+def plain(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True)
+
+
+def names(path: Path) -> set[str]:
+    return {event.key for event in gs.load(path).key_averages()}
+
+
+@pytest.fixture
+def programs(script, tmp_path: Path) -> None:
+    script(PROBE, "probe.py")
+    script(PROBE, "folder/__main__.py")
+    script("", "package/__init__.py")
+    script(PROBE, "package/__main__.py")
+    script(PROBE, "package/module.py")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link.py").symlink_to("../probe.py")
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", PROBE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("probe.py", "-o", "x", "--", "--mode"),
+        ("other/link.py",),
+        ("other/../probe.py",),
+        ("folder", "x"),
+        ("archive.zip", "x"),
+        ("-m", "package", "-x"),
+        ("-m", "package.module", "x"),
+        ("-c", PROBE, "-c", "x"),
+    ],
+    ids=lambda arguments: arguments[0] if arguments[0] != "-m" else arguments[1],
+)
+def test_a_program_finds_what_it_finds_under_the_interpreter(gpuscope, programs, arguments):
+    expected = plain(*arguments)
+    assert expected.returncode == 0
+    assert gpuscope("run", *arguments).stdout == expected.stdout
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; sys.exit()",
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('for a reason')",
+        "import sys; sys.exit(True)",
+        "raise SystemExit([1])",
+        "import os; os._exit(9)",
+        "1 / 0",
+        "def broken(:",
+        "import nothing_of_that_name",
+        "import json; json.loads('{')",
+        "import sys; sys.excepthook = lambda *a: print('mine', a[1]); raise ValueError(2)",
+        "import atexit; atexit.register(print, 'late'); raise ValueError",
+        "from __future__ import annotations\nprint(print.__name__)",
+        "def f(x: nothing): pass",
+    ],
+)
+def test_output_errors_and_exit_code_are_the_programs_own(gpuscope, script, source):
+    path = script(source)
+    expected, actual = plain(path), gpuscope("run", "--no-table", path)
+    assert actual.returncode == expected.returncode
+    assert actual.stdout == expected.stdout
+    assert actual.stderr.startswith(expected.stderr)
+
+
+@pytest.mark.parametrize("end", ["", "1 / 0", "import sys; sys.exit(5)", "raise KeyboardInterrupt"])
+def test_results_are_written_however_the_program_ends(gpuscope, script, tmp_path, end):
+    gpuscope("run", script(TRAINING + end))
+    assert "forward" in names(tmp_path / "script.gscope")
+
+
+def test_ctrl_c_keeps_the_results_and_exits_with_130(script, tmp_path):
+    path = script(TRAINING + "import time; print('ready', flush=True); time.sleep(60)")
+    command = [sys.executable, "-m", "gpuscope", "run", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.count("KeyboardInterrupt") == 1
+    assert "cli/script.py" not in errors
+    assert "forward" in names(tmp_path / "script.gscope")
+
+
+def test_threads_left_running_are_waited_for(gpuscope, script, tmp_path):
+    source = """\
+import threading, time, gpuscope
+def late():
+    time.sleep(0.3)
+    with gpuscope.record_function("late"): pass
+threading.Thread(target=late).start()
+"""
+    gpuscope("run", script(source))
+    assert "late" in names(tmp_path / "script.gscope")
+
+
+def test_an_executor_left_open_does_not_hold_the_process(gpuscope, script):
+    source = (
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()\npool.submit(print, 'done')"
+    )
+    assert gpuscope("run", script(source)).stdout == "done\n"
+
+
+def test_spawned_processes_find_the_scripts_functions(gpuscope, script):
+    source = """\
+import multiprocessing
+def square(x): return x * x
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(square, [1, 2, 3]))
+"""
+    done = gpuscope("run", script(source))
+    assert (done.stdout, done.returncode) == ("[1, 4, 9]\n", 0)
+    assert done.stderr.count("wrote") == 1
+
+
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(4)", "1 / 0"])
+def test_a_forked_child_ends_without_a_report(gpuscope, script, end):
+    source = f"""\
+import os
+child = os.fork()
+if child == 0:
+    {end}
+else:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    path = script(source)
+    done = gpuscope("run", path)
+    assert done.stdout == plain(path).stdout
+    assert done.stderr.count("wrote") == 1
+
+
+def test_the_report_names_regions_and_files_on_standard_error(gpuscope, script):
+    done = gpuscope("run", "--tree", script(TRAINING))
+    assert done.stdout == ""
+    for text in ("forward", "audit: ", "wrote script.gscope"):
+        assert text in done.stderr
+
+
+def test_every_named_file_is_written(gpuscope, script, tmp_path):
+    files = ["a.gscope", "b.json", "c.json.gz", "d.pftrace"]
+    gpuscope("run", *(word for file in files for word in ("-o", file)), script(TRAINING))
+    assert all((tmp_path / file).stat().st_size for file in files)
+
+
+def test_files_land_where_the_run_began(gpuscope, script, tmp_path):
+    gpuscope("run", script("import os; os.chdir('/')"))
+    assert (tmp_path / "script.gscope").exists()
+
+
+def test_a_script_may_replace_standard_error(gpuscope, script, tmp_path):
+    done = gpuscope("run", script("import sys; sys.stderr = open('log', 'w')"))
+    assert "wrote script.gscope" in done.stderr
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_a_script_that_profiles_itself_is_told_so_in_one_sentence(gpuscope, script):
+    done = gpuscope("run", script("import gpuscope\nwith gpuscope.profile():\n    pass"))
+    assert done.returncode == 1
+    assert "gpuscope: the script starts a profiler of its own" in done.stderr
+
+
+def test_a_schedule_follows_the_steps_of_the_script(gpuscope, script, tmp_path):
+    done = gpuscope("run", "--schedule", "wait=1,active=2,repeat=1", script(TRAINING))
+    assert done.returncode == 0
+    (forward,) = (event for event in gs.load(tmp_path / "script.gscope").key_averages() if event.key == "forward")
+    assert forward.count == 2
+
+
+def test_each_cycle_of_a_schedule_has_its_own_file(gpuscope, script, tmp_path):
+    gpuscope("run", "--schedule", "wait=1,active=1,repeat=2", script(TRAINING))
+    assert {path.name for path in tmp_path.glob("*.gscope")} == {"script.gscope", "script-2.gscope"}
+
+
+def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_path):
+    done = gpuscope("run", "--schedule", "wait=2,active=1", script("print('hello')"))
+    assert (done.stdout, done.returncode) == ("hello\n", 0)
+    assert "0 steps" in done.stderr
+    assert "gpuscope.step()" in done.stderr
+    assert not list(tmp_path.glob("*.gscope"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "nothing to run"),
+        (["absent.py"], "absent.py"),
+        (["-m", "absent_module"], "absent_module"),
+        (["-m", "json.absent"], "json.absent"),
+        (["."], "__main__"),
+        (["-o", "x.txt", "script.py"], ".gscope"),
+        (["-o", "absent/x.gscope", "script.py"], "absent"),
+        (["-o", "x.json", "-o", "x.json", "script.py"], "twice"),
+        (["--mode", "everything", "script.py"], "'full', 'ring', 'aggregate'"),
+        (["--graphs", "leaf", "script.py"], "node"),
+        (["--activities", "cpu,tpu", "script.py"], "TPU"),
+        (["--schedule", "wait", "script.py"], "NAME=NUMBER"),
+        (["--schedule", "wait=1", "script.py"], "active"),
+        (["--schedule", "active=0", "script.py"], "active"),
+        (["--max-memory", "lots", "script.py"], "--max-memory is 'lots'"),
+        (["--ring-seconds", "-1", "script.py"], "--ring-seconds"),
+        (["--sort-by", "beauty", "script.py"], "--sort-by is 'beauty'"),
+        (["--row-limit", "0", "script.py"], "--row-limit"),
+        (["--max-depth", "x", "script.py"], "--max-depth"),
+        (["--unknown", "script.py"], "--unknown"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_found_before_the_script_runs(gpuscope, script, arguments, sentence):
+    script("print('ran')")
+    done = gpuscope("run", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("gpuscope: ")
+    assert done.stderr.count("\n") == 1
+    assert sentence in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+def test_an_unreadable_script_is_found_before_the_run(gpuscope, script):
+    script("").chmod(0)
+    assert gpuscope("run", "script.py").returncode == 2

@@ -1,0 +1,714 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fakes import session as fake
+from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
+from gpuscope.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch):
+    yield fake.install(lambda owner, name, value: monkeypatch.setattr(owner, name, value, raising=False))
+    assert fake.Session.running is None, "a session was left running"
+
+
+def transitions(words):
+    """The windows of a log, without steps."""
+    return [word for word in words if word[0] not in "+-"]
+
+
+def run(prof, steps):
+    with prof:
+        for _ in range(steps):
+            prof.step()
+    return prof
+
+
+# -- one window ------------------------------------------------------------------------------------------------------
+
+
+def test_a_with_block_is_one_window(log):
+    with profile():
+        assert log == ["start", "open"]
+    assert log == ["start", "open", "stop"]
+
+
+def test_start_and_stop_do_what_a_with_block_does(log):
+    prof = profile()
+    prof.start()
+    prof.stop()
+    assert log == ["start", "open", "stop"]
+
+
+def test_a_second_stop_does_nothing(log):
+    ready = []
+    prof = profile(on_trace_ready=ready.append)
+    with prof:
+        prof.stop()
+    prof.stop()
+    assert log == ["start", "open", "stop"]
+    assert ready == [prof]
+
+
+def test_stop_before_start_does_nothing(log):
+    profile().stop()
+    assert log == []
+
+
+def test_starting_a_running_profiler_is_an_error_that_leaves_it_running(log):
+    with profile() as prof:
+        with pytest.raises(InvalidArgument, match="running already"):
+            prof.start()
+        assert log == ["start", "open"]
+
+
+def test_a_profiler_can_be_used_again(log):
+    prof = profile()
+    for number in (1, 2):
+        with prof:
+            pass
+        assert prof.trace.store.number == number
+
+
+def test_the_callback_receives_the_profiler_with_its_recording(log):
+    seen = []
+    prof = profile(on_trace_ready=lambda p: seen.append(p.trace.store.number))
+    with prof:
+        assert seen == []
+    assert seen == [1]
+
+
+def test_steps_without_a_schedule_are_counted_and_named_nowhere(log):
+    prof = run(profile(), 3)
+    assert prof.step_num == 3
+    assert log == ["start", "open", "stop"]
+
+
+# -- schedules -------------------------------------------------------------------------------------------------------
+
+
+def test_the_session_starts_with_the_warmup_and_the_window_with_the_record(log):
+    prof = profile(schedule=schedule(wait=1, warmup=1, active=1, repeat=1))
+    with prof:
+        assert transitions(log) == []
+        prof.step()
+        assert transitions(log) == ["start"]
+        prof.step()
+        assert transitions(log) == ["start", "open"]
+        prof.step()
+        assert transitions(log) == ["start", "open", "stop"]
+    assert transitions(log) == ["start", "open", "stop"]
+
+
+def test_the_session_lives_on_between_cycles(log):
+    run(profile(schedule=schedule(wait=1, warmup=1, active=1, repeat=3)), 20)
+    assert transitions(log) == ["start", "open", "cut", "open", "cut", "open", "stop"]
+
+
+def test_the_callback_comes_after_each_cycle_with_that_cycle(log):
+    seen = []
+    run(
+        profile(
+            schedule=schedule(wait=1, warmup=0, active=2, repeat=2),
+            on_trace_ready=lambda p: seen.append((p.step_num, p.trace.store.number)),
+        ),
+        20,
+    )
+    assert seen == [(3, 1), (6, 2)]
+
+
+def test_a_loop_that_ends_inside_a_window_is_delivered(log):
+    seen = []
+    prof = run(profile(schedule=schedule(wait=1, warmup=1, active=9), on_trace_ready=seen.append), 4)
+    assert seen == [prof]
+    assert prof.trace.store.number == 1
+
+
+def test_every_step_is_a_region_inside_the_session(log):
+    run(profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)), 3)
+    assert log == [
+        "start",
+        "+ProfilerStep#0",
+        "-ProfilerStep#0",
+        "open",
+        "+ProfilerStep#1",
+        "-ProfilerStep#1",
+        "+ProfilerStep#2",
+        "-ProfilerStep#2",
+        "stop",
+    ]
+
+
+def test_the_current_action_is_that_of_the_step(log):
+    prof = profile(schedule=schedule(wait=1, warmup=1, active=1, repeat=1))
+    seen = []
+    with prof:
+        for _ in range(3):
+            seen.append((prof.step_num, prof.current_action.name))
+            prof.step()
+    assert seen == [(0, "NONE"), (1, "WARMUP"), (2, "RECORD_AND_SAVE")]
+
+
+def test_a_window_that_is_broken_off_is_kept_without_a_callback_and_said(log):
+    plan = [ProfilerAction.RECORD, ProfilerAction.NONE]
+    ready = []
+    prof = profile(schedule=plan.__getitem__, on_trace_ready=ready.append)
+    with prof, pytest.warns(GpuscopeWarning, match="goes from RECORD to NONE at step 1"):
+        prof.step()
+    assert prof.trace.store.number == 1
+    assert ready == []
+
+
+def test_a_schedule_that_never_becomes_active_says_when_it_would_have(log):
+    prof = profile(schedule=schedule(wait=4, warmup=2, active=1))
+    with pytest.warns(GpuscopeWarning, match="3 steps were taken and the schedule begins to record at step 6"):
+        run(prof, 3)
+    with pytest.raises(NotAvailable, match="3 steps were taken and the schedule begins to record at step 6"):
+        prof.key_averages()
+
+
+def test_a_function_that_never_asks_to_record_is_named_as_such(log):
+    with pytest.warns(GpuscopeWarning, match="asked to record at none of them"):
+        run(profile(schedule=lambda step: ProfilerAction.NONE), 2)
+
+
+def test_a_schedule_that_returns_no_action_stops_the_step_before_anything_changes(log):
+    plan = [ProfilerAction.RECORD, "record"]
+    prof = profile(schedule=plan.__getitem__)
+    with prof:
+        with pytest.raises(InvalidArgument, match=r"schedule\(1\) returned 'record'; accepted are ProfilerAction.NONE"):
+            prof.step()
+        assert prof.step_num == 0
+        assert log == ["start", "open", "+ProfilerStep#0"]
+    assert prof.trace.store.number == 1
+
+
+def test_a_schedule_of_torch_is_accepted(log):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    prof = run(profile(schedule=torch_profiler.schedule(wait=1, warmup=1, active=1, repeat=1)), 5)
+    assert prof.trace.store.number == 1
+
+
+actions = st.lists(st.sampled_from(["NONE", "WARMUP", "RECORD", "RECORD_AND_SAVE"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=actions)
+def test_windows_open_close_and_are_delivered_at_the_steps_torch_does_it(plan, log):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    theirs = []
+
+    class Torch(torch_profiler.profile):
+        def prepare_trace(self):
+            pass
+
+        def start_trace(self):
+            theirs.append("open")
+
+        def stop_trace(self):
+            if theirs[-1] == "open":  # torch opens and closes a window to end a warm-up; nothing is recorded in it
+                theirs.pop()
+            else:
+                theirs.append("close")
+
+    log.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference = Torch(
+            activities=[torch_profiler.ProfilerActivity.CPU],
+            schedule=lambda step: torch_profiler.ProfilerAction[plan[step]],
+            on_trace_ready=lambda _: theirs.append("ready"),
+        )
+        ours = profile(schedule=lambda step: ProfilerAction[plan[step]], on_trace_ready=lambda _: log.append("ready"))
+        for prof, words in ((reference, theirs), (ours, log)):
+            prof.start()
+            words.append("step")
+            for _ in plan[1:]:
+                prof.step()
+                words.append("step")
+            prof.stop()
+    assert [word for word in map(plain_window, windows(log)) if word] == theirs
+
+
+def windows(words):
+    """A log in torch's words: a stop closes a window only if one is open."""
+    is_open = False
+    for word in words:
+        if word == "stop" and not is_open:
+            continue
+        is_open = word == "open" or (is_open and word not in ("cut", "stop"))
+        yield word
+
+
+def plain_window(word):
+    return {"cut": "close", "stop": "close", "start": ""}.get(word, "" if word[0] in "+-" else word)
+
+
+# -- things that go wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("user"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_an_exception_in_the_block_propagates_unchanged_and_the_recording_is_kept(log, error):
+    ready = []
+    prof = profile(on_trace_ready=ready.append)
+    with pytest.raises(type(error)) as caught, prof:
+        raise error
+    assert caught.value is error
+    assert caught.value.__context__ is None
+    assert prof.trace.store.number == 1
+    assert ready == [prof]
+
+
+def test_an_exception_inside_a_step_closes_its_region(log):
+    prof = profile(schedule=schedule(wait=0, warmup=0, active=5))
+    with pytest.raises(ZeroDivisionError), prof:
+        raise ZeroDivisionError(prof.step())
+    assert log[-2:] == ["-ProfilerStep#1", "stop"]
+
+
+def refuse(prof):
+    raise OSError("disk full")
+
+
+def test_a_callback_that_raises_at_the_end_leaves_the_recording(log):
+    prof = profile(on_trace_ready=refuse)
+    with pytest.raises(OSError, match="disk full"), prof:
+        pass
+    assert prof.trace.store.number == 1
+
+
+def test_a_callback_that_raises_in_a_step_leaves_the_recording_and_the_next_cycle(log):
+    prof = profile(schedule=schedule(wait=0, warmup=0, active=1), on_trace_ready=refuse)
+    prof.start()
+    with pytest.raises(OSError, match="disk full"):
+        prof.step()
+    assert prof.trace.store.number == 1
+    assert log[-3:] == ["cut", "open", "+ProfilerStep#1"]
+    prof.on_trace_ready = None
+    prof.stop()
+    assert prof.trace.store.number == 2
+
+
+def test_a_callback_that_raises_does_not_hide_the_exception_of_the_block(log):
+    prof = profile(on_trace_ready=refuse)
+    with pytest.warns(GpuscopeWarning, match="disk full"), pytest.raises(ZeroDivisionError), prof:
+        raise ZeroDivisionError
+
+
+def test_a_callback_may_stop_the_profiler(log):
+    prof = profile(schedule=schedule(wait=0, warmup=0, active=1), on_trace_ready=profile.stop)
+    run(prof, 3)
+    assert transitions(log) == ["start", "open", "cut", "stop"]
+
+
+def test_a_second_profiler_is_refused_and_the_first_goes_on(log):
+    with profile() as first:
+        second = profile()
+        with pytest.raises(InvalidArgument, match="active already"):
+            second.start()
+        second.stop()
+    assert first.trace.store.number == 1
+    with pytest.raises(NotAvailable):
+        second.events()
+
+
+def test_a_profiler_that_was_refused_can_start_later(log):
+    second = profile()
+    with profile(), pytest.raises(InvalidArgument):
+        second.start()
+    with second:
+        pass
+    assert second.trace.store.number == 2
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda prof: prof.key_averages(),
+        lambda prof: prof.events(),
+        lambda prof: prof.tree(),
+        lambda prof: prof.audit(),
+        lambda prof: prof.trace,
+        lambda prof: prof.table(),
+        lambda prof: prof.export_chrome_trace("trace.json"),
+        lambda prof: prof.export_perfetto("trace.pftrace"),
+        lambda prof: prof.export_stacks("stacks.txt"),
+        lambda prof: prof.save("run.gscope"),
+    ],
+)
+def test_no_question_is_answered_before_there_is_a_recording(log, question):
+    prof = profile()
+    with pytest.raises(NotAvailable, match="never started"):
+        question(prof)
+    with prof, pytest.raises(NotAvailable, match="window is still open"):
+        question(prof)
+
+
+def test_the_last_finished_window_answers_while_the_next_is_open(log):
+    prof = profile(schedule=schedule(wait=0, warmup=0, active=1))
+    with prof:
+        prof.step()
+        assert prof.trace.store.number == 1
+
+
+# -- strict ----------------------------------------------------------------------------------------------------------
+
+
+class Audit:
+    def __init__(self, *reasons):
+        self.reasons = reasons
+
+
+@pytest.fixture
+def incomplete(monkeypatch):
+    import gpuscope.analysis
+
+    monkeypatch.setattr(gpuscope.analysis, "audit", lambda trace: Audit("3 kernel records never came"), raising=False)
+
+
+def test_strict_raises_the_reasons_at_the_end_and_keeps_the_recording(log, incomplete):
+    prof = profile(strict=True)
+    with pytest.raises(IncompleteCapture, match="3 kernel records never came"), prof:
+        pass
+    assert prof.trace.store.number == 1
+
+
+def test_strict_waits_for_the_end_of_the_run(log, incomplete):
+    prof = profile(strict=True, schedule=schedule(wait=0, warmup=0, active=1, repeat=1))
+    prof.start()
+    prof.step()
+    with pytest.raises(IncompleteCapture):
+        prof.stop()
+
+
+def test_strict_judges_each_run_by_itself(log, monkeypatch):
+    import gpuscope.analysis
+
+    verdicts = iter([Audit("lost"), Audit()])
+    monkeypatch.setattr(gpuscope.analysis, "audit", lambda trace: next(verdicts), raising=False)
+    prof = profile(strict=True)
+    with pytest.raises(IncompleteCapture), prof:
+        pass
+    with prof:
+        pass
+
+
+def test_strict_does_not_hide_the_exception_of_the_block(log, incomplete):
+    with (
+        pytest.warns(GpuscopeWarning, match="3 kernel records never came"),
+        pytest.raises(ZeroDivisionError),
+        profile(strict=True),
+    ):
+        raise ZeroDivisionError
+
+
+def test_strict_is_content_with_a_complete_recording(log, monkeypatch):
+    import gpuscope.analysis
+
+    monkeypatch.setattr(gpuscope.analysis, "audit", lambda trace: Audit(), raising=False)
+    with profile(strict=True):
+        pass
+
+
+# -- decorator -------------------------------------------------------------------------------------------------------
+
+
+def test_a_decorated_function_is_recorded_at_each_call(log):
+    prof = profile()
+
+    @prof
+    def work(value, *, more):
+        """Works."""
+        assert log[-1] == "open"
+        return value + more
+
+    assert (work(1, more=2), work(3, more=4)) == (3, 7)
+    assert log == ["start", "open", "stop"] * 2
+    assert (work.__name__, work.__doc__) == ("work", "Works.")
+
+
+def test_a_recursive_call_belongs_to_the_outermost(log):
+    @profile()
+    def fall(depth):
+        return fall(depth - 1) if depth else "done"
+
+    assert fall(3) == "done"
+    assert log == ["start", "open", "stop"]
+
+
+def test_a_decorated_coroutine_function_is_recorded_until_it_ends(log):
+    @profile()
+    async def work():
+        await asyncio.sleep(0)
+        assert log[-1] == "open"
+        return 1
+
+    assert inspect.iscoroutinefunction(work)
+    assert asyncio.run(work()) == 1
+    assert log == ["start", "open", "stop"]
+
+
+def test_a_generator_function_is_refused_with_the_way_out(log):
+    def numbers():
+        yield 1
+
+    with pytest.raises(InvalidArgument, match="in a generator `with profile"):
+        profile()(numbers)
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameters_of_torch_have_their_names_kinds_and_defaults():
+    torch_profiler = pytest.importorskip("torch.profiler")
+    ours = inspect.signature(profile).parameters
+    for name, parameter in inspect.signature(torch_profiler.profile).parameters.items():
+        assert (ours[name].kind, ours[name].default) == (parameter.kind, parameter.default), name
+
+
+def test_the_methods_of_torch_take_what_they_take_there():
+    torch_profiler = pytest.importorskip("torch.profiler")
+    not_built = {"export_memory_timeline"}
+    for name, method in inspect.getmembers(torch_profiler.profile, inspect.isfunction):
+        if name.startswith("_") or name in not_built | {"prepare_trace", "start_trace", "stop_trace"}:
+            continue
+        ours = inspect.signature(getattr(profile, name)).parameters
+        theirs = inspect.signature(method).parameters
+        assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()], name
+
+
+def test_the_core_is_asked_for_the_defaults(log):
+    with profile():
+        pass
+    assert fake.Session.options == {
+        "cuda": True,
+        "mode": "full",
+        "graphs": "node",
+        "sync": False,
+        "max_bytes": 1 << 30,
+        "ring_ns": 10_000_000_000,
+    }
+
+
+def test_the_core_is_asked_for_what_was_given(log):
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        mode="ring",
+        graphs="launch",
+        sync=True,
+        max_bytes="512MB",
+        ring_seconds=2.5,
+    ):
+        pass
+    assert fake.Session.options == {
+        "cuda": False,
+        "mode": "ring",
+        "graphs": "launch",
+        "sync": True,
+        "max_bytes": 512_000_000,
+        "ring_ns": 2_500_000_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512MB", 512 * 10**6),
+        ("1GiB", 2**30),
+        ("1.5 gib", 3 * 2**29),
+        (" 4096 KiB ", 2**22),
+        ("2000000", 2 * 10**6),
+        (1 << 21, 1 << 21),
+    ],
+)
+def test_sizes_are_read(log, text, size):
+    with profile(max_bytes=text):
+        pass
+    assert fake.Session.options["max_bytes"] == size
+
+
+@pytest.mark.parametrize("size", ["", "much", "12 parsecs", "-1GB", -1, 0, 1000, True, 1e9, None, "1e9", "inf GB"])
+def test_sizes_that_are_none_are_refused(size):
+    with pytest.raises(InvalidArgument, match=r"max_bytes is .*accepted are bytes .* at least 1048576"):
+        profile(max_bytes=size)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "accepted"),
+    [
+        ("mode", "fast", "accepted are 'full', 'ring', 'aggregate'"),
+        ("graphs", "kernel", "accepted are 'node', 'launch'"),
+        ("ring_seconds", 0, "accepted are seconds"),
+        ("ring_seconds", float("nan"), "accepted are seconds"),
+        ("ring_seconds", "10", "accepted are seconds"),
+        ("schedule", 5, "accepted is a callable or None"),
+        ("on_trace_ready", "print", "accepted is a callable or None"),
+        ("activities", [], "at least one of ProfilerActivity.CPU, ProfilerActivity.CUDA"),
+        ("activities", ["TPU"], "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
+        ("activities", "CPU", "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
+        ("activities", 3, "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
+        ("activities", [ProfilerActivity.CPU] * 2, "accepted is each activity once"),
+    ],
+)
+def test_a_bad_argument_is_named_with_what_is_accepted(argument, value, accepted):
+    with pytest.raises(InvalidArgument, match=accepted) as caught:
+        profile(**{argument: value})
+    assert str(caught.value).startswith(argument)
+
+
+def test_activities_of_torch_are_accepted(log):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    prof = profile(activities=[torch_profiler.ProfilerActivity.CPU, torch_profiler.ProfilerActivity.CUDA])
+    assert prof.activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    with pytest.raises(InvalidArgument, match="XPU"):
+        profile(activities=[torch_profiler.ProfilerActivity.XPU])
+
+
+def test_an_empty_list_of_events_leaves_its_activity_out(log):
+    prof = profile(activities=[ProfilerActivity.CPU, {ProfilerActivity.CUDA: []}])
+    assert prof.activities == {ProfilerActivity.CPU}
+
+
+def test_use_cuda_is_accepted_and_deprecated(log):
+    with pytest.warns(FutureWarning, match="use activities instead"):
+        prof = profile(use_cuda=False)
+    assert prof.activities == {ProfilerActivity.CPU}
+
+
+def test_counters_are_not_available():
+    with pytest.raises(NotAvailable, match="counters='speed_of_light'"):
+        profile(counters="speed_of_light")
+
+
+def test_options_without_effect_are_said_once_and_noted_in_the_recording(log):
+    with pytest.warns(GpuscopeWarning, match="record_shapes, with_stack") as caught:
+        prof = profile(record_shapes=True, with_stack=True)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with prof:
+        pass
+    assert prof.trace.store.info()["session.notes"] == "without effect in this version: record_shapes, with_stack"
+
+
+def test_notes_of_the_core_stay(log, monkeypatch):
+    monkeypatch.setattr(
+        fake.Store,
+        "info",
+        lambda self: (
+            {"session.notes": "from the core", **self.facts}
+            | {"session.notes": self.facts["session.notes"] or "from the core"}
+        ),
+    )
+    with pytest.warns(GpuscopeWarning):
+        prof = profile(with_flops=True)
+    with prof:
+        pass
+    assert prof.trace.store.facts["session.notes"].splitlines()[0] == "from the core"
+
+
+def test_toggling_is_accepted_said_once_and_noted(log):
+    with profile() as prof:
+        with pytest.warns(GpuscopeWarning, match="toggle_collection_dynamic"):
+            prof.toggle_collection_dynamic(False, [ProfilerActivity.CUDA])
+        prof.toggle_collection_dynamic(True, [ProfilerActivity.CUDA])  # a second warning would fail this test
+        with pytest.raises(InvalidArgument):
+            prof.toggle_collection_dynamic(False, ["TPU"])
+    assert "toggle_collection_dynamic" in prof.trace.store.info()["session.notes"]
+
+
+# -- metadata --------------------------------------------------------------------------------------------------------
+
+
+def test_metadata_reaches_the_recording_made_and_the_one_to_come(log):
+    prof = profile()
+    with prof:
+        prof.add_metadata("model", 'the "large" one')
+    prof.add_metadata_json("shape", "[1, 2]")
+    assert prof.trace.store.info()["metadata.model"] == '"the \\"large\\" one"'
+    assert prof.trace.store.info()["metadata.shape"] == "[1, 2]"
+    with prof:
+        pass
+    assert prof.trace.store.number == 2
+    assert prof.trace.store.info()["metadata.shape"] == "[1, 2]"
+
+
+@pytest.mark.parametrize("value", ["{", None, 3])
+def test_metadata_that_is_not_json_is_refused(value):
+    with pytest.raises(InvalidArgument, match="accepted is text in JSON"):
+        profile().add_metadata_json("key", value)
+
+
+def test_each_window_has_an_id_of_its_own(log):
+    names = iter(["first", "second"])
+    prof = profile(schedule=schedule(wait=0, warmup=0, active=1), custom_trace_id_callback=lambda: next(names))
+    assert prof.get_trace_id() is None
+    with prof:
+        assert prof.get_trace_id() == "first"
+        prof.step()
+        assert prof.trace.store.info()["trace.id"] == "first"
+    assert prof.trace.store.info()["trace.id"] == "second"
+
+
+# -- TensorBoard's folder --------------------------------------------------------------------------------------------
+
+
+class Exported:
+    def __init__(self):
+        self.paths = []
+
+    def export_chrome_trace(self, path):
+        self.paths.append(path)
+
+
+@pytest.fixture
+def handler():
+    from gpuscope.profiler import tensorboard_trace_handler
+
+    return tensorboard_trace_handler
+
+
+def test_the_handler_makes_the_folder_at_once(handler, tmp_path):
+    handler(str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize(("use_gzip", "suffix"), [(False, ".pt.trace.json"), (True, ".pt.trace.json.gz")])
+def test_the_handler_names_files_as_tensorboard_wants_them(handler, tmp_path, use_gzip, suffix):
+    exported = Exported()
+    write = handler(tmp_path, "worker7", use_gzip=use_gzip)
+    write(exported)
+    write(exported)
+    folders, names = zip(*map(os.path.split, exported.paths), strict=True)
+    assert set(folders) == {str(tmp_path)}
+    assert len(set(names)) == 2
+    for name in names:
+        assert name.startswith("worker7.")
+        assert name.endswith(suffix)
+        assert name.removeprefix("worker7.").removesuffix(suffix).isdigit()
+
+
+def test_the_worker_is_host_and_process_unless_named(handler, tmp_path):
+    exported = Exported()
+    handler(tmp_path)(exported)
+    assert f"_{os.getpid()}." in os.path.basename(exported.paths[0])
+
+
+def test_a_folder_that_is_a_file_is_refused_before_the_run(handler, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidArgument, match="dir_name"):
+        handler(tmp_path / "file")
+
+
+def test_a_worker_name_with_a_separator_is_refused(handler, tmp_path):
+    with pytest.raises(InvalidArgument, match="worker_name"):
+        handler(tmp_path, "a/b")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stub of the extension module says what the module has."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from gpuscope import _core
+
+GENERATOR = Path(__file__).resolve().parents[1] / "make_stub.py"
+specification = importlib.util.spec_from_file_location("make_stub", GENERATOR)
+assert specification is not None
+assert specification.loader is not None
+make_stub = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(make_stub)
+
+# What every class has from object, or from being a class.
+INHERITED = {"__doc__", "__module__", "__new__", "__init__", "__dict__", "__weakref__"}
+
+
+def test_stub_is_what_the_generator_makes_of_the_module() -> None:
+    pytest.importorskip("pybind11_stubgen", reason="the test extra has it")
+    committed = make_stub.STUB.read_text(encoding="utf-8")
+    fresh = make_stub.make_stub()
+    difference = "\n".join(
+        difflib.unified_diff(committed.splitlines(), fresh.splitlines(), "committed", "fresh", "", "", 1)
+    )
+    assert committed == fresh, f"regenerate it with `python tests/make_stub.py`:\n{difference}"
+
+
+@pytest.mark.parametrize("name", make_stub.WRITTEN_IN_C)
+def test_declaration_by_hand_has_the_names_of_the_type(name: str) -> None:
+    if not hasattr(_core, name):
+        pytest.skip(f"_core has no {name}")
+    (declared,) = ast.parse(make_stub.WRITTEN_IN_C[name]).body
+    assert isinstance(declared, ast.ClassDef)
+    names = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
+    assert names - INHERITED == set(vars(getattr(_core, name))) - INHERITED
+
+
+def test_every_public_name_of_the_module_is_in_the_stub() -> None:
+    declared = set()
+    for node in ast.parse(make_stub.STUB.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            declared.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            declared.add(node.target.id)
+    assert {name for name in vars(_core) if not name.startswith("__")} <= declared
