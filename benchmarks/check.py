@@ -28,7 +28,8 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "python"))
 
-import floor  # noqa: E402 - after its folder is on the path
+import floor  # noqa: E402 - after their folder is on the path
+import measure  # noqa: E402
 
 SCRIPT_SECONDS = 420
 TOOLS = ("torch.profiler", "Proton")
@@ -92,30 +93,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-def run_script(name: str, quick: bool, variables: dict[str, str]) -> dict[str, Row]:
-    """The rows of one script; empty with an "error" row for every budget where it fails."""
-    command = [sys.executable, str(HERE / "python" / name), *(["--quick"] if quick else [])]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=SCRIPT_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **variables},
-        )
-    except subprocess.TimeoutExpired:
-        return {"": {"error": f"{name} took over {SCRIPT_SECONDS} s"}}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        sys.stderr.write(done.stderr)
-        why = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"": {"error": f"{name}: {why[-1]}"}}
-    rows: dict[str, Row] = json.loads(lines[-1])["rows"]
-    return rows
-
-
 def verdict(budget: Budget, row: Row) -> str:
     if "value" in row:
         return "met" if row["value"] <= budget["budget"] else "MISSED"
@@ -124,22 +101,23 @@ def verdict(budget: Budget, row: Row) -> str:
 
 def measure_all(budgets: list[Budget], quick: bool) -> list[Row]:
     """One row per budget, in their order, with the verdict in it."""
-    answers: dict[str, dict[str, Row]] = {}
+    answers: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        variables = {}
         if any(budget["script"] == "launches.py" for budget in budgets) and not os.environ.get(floor.VARIABLE):
             try:
-                variables[floor.VARIABLE] = str(floor.build(Path(folder)))
+                os.environ[floor.VARIABLE] = str(floor.build(Path(folder)))
             except floor.FloorMissing as error:
                 print(error, file=sys.stderr)
         for script in dict.fromkeys(budget["script"] for budget in budgets):
             began = time.monotonic()
-            answers[script] = run_script(script, quick, variables)
+            answers[script] = measure.child(script, *(["--quick"] if quick else []), seconds=SCRIPT_SECONDS)
+            sys.stderr.write(answers[script].get("stderr", ""))
             print(f"{script}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     rows = []
     for budget in budgets:
         answer = answers[budget["script"]]
-        row = answer.get(budget["name"]) or answer.get("") or {"error": f"{budget['script']} gave no figure"}
+        why = {"error": f"{budget['script']}: {answer.get('error', 'it gave no such figure')}"}
+        row = answer.get("rows", {}).get(budget["name"], why)
         rows.append({**budget, **row, "verdict": verdict(budget, row)})
     return rows
 

@@ -65,7 +65,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def child(script: str, *options: str) -> dict[str, Any]:
+def child(script: str, *options: str, seconds: int = CHILD_SECONDS) -> dict[str, Any]:
     """The answer of another script, or of this one with other options, run in a process of its own.
 
     A child that fails answers ``{"error": why}``: one tool that is missing or breaks must not end the others' figures.
@@ -73,14 +73,15 @@ def child(script: str, *options: str) -> dict[str, Any]:
     command = [sys.executable, str(HERE / script), *options]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CHILD_SECONDS, check=False, stdin=subprocess.DEVNULL
+            command, capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"took over {CHILD_SECONDS} s"}
-    lines = done.stdout.strip().splitlines()
+        return {"error": f"took over {seconds} s"}
+    # Tools print lines of their own, some of them while the process ends.
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         why = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"error": why[-1][:300]}
+        return {"error": why[-1][:300], "stderr": done.stderr[-4000:]}
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 
