@@ -21,7 +21,7 @@ make_stub = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(make_stub)
 
 # What every class has from object, or from being a class.
-INHERITED = {"__doc__", "__module__", "__new__", "__init__", "__dict__", "__weakref__"}
+INHERITED = {"__doc__", "__module__", "__new__", "__init__", "__dict__", "__weakref__", "__repr__"}
 
 
 def test_stub_is_what_the_generator_makes_of_the_module() -> None:
