@@ -45,10 +45,13 @@ FUNCTION_VARIABLE = '_Function = typing.TypeVar("_Function", bound=collections.a
 
 
 def declare_c_types(text: str) -> str:
-    """Puts the declarations written by hand in the place of the generated ones."""
+    """Puts the declarations written by hand in the place of the generated ones, or of an import of what is ours."""
+    names = re.findall(r"'(\w+)'", next(line for line in text.splitlines() if line.startswith("__all__")))
     for name, declaration in WRITTEN_IN_C.items():
-        generated = re.compile(rf"^class {name}\b.*:\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
-        text = generated.sub(lambda _, own=declaration: own.lstrip("\n"), text)
+        text = re.sub(rf"^from gpuscope\S* import {name}\b.*\n", "", text, flags=re.MULTILINE)
+        text = re.sub(rf"^class {name}\b.*:\n(?:(?:[ \t].*)?\n)*", "", text, flags=re.MULTILINE)
+        if name in names:
+            text = text.rstrip("\n") + declaration
     return text
 
 

@@ -45,8 +45,10 @@ TEST(Clock, ReadsMomentsBeforeTheAnchors) {
 }
 
 TEST(Clock, RateComesFromTheMonotonicClockNotFromASteppedWallClock) {
-  const Clock clock({0, kEpoch, 0}, {10'000'000, kEpoch - 3600 * kSecond, 10'000'000});
-  EXPECT_EQ(clock.to_ns(20'000'000) - clock.to_ns(10'000'000), 10'000'000);
+  for (const int64_t step : {-3600 * kSecond, 3600 * kSecond}) {
+    const Clock clock({0, kEpoch, 0}, {20'000'000, kEpoch + step, 10'000'000});
+    EXPECT_EQ(clock.to_ns(40'000'000) - clock.to_ns(20'000'000), 10'000'000) << "stepped by " << step << " ns";
+  }
 }
 
 TEST(Clock, NeverRunsBackward) {

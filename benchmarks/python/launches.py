@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A launch-bound loop: alone, under bare CUPTI kernel records, under gpuscope; other tools in their own processes."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import measure
+from floor import Floor, FloorMissing
+from workload import Workload, torch_workload, workloads
+
+LAUNCHES = 1000  # a round
+OUTSIDE = 0xFFFFFFFF  # a kernel in no region
+SETTLE = 100  # launches after a switch that are not timed: the first ones fill caches and fetch buffers
+ROUNDS = 100
+QUICK_ROUNDS = 20
+# Tools that take long to start and stop: fewer and longer rounds, 100k launches each way.
+OTHER_LAUNCHES = 10_000
+OTHER_ROUNDS = 10
+
+Mode = Callable[[], AbstractContextManager[Any]]
+
+
+def time_rounds(workload: Workload, modes: dict[str, Mode], rounds: int, launches: int) -> dict[str, list[float]]:
+    """ns per launch of each round; a mode is entered before its round and left after it, outside the clock."""
+    names = list(modes)
+    spent: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            with modes[name]():
+                workload.run(SETTLE)
+                began = time.perf_counter_ns()
+                workload.run(launches)
+                took = (time.perf_counter_ns() - began) / launches
+            if number > 0:  # the first round starts every tool up
+                spent[name].append(took)
+    return spent
+
+
+def against(spent: dict[str, list[float]], name: str, base: str) -> dict[str, float]:
+    ratios = sorted(a / b for a, b in zip(spent[name], spent[base], strict=True))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {"ratio": round(middle, 4), "lower_quartile": round(low, 4), "upper_quartile": round(high, 4)}
+
+
+@contextlib.contextmanager
+def under_floor(floor: Floor) -> Any:
+    floor.start()
+    try:
+        yield
+    finally:
+        floor.stop()
+
+
+@contextlib.contextmanager
+def under_gpuscope(kept: list[Any]) -> Any:
+    import gpuscope
+
+    with gpuscope.profile() as prof, gpuscope.record_function("launches"):
+        yield
+    kept[:] = [prof]
+
+
+def check_complete(prof: Any) -> None:
+    """A loop that is fast because records are lost proves nothing."""
+    region = prof.trace.kernels["region"]
+    placed = int((region != OUTSIDE).sum())
+    if len(region) != LAUNCHES + SETTLE or placed != len(region):
+        raise RuntimeError(f"of {LAUNCHES + SETTLE} launches {len(region)} were recorded and {placed} had a region")
+
+
+def ours(rounds: int) -> measure.Row:
+    floor = Floor()
+    kept: list[Any] = []
+    detail: dict[str, Any] = {}
+    for workload in workloads():
+        modes: dict[str, Mode] = {
+            "nothing": contextlib.nullcontext,
+            "floor": lambda: under_floor(floor),
+            "gpuscope": lambda: under_gpuscope(kept),
+        }
+        spent = time_rounds(workload, modes, rounds, LAUNCHES)
+        check_complete(kept[0])
+        detail[workload.name] = {
+            "ns per launch": measure.medians(spent),
+            "gpuscope over floor": against(spent, "gpuscope", "floor"),
+            "gpuscope over nothing": against(spent, "gpuscope", "nothing"),
+            "floor over nothing": against(spent, "floor", "nothing"),
+        }
+    if floor.refused():
+        raise FloorMissing(f"the CUPTI floor ran out of buffers {floor.refused()} times and reads too low")
+    detail["floor records"] = floor.records()
+    worst = max(entry["gpuscope over floor"]["ratio"] for entry in detail.values() if isinstance(entry, dict))
+    return {"value": worst, "detail": detail}
+
+
+def floor_alone(rounds: int) -> dict[str, Any]:
+    """The floor in a process that never had a profiler in it."""
+    floor = Floor()
+    (workload, *_) = workloads()
+    spent = time_rounds(workload, {"off": contextlib.nullcontext, "on": lambda: under_floor(floor)}, rounds, LAUNCHES)
+    return {
+        "on over off": against(spent, "on", "off"),
+        "ns per launch": measure.medians(spent),
+        "workload": workload.name,
+    }
+
+
+def on_over_off(mode: Mode, rounds: int) -> dict[str, Any]:
+    workload = torch_workload()
+    workload.run(SETTLE)
+    spent = time_rounds(workload, {"off": contextlib.nullcontext, "on": mode}, rounds, OTHER_LAUNCHES)
+    return {
+        "on over off": against(spent, "on", "off"),
+        "ns per launch": measure.medians(spent),
+        "workload": workload.name,
+    }
+
+
+def torch_loop(rounds: int) -> dict[str, Any]:
+    from torch.profiler import ProfilerActivity, profile
+
+    return on_over_off(lambda: profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]), rounds)
+
+
+def proton_loop(rounds: int) -> dict[str, Any]:
+    import triton.profiler as proton
+
+    with tempfile.TemporaryDirectory() as folder:
+        session = proton.start(str(Path(folder) / "launches"))
+        proton.deactivate(session)
+
+        @contextlib.contextmanager
+        def active() -> Any:
+            proton.activate(session)
+            try:
+                with proton.scope("launches"):
+                    yield
+            finally:
+                proton.deactivate(session)
+
+        result = on_over_off(active, rounds)
+        proton.finalize()
+    return result
+
+
+OTHERS = {"floor alone": floor_alone, "torch.profiler": torch_loop, "Proton": proton_loop}
+
+
+def main() -> None:
+    options = measure.arguments(__doc__, tool="")
+    rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    if options.tool:
+        measure.answer(
+            OTHERS[options.tool](rounds if options.tool == "floor alone" else max(3, OTHER_ROUNDS * rounds // ROUNDS))
+        )
+        return
+    why = measure.why_not_available(gpu=True)
+    if why:
+        measure.answer({"rows": {"launch_loop": {"skipped": why}}})
+        return
+    try:
+        row = ours(rounds)
+    except FloorMissing as error:
+        row = {"skipped": str(error)}
+    others = {}
+    for tool in OTHERS:
+        theirs = measure.child("launches.py", "--tool", tool, *(["--quick"] if options.quick else []))
+        # Their ratio is over nothing, not over the floor: a profiler that finds another's CUPTI misbehaves.
+        others[tool] = (
+            theirs if "error" in theirs else {"value": theirs["on over off"]["ratio"], "unit": "x nothing", **theirs}
+        )
+    row["others"] = others
+    measure.answer({"rows": {"launch_loop": row}})
+
+
+if __name__ == "__main__":
+    main()
