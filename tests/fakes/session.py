@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 
@@ -90,23 +87,14 @@ class Region:
         return decorate(self, function)
 
 
-# A core that is still without regions is completed, so that the facade can be imported.
-for name, stand_in in (("record_function", Region), ("mark", Session.log.append)):
-    if not hasattr(_core, name):
-        setattr(_core, name, stand_in)
-
-
 def install(patch=setattr):
     """Puts the fakes where the facade looks for the core; returns the log, emptied."""
-    try:
-        import gpuscope.trace
-    except ModuleNotFoundError:
-        sys.modules["gpuscope.trace"] = ModuleType("gpuscope.trace")
     import gpuscope.profiler.facade
+    import gpuscope.trace
 
     patch(_core, "Session", Session)
     patch(_core, "environment", lambda: {"devices": []})
-    patch(sys.modules["gpuscope.trace"], "Trace", Trace)
+    patch(gpuscope.trace, "Trace", Trace)
     patch(gpuscope.profiler.facade, "record_function", Region)
     Session.running = None
     Session.windows = 0

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-import fakes.session  # noqa: F401 - completes a core without regions
 import gpuscope
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import _core
-
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# (\w+\.py)\n")
@@ -42,10 +40,6 @@ def run(arguments, folder):
     )
 
 
-needs_session = pytest.mark.skipif(not hasattr(_core, "Session"), reason="this core has no session")
-
-
-@needs_session
 @pytest.mark.parametrize("code", blocks("python"), ids=title)
 def test_an_example_runs(code, tmp_path):
     (tmp_path / "example.py").write_text(code, encoding="utf-8")
@@ -54,7 +48,6 @@ def test_an_example_runs(code, tmp_path):
     assert finished.stderr == ""
 
 
-@needs_session
 def test_the_commands_run_in_order(tmp_path):
     for code in blocks("python"):
         if name := NAME.match(code):

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import pytest
 
-import fakes.session  # noqa: F401 - completes a core without regions
 from fakes.gscope import NONE, make_store
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.recording import Recording

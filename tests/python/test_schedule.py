@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fakes.session  # noqa: F401 - completes a core without regions
 from gpuscope.errors import InvalidArgument
 from gpuscope.profiler import ProfilerAction, schedule
 
