@@ -21,12 +21,11 @@ constexpr std::array<std::string_view, 8> kMemoryKinds = {"Unknown", "Pageable",
 constexpr std::array<std::string_view, 5> kSyncKinds = {"Unknown Sync", "Event Sync", "Stream Wait Event",
                                                         "Stream Sync", "Context Sync"};
 
-constexpr std::array<std::pair<uint16_t, std::string_view>, 7> kFlags = {
+constexpr std::array<std::pair<uint16_t, std::string_view>, 6> kFlags = {
     {{store::kZeroTime, "no timestamps"},
      {store::kBackwardTime, "ended before it began"},
      {store::kIncomplete, "incomplete"},
      {store::kNoLaunch, "launch not seen"},
-     {store::kInherited, "region inherited"},
      {store::kOpen, "still open at the end"},
      {store::kClipped, "open before the beginning"}}};
 
