@@ -201,13 +201,17 @@ def _check_driver(
 
 
 def _check_cupti(core: Mapping[str, Any], *, present: bool) -> Check:
-    version, path = core.get("cupti_version"), core.get("cupti_path")
+    version: int | None = core.get("cupti_version")
+    path: str = core.get("cupti_path") or ""
     driver_major = _major(core.get("cuda_version")) or 13
     install = f"pip install 'gpuscope[cuda{max(12, min(driver_major, 13))}]'"
     loaded = core.get("cupti_loaded") or []
-    if not path or core.get("cupti_error"):
-        error = core.get("cupti_error") or "libcupti was not found"
-        return Check("CUPTI", False if present else None, error, "no kernel can be traced" if present else "", install)
+    error = core.get("cupti_error") or ("" if path else "libcupti was not found")
+    if not present:  # without a driver libcupti does not even tell its version
+        found, why, fix = (path, "", "") if path else (error, "needed where there is a GPU", install)
+        return Check("CUPTI", None, found, why, fix)
+    if error:
+        return Check("CUPTI", False, error, "no kernel can be traced", install)
     release = _cupti_release(version) or "of unknown version"
     if version is not None and version < _OLDEST_CUPTI:
         return Check("CUPTI", False, f"{release}, {path}", "gpuscope needs CUPTI of CUDA 12.0 or newer", install)

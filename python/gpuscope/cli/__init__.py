@@ -35,6 +35,9 @@ examples:
 
 _FAILED, _MISUSED = 1, 2
 
+# Errors begin with the argument's name in Python; on the command line some are spelled otherwise.
+_OPTIONS = {"sort_by": "--sort-by", "max_bytes": "--max-memory", "ring_seconds": "--ring-seconds"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
@@ -126,4 +129,6 @@ def _check_name(arguments: list[str]) -> None:
 
 
 def _complain(message: str) -> None:
+    argument, space, rest = message.partition(" ")
+    message = f"{_OPTIONS.get(argument, argument)}{space}{rest}"
     console.errors().line(("gpuscope: ", "bold red"), message)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuscope.cli.console import Console
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument
 
 if TYPE_CHECKING:
     from gpuscope.recording import Recording, Results
@@ -35,7 +35,10 @@ class Outputs:
         from gpuscope.exporters import check_writable
 
         # Absolute from the start: the program that runs in between may change its folder.
-        self._paths = [Path(os.path.abspath(check_writable(path, tuple(_WRITERS)))) for path in paths]
+        try:
+            self._paths = [Path(os.path.abspath(check_writable(path, tuple(_WRITERS)))) for path in paths]
+        except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong
+            raise InvalidArgument(str(error)) from error
         for path, given in zip(self._paths, paths, strict=True):
             if self._paths.count(path) > 1:
                 raise InvalidArgument(f"the output {given} is named twice")

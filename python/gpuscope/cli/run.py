@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import traceback
 import warnings
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from gpuscope.cli import console, files, view
 from gpuscope.cli.console import Console
 from gpuscope.cli.files import Outputs
 from gpuscope.cli.script import Program
-from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
+from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
     from gpuscope.profiler import Schedule, profile
@@ -82,14 +83,20 @@ class Run:
         process = os.getpid()
         profiler.start()
         try:
-            code = program.run()
+            ending = program.run()
         finally:
             if os.getpid() == process:
                 delivery.end(profiler)
         # The program may have forked, and the child comes out here too; the recording is its parent's.
-        if os.getpid() == process:
-            code = delivery.show(profiler, options) or code
-        return code
+        if os.getpid() != process:
+            return ending.code
+        if _profiled_itself(ending.error):
+            delivery.complain(
+                "the script starts a profiler of its own, and only one can run: start it with python, or leave its "
+                "profile() out"
+            )
+        failure = delivery.show(profiler, options)
+        return ending.code or failure
 
 
 class _Delivery:
@@ -107,9 +114,9 @@ class _Delivery:
         self._windows += 1
         try:
             self._outputs.write(results)
-        except (GpuscopeError, OSError) as error:
+        except Exception as error:
             self._failed = True
-            self._complaints.append(str(error))
+            self._complaints.append(f"the recording could not be written: {error}")
 
     def end(self, profiler: profile) -> None:
         """Ends the recording, which may deliver one more window."""
@@ -117,6 +124,10 @@ class _Delivery:
             warnings.simplefilter("always", GpuscopeWarning)
             profiler.stop()
         self._complaints += [str(warning.message) for warning in said]
+
+    def complain(self, sentence: str) -> None:
+        """Has a sentence printed under the report."""
+        self._complaints.append(sentence)
 
     def show(self, profiler: profile, options: argparse.Namespace) -> int:
         """Prints the report and returns 1 if something could not be delivered, else 0."""
@@ -127,10 +138,10 @@ class _Delivery:
                 view.show(profiler, options, self._out)
             for path in self._outputs.written:
                 self._out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))
+            if options.schedule and not self._windows:
+                self.complain("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:
                 self._out.line(("gpuscope: ", "bold yellow"), complaint)
-            if options.schedule and not self._windows:
-                self._out.line("          the script calls gpuscope.step() at the end of each step of its loop")
         return int(self._failed)
 
 
@@ -156,8 +167,21 @@ def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:
     )
 
 
+def _profiled_itself(error: BaseException | None) -> bool:
+    """Whether the program failed over a profiler that it started or set up."""
+    if not isinstance(error, InvalidArgument):
+        return False
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(str(frame.f_globals.get("__name__")).startswith("gpuscope.profiler") for frame in frames)
+
+
 def _activities(text: str | None) -> list[str] | None:
-    return text.upper().split(",") if text is not None else None
+    if text is None:
+        return None
+    names = text.split(",")
+    if not set(names) <= {"cpu", "cuda"}:
+        raise InvalidArgument(f"--activities is {text!r}; accepted are cpu, cuda and cpu,cuda")
+    return [name.upper() for name in names]
 
 
 def _schedule(text: str | None) -> Schedule | None:

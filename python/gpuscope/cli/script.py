@@ -12,7 +12,7 @@ import pkgutil
 import sys
 import threading
 from dataclasses import dataclass
-from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Literal
@@ -20,6 +20,19 @@ from typing import Literal
 from gpuscope.errors import InvalidArgument
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended.
+
+    Attributes:
+        code: its exit code.
+        error: the exception that nobody caught.
+    """
+
+    code: int
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -55,8 +68,8 @@ class Program:
             if os.path.isdir(self.target) and _main_of(self.target) is None:
                 raise InvalidArgument(f"the folder {self.target!r} has no __main__.py to run")
 
-    def run(self) -> int:
-        """Runs it as the main program, waits for the threads it left behind, and returns its exit code.
+    def run(self) -> Ending:
+        """Runs it as the main program, waits for the threads it left behind, and says how it ended.
 
         An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
         ``__main__`` stays the program's: functions registered with atexit, and pickle, still need it.
@@ -70,7 +83,7 @@ class Program:
             code = self._load(main)
             sys.modules["__main__"] = main
             exec(code, main.__dict__)
-            ending = 0
+            ending = Ending(0)
         except BaseException as error:
             own = _own_part(error.__traceback__)
             if own is None and isinstance(error, InvalidArgument):
@@ -79,7 +92,7 @@ class Program:
         try:
             _wait_for_threads()
         except KeyboardInterrupt:
-            ending = _INTERRUPTED
+            ending = Ending(_INTERRUPTED)
         # A stream that the program closed or broke is the interpreter's to report, at its end.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
@@ -160,23 +173,28 @@ def _read(path: str) -> CodeType:
     return code
 
 
-def _ending(error: BaseException) -> int:
-    """Does what the interpreter does with an exception that reaches it; returns the exit code."""
+def _ending(error: BaseException) -> Ending:
+    """Does what the interpreter does with an exception that reaches it."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
-            return int(error.code or 0)
+            return Ending(int(error.code or 0))
         print(error.code, file=sys.stderr)
-        return 1
+        return Ending(1)
     sys.excepthook(type(error), error, error.__traceback__)
-    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return Ending(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, error)
 
 
 def _wait_for_threads() -> None:
-    # The interpreter's own last step before atexit. Joining the threads one by one would not do: the idle workers of
-    # concurrent.futures only end when this tells them to. Called a second time, at the real end, it returns at once.
-    shutdown = getattr(threading, "_shutdown", None)
-    if shutdown is not None:
-        shutdown()
+    """Waits for the threads that the interpreter would wait for before it ends.
+
+    Not for the workers of concurrent.futures: idle ones only end when the interpreter itself tells them to, and from
+    then on nothing can be given to a pool any more, which exporters do.
+    """
+    idle = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+    own = (threading.current_thread(), threading.main_thread())
+    while left := [t for t in threading.enumerate() if not t.daemon and t not in own and t not in idle]:
+        for thread in left:
+            thread.join()
 
 
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:
@@ -189,6 +207,6 @@ def _own_part(traceback: TracebackType | None) -> TracebackType | None:
 _BEFORE_THE_PROGRAM = (
     __file__,
     importlib.util.find_spec.__code__.co_filename,
-    PathFinder.find_spec.__func__.__code__.co_filename,
     "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
 )

@@ -12,7 +12,8 @@ from gpuscope import _core
 from gpuscope.errors import LibraryError, NotAvailable
 from gpuscope.regions import record_function
 
-_BATCH, _INPUTS, _HIDDEN, _CLASSES = 256, 1024, 2048, 64
+_BATCH, _INPUTS, _HIDDEN, _CLASSES = 128, 512, 256, 16
+_ELEMENTS = 1 << 20  # of a layer on the GPU
 _RATE = np.float32(1e-3)
 
 Array = NDArray[np.float32]
@@ -69,7 +70,8 @@ class NumpyModel:
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
-        self._weights = [self._normal(_INPUTS, _HIDDEN) / 32, self._normal(_HIDDEN, _CLASSES) / 45]
+        scale = np.float32(1 / 16)
+        self._weights = [self._normal(_INPUTS, _HIDDEN) * scale, self._normal(_HIDDEN, _CLASSES) * scale]
         self._gradients = [np.zeros_like(weights) for weights in self._weights]
 
     def load(self) -> None:
@@ -80,9 +82,9 @@ class NumpyModel:
     def forward(self) -> None:
         """From the batch to the loss."""
         with record_function("layer1"):
-            self._hidden = np.maximum(self._batch @ self._weights[0], 0)
+            self._hidden = np.maximum(_product(self._batch, self._weights[0]), 0)
         with record_function("layer2"):
-            scores = self._hidden @ self._weights[1]
+            scores = _product(self._hidden, self._weights[1])
         with record_function("loss"):
             odds = np.exp(scores - scores.max(axis=1, keepdims=True))
             self._error: Array = odds / odds.sum(axis=1, keepdims=True) - self._targets
@@ -90,10 +92,10 @@ class NumpyModel:
     def backward(self) -> None:
         """From the loss to the gradients."""
         with record_function("layer2"):
-            self._gradients[1] = self._hidden.T @ self._error
-            passed_on = (self._error @ self._weights[1].T) * (self._hidden > 0)
+            self._gradients[1] = _product(self._hidden.T, self._error)
+            passed_on = _product(self._error, self._weights[1].T) * (self._hidden > 0)
         with record_function("layer1"):
-            self._gradients[0] = self._batch.T @ passed_on
+            self._gradients[0] = _product(self._batch.T, passed_on)
 
     def update(self) -> None:
         """Moves the weights along the gradients."""
@@ -107,8 +109,14 @@ class NumpyModel:
         return self._random.standard_normal((rows, columns), dtype=np.float32)
 
 
+def _product(left: Array, right: Array) -> Array:
+    # On this thread alone: a BLAS with a thread per core is at the mercy of whatever else the machine does.
+    product: Array = np.einsum("ij,jk->ik", left, right)
+    return product
+
+
 class GpuModel:
-    """As much work as two layers make, from the core's own kernels.
+    """The work of two layers of such a size on a GPU, from the core's own kernels.
 
     Raises:
         NotAvailable: there is no GPU.
@@ -121,18 +129,18 @@ class GpuModel:
 
     def load(self) -> None:
         """Makes the next batch and sends it to the GPU."""
-        batch = self._random.standard_normal((_BATCH, _INPUTS), dtype=np.float32)
+        batch = self._random.standard_normal(_ELEMENTS // 4, dtype=np.float32)
         self._kernels.copy_in(batch.nbytes)
 
     def forward(self) -> None:
         """From the batch to the loss."""
         with record_function("layer1"):
             self._kernels.spin(400_000)
-            self._kernels.saxpy(_BATCH * _HIDDEN)
+            self._kernels.saxpy(_ELEMENTS)
         with record_function("layer2"):
             self._kernels.spin(100_000)
         with record_function("loss"):
-            self._kernels.reduce(_BATCH * _CLASSES)
+            self._kernels.reduce(_ELEMENTS)
             self._kernels.copy_out(4)
 
     def backward(self) -> None:
@@ -141,11 +149,11 @@ class GpuModel:
             self._kernels.spin(200_000)
         with record_function("layer1"):
             self._kernels.spin(800_000)
-            self._kernels.saxpy(_BATCH * _HIDDEN)
+            self._kernels.saxpy(_ELEMENTS)
 
     def update(self) -> None:
         """Moves the weights along the gradients."""
-        for size in (_INPUTS * _HIDDEN, _HIDDEN * _CLASSES):
+        for size in (_ELEMENTS, _ELEMENTS // 16):
             self._kernels.saxpy(size)
             self._kernels.fill(4 * size)
 

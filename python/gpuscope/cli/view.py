@@ -69,7 +69,7 @@ def show_origin(results: Results, out: Console) -> None:
         if version
     ]
     rows = (
-        ("program", info.get("process.argv", "unknown")),
+        ("program", info.get("process.argv", "unknown").strip()),
         ("when", f"{when}, for {duration(stop_ns - start_ns)}"),
         ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
         ("how", ", ".join(filter(None, (*_how(info), *versions)))),
@@ -101,6 +101,10 @@ def show(results: Results, options: argparse.Namespace, out: Console) -> None:
 def show_table(results: Results, out: Console, *, sort_by: str | None = None, row_limit: int = 25) -> None:
     """One row per name, the longest first; on a narrow terminal without the columns that do not fit."""
     events = results.key_averages()
+    if not events:
+        out.line("no region, driver call or GPU work was recorded")
+        out.line()
+        return
     default = "device_time_total" if events.has_device else "cpu_time_total"
     name_width = 55 if out.width is None else max(20, min(55, out.width // 3))
     # The verdict has a place of its own, below everything.
@@ -118,6 +122,8 @@ def show_table(results: Results, out: Console, *, sort_by: str | None = None, ro
 def show_tree(results: Results, out: Console, *, max_depth: int | None = None) -> None:
     """The regions as they lie in one another, with the GPU work launched in each."""
     tree = results.tree()
+    if not tree.root.children:
+        return
     text = tree.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
     for number, line in enumerate(text.replace(tree.verdict, "").rstrip("\n").split("\n")):
         out.line((line, "dim" if number == 0 else ""))

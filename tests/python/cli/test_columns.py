@@ -5,7 +5,7 @@ from gpuscope.cli.columns import fit
 
 TABLE = [
     "----  ------  ------  --------",
-    "Name     p99    p50      Calls",
+    "Name     p99     p50     Calls",
     "----  ------  ------  --------",
     "   a     1us     2us         3",
     "----  ------  ------  --------",

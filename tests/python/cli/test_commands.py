@@ -81,7 +81,7 @@ def test_a_report_shows_only_what_was_asked_for(gpuscope, recording):
 
 def on_terminal(*arguments: object, **variables: str) -> str:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", **variables}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "", **variables}
     command = [sys.executable, "-m", "gpuscope", *map(str, arguments)]
     subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=True)
     os.close(theirs)
@@ -162,7 +162,7 @@ def test_the_doctor_is_content_where_cupti_is_live(monkeypatch, capsys):
 
 
 def test_the_doctor_is_content_without_a_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr("gpuscope.environment._gpu_on_machine", lambda root: False)
+    monkeypatch.setattr(sys.modules["gpuscope.environment"], "_gpu_on_machine", lambda root: False)
     assert doctor(monkeypatch, WITHOUT_GPU) == 0
 
 

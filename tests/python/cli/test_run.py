@@ -234,7 +234,7 @@ def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_
         (["-o", "x.json", "-o", "x.json", "script.py"], "twice"),
         (["--mode", "everything", "script.py"], "'full', 'ring', 'aggregate'"),
         (["--graphs", "leaf", "script.py"], "node"),
-        (["--activities", "cpu,tpu", "script.py"], "TPU"),
+        (["--activities", "cpu,tpu", "script.py"], "tpu"),
         (["--schedule", "wait", "script.py"], "NAME=NUMBER"),
         (["--schedule", "wait=1", "script.py"], "active"),
         (["--schedule", "active=0", "script.py"], "active"),
