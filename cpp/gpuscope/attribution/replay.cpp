@@ -56,11 +56,9 @@ void Replay::take(const base::Event& event) {
 
 template <class F>
 void Replay::each_open(F&& visit) {
-  for (Strand& strand : strands_) {
-    OpenRegion* parent = nullptr;
-    for (OpenRegion& region : strand.stack) {
-      visit(region, parent);
-      parent = &region;
+  for (std::size_t strand = 0; strand < strands_.size(); ++strand) {
+    for (std::size_t depth = 0; depth < strands_[strand].stack.size(); ++depth) {
+      visit(strands_[strand].stack[depth], parent_of(strand, depth));
     }
   }
 }
@@ -84,13 +82,13 @@ void Replay::open_window() {
 }
 
 void Replay::close_window(int64_t close_ns) {
-  for (Strand& strand : strands_) {
-    for (std::size_t depth = strand.stack.size(); depth-- > 0;) {
-      OpenRegion& region = strand.stack[depth];
+  for (std::size_t strand = strands_.size(); strand-- > 0;) {
+    for (std::size_t depth = strands_[strand].stack.size(); depth-- > 0;) {
+      OpenRegion& region = strands_[strand].stack[depth];
       const int64_t start_ns = region.start_ns;
       if (start_ns < close_ns && window_seen_) {
         const uint32_t row = region.row;
-        close(region, close_ns, depth > 0 ? &strand.stack[depth - 1] : nullptr);
+        close(region, close_ns, parent_of(strand, depth));
         if (row != kNone && row >= recording_->evicted.region && recording_->keeps_rows()) {
           recording_->store->region.flags[row - recording_->evicted.region] |= store::kOpen;
         }
@@ -137,12 +135,29 @@ void Replay::note_moment(int64_t at_ns) {
   }
 }
 
+Replay::OpenRegion* Replay::innermost(std::size_t strand) {
+  // A task that has nothing open is inside whatever its thread had open when it turned to tasks.
+  for (const std::size_t index : {strand, std::size_t{0}}) {
+    if (!strands_[index].stack.empty()) {
+      return &strands_[index].stack.back();
+    }
+  }
+  return nullptr;
+}
+
+Replay::OpenRegion* Replay::parent_of(std::size_t strand, std::size_t depth) {
+  if (depth > 0) {
+    return &strands_[strand].stack[depth - 1];
+  }
+  return strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
+}
+
 Replay::Place Replay::own_place() const {
-  const std::vector<OpenRegion>& stack = strands_[current_].stack;
-  if (stack.empty()) {
+  const OpenRegion* region = const_cast<Replay*>(this)->innermost(current_);
+  if (region == nullptr) {
     return {kNone, kNone};
   }
-  return {recording_->aggregates() ? stack.back().path : stack.back().row, stack.back().path};
+  return {recording_->aggregates() ? region->path : region->row, region->path};
 }
 
 Replay::Place Replay::place_at(int64_t at_ns) const {
@@ -161,8 +176,8 @@ Replay::Place Replay::place_at(int64_t at_ns) const {
 
 void Replay::enter(int64_t at_ns, uint32_t name) {
   ++recording_->counters.region_events;
-  std::vector<OpenRegion>& stack = strand().stack;
-  const OpenRegion* parent = stack.empty() ? nullptr : &stack.back();
+  std::vector<OpenRegion>& stack = strands_[current_].stack;
+  const OpenRegion* parent = innermost(current_);
   const uint32_t parent_path = parent != nullptr ? parent->path : kNone;
   OpenRegion region{name, recording_->dictionaries.path(parent_path, recording_->dictionaries.region_name(name)), kNone,
                     at_ns, 0};
@@ -188,11 +203,12 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
   }
 }
 
-bool Replay::close_in(Strand& strand, int64_t at_ns, uint32_t name) {
-  for (std::size_t depth = strand.stack.size(); depth-- > 0;) {
-    if (strand.stack[depth].name == name) {
-      close(strand.stack[depth], at_ns, depth > 0 ? &strand.stack[depth - 1] : nullptr);
-      strand.stack.erase(strand.stack.begin() + static_cast<std::ptrdiff_t>(depth));
+bool Replay::close_in(std::size_t strand, int64_t at_ns, uint32_t name) {
+  std::vector<OpenRegion>& stack = strands_[strand].stack;
+  for (std::size_t depth = stack.size(); depth-- > 0;) {
+    if (stack[depth].name == name) {
+      close(stack[depth], at_ns, parent_of(strand, depth));
+      stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
       return true;
     }
   }
@@ -202,9 +218,9 @@ bool Replay::close_in(Strand& strand, int64_t at_ns, uint32_t name) {
 void Replay::exit(int64_t at_ns, uint32_t name) {
   ++recording_->counters.region_events;
   // A task may be finished from another one, as asynchronous generators are.
-  bool closed = close_in(strand(), at_ns, name);
+  bool closed = close_in(current_, at_ns, name);
   for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
-    closed = close_in(strands_[other], at_ns, name);
+    closed = close_in(other, at_ns, name);
   }
   if (!closed && recording_->window.contains(at_ns)) {
     ++recording_->counters.unmatched_exits;
@@ -213,7 +229,7 @@ void Replay::exit(int64_t at_ns, uint32_t name) {
 }
 
 void Replay::gpu_time(uint32_t pair, uint32_t name) {
-  const std::vector<OpenRegion>& stack = strand().stack;
+  const std::vector<OpenRegion>& stack = strands_[current_].stack;
   const auto region =
       std::find_if(stack.rbegin(), stack.rend(), [name](const OpenRegion& open) { return open.name == name; });
   const bool kept = region != stack.rend() && window_seen_;
@@ -270,8 +286,8 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
   const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
   if (recording_->aggregates()) {
     recording_->totals.add_work(call.path, store::Work::Call, recording_->dictionaries.string(what->name), duration_ns);
-    if (!strand().stack.empty()) {
-      strand().stack.back().child_ns += duration_ns;
+    if (OpenRegion* region = innermost(current_); region != nullptr) {
+      region->child_ns += duration_ns;
     }
   } else if (has_row(call)) {
     const uint32_t row = call.row - recording_->evicted.api;
@@ -290,6 +306,9 @@ void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64
 }
 
 void Replay::select_strand(uint64_t key) {
+  if (strands_[0].key == 0) {
+    strands_[0].key = key;  // the first one seen is what the thread did before it turned to tasks
+  }
   for (std::size_t index = 0; index < strands_.size(); ++index) {
     if (strands_[index].key == key) {
       current_ = index;

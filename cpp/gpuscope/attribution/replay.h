@@ -75,9 +75,10 @@ class Replay {
   void select_strand(uint64_t key);
   void node(uint64_t id, bool cloned);
 
-  Strand& strand() { return strands_[current_]; }
+  OpenRegion* innermost(std::size_t strand);
+  OpenRegion* parent_of(std::size_t strand, std::size_t depth);
   void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent);
-  bool close_in(Strand& strand, int64_t at_ns, uint32_t name);
+  bool close_in(std::size_t strand, int64_t at_ns, uint32_t name);
   uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
   void note_moment(int64_t at_ns);
   Place own_place() const;

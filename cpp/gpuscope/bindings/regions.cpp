@@ -33,6 +33,9 @@ struct CachedName {
 };
 std::array<CachedName, 1024> name_cache{};
 
+// x86-64 and AArch64 programs have addresses of 47 or 48 bits.
+constexpr int kAddressBits = 48;
+
 // Regions come and go in great numbers and few are alive at once.
 std::array<RecordFunction*, 64> free_list{};
 std::size_t free_count = 0;
@@ -62,11 +65,13 @@ bool id_of(PyObject* text, uint32_t* id) {
   return true;
 }
 
-// Each asyncio task runs in a context of its own; regions of one task nest among themselves.
-EventLog* log_of_task() noexcept {
+// Each asyncio task runs in a context of its own; regions of one task nest among themselves. The session's number is
+// part of the key, so that every session is told the task anew.
+EventLog* log_of_task(uint32_t session) noexcept {
   EventLog* log = EventLogs::current();
   if (log != nullptr) [[likely]] {
-    const auto task = reinterpret_cast<uint64_t>(PyThreadState_Get()->context);
+    const auto task =
+        reinterpret_cast<uint64_t>(PyThreadState_Get()->context) ^ (static_cast<uint64_t>(session) << kAddressBits);
     if (log->strand != task) [[unlikely]] {
       log->strand = task;
       log->append(task, 0, Op::Strand);
@@ -155,7 +160,7 @@ PyObject* enter(PyObject* object, PyObject*) {
       return nullptr;
     }
     self->session = listening >> base::kListenBits;
-    if (EventLog* log = log_of_task(); log != nullptr) {
+    if (EventLog* log = log_of_task(self->session); log != nullptr) {
       log->append(base::ticks(), id, Op::Enter);
     }
     if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
@@ -174,7 +179,7 @@ PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
     if (!id_of(self->name, &id)) {
       return nullptr;
     }
-    if (EventLog* log = log_of_task(); log != nullptr) {
+    if (EventLog* log = log_of_task(self->session); log != nullptr) {
       if (self->pair != RegionTimer::kNoPair) [[unlikely]] {
         RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
         if (timer != nullptr && timer->end(self->pair)) {
@@ -215,11 +220,12 @@ PyObject* mark(PyObject*, PyObject* name) {
     return nullptr;
   }
   uint32_t id = 0;
-  if (base::listening.load(std::memory_order_relaxed) != 0) {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  if (listening != 0) {
     if (!id_of(name, &id)) {
       return nullptr;
     }
-    if (EventLog* log = log_of_task(); log != nullptr) {
+    if (EventLog* log = log_of_task(listening >> base::kListenBits); log != nullptr) {
       log->append(base::ticks(), id, Op::Mark);
     }
   }
@@ -244,7 +250,7 @@ constexpr const char* kDoc =
 
 PyTypeObject make_type() {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "gpuscope.record_function";
+  type.tp_name = "gpuscope._core.record_function";
   type.tp_doc = kDoc;
   type.tp_basicsize = sizeof(RecordFunction);
   type.tp_flags = Py_TPFLAGS_DEFAULT;

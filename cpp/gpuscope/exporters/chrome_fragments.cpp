@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/exporters/chrome_fragments.h"
 
+#include "gpuscope/base/demangle.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
 
@@ -51,7 +52,7 @@ void ChromeFragments::add_variants() {
     const auto variant = store_.variant[row];
     std::string& head = heads[variant.name];
     if (head.empty()) {
-      head = event_head("kernel", demangle(store_.strings[variant.name]));
+      head = event_head("kernel", base::demangle(store_.strings[variant.name]));
     }
     kernels_.push_back(head);
     std::string arguments = triple("grid", variant.grid_x, variant.grid_y, variant.grid_z) +

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/exporters/labels.h"
 
-#include <cxxabi.h>
-
 #include <array>
-#include <cstdlib>
-#include <memory>
 #include <utility>
 
 #include "gpuscope/store/schema.h"
@@ -35,17 +31,6 @@ std::string_view pick(const std::array<std::string_view, N>& names, std::size_t 
 }
 
 }  // namespace
-
-std::string demangle(std::string_view name) {
-  std::string text(name);
-  if (!name.starts_with("_Z")) {
-    return text;
-  }
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(text.c_str(), nullptr, nullptr, &status),
-                                                          &std::free);
-  return status == 0 && plain ? std::string(plain.get()) : text;
-}
 
 std::string copy_label(uint8_t kind, uint8_t source, uint8_t destination) {
   std::string label = "Memcpy ";

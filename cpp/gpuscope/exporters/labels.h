@@ -9,9 +9,6 @@ namespace gpuscope::exporters {
 
 // What torch.profiler calls things, for the tools that look for these names.
 
-/// A kernel's name as its author wrote it; names that are not mangled C++ (Triton's, XLA's) stay as they are.
-std::string demangle(std::string_view name);
-
 /// As "Memcpy HtoD (Pinned -> Device)".
 std::string copy_label(uint8_t kind, uint8_t source, uint8_t destination);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/exporters/perfetto_names.h"
 
+#include "gpuscope/base/demangle.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
 
@@ -51,7 +52,7 @@ std::string PerfettoNames::make(uint32_t name) const {
     return valid_utf8(store_.strings[name]);
   }
   if (name < first_configuration_) {
-    return valid_utf8(demangle(store_.strings[name - first_demangled_]));
+    return valid_utf8(base::demangle(store_.strings[name - first_demangled_]));
   }
   return configuration_text(store_.variant[name - first_configuration_]);
 }
