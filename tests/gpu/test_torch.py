@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch programs: agreement with torch.profiler, CUDA graphs, living together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import gpuscope as gs
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("this torch has no CUDA", allow_module_level=True)
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def run(code: str) -> str:
+    """Runs a program in a process of its own: what torch.profiler leaves behind lasts as long as its process."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+PROGRAM = """
+import torch, gpuscope as gs
+from torch.profiler import profile, ProfilerActivity
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batch = torch.randn(32, 64, device="cuda")
+def step():
+    with gs.record_function("forward"):
+        loss = model(batch).sum()
+    with gs.record_function("backward"):
+        loss.backward()
+    with gs.record_function("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+def theirs():
+    with profile(activities=[ProfilerActivity.CUDA]) as prof:
+        for _ in range(10):
+            step()
+        torch.cuda.synchronize()
+    return sum(row.count for row in prof.key_averages() if row.device_type.name == "CUDA")
+def ours():
+    with gs.profile() as prof:
+        for _ in range(10):
+            step()
+    trace = prof.trace
+    return prof, len(trace.kernels) + len(trace.memcpy) + len(trace.memset)
+for _ in range(3):
+    step()
+torch.cuda.synchronize()
+"""
+
+
+def test_nothing_is_lost_after_torch_profiler_ran():
+    out = run(
+        PROGRAM
+        + """
+expected = theirs()
+for _ in range(10):
+    prof, count = ours()
+    audit = prof.audit()
+    assert count == expected, (count, expected, str(audit))
+    assert audit.unattributed == 0 and audit.missing == 0, str(audit)
+    regions = {prof.trace.string(int(prof.trace.paths.name[p])) for p in prof.trace.regions.path}
+    assert regions == {"forward", "backward", "optimizer"}, regions
+assert theirs() == expected
+print("tier", prof.trace.info["session.tier"])
+"""
+    )
+    assert "tier cupti" in out
+
+
+def test_torch_profiler_loses_nothing_after_ours_ran():
+    run(
+        PROGRAM
+        + """
+first = ours()[1]
+assert theirs() == first
+assert ours()[1] == first
+"""
+    )
+
+
+def test_an_active_torch_profiler_leaves_us_events_and_says_so():
+    out = run(
+        PROGRAM
+        + """
+with profile(activities=[ProfilerActivity.CUDA]):
+    step()
+    with gs.profile() as prof:
+        for _ in range(10):
+            step()
+        torch.cuda.synchronize()
+rows = {row.key: row for row in prof.key_averages()}
+assert prof.trace.info["session.tier"] == "events", prof.trace.info["session.tier"]
+assert rows["forward"].device_time_total > 0, prof.key_averages().table()
+print(prof.audit().verdict)
+"""
+    )
+    assert "GPU" in out
+
+
+def test_replayed_graph_nodes_belong_to_the_regions_of_their_capture():
+    x = torch.zeros(1024, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        (x + 1).relu()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with gs.profile() as prof:
+        with torch.cuda.graph(graph):
+            with gs.record_function("captured add"):
+                y = x + 1
+                y = y + 2
+            with gs.record_function("captured relu"):
+                y = y.relu()
+        for _ in range(1000):
+            with gs.record_function("replay"):
+                graph.replay()
+    trace, audit = prof.trace, prof.audit()
+    assert audit.complete, audit.reasons
+    assert (audit.graph_launches, audit.graph_nodes) == (1000, 3000)
+    names = [trace.string(int(trace.paths.name[path])) for path in trace.graph_nodes.path]
+    assert Counter(names) == {"captured add": 2000, "captured relu": 1000}
+    launched = trace.kernels.region[trace.graph_nodes.event]
+    assert {trace.string(int(trace.paths.name[trace.regions.path[row]])) for row in np.unique(launched)} == {"replay"}
+
+
+def test_a_graph_captured_before_profiling_says_so():
+    x = torch.zeros(1024, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x + 1
+    with gs.profile() as prof:
+        graph.replay()
+    assert len(prof.trace.graph_nodes) == 1
+    assert prof.trace.graph_nodes.path[0] == 0xFFFFFFFF
+    assert prof.audit().complete
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the context", "in a running process"])
+def test_graphs_as_launches_give_one_row_a_launch(early):
+    prepare = "import torch, gpuscope as gs\n"
+    work = """
+x = torch.zeros(1024, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = (x + 1).relu() * 2
+torch.cuda.synchronize()
+"""
+    replay = """
+for _ in range(100):
+    graph.replay()
+torch.cuda.synchronize()
+"""
+    start = "prof = gs.profile(graphs='launch'); prof.start()\n"
+    check = """
+prof.stop()
+print(len(prof.trace.graph_launches), len(prof.trace.graph_nodes), prof.audit().complete)
+assert (prof.trace.graph_launches.duration_ns > 0).all()
+"""
+    out = run(prepare + (start + work if early else work + start) + replay + check)
+    assert out.split() == ["100", "0", "True"]
+
+
+def test_backward_kernels_are_in_the_region_that_called_backward():
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)]).cuda()
+    batch = torch.randn(8, 64, device="cuda")
+    model(batch).sum().backward()
+    with gs.profile() as prof:
+        with gs.record_function("forward"):
+            loss = model(batch).sum()
+        with gs.record_function("backward"):
+            loss.backward()
+        torch.cuda.synchronize()
+    trace = prof.trace
+    assert (trace.kernels.region != 0xFFFFFFFF).all()
+    names = Counter(trace.string(int(trace.paths.name[trace.regions.path[row]])) for row in trace.kernels.region)
+    assert names["backward"] > names["forward"] > 0
+
+
+def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
+    pytest.importorskip("torchvision")
+    script = SCRIPTS / "train_resnet.py"
+    theirs = subprocess.run(
+        [sys.executable, script, "--torch-profiler"], capture_output=True, text=True, timeout=300, check=True
+    )
+    expected_us = float(theirs.stdout.rsplit("kernel total", 1)[1].split()[0])
+    out = tmp_path / "train.gscope"
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "run", "-o", out, script],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "loss" in done.stdout
+    recording = gs.load(out)
+    assert recording.audit().complete, recording.audit().reasons
+    trace = recording.trace
+    steps = [row for row in range(len(trace.regions)) if region_path(trace, row)[0] == "measured"]
+    inside = np.isin(trace.kernels.region, steps)
+    total_us = float(trace.kernels.duration_ns[inside].sum()) / 1e3
+    assert total_us == pytest.approx(expected_us, rel=0.01)
+
+
+def region_path(trace, row):
+    path = int(trace.regions.path[row])
+    names = []
+    while path != 0xFFFFFFFF:
+        names.append(trace.string(int(trace.paths.name[path])))
+        path = int(trace.paths.parent[path])
+    return names[::-1]
