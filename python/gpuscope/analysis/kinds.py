@@ -30,3 +30,5 @@ class Kind(IntEnum):
 
 KINDS = {int(kind): kind for kind in Kind}
 """By number; a damaged file may hold others."""
+
+DEVICE_KINDS = tuple(kind for kind in Kind if kind.is_device)
