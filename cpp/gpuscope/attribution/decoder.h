@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/activity/walker.h"
@@ -44,9 +45,14 @@ class Decoder {
     uint32_t generation = 0;
     std::unique_ptr<Replay> replay;
   };
+  // Threads may come and go for ever: so many ended ones are remembered, for records that come late.
+  static constexpr std::size_t kMaxEnded = 1024;
 
   void drain_logs();
+  template <class F>
+  void each_replay(F&& visit);
   Replay& replay_of(base::EventLog& log);
+  void retire(std::unique_ptr<Replay> replay);
   void take_api(const activity::ApiRecord& record);
 
   Recording recording_;
@@ -55,7 +61,9 @@ class Decoder {
   uint64_t main_thread_;
   Replay* main_ = nullptr;
   std::unordered_map<base::EventLog*, Thread> threads_;
-  std::deque<std::unique_ptr<Replay>> ended_;  // replays that others may still point to
+  std::vector<std::unique_ptr<Replay>> former_mains_;  // others may inherit from them still
+  // Where launches are joined by thread and time: ended threads, and those that have no log.
+  std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;
   uint64_t log_dropped_ = 0;
 };

@@ -69,6 +69,10 @@ void GpuRecords::retry(bool last) {
 
 void GpuRecords::start_window() { merged_.clear(); }
 
+void GpuRecords::follow(const Moved& moved) {
+  merged_.each([&](uint64_t, uint32_t& row) { row = moved.graph_launch(row); });
+}
+
 GpuRecords::Row GpuRecords::place(const Work& work) {
   Counters& counters = recording_->counters;
   Row row{ns(work.start), 0, kNone, 0, 0, true};
@@ -138,7 +142,7 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
     return launches.append(
         {row.start_ns, row.duration_ns, work.correlation, work.graph, row.reference, row.track, flags});
   });
-  if (!fresh && at < launches.size()) {
+  if (!fresh && at != kNone) {
     const int64_t end_ns = std::max(launches.start_ns[at] + launches.duration_ns[at], row.start_ns + row.duration_ns);
     launches.start_ns[at] = std::min(launches.start_ns[at], row.start_ns);
     launches.duration_ns[at] = end_ns - launches.start_ns[at];
@@ -148,17 +152,17 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
 }
 
 uint32_t GpuRecords::capture_path(uint64_t node) {
+  // A clone is created like any node, where the graph is instantiated, before CUPTI tells what it was cloned from: only
+  // the first of its line was captured.
   for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
-    if (const uint32_t* path = recording_->node_paths.find(node); path != nullptr) {
-      return *path;
-    }
     const uint64_t* origin = recording_->node_origins.find(node);
     if (origin == nullptr) {
       break;
     }
     node = *origin;
   }
-  return kNone;
+  const uint32_t* path = recording_->node_paths.find(node);
+  return path != nullptr ? *path : kNone;
 }
 
 void GpuRecords::graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event) {
@@ -193,7 +197,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
        u32(record.dynamic_shared_bytes), record.local_bytes_per_thread, record.registers_per_thread});
   const uint32_t event = recording_->store->kernel.append(
       {row.start_ns, row.duration_ns, record.correlation, variant, row.reference, row.track, row.flags});
-  graph_node(work, row, store::Work::Kernel, recording_->evicted.kernel + event);
+  graph_node(work, row, store::Work::Kernel, event);
 }
 
 void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
@@ -217,7 +221,7 @@ void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
   filled.region = row.reference;
   filled.track = row.track;
   filled.flags = row.flags;
-  graph_node(work, row, store::Work::Memcpy, recording_->evicted.memcpy + recording_->store->memcpy.append(filled));
+  graph_node(work, row, store::Work::Memcpy, recording_->store->memcpy.append(filled));
 }
 
 void GpuRecords::memcpy(const activity::MemcpyRecord& record) {
@@ -261,7 +265,7 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
   }
   const uint32_t event = recording_->store->memset.append({row.start_ns, row.duration_ns, record.bytes, record.value,
                                                            record.correlation, row.reference, row.track, row.flags});
-  graph_node(work, row, store::Work::Memset, recording_->evicted.memset + event);
+  graph_node(work, row, store::Work::Memset, event);
 }
 
 void GpuRecords::synchronization(const activity::SynchronizationRecord& record) {
@@ -277,6 +281,8 @@ void GpuRecords::synchronization(const activity::SynchronizationRecord& record) 
     recording_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
                                     recording_->dictionaries.track(0, record.context, record.stream),
                                     static_cast<uint16_t>(record.type)});
+  } else {
+    recording_->counters.refused += recording_->full;
   }
 }
 

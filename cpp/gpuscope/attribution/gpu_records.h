@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpuscope/activity/layout.h"
+#include "gpuscope/attribution/bounds.h"
 #include "gpuscope/attribution/recording.h"
 
 namespace gpuscope::attribution {
@@ -28,6 +29,8 @@ class GpuRecords {
   /// Tries again what came before its launch was known. `last`: what is still unknown is stored without a region.
   void retry(bool last);
   void start_window();
+  /// The rows of graph launches have moved.
+  void follow(const Moved& moved);
 
   /// Graph launches of which fewer nodes arrived than of earlier launches of the same graph.
   bool graphs_settled() const;

@@ -57,11 +57,6 @@ struct Counters {
   uint64_t evicted = 0;  // rows that the ring let go
 };
 
-/// How many rows each table has let go: a row's id is its place since the window opened.
-struct Evicted {
-  uint32_t region = 0, api = 0, kernel = 0, memcpy = 0, memset = 0;
-};
-
 /// A region timed by CUDA events: the pair, and the region that it belongs to.
 struct GpuSpan {
   uint32_t pair;
@@ -80,7 +75,6 @@ struct Recording {
   Correlations correlations;
   Totals totals;
   std::unique_ptr<store::Store> store = std::make_unique<store::Store>();
-  Evicted evicted;
   Counters counters;
   bool full = false;                   // the cap is reached: nothing more is added
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
