@@ -68,7 +68,7 @@ void keep_rows(Table& table, F&& keep) {
       ++kept;
     }
   }
-  table.each_column([&](const char*, auto& column) { column.truncate(kept); });
+  table.truncate(kept);
 }
 
 void follow(Recording& recording, const Moved& moved) {

@@ -19,7 +19,7 @@ class Correlations {
   static constexpr uint32_t kMaxReference = 0x3FFFFFFC;
 
   /// The record that a call is expected to bring.
-  enum class Awaits : uint32_t { Nothing = 0, Kernel = 0x80000000, Copy = 0x40000000 };
+  enum class Awaits : uint32_t { Nothing = 0, Kernel = 0x80000000, Copy = 0x40000000, Graph = 0xC0000000 };
 
   void set(uint32_t correlation, uint32_t value, Awaits awaits) {
     Page& page = page_of(correlation);

@@ -13,6 +13,30 @@ namespace gpuscope::attribution {
 using base::EventLog;
 using base::EventLogs;
 
+namespace {
+
+/// The buffers that CUPTI has handed back: whatever happens, they return to their pool.
+class Buffers {
+ public:
+  explicit Buffers(activity::BufferPool& pool) noexcept : pool_(pool), first_(pool.take_completed()) {}
+  ~Buffers() {
+    while (first_ != nullptr) {
+      release_first();
+    }
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  activity::BufferPool::Buffer* first() const noexcept { return first_; }
+  void release_first() noexcept { pool_.release(std::exchange(first_, first_->next)); }
+
+ private:
+  activity::BufferPool& pool_;
+  activity::BufferPool::Buffer* first_;
+};
+
+}  // namespace
+
 Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread)
     : recording_(settings), gpu_records_(recording_), walker_(cupti), main_thread_(main_thread) {
   if (settings.by_time) {
@@ -78,7 +102,14 @@ void Decoder::drain_logs() {
   for (auto& [log, end] : logs) {
     Replay& replay = replay_of(*log);
     const bool is_main = &replay == main_;
-    log->read(is_main ? log->end() : end, [&](const base::Event& event) { replay.take(event); });
+    if (is_main) {
+      // Not past the end of the thread: another may have taken its log over by now.
+      const EventLog::Position newest = log->end();
+      if (log->generation.load(std::memory_order_acquire) == threads_[log].generation) {
+        end = newest;
+      }
+    }
+    log->read(end, [&](const base::Event& event) { replay.take(event); });
     log_dropped_ += log->take_dropped();
     if (is_main && recording_.window.open_ns.load(std::memory_order_relaxed) <= recording_.clock.now_ns()) {
       replay.open_window();
@@ -120,16 +151,24 @@ void Decoder::each_replay(F&& visit) {
   }
 }
 
+void Decoder::discard(activity::BufferPool& pool) noexcept {
+  EventLogs::process().each([this](EventLog& log) {
+    log.read(log.end(), [this](const base::Event&) { ++log_dropped_; });
+    log_dropped_ += log.take_dropped();
+    EventLogs::release_if_done(log);
+  });
+  for (Buffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
+    recording_.counters.unread_bytes += buffers.first()->valid;
+  }
+}
+
 void Decoder::decode(activity::BufferPool& pool) {
-  activity::BufferPool::Buffer* buffers = pool.take_completed();
+  Buffers buffers(pool);
   drain_logs();
-  while (buffers != nullptr) {
-    activity::BufferPool::Buffer* next = buffers->next;
+  for (; buffers.first() != nullptr; buffers.release_first()) {
     recording_.counters.unread_bytes +=
-        walker_.walk(buffers->data, buffers->valid,
+        walker_.walk(buffers.first()->data, buffers.first()->valid,
                      [this](uint32_t kind, const uint8_t* record) { gpu_records_.take(kind, record); });
-    pool.release(buffers);
-    buffers = next;
   }
   if (recording_.settings.by_time) {
     gpu_records_.retry(false);

@@ -33,10 +33,15 @@ class Decoder {
   /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
-  /// Launches whose kernels are still to come.
-  bool awaits_kernels() const noexcept { return recording_.counters.launches > recording_.counters.matched; }
+  /// Launches of kernels and graphs of which nothing came yet.
+  bool awaits_kernels() const noexcept {
+    return recording_.counters.launches > recording_.counters.matched ||
+           recording_.counters.graph_launches > recording_.counters.matched_graphs;
+  }
   /// Copies whose records are still to come, if they bring any.
   bool awaits_copies() const noexcept { return recording_.counters.copies > recording_.counters.matched_copies; }
+  /// Throws away what the logs and the pool hold; it counts as dropped and unread.
+  void discard(activity::BufferPool& pool) noexcept;
   /// Events that found no room in their thread's log.
   uint64_t log_dropped() const noexcept { return log_dropped_; }
 

@@ -11,6 +11,7 @@ using store::kNone;
 // Records whose launch is not known yet: the room of some 200,000 launches in flight.
 constexpr std::size_t kMaxDeferred = 200'000;
 constexpr std::size_t kMaxMerged = 1 << 16;
+constexpr std::size_t kMaxGraphs = 1 << 16;
 constexpr int kMaxCloneDepth = 8;
 
 template <class Record>
@@ -67,7 +68,14 @@ void GpuRecords::retry(bool last) {
   retrying_ = false;
 }
 
-void GpuRecords::start_window() { merged_.clear(); }
+void GpuRecords::start_window() {
+  merged_.clear();
+  graphs_.each([](uint64_t, GraphCount& graph) {
+    graph.current = graph.most;
+    graph.launches = 2;
+  });
+  short_graphs_ = new_graphs_ = 0;
+}
 
 void GpuRecords::follow(const Moved& moved) {
   merged_.each([&](uint64_t, uint32_t& row) { row = moved.graph_launch(row); });
@@ -103,6 +111,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   }
   counters.matched += awaited == Correlations::Awaits::Kernel;
   counters.matched_copies += awaited == Correlations::Awaits::Copy;
+  counters.matched_graphs += awaited == Correlations::Awaits::Graph;
   ++counters.gpu_records;
   counters.refused += recording_->full;
   counters.zero_time += (row.flags & store::kZeroTime) != 0;
@@ -112,19 +121,28 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   if (work.graph_node != 0) {
     row.flags |= store::kInGraph;
     ++counters.graph_nodes;
-    GraphCount& graph = graphs_.find_or_make(work.graph, [] { return GraphCount{}; });
-    graph.current = graph.correlation == work.correlation ? graph.current + 1 : 1;
-    graph.correlation = work.correlation;
-    graph.most = std::max(graph.most, graph.current);
-    last_graph_ = work.graph;
+    count_node(work);
   }
   row.track = recording_->dictionaries.track(work.device, work.context, work.stream);
   return row;
 }
 
-bool GpuRecords::graphs_settled() const {
-  const GraphCount* graph = const_cast<base::FlatMap<GraphCount>&>(graphs_).find(last_graph_);
-  return graph == nullptr || graph->current >= graph->most;
+void GpuRecords::count_node(const Work& work) {
+  if (graphs_.size() >= kMaxGraphs) {
+    graphs_.clear();
+    short_graphs_ = new_graphs_ = 0;
+  }
+  GraphCount& graph = graphs_.find_or_make(work.graph, [] { return GraphCount{}; });
+  short_graphs_ -= graph.current < graph.most;
+  new_graphs_ -= graph.launches == 1;
+  if (graph.launches == 0 || graph.correlation != work.correlation) {
+    graph.correlation = work.correlation;
+    graph.current = 0;
+    ++graph.launches;
+  }
+  graph.most = std::max(graph.most, ++graph.current);
+  short_graphs_ += graph.current < graph.most;
+  new_graphs_ += graph.launches == 1;
 }
 
 bool GpuRecords::merge(const Work& work, const Row& row) {

@@ -43,6 +43,7 @@ struct Counters {
   uint64_t matched_copies = 0;  // of which a record came: some, as between host buffers, bring none
   uint64_t kernels = 0;
   uint64_t graph_launches = 0;
+  uint64_t matched_graphs = 0;  // graph launches of which a record came
   uint64_t graph_nodes = 0;
   uint64_t zero_time = 0;
   uint64_t backward_time = 0;

@@ -18,6 +18,8 @@ Correlations::Awaits awaits(store::CallKind kind) {
     case store::CallKind::Memcpy:
     case store::CallKind::Memset:
       return Correlations::Awaits::Copy;
+    case store::CallKind::GraphLaunch:
+      return Correlations::Awaits::Graph;
     default:
       return Correlations::Awaits::Nothing;
   }
@@ -295,7 +297,7 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
     const Correlations::Awaits awaited = awaits(what->kind);
     counters.launches += awaited == Correlations::Awaits::Kernel;
     counters.copies += awaited == Correlations::Awaits::Copy;
-    counters.graph_launches += what->kind == store::CallKind::GraphLaunch;
+    counters.graph_launches += awaited == Correlations::Awaits::Graph;
   }
   const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
   if (recording_->aggregates()) {

@@ -246,7 +246,7 @@ void Session::settle() {
   while (true) {
     decode_once(true);
     const auto now = std::chrono::steady_clock::now();
-    const bool kernels = collecting_ && (decoder_->awaits_kernels() || !decoder_->gpu_records().graphs_settled());
+    const bool kernels = collecting_ && (decoder_->awaits_kernels() || decoder_->gpu_records().has_short_graphs());
     const bool spans = !decoder_->recording().gpu_spans.empty();
     if (!kernels && !spans) {
       kernels_in = std::min(kernels_in, now);
