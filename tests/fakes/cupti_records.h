@@ -9,6 +9,9 @@
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/driver/cupti.h"
 
+// A test names only the fields that it is about; the others are 0.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
 namespace gpuscope::fakes {
 
 /// Bytes of a record as CUPTI 13.0 writes it; 0 for kinds that it does not know.

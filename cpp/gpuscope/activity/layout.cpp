@@ -87,7 +87,8 @@ GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);
 // No version since 12.0 writes less than what is read.
 static_assert(sizeof(KernelRecord) <= sizeof(Kernel) && sizeof(MemcpyRecord) <= sizeof(Memcpy));
 static_assert(sizeof(MemcpyPeerRecord) <= sizeof(MemcpyPeer) && sizeof(MemsetRecord) <= sizeof(Memset));
-static_assert(sizeof(SynchronizationRecord) <= sizeof(Synchronization) && sizeof(ApiRecord) <= sizeof(CUpti_ActivityAPI));
+static_assert(sizeof(SynchronizationRecord) <= sizeof(Synchronization) &&
+              sizeof(ApiRecord) <= sizeof(CUpti_ActivityAPI));
 static_assert(sizeof(GraphTraceRecord) <= sizeof(GraphTrace));
 
 constexpr bool same(auto ours, auto theirs) { return static_cast<long>(ours) == static_cast<long>(theirs); }

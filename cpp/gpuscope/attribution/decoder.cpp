@@ -96,10 +96,14 @@ void Decoder::drain_logs() {
   // are known by then.
   std::vector<std::pair<EventLog*, EventLog::Position>> logs;
   EventLogs::process().each([&](EventLog& log) { logs.emplace_back(&log, log.end()); });
-  std::stable_sort(logs.begin(), logs.end(), [this](const auto& left, const auto& right) {
-    return (left.first->system_id == main_thread_) > (right.first->system_id == main_thread_);
-  });
+  std::stable_partition(logs.begin(), logs.end(),
+                        [this](const auto& log) { return log.first->system_id == main_thread_; });
   for (auto& [log, end] : logs) {
+    const bool speaks = log->has_more(end) || log->system_id == main_thread_ || recording_.settings.by_time;
+    if (!speaks && threads_.find(log) == threads_.end()) {
+      EventLogs::release_if_done(*log);
+      continue;  // a thread that has nothing to do with this recording
+    }
     Replay& replay = replay_of(*log);
     const bool is_main = &replay == main_;
     if (is_main) {
@@ -195,6 +199,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   recording_.window.open_ns.store(INT64_MAX, std::memory_order_relaxed);
   recording_.window.close_ns.store(INT64_MAX, std::memory_order_relaxed);
   recording_.counters = {};
+  recording_.gpu_rows.clear();
   recording_.full = false;
   log_dropped_ = 0;
   gpu_records_.start_window();

@@ -81,7 +81,20 @@ struct Recording {
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;
 
-  std::vector<GpuSpan> gpu_spans;  // not read yet
+  std::vector<GpuSpan> gpu_spans;    // not read yet
+  base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu
+
+  void add_gpu_time(const GpuSpan& span, int64_t duration_ns) {
+    if (aggregates()) {
+      store->region_gpu.duration_ns[gpu_rows.find_or_make(span.path, [&] {
+        return store->region_gpu.append({store::kNone, span.path, 0});
+      })] += duration_ns;
+    } else if (keeps_rows()) {
+      store->region_gpu.append({span.region, span.path, duration_ns});
+    } else {
+      ++counters.refused;
+    }
+  }
 
   bool keeps_rows() const noexcept { return settings.mode != Mode::Aggregate && !full; }
   bool aggregates() const noexcept { return settings.mode == Mode::Aggregate; }

@@ -257,7 +257,8 @@ void Replay::mark(int64_t at_ns, uint32_t name) {
     ++recording_->counters.refused;
     return;
   }
-  recording_->store->mark.append({at_ns, recording_->dictionaries.region_name(name), own_place().reference, thread_, 0});
+  recording_->store->mark.append(
+      {at_ns, recording_->dictionaries.region_name(name), own_place().reference, thread_, 0});
 }
 
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {

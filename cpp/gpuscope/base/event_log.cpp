@@ -122,6 +122,11 @@ EventLog* EventLogs::adopt() noexcept {
   return log;
 }
 
+void EventLogs::forget_all() noexcept {
+  first_.store(nullptr, std::memory_order_relaxed);
+  current_ = nullptr;
+}
+
 void EventLogs::release_if_done(EventLog& log) noexcept {
   if (log.owner_.load(std::memory_order_acquire) == EventLog::Owner::Gone) {
     const EventLog::Position end = log.end();

@@ -159,7 +159,11 @@ PyObject* enter(PyObject* object, PyObject*) {
     if (!id_of(self->name, &id)) {
       return nullptr;
     }
-    self->session = listening >> base::kListenBits;
+    const uint32_t session = listening >> base::kListenBits;
+    if (self->session != session) {
+      self->session = session;
+      self->pair = RegionTimer::kNoPair;  // the timer took it back when the session began
+    }
     if (EventLog* log = log_of_task(self->session); log != nullptr) {
       log->append(base::ticks(), id, Op::Enter);
     }

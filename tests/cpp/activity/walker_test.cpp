@@ -55,9 +55,8 @@ std::vector<Record> mixed_records() {
 std::vector<uint32_t> kinds_in(Walker& walker, const std::vector<uint8_t>& bytes, std::size_t* left = nullptr) {
   const Block block(bytes, bytes.size());
   std::vector<uint32_t> kinds;
-  const std::size_t rest = walker.walk(block.data, block.valid, [&](uint32_t kind, const uint8_t*) {
-    kinds.push_back(kind);
-  });
+  const std::size_t rest =
+      walker.walk(block.data, block.valid, [&](uint32_t kind, const uint8_t*) { kinds.push_back(kind); });
   if (left != nullptr) {
     *left = rest;
   }
