@@ -29,6 +29,19 @@ uint32_t rows_before(const Table& table, int64_t cutoff_ns) {
   return row;
 }
 
+// The row that tells where the ring begins. A region that is open, or was kept for what lies in it, may reach far back.
+template <class Table>
+std::size_t first_row(const Table&) {
+  return 0;
+}
+std::size_t first_row(const store::Regions& regions) {
+  std::size_t row = 0;
+  while (row < regions.size() && (regions.flags[row] & (store::kOpen | store::kClipped)) != 0) {
+    ++row;
+  }
+  return row;
+}
+
 template <class Table>
 uint32_t let_go_of(Table& table, int64_t cutoff_ns) {
   const uint32_t rows = rows_before(table, cutoff_ns);
@@ -133,8 +146,8 @@ std::optional<Moved> keep_in_bounds(Recording& recording) {
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
   each_timed_table(*recording.store, [&](auto& table) {
-    if (table.size() != 0) {
-      oldest_ns = std::min(oldest_ns, table.start_ns[0]);
+    if (const std::size_t first = first_row(table); first < table.size()) {
+      oldest_ns = std::min(oldest_ns, table.start_ns[first]);
       newest_ns = std::max(newest_ns, table.start_ns[table.size() - 1]);
     }
   });
