@@ -21,6 +21,7 @@ namespace gpuscope::fakes {
 // Ids of watched driver calls (cupti_driver_cbid.h).
 inline constexpr uint32_t kLaunchKernel = 307;
 inline constexpr uint32_t kMemcpyAsync = 306;
+inline constexpr uint32_t kMemsetAsync = 216;
 inline constexpr uint32_t kGraphLaunch = 514;
 inline constexpr uint32_t kCtxSynchronize = 17;
 

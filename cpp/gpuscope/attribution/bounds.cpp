@@ -153,7 +153,10 @@ std::optional<Moved> keep_in_bounds(Recording& recording) {
   });
   // A quarter of slack, so that rows move seldom.
   const int64_t ring_ns = recording.settings.ring_ns;
-  const bool too_long = newest_ns > oldest_ns && newest_ns - oldest_ns > ring_ns + ring_ns / 4;
+  if (newest_ns <= oldest_ns) {
+    return {};  // nothing, or open regions alone
+  }
+  const bool too_long = newest_ns - oldest_ns > ring_ns + ring_ns / 4;
   const bool too_large = bytes > recording.settings.max_bytes;
   if (!too_long && !too_large) {
     return {};

@@ -35,6 +35,10 @@ void Replay::take(const base::Event& event) {
       open_window();
     }
   }
+  if (next_strand_.has_value() && static_cast<base::Op>(event.op) != base::Op::Strand) {
+    select_strand(*next_strand_);
+    next_strand_.reset();
+  }
   switch (static_cast<base::Op>(event.op)) {
     case base::Op::Enter:
       return enter(at(), event.id);
@@ -47,7 +51,8 @@ void Replay::take(const base::Event& event) {
     case base::Op::CallExit:
       return call_exit(at(), event.id, event.detail);
     case base::Op::Strand:
-      return select_strand(event.word);
+      next_strand_ = event.word;  // has no time of its own: the thread turned to it with the event that follows
+      return;
     case base::Op::Node:
       return node(event.word, event.detail != 0);
     case base::Op::NodeOrigin:
@@ -318,6 +323,9 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
 
 void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
                        uint32_t result) {
+  if (!window_seen_ && recording_->window.contains(start_ns)) {
+    open_window();
+  }
   call_enter(start_ns, correlation, what.callback);
   call_exit(end_ns, result, what.callback);
 }

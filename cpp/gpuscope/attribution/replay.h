@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "gpuscope/activity/calls.h"
@@ -94,6 +95,7 @@ class Replay {
   bool window_seen_ = false;
   uint16_t thread_;
   std::size_t current_ = 0;
+  std::optional<uint64_t> next_strand_;
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::vector<OpenCall> calls_;
   std::deque<Moment> timeline_;

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "fakes/program.h"
+
+namespace gpuscope::attribution {
+namespace {
+
+using fakes::Program;
+using store::kNone;
+using store::Store;
+
+constexpr int kSteps = 1500;
+
+std::string path_text(const Store& store, uint32_t path) {
+  std::string text;
+  for (; path != kNone; path = store.path.parent[path]) {
+    text.insert(0, store.strings[store.path.name[path]]);
+    text.insert(text.begin(), '/');
+  }
+  return text;
+}
+
+std::string region_text(const Store& store, uint32_t region) {
+  return region == kNone ? "" : path_text(store, store.region.path[region]);
+}
+
+// Every row of GPU work: its launch, duration and region; graph nodes in a table of their own.
+struct Row {
+  uint32_t correlation;
+  int64_t start_ns;
+  int64_t duration_ns;
+  uint32_t region;
+  uint32_t event;
+  uint16_t flags;
+  uint32_t kind;
+};
+
+std::vector<Row> work_rows(const Store& store) {
+  std::vector<Row> rows;
+  const auto add = [&](const auto& table, uint32_t kind) {
+    for (uint32_t row = 0; row < table.size(); ++row) {
+      rows.push_back({table.correlation[row], table.start_ns[row], table.duration_ns[row], table.region[row], row,
+                      table.flags[row], kind});
+    }
+  };
+  add(store.kernel, activity::kConcurrentKernel);
+  add(store.memcpy, activity::kMemcpy);
+  add(store.memset, activity::kMemset);
+  return rows;
+}
+
+// Equal, or the first few differences.
+template <class Set>
+testing::AssertionResult same(const Set& found, const Set& expected) {
+  std::vector<typename Set::value_type> missing;
+  std::vector<typename Set::value_type> surplus;
+  std::set_difference(expected.begin(), expected.end(), found.begin(), found.end(), std::back_inserter(missing));
+  std::set_difference(found.begin(), found.end(), expected.begin(), expected.end(), std::back_inserter(surplus));
+  if (missing.empty() && surplus.empty()) {
+    return testing::AssertionSuccess();
+  }
+  const auto few = [](auto& values) {
+    const std::size_t all = values.size();
+    values.resize(std::min<std::size_t>(values.size(), 5));
+    return std::to_string(all) + ": " + testing::PrintToString(values);
+  };
+  return testing::AssertionFailure() << "missing " << few(missing) << "\nsurplus " << few(surplus) << "\n";
+}
+
+struct Case {
+  uint32_t seed;
+  bool by_time;
+};
+void PrintTo(const Case& value, std::ostream* out) {
+  *out << "seed " << value.seed << (value.by_time ? " by time" : "");
+}
+
+class RandomProgram : public testing::TestWithParam<Case> {
+ protected:
+  Program::Options options(Mode mode) const {
+    Program::Options options;
+    options.settings.mode = mode;
+    options.settings.by_time = GetParam().by_time;
+    options.seed = GetParam().seed;
+    options.first_correlation = GetParam().seed % 2 == 0 ? UINT32_MAX - 300 : 1;  // over the edge and not
+    return options;
+  }
+};
+
+std::multiset<std::tuple<uint32_t, int64_t, std::string>> expected_rows(const Program& program) {
+  std::multiset<std::tuple<uint32_t, int64_t, std::string>> rows;
+  for (const auto& [correlation, works] : program.works) {
+    for (const Program::Work& work : works) {
+      if (work.delivered && program.launched_inside(work.launched_ns)) {
+        rows.insert({correlation, work.duration_ns, work.path});
+      }
+    }
+  }
+  return rows;
+}
+
+std::multiset<std::tuple<uint32_t, int64_t, std::string>> found_rows(const Store& store) {
+  std::multiset<std::tuple<uint32_t, int64_t, std::string>> rows;
+  for (const Row& row : work_rows(store)) {
+    rows.insert({row.correlation, row.duration_ns, region_text(store, row.region)});
+  }
+  return rows;
+}
+
+TEST_P(RandomProgram, HasEveryRecordInItsRegionInEveryWindow) {
+  Program program(options(Mode::Full));
+  for (int window = 0; window < 3; ++window) {
+    program.run(kSteps / 10);
+    program.open();
+    program.run(kSteps / 3);
+    const auto store = program.cut(window == 1 ? 50 : 0);
+    EXPECT_TRUE(same(found_rows(*store), expected_rows(program))) << "window " << window;
+    program.open_ns = program.close_ns = INT64_MAX;
+    program.forget_window();
+  }
+}
+
+TEST_P(RandomProgram, HasTheVeryRegionNotJustItsPath) {
+  Program program(options(Mode::Full));
+  program.run(100);
+  program.open();
+  program.run(kSteps);
+  const auto store = program.cut(0);
+  for (const Row& row : work_rows(*store)) {
+    const auto& works = program.works[row.correlation];
+    ASSERT_FALSE(works.empty());
+    if (works[0].region < 0) {
+      EXPECT_EQ(row.region, kNone);
+    } else {
+      ASSERT_NE(row.region, kNone);
+      const int64_t start_ns = program.regions[static_cast<std::size_t>(works[0].region)].start_ns;
+      EXPECT_EQ(store->region.start_ns[row.region], std::max(start_ns, program.open_ns));
+    }
+  }
+}
+
+TEST_P(RandomProgram, HasEveryRegionOfTheWindow) {
+  Program program(options(Mode::Full));
+  program.run(100);
+  program.open();
+  program.run(kSteps);
+  const auto store = program.cut(0);
+  std::map<std::pair<int64_t, std::string>, std::size_t> rows;
+  for (std::size_t row = 0; row < store->region.size(); ++row) {
+    rows[{store->region.start_ns[row], path_text(*store, store->region.path[row])}] = row;
+  }
+  for (const Program::Region& region : program.regions) {
+    if (!program.launched_inside(region.start_ns)) {
+      continue;
+    }
+    const auto row = rows.find({region.start_ns, region.path});
+    ASSERT_NE(row, rows.end()) << region.path;
+    EXPECT_EQ(store->region.duration_ns[row->second], std::min(region.end_ns, program.close_ns) - region.start_ns);
+    EXPECT_EQ(store->region.flags[row->second], region.end_ns == INT64_MAX ? store::kOpen : 0);
+    const uint32_t parent = store->region.parent[row->second];
+    EXPECT_EQ(region_text(*store, parent),
+              region.parent < 0 ? "" : program.regions[static_cast<std::size_t>(region.parent)].path);
+  }
+}
+
+TEST_P(RandomProgram, HasEveryCallInItsRegion) {
+  Program program(options(Mode::Full));
+  program.run(100);
+  program.open();
+  program.run(kSteps);
+  const auto store = program.cut(0);
+  std::multiset<std::tuple<int64_t, std::string, std::string>> expected;
+  std::multiset<std::tuple<int64_t, std::string, std::string>> found;
+  for (const Program::Call& call : program.calls) {
+    expected.insert({call.start_ns, call.name, call.path});
+  }
+  for (std::size_t row = 0; row < store->api.size(); ++row) {
+    found.insert({store->api.start_ns[row], std::string(store->strings[store->call.name[store->api.call[row]]]),
+                  region_text(*store, store->api.region[row])});
+  }
+  if (!GetParam().by_time) {  // there the runtime's call may stand for the driver's
+    EXPECT_TRUE(same(found, expected));
+  } else {
+    EXPECT_EQ(found.size(), expected.size());
+  }
+}
+
+TEST_P(RandomProgram, HasTheCapturePathOfEveryNode) {
+  Program program(options(Mode::Full));
+  program.open();
+  program.run(kSteps);
+  const auto store = program.cut(0);
+  std::multiset<std::tuple<uint32_t, int64_t, std::string>> expected;
+  std::multiset<std::tuple<uint32_t, int64_t, std::string>> found;
+  for (const auto& [correlation, works] : program.works) {
+    for (const Program::Work& work : works) {
+      if (work.in_graph && program.launched_inside(work.launched_ns)) {
+        expected.insert({correlation, work.duration_ns, work.capture});
+      }
+    }
+  }
+  for (std::size_t row = 0; row < store->graph_node.size(); ++row) {
+    const uint32_t event = store->graph_node.event[row];
+    found.insert({store->kernel.correlation[event], store->kernel.duration_ns[event],
+                  path_text(*store, store->graph_node.path[row])});
+  }
+  EXPECT_TRUE(same(found, expected));
+}
+
+TEST_P(RandomProgram, CountsWhatWasLaunchedAndWhatCame) {
+  Program program(options(Mode::Full));
+  program.open();
+  program.run(kSteps);
+  constexpr std::size_t kLate = 40;
+  program.cut(kLate);
+  uint64_t launches = 0, matched = 0, copies = 0, matched_copies = 0, graphs = 0, nodes = 0;
+  for (const auto& [correlation, works] : program.works) {
+    if (works[0].in_graph) {
+      ++graphs;
+      nodes += static_cast<uint64_t>(
+          std::count_if(works.begin(), works.end(), [](const Program::Work& work) { return work.delivered; }));
+    } else if (works[0].kind == activity::kConcurrentKernel) {
+      ++launches;
+      matched += works[0].delivered;
+    } else {
+      ++copies;
+      matched_copies += works[0].delivered;
+    }
+  }
+  EXPECT_EQ(program.counters.matched, matched);
+  EXPECT_EQ(program.counters.matched_copies, matched_copies);
+  EXPECT_EQ(program.counters.graph_nodes, nodes);
+  EXPECT_EQ(program.counters.unattributed, 0U);
+  EXPECT_EQ(program.counters.unmatched_exits, 0U);
+  EXPECT_EQ(program.counters.unread_bytes, 0U);
+  if (!GetParam().by_time) {  // there records of calls may be late, too
+    EXPECT_EQ(program.counters.launches, launches);
+    EXPECT_EQ(program.counters.copies, copies);
+    EXPECT_EQ(program.counters.graph_launches, graphs);
+  }
+}
+
+TEST_P(RandomProgram, KeepsItsRegionsInTheRing) {
+  Program::Options with = options(Mode::Ring);
+  with.settings.ring_ns = 3'000'000;
+  Program program(with);
+  program.open();
+  program.run(2 * kSteps);
+  const auto store = program.cut(0);
+  EXPECT_GT(program.counters.evicted, 0U);
+  int64_t newest_ns = 0;
+  for (const Row& row : work_rows(*store)) {
+    newest_ns = std::max(newest_ns, row.start_ns);
+  }
+  for (const Row& row : work_rows(*store)) {
+    const auto& works = program.works[row.correlation];
+    ASSERT_FALSE(works.empty());
+    if (row.region != kNone) {
+      ASSERT_LT(row.region, store->region.size());
+      EXPECT_EQ(region_text(*store, row.region), works[0].path);
+    } else if (works[0].region >= 0) {
+      const int64_t end_ns = program.regions[static_cast<std::size_t>(works[0].region)].end_ns;
+      EXPECT_LE(end_ns, newest_ns - with.settings.ring_ns) << "its region lies in the ring";
+    }
+  }
+  for (std::size_t row = 0; row < store->region.size(); ++row) {
+    const uint32_t parent = store->region.parent[row];
+    ASSERT_TRUE(parent == kNone || parent < store->region.size());
+    EXPECT_GE(store->region.duration_ns[row], 0);
+  }
+  for (std::size_t row = 0; row < store->graph_node.size(); ++row) {
+    const uint32_t event = store->graph_node.event[row];
+    ASSERT_LT(event, store->kernel.size());
+    const auto& works = program.works[store->kernel.correlation[event]];
+    EXPECT_TRUE(std::any_of(works.begin(), works.end(), [&](const Program::Work& work) {
+      return work.capture == path_text(*store, store->graph_node.path[row]);
+    }));
+  }
+}
+
+TEST_P(RandomProgram, LosesNothingOfTheLastSecondsInTheRing) {
+  Program::Options with = options(Mode::Ring);
+  with.settings.ring_ns = 3'000'000;
+  Program program(with);
+  program.open();
+  program.run(2 * kSteps);
+  const auto store = program.cut(0);
+  const auto found = found_rows(*store);
+  std::multiset<uint32_t> kept;
+  int64_t newest_ns = 0;
+  for (const Row& row : work_rows(*store)) {
+    kept.insert(row.correlation);
+    newest_ns = std::max(newest_ns, row.start_ns);
+  }
+  for (const auto& [correlation, works] : program.works) {
+    if (works[0].launched_ns >= newest_ns - with.settings.ring_ns) {
+      EXPECT_EQ(kept.count(correlation), works.size());
+    }
+  }
+}
+
+struct Sum {
+  uint64_t count = 0;
+  int64_t total_ns = 0;
+  uint64_t bytes = 0;
+  bool operator==(const Sum&) const = default;
+};
+void PrintTo(const Sum& sum, std::ostream* out) { *out << sum.count << "x " << sum.total_ns << " ns " << sum.bytes; }
+
+TEST_P(RandomProgram, AddsUpToTheSameTotals) {
+  Program program(options(Mode::Aggregate));
+  program.run(100);
+  program.open();
+  program.run(kSteps);
+  const auto store = program.cut(0);
+  std::map<std::pair<std::string, std::string>, Sum> expected;
+  std::map<std::pair<std::string, std::string>, Sum> found;
+  for (const auto& [correlation, works] : program.works) {
+    for (const Program::Work& work : works) {
+      if (program.launched_inside(work.launched_ns)) {
+        Sum& sum = expected[{work.path, work.name}];
+        ++sum.count;
+        sum.total_ns += work.duration_ns;
+        sum.bytes += work.bytes;
+      }
+    }
+  }
+  if (!GetParam().by_time) {
+    for (const Program::Call& call : program.calls) {
+      Sum& sum = expected[{call.path, call.name}];
+      ++sum.count;
+      sum.total_ns += call.end_ns - call.start_ns;
+    }
+  }
+  for (std::size_t row = 0; row < store->work_total.size(); ++row) {
+    const auto total = store->work_total[row];
+    if (GetParam().by_time && total.kind == static_cast<uint32_t>(store::Work::Call)) {
+      continue;
+    }
+    Sum& sum = found[{path_text(*store, total.path), std::string(store->strings[total.name])}];
+    sum.count += total.count;
+    sum.total_ns += total.total_ns;
+    sum.bytes += total.bytes;
+  }
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(store->kernel.size() + store->api.size() + store->region.size() + store->graph_node.size(), 0U);
+}
+
+TEST_P(RandomProgram, AddsUpRegionsAndWhatLiesInThem) {
+  Program::Options with = options(Mode::Aggregate);
+  with.orderly = true;
+  Program program(with);
+  program.run(100);
+  program.open();
+  program.run(kSteps);
+  const auto store = program.cut(0);
+  struct Time {
+    uint64_t count = 0;
+    int64_t total_ns = 0;
+    int64_t child_ns = 0;
+  };
+  std::map<std::string, Time> expected;
+  const auto inside = [&](int64_t start_ns, int64_t end_ns) {
+    return std::max<int64_t>(0, std::min(end_ns, program.close_ns) - std::max(start_ns, program.open_ns));
+  };
+  for (const Program::Region& region : program.regions) {
+    const int64_t time_ns = inside(region.start_ns, region.end_ns);
+    if (region.end_ns > program.open_ns && region.start_ns < program.close_ns && program.spoke(region.thread)) {
+      ++expected[region.path].count;
+      expected[region.path].total_ns += time_ns;
+      if (region.parent >= 0) {
+        expected[program.regions[static_cast<std::size_t>(region.parent)].path].child_ns += time_ns;
+      }
+    }
+  }
+  for (const Program::Call& call : program.calls) {
+    const bool own = call.region >= 0 && program.regions[static_cast<std::size_t>(call.region)].thread == call.thread;
+    if (own) {
+      expected[call.path].child_ns += call.end_ns - call.start_ns;
+    }
+  }
+  ASSERT_EQ(store->region_total.size(), expected.size());
+  for (std::size_t row = 0; row < store->region_total.size(); ++row) {
+    const auto total = store->region_total[row];
+    const std::string path = path_text(*store, total.path);
+    EXPECT_EQ(total.count, expected[path].count) << path;
+    EXPECT_EQ(total.total_ns, expected[path].total_ns) << path;
+    if (!GetParam().by_time) {
+      EXPECT_EQ(total.child_ns, expected[path].child_ns) << path;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomProgram,
+                         testing::Values(Case{1, false}, Case{2, false}, Case{3, false}, Case{4, false}, Case{1, true},
+                                         Case{2, true}, Case{3, true}, Case{4, true}));
+
+}  // namespace
+}  // namespace gpuscope::attribution
