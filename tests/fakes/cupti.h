@@ -55,6 +55,13 @@ struct Cupti {
     return state;
   }
 
+  /// Changes what it answers while it is in use.
+  template <class F>
+  void change(F&& how) {
+    const std::lock_guard lock(mutex);
+    how();
+  }
+
   std::mutex mutex;
   // What it answers.
   driver::CuptiResult subscribe_code = 0;
@@ -218,21 +225,25 @@ struct Cupti {
     table.flush_all = [](uint32_t forced) {
       Cupti& state = instance();
       ++(forced != 0 ? state.forced_flushes : state.flushes);
-      if (state.on_flush) {
-        state.on_flush(forced != 0);
+      std::function<void(bool)> action;
+      state.change([&] { action = state.on_flush; });
+      if (action) {
+        action(forced != 0);
       } else {
         state.deliver();
       }
       return 0;
     };
     table.get_next_record = [](uint8_t* buffer, size_t valid, void** record) {
-      if (instance().on_next_record) {
-        instance().on_next_record();
+      std::function<void()> action;
+      instance().change([&] { action = instance().on_next_record; });
+      if (action) {
+        action();
       }
       return next_record(buffer, valid, record);
     };
     table.get_num_dropped = [](void*, uint32_t, size_t* count) {
-      *count = std::exchange(instance().dropped, 0);
+      instance().change([&] { *count = std::exchange(instance().dropped, 0); });
       return 0;
     };
     table.set_attribute = [](int attribute, size_t*, void*) {

@@ -23,7 +23,6 @@ using namespace std::chrono_literals;
 // a million events, far more than this many milliseconds bring.
 constexpr auto kNap = 100ms;
 constexpr auto kSettleNap = 200us;
-constexpr auto kSettleLimit = 2s;
 // A copy between host buffers brings no record: once all kernels are in, copies are waited for only this long.
 constexpr auto kCopyGrace = 5ms;
 // Graphs do not tell how many nodes will report: those launched once, and those of which fewer nodes came than from an
@@ -76,6 +75,8 @@ Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), opti
     watch_forks();
     base::Clock::process();
     base::EventLogs::current();  // the starting thread's log comes first: others inherit its regions
+    exhausted_start_ = vendor_.collector.buffers().exhausted();
+    foreign_start_ = vendor_.collector.buffers().foreign();
     choose_tier();
     options_.settings.by_time = vendor_.collector.tier() == activity::Tier::Shared;
     main_thread_ = static_cast<uint64_t>(syscall(SYS_gettid));
@@ -240,8 +241,6 @@ std::unique_ptr<store::Store> Session::request(Request what) {
 void Session::run() {
   pthread_setname_np(pthread_self(), "gpuscope");
   decode_cpu_start_ns_ = thread_cpu_ns();
-  exhausted_start_ = vendor_.collector.buffers().exhausted();
-  foreign_start_ = vendor_.collector.buffers().foreign();
   while (true) {
     auto& wake = base::EventLogs::process().wake();
     if (wake.try_acquire_for(kNap)) {
@@ -336,6 +335,7 @@ void Session::settle() {
     return settle_without_callbacks();
   }
   const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
+  const std::chrono::nanoseconds limit(options_.settle_limit_ns);
   const auto start = std::chrono::steady_clock::now();
   auto newest = start;  // when something came last
   uint64_t records = gpu_records.records();
@@ -360,7 +360,7 @@ void Session::settle() {
         return;
       }
     }
-    if (now - start >= kSettleLimit) {
+    if (now - start >= limit) {
       break;
     }
     std::this_thread::sleep_for(kSettleNap);
@@ -373,8 +373,9 @@ void Session::settle() {
 void Session::settle_without_callbacks() {
   // Nobody counts the launches here: all is in when CUPTI has nothing more to give for a while.
   int quiet = 0;
+  const std::chrono::nanoseconds limit(options_.settle_limit_ns);
   const auto start = std::chrono::steady_clock::now();
-  while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < kSettleLimit) {
+  while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
     const uint64_t records = decoder_->gpu_records().records();
     decode_once(true);
     quiet = decoder_->gpu_records().records() == records ? quiet + 1 : 0;

@@ -40,6 +40,7 @@ struct Options {
   std::string no_cuda_reason;  // why `cuda` is false
   bool synchronization = false;
   bool may_share_cupti = false;
+  int64_t settle_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work
 };
 
 /// One span of collecting, with any number of recorded windows in it.
@@ -55,8 +56,9 @@ class Session {
 
   /// What is launched from now on is recorded.
   void open();
-  /// Ends the window: waits for its GPU work, at most two seconds, and hands over what was recorded. Nothing without an
-  /// open window, and in the child of a fork. Throws std::bad_alloc when there is no memory to hand it over in.
+  /// Ends the window: waits for its GPU work, at most two seconds unless told otherwise, and hands over what was
+  /// recorded. Nothing without an open window, and in the child of a fork. Throws std::bad_alloc when there is no
+  /// memory to hand it over in.
   std::unique_ptr<store::Store> cut();
   /// Ends collecting; the open window's store, if one is open. Further calls do nothing.
   std::unique_ptr<store::Store> stop();

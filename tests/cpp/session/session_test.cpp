@@ -1,0 +1,740 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/session/session.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fakes/cuda.h"
+#include "fakes/cupti.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/names.h"
+
+// A test names only the options that it is about.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kForksAreTested = false;  // the sanitizer allows no threads in the child
+#else
+constexpr bool kForksAreTested = true;
+#endif
+
+namespace gpuscope::session {
+namespace {
+
+using attribution::Mode;
+using fakes::Cuda;
+using fakes::Cupti;
+using store::kNone;
+using store::Store;
+
+// A region of the program, as the bindings record it.
+class Region {
+ public:
+  explicit Region(const char* name) : id_(base::Names::process().intern(name)) {
+    const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+    session_ = listening >> base::kListenBits;
+    if (listening != 0) {
+      base::EventLogs::current()->append(base::ticks(), id_, base::Op::Enter);
+      device::RegionTimer* timer = device::RegionTimer::current().load(std::memory_order_acquire);
+      pair_ = timer != nullptr ? timer->begin() : device::RegionTimer::kNoPair;
+    }
+  }
+  ~Region() {
+    const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+    if (listening != 0 && listening >> base::kListenBits == session_) {
+      device::RegionTimer* timer = device::RegionTimer::current().load(std::memory_order_acquire);
+      if (timer != nullptr && pair_ != device::RegionTimer::kNoPair && timer->end(pair_)) {
+        base::EventLogs::current()->append(pair_, id_, base::Op::GpuTime);
+      }
+      base::EventLogs::current()->append(base::ticks(), id_, base::Op::Exit);
+    }
+  }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+ private:
+  uint32_t id_;
+  uint32_t session_;
+  uint32_t pair_ = device::RegionTimer::kNoPair;
+};
+
+class Sessions : public testing::Test {
+ protected:
+  Sessions() : cuda_(Cuda::reset()), cupti_(Cupti::reset()), vendor_(make_vendor()) {}
+
+  static std::unique_ptr<Vendor> make_vendor() {
+    return std::make_unique<Vendor>(Cuda::instance().table(), Cupti::instance().table());
+  }
+  Session& start(const Options& options = {}) {
+    session_ = std::make_unique<Session>(*vendor_, options);
+    return *session_;
+  }
+  static std::string region_name(const Store& store, uint32_t region) {
+    return region == kNone ? "" : std::string(store.strings[store.path.name[store.region.path[region]]]);
+  }
+  static uint64_t audit(const Store& store, const std::string& key) {
+    return std::stoull(std::string(store.find_info("audit." + key)));
+  }
+
+  Cuda& cuda_;
+  Cupti& cupti_;
+  std::unique_ptr<Vendor> vendor_;
+  std::unique_ptr<Session> session_;
+};
+
+// -- windows
+
+TEST_F(Sessions, RecordWhatIsLaunchedInsideTheWindow) {
+  Session& session = start();
+  cupti_.launch("before");
+  session.open();
+  {
+    const Region region("step");
+    for (int count = 0; count < 100; ++count) {
+      cupti_.launch("inside");
+    }
+  }
+  const auto store = session.cut();
+  cupti_.launch("after");
+  ASSERT_NE(store, nullptr);
+  ASSERT_EQ(store->kernel.size(), 100U);
+  for (std::size_t row = 0; row < 100; ++row) {
+    EXPECT_EQ(region_name(*store, store->kernel.region[row]), "step");
+  }
+  EXPECT_EQ(audit(*store, "launches"), 100U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+}
+
+TEST_F(Sessions, RecordOneWindowAfterTheOther) {
+  Session& session = start();
+  for (uint64_t launches = 0; launches < 5; ++launches) {
+    session.open();
+    for (uint64_t count = 0; count < launches; ++count) {
+      cupti_.launch();
+    }
+    const auto store = session.cut();
+    ASSERT_NE(store, nullptr);
+    EXPECT_EQ(store->kernel.size(), launches);
+    EXPECT_EQ(audit(*store, "launches"), launches);
+  }
+}
+
+TEST_F(Sessions, HandOverTheOpenWindowAtTheStop) {
+  Session& session = start();
+  session.open();
+  cupti_.launch();
+  const auto store = session.stop();
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->kernel.size(), 1U);
+}
+
+TEST_F(Sessions, HaveNothingToCutWithoutAnOpenWindow) {
+  Session& session = start();
+  EXPECT_EQ(session.cut(), nullptr);
+  session.open();
+  EXPECT_NE(session.cut(), nullptr);
+  EXPECT_EQ(session.cut(), nullptr);
+  EXPECT_EQ(session.stop(), nullptr);
+}
+
+TEST_F(Sessions, StopOnce) {
+  Session& session = start();
+  session.open();
+  EXPECT_NE(session.stop(), nullptr);
+  EXPECT_EQ(session.stop(), nullptr);
+  session.open();
+  EXPECT_EQ(session.cut(), nullptr);
+  EXPECT_EQ(cupti_.unsubscriptions, 1);
+}
+
+TEST_F(Sessions, StopWhenTheyGo) {
+  start();
+  session_.reset();
+  EXPECT_FALSE(Session::active());
+  EXPECT_EQ(cupti_.subscribed, 0);
+  EXPECT_EQ(base::listening.load(), 0U);
+}
+
+TEST_F(Sessions, RefuseASecondOneMeanwhile) {
+  Session& session = start();
+  const auto other = make_vendor();
+  EXPECT_THROW(Session(*other, {}), base::InvalidArgument);
+  EXPECT_TRUE(Session::active());
+  session.open();
+  cupti_.launch();
+  EXPECT_EQ(session.cut()->kernel.size(), 1U);
+  session.stop();
+  EXPECT_NO_THROW(Session(*other, {}));
+}
+
+TEST_F(Sessions, TellTheirWindow) {
+  Session& session = start();
+  const int64_t before = base::Clock::process().now_ns();
+  session.open();
+  const auto store = session.cut();
+  const int64_t open_ns = std::stoll(std::string(store->find_info("session.start_ns")));
+  const int64_t close_ns = std::stoll(std::string(store->find_info("session.stop_ns")));
+  EXPECT_LE(before, open_ns);
+  EXPECT_LE(open_ns, close_ns);
+  EXPECT_LE(close_ns, base::Clock::process().now_ns());
+}
+
+TEST_F(Sessions, LendTheMainThreadsRegionInAShortWindow) {
+  Session& session = start();
+  const Region region("around");
+  session.open();
+  std::thread([this] { cupti_.launch(); }).join();
+  const auto store = session.cut();
+  ASSERT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(region_name(*store, store->kernel.region[0]), "around");
+}
+
+// -- waiting for the GPU
+
+TEST_F(Sessions, WaitForRecordsThatComeLate) {
+  Session& session = start();
+  session.open();
+  std::atomic<int> flushes{0};
+  const auto on_flush = [&](bool) {
+    if (++flushes == 3) {
+      cupti_.deliver();
+    }
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  cupti_.launch();
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+  EXPECT_EQ(cupti_.forced_flushes, 0);
+  session.stop();
+}
+
+TEST_F(Sessions, WaitForEveryNodeOfAGraph) {
+  Session& session = start();
+  session.open();
+  const uint32_t correlation = cupti_.call(fakes::kGraphLaunch);
+  std::atomic<int> flushes{0};
+  const auto on_flush = [&](bool) {
+    const int flush = ++flushes;
+    if (flush >= 3 && flush < 8) {  // a node at a time
+      const auto now = static_cast<uint64_t>(base::Clock::process().now_ns());
+      cupti_.finish(fakes::kernel_record(
+          {.correlation = correlation, .start = now, .end = now + 1, .graph = 1, .node = uint64_t(flush)}));
+    }
+    cupti_.deliver();
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 5U);
+  EXPECT_EQ(audit(*store, "graph_launches"), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+  session.stop();
+}
+
+TEST_F(Sessions, GiveUpOnRecordsThatNeverCome) {
+  Session& session = start({.settle_limit_ns = 30'000'000});
+  session.open();
+  cupti_.call(fakes::kLaunchKernel);
+  cupti_.call(fakes::kGraphLaunch);
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 0U);
+  EXPECT_EQ(audit(*store, "launches"), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 2U);
+  EXPECT_EQ(cupti_.forced_flushes, 1);
+}
+
+TEST_F(Sessions, AskForUnfinishedWorkAtTheLimit) {
+  Session& session = start({.settle_limit_ns = 30'000'000});
+  session.open();
+  const uint32_t correlation = cupti_.call(fakes::kLaunchKernel);
+  const auto on_flush = [&](bool forced) {
+    if (forced) {
+      cupti_.finish(fakes::kernel_record(
+          {.correlation = correlation, .start = static_cast<uint64_t>(base::Clock::process().now_ns())}));
+      cupti_.deliver();
+    }
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  const auto store = session.cut();
+  ASSERT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(store->kernel.flags[0], store::kIncomplete);
+  EXPECT_EQ(audit(*store, "incomplete"), 1U);
+  session.stop();
+}
+
+TEST_F(Sessions, DoNotWaitLongForCopiesThatBringNoRecord) {
+  Session& session = start();
+  session.open();
+  cupti_.call(fakes::kMemcpyAsync);
+  EXPECT_NE(session.cut(), nullptr);
+  EXPECT_EQ(cupti_.forced_flushes, 0);
+}
+
+TEST_F(Sessions, GiveNoLaterWindowWhatCameTooLate) {
+  Session& session = start({.settle_limit_ns = 30'000'000});
+  session.open();
+  uint32_t late = 0;
+  {
+    const Region region("first");
+    late = cupti_.call(fakes::kLaunchKernel);
+  }
+  EXPECT_EQ(audit(*session.cut(), "missing"), 1U);
+  session.open();
+  cupti_.launch();
+  const auto now = static_cast<uint64_t>(base::Clock::process().now_ns());
+  cupti_.finish(fakes::kernel_record({.correlation = late, .start = now, .end = now + 1}));
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(audit(*store, "launches"), 1U);
+  EXPECT_EQ(audit(*store, "gpu_records"), 1U);
+}
+
+// -- the audit
+
+TEST_F(Sessions, TellOfWhatCuptiDropped) {
+  Session& session = start();
+  session.open();
+  cupti_.change([&] { cupti_.dropped = 5; });
+  EXPECT_EQ(audit(*session.cut(), "dropped"), 5U);
+  session.open();
+  EXPECT_EQ(audit(*session.cut(), "dropped"), 0U);
+}
+
+TEST_F(Sessions, TellOfForeignBuffers) {
+  Session& session = start();
+  session.open();
+  uint8_t foreign[8];
+  cupti_.completed(nullptr, 0, foreign, sizeof(foreign), 0);
+  EXPECT_EQ(audit(*session.cut(), "foreign_buffers"), 1U);
+}
+
+TEST_F(Sessions, TellOfAnExhaustedPool) {
+  Session& session = start({.settle_limit_ns = 30'000'000});
+  session.open();
+  // What a flush may fill without anybody decoding is all there is.
+  const std::size_t most = activity::BufferPool::kMaxBuffers * (activity::BufferPool::kBufferBytes / 216);
+  const fakes::Record record = fakes::kernel_record({.correlation = 1 << 30});
+  {
+    const std::lock_guard lock(cupti_.mutex);
+    cupti_.waiting.assign(most, record);
+  }
+  const auto store = session.cut();
+  EXPECT_GE(audit(*store, "pool_exhausted"), 1U);
+}
+
+TEST_F(Sessions, NameTheDevicesOfTheProgram) {
+  cuda_.devices = 2;
+  Session& session = start();
+  session.open();
+  const auto store = session.cut();
+  ASSERT_EQ(store->device.size(), 2U);
+  EXPECT_EQ(store->strings[store->device.name[1]], "fake GPU");
+  EXPECT_EQ(store->strings[store->device.uuid[1]], "GPU-01000000-0000-0000-0000-000000000000");
+}
+
+TEST_F(Sessions, AskForNoDevicesBeforeTheProgramDid) {
+  cuda_.initialized = false;
+  Session& session = start();
+  session.open();
+  EXPECT_EQ(session.cut()->device.size(), 0U);
+}
+
+TEST_F(Sessions, SayThatCuptiGaveUp) {
+  Session& session = start();
+  session.open();
+  cupti_.callback.load()(cupti_.user_data, activity::kStateDomain, activity::kFatalError, nullptr);
+  EXPECT_NE(session.cut()->find_info("session.notes").find("fatal error"), std::string_view::npos);
+}
+
+// -- tiers
+
+TEST_F(Sessions, HaveCuptiToThemselves) {
+  EXPECT_EQ(start().tier(), "cupti");
+  EXPECT_EQ(session_->tier_reason(), "");
+}
+
+TEST_F(Sessions, CollectOnTheCpuWhenAskedTo) {
+  start({.cuda = false, .no_cuda_reason = "not asked for"});
+  EXPECT_EQ(session_->tier(), "cpu");
+  EXPECT_EQ(session_->tier_reason(), "not asked for");
+  EXPECT_EQ(cupti_.subscriptions, 0);
+}
+
+TEST_F(Sessions, CollectOnTheCpuWithoutADriver) {
+  vendor_ = std::make_unique<Vendor>(driver::Cuda{}, Cupti::instance().table());
+  start();
+  EXPECT_EQ(session_->tier(), "cpu");
+  EXPECT_NE(session_->tier_reason().find("no NVIDIA driver"), std::string::npos);
+}
+
+TEST_F(Sessions, TimeRegionsWithEventsWithoutCupti) {
+  vendor_ = std::make_unique<Vendor>(Cuda::instance().table(), driver::Cupti{});
+  start();
+  EXPECT_EQ(session_->tier(), "events");
+  EXPECT_NE(session_->tier_reason().find("libcupti was not found"), std::string::npos);
+}
+
+TEST_F(Sessions, TimeRegionsWithEventsBesideAnotherTool) {
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  cupti_.holder = "nsys";
+  start();
+  EXPECT_EQ(session_->tier(), "events");
+  EXPECT_NE(session_->tier_reason().find("nsys"), std::string::npos);
+}
+
+TEST_F(Sessions, ShareCuptiWithAnIdleHolder) {
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  start({.may_share_cupti = true});
+  EXPECT_EQ(session_->tier(), "cupti-shared");
+}
+
+TEST_F(Sessions, JoinLaunchesByTimeWhereCuptiIsShared) {
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  Session& session = start({.may_share_cupti = true});
+  session.open();
+  {
+    const Region region("step");
+    const auto now = static_cast<uint64_t>(base::Clock::process().now_ns());
+    cupti_.finish(fakes::kernel_record({.correlation = 5, .start = now, .end = now + 1}));
+    cupti_.finish(fakes::api_record(activity::kDriver, fakes::kLaunchKernel,
+                                    {.correlation = 5, .start = now, .end = now + 1}, static_cast<uint64_t>(gettid())));
+  }
+  const auto store = session.cut();
+  ASSERT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(region_name(*store, store->kernel.region[0]), "step");
+  EXPECT_EQ(audit(*store, "launches"), 1U);
+}
+
+TEST_F(Sessions, RecordRegionsInEveryTier) {
+  Session& session = start({.cuda = false});
+  session.open();
+  { const Region region("cpu work"); }
+  const auto store = session.cut();
+  ASSERT_EQ(store->region.size(), 1U);
+  EXPECT_EQ(region_name(*store, 0), "cpu work");
+}
+
+class EventSessions : public Sessions {
+ protected:
+  EventSessions() {
+    vendor_ = std::make_unique<Vendor>(Cuda::instance().table(), driver::Cupti{});
+    cuda_.current = Cuda::context(1);
+  }
+};
+
+TEST_F(EventSessions, TellTheGpuTimeOfARegion) {
+  Session& session = start();
+  session.open();
+  { const Region region("step"); }
+  const auto store = session.cut();
+  ASSERT_EQ(store->region_gpu.size(), 1U);
+  EXPECT_EQ(store->region_gpu.region[0], 0U);
+  EXPECT_EQ(store->region_gpu.duration_ns[0], 1'000'000);
+}
+
+TEST_F(EventSessions, KeepOneRowAPathInAggregateMode) {
+  Session& session = start({.settings = {.mode = Mode::Aggregate}});
+  session.open();
+  for (int count = 0; count < 10; ++count) {
+    const Region region("step");
+  }
+  const auto store = session.cut();
+  ASSERT_EQ(store->region_gpu.size(), 1U);
+  EXPECT_EQ(store->region_gpu.duration_ns[0], 10'000'000);
+}
+
+TEST_F(EventSessions, GiveNoLaterWindowATimeThatCameTooLate) {
+  Session& session = start({.settle_limit_ns = 30'000'000});
+  session.open();
+  cuda_.done = false;
+  { const Region region("first"); }
+  EXPECT_EQ(session.cut()->region_gpu.size(), 0U);
+  {
+    const std::lock_guard lock(cuda_.mutex);
+    cuda_.done = true;
+    for (auto& [handle, event] : cuda_.events) {
+      event.done = true;
+    }
+  }
+  session.open();
+  EXPECT_EQ(session.cut()->region_gpu.size(), 0U);
+}
+
+TEST_F(EventSessions, HavePairsForEverAfterManySessions) {
+  for (uint32_t count = 0; count < device::RegionTimer::kPairs + 10; ++count) {
+    start({.cuda = true});
+    const Region left_open("left open");
+    session_.reset();
+  }
+  Session& session = start();
+  session.open();
+  { const Region region("step"); }
+  EXPECT_EQ(session.cut()->region_gpu.size(), 1U);
+}
+
+// -- harm to the program
+
+TEST_F(Sessions, HandOverWhatTheyHaveWhenMemoryRunsOut) {
+  Session& session = start();
+  session.open();
+  {
+    const Region region("kept");
+    cupti_.launch();
+    cupti_.change([&] { cupti_.on_next_record = [] { throw std::bad_alloc(); }; });
+  }
+  const auto store = session.cut();
+  cupti_.change([&] { cupti_.on_next_record = nullptr; });
+  ASSERT_NE(store, nullptr);
+  EXPECT_NE(store->find_info("session.notes").find("memory ran out"), std::string_view::npos);
+  EXPECT_EQ(store->region.size(), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 1U);
+}
+
+TEST_F(Sessions, GoOnAfterMemoryRanOut) {
+  Session& session = start();
+  session.open();
+  cupti_.launch();
+  cupti_.change([&] { cupti_.on_next_record = [] { throw std::bad_alloc(); }; });
+  session.cut();
+  cupti_.change([&] { cupti_.on_next_record = nullptr; });
+  session.open();
+  {
+    const Region region("next");
+    cupti_.launch();
+  }
+  const auto store = session.cut();
+  ASSERT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(region_name(*store, store->kernel.region[0]), "next");
+  EXPECT_EQ(store->find_info("session.notes"), "");
+  EXPECT_EQ(vendor_->collector.buffers().lent(), 0U);
+}
+
+TEST_F(Sessions, LeaveSignalsToTheProgramsThreads) {
+  std::atomic<bool> blocked{false};
+  const auto on_flush = [&](bool forced) {
+    if (forced) {
+      return;  // at the stop, by the thread that stops
+    }
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    blocked = sigismember(&mask, SIGINT) == 1;
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  Session& session = start();
+  session.open();
+  session.cut();
+  session.stop();
+  EXPECT_TRUE(blocked);
+  sigset_t mask;
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  EXPECT_EQ(sigismember(&mask, SIGINT), 0);
+}
+
+std::size_t count_threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+TEST_F(Sessions, LeaveNothingBehindAfterAThousand) {
+  const auto count_logs = [] {
+    std::size_t logs = 0;
+    base::EventLogs::process().each([&](base::EventLog&) { ++logs; });
+    return logs;
+  };
+  session_.reset();
+  start();
+  session_.reset();
+  const std::size_t threads = count_threads();
+  const std::size_t logs = count_logs();
+  for (int round = 0; round < 1000; ++round) {
+    Session& session = start();
+    session.open();
+    cupti_.launch();
+    std::thread([] { const Region region("worker"); }).join();
+    ASSERT_EQ(session.stop()->kernel.size(), 1U);
+  }
+  EXPECT_EQ(count_threads(), threads);
+  EXPECT_LE(count_logs(), logs + 2);
+  EXPECT_EQ(cupti_.subscribed, 0);
+}
+
+TEST_F(Sessions, KeepCountUnderChurn) {
+  constexpr int kThreads = 4;
+  Session& session = start();
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < kThreads; ++number) {
+    threads.emplace_back([&] {
+      while (!done) {
+        const Region outer("outer");
+        for (int count = 0; count < 3; ++count) {
+          const Region inner("inner");
+          cupti_.launch();
+        }
+      }
+    });
+  }
+  for (int window = 0; window < 20; ++window) {
+    session.open();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const auto store = session.cut();
+    ASSERT_NE(store, nullptr);
+    EXPECT_EQ(store->kernel.size(), audit(*store, "launches"));
+    EXPECT_EQ(audit(*store, "unattributed"), 0U);
+    EXPECT_EQ(audit(*store, "missing"), 0U);
+    EXPECT_EQ(audit(*store, "unmatched_exits"), 0U);
+    for (std::size_t row = 0; row < store->kernel.size(); ++row) {
+      EXPECT_EQ(region_name(*store, store->kernel.region[row]), "inner");
+    }
+  }
+  done = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+TEST_F(Sessions, StartAndStopWhileThreadsRecord) {
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 3; ++number) {
+    threads.emplace_back([&] {
+      while (!done) {
+        const Region region("busy");
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (int round = 0; round < 30; ++round) {
+    Session& session = start({.cuda = false});
+    session.open();
+    const auto store = session.stop();
+    ASSERT_NE(store, nullptr);
+    EXPECT_EQ(audit(*store, "unmatched_exits"), 0U);
+    session_.reset();
+  }
+  done = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+// -- forks
+
+// Runs `child` in a forked process; whether it said yes.
+bool in_child(const std::function<bool()>& child) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(20);  // a child that hangs says no
+    _exit(child() ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST_F(Sessions, GoOnInTheParentOfAFork) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  Session& session = start();
+  session.open();
+  cupti_.launch();
+  EXPECT_TRUE(in_child([] { return true; }));
+  cupti_.launch();
+  EXPECT_EQ(session.cut()->kernel.size(), 2U);
+  EXPECT_FALSE(Session::forked());
+}
+
+TEST_F(Sessions, AreOverInTheChildOfAFork) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  Session& session = start();
+  session.open();
+  EXPECT_TRUE(in_child([&] {
+    session.open();
+    return Session::forked() && !Session::active() && base::listening.load() == 0 && session.cut() == nullptr &&
+           session.stop() == nullptr;
+  }));
+}
+
+TEST_F(Sessions, GoWithoutHarmInTheChildOfAFork) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  start().open();
+  EXPECT_TRUE(in_child([&] {
+    session_.reset();
+    return true;
+  }));
+}
+
+TEST_F(Sessions, CollectOnTheCpuInTheChildOfAFork) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  start().open();
+  EXPECT_TRUE(in_child([&] {
+    Session own(*vendor_, {});
+    own.open();
+    { const Region region("of the child"); }
+    const auto store = own.stop();
+    return own.tier() == "cpu" && own.tier_reason().find("forked") != std::string::npos && store != nullptr &&
+           store->region.size() == 1 && region_name(*store, 0) == "of the child";
+  }));
+}
+
+TEST_F(Sessions, LeaveCuptiAloneInTheChildOfAProcessThatOnceCollected) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  start();
+  session_.reset();
+  const int subscriptions = cupti_.subscriptions;
+  EXPECT_TRUE(in_child([&] {
+    const Session own(*vendor_, {});
+    return own.tier() == "cpu" && cupti_.subscriptions == subscriptions;
+  }));
+}
+
+TEST_F(Sessions, SurviveAForkAtAnyMoment) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  Session& session = start();
+  std::atomic<bool> done{false};
+  std::thread busy([&] {
+    while (!done) {
+      const Region region("busy");
+      cupti_.launch();
+      base::Names::process().intern("busy");
+    }
+  });
+  for (int round = 0; round < 20; ++round) {
+    session.open();
+    EXPECT_TRUE(in_child([&] {
+      const Region region("in the child");
+      return session.cut() == nullptr;
+    }));
+    EXPECT_NE(session.cut(), nullptr);
+  }
+  done = true;
+  busy.join();
+}
+
+}  // namespace
+}  // namespace gpuscope::session
