@@ -14,8 +14,8 @@ namespace gpuscope::fakes {
 
 /// What CUPTI and the threads of a real program delivered, as tests/gpu/record_cupti.cpp wrote it down.
 ///
-/// File: u32 counts and little-endian arrays in the order of the members. Kernel names in the buffers, which were pointers,
-/// are numbers into `names`.
+/// File: u32 counts and little-endian arrays in the order of the members. Kernel names in the buffers, which were
+/// pointers, are numbers into `names`.
 struct Recorded {
   struct Buffer {
     std::vector<uint64_t> words;  // 8-byte aligned, as CUPTI's buffers are

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import gpuscope as gs
 import numpy as np
+
+import gpuscope as gs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,9 +123,9 @@ def test_a_kernel_longer_than_the_wait_is_reported_not_guessed(kernels):
     with gs.profile() as prof:
         kernels.spin(3_500_000_000)
     audit = prof.audit()
-    assert not audit.complete
-    assert audit.missing + audit.incomplete == 1
     kernels.synchronize()
+    assert not audit.complete, str(audit)
+    assert audit.missing + audit.incomplete == 1, str(audit)
 
 
 def test_a_thousand_cycles_lose_nothing(kernels):

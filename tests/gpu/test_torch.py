@@ -8,9 +8,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import gpuscope as gs
 import numpy as np
 import pytest
+
+import gpuscope as gs
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

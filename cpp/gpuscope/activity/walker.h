@@ -14,7 +14,7 @@ namespace gpuscope::activity {
 /// first record of each kind and steps by itself from then on (1.4 ns against 7.6 ns a record).
 class Walker {
  public:
-  explicit Walker(const driver::Cupti& cupti) : cupti_(&cupti) {}
+  explicit Walker(const driver::Cupti& cupti) : get_next_record_(cupti.get_next_record) {}
 
   /// Calls `take(kind, record)` for each record; returns the bytes that could not be read.
   template <class F>
@@ -44,7 +44,7 @@ class Walker {
  private:
   std::size_t measure(uint8_t* data, std::size_t valid, std::size_t at, uint32_t kind);
 
-  const driver::Cupti* cupti_;
+  decltype(driver::Cupti::get_next_record) get_next_record_;
   std::array<uint16_t, 128> strides_{};  // kinds are below 60 in CUPTI 13
 };
 

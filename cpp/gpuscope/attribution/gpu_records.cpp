@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "gpuscope/store/labels.h"
+
 namespace gpuscope::attribution {
 namespace {
 
@@ -148,17 +150,14 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
 }
 
 uint32_t GpuRecords::capture_path(uint64_t node) {
-  for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
-    if (const uint32_t* path = recording_->node_paths.find(node); path != nullptr) {
-      return *path;
-    }
-    const uint64_t* origin = recording_->node_origins.find(node);
-    if (origin == nullptr) {
-      break;
-    }
+  // Instantiation creates nodes too, outside the captured regions, and then tells what they were cloned from.
+  const uint64_t* origin = recording_->node_origins.find(node);
+  for (int depth = 0; origin != nullptr && depth < kMaxCloneDepth; ++depth) {
     node = *origin;
+    origin = recording_->node_origins.find(node);
   }
-  return kNone;
+  const uint32_t* path = recording_->node_paths.find(node);
+  return path != nullptr ? *path : kNone;
 }
 
 void GpuRecords::graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event) {
@@ -202,9 +201,8 @@ void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
     return;
   }
   if (recording_->aggregates()) {
-    // The kinds of memory are the name: "memcpy 1 1 3"; readers spell it out.
-    const std::string name = "memcpy " + std::to_string(like.kind) + " " + std::to_string(like.source) + " " +
-                             std::to_string(like.destination);
+    const std::string name = store::copy_name(store::CopyKind{like.kind}, store::MemoryKind{like.source},
+                                              store::MemoryKind{like.destination});
     return recording_->totals.add_work(row.reference, store::Work::Memcpy, recording_->dictionaries.string(name),
                                        row.duration_ns, like.bytes);
   }
@@ -253,8 +251,9 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
     return;
   }
   if (recording_->aggregates()) {
-    return recording_->totals.add_work(row.reference, store::Work::Memset, recording_->dictionaries.string("memset"),
-                                       row.duration_ns, record.bytes);
+    return recording_->totals.add_work(row.reference, store::Work::Memset,
+                                       recording_->dictionaries.string(store::kMemsetName), row.duration_ns,
+                                       record.bytes);
   }
   if (merge(work, row) || !recording_->keeps_rows()) {
     return;
@@ -291,7 +290,7 @@ void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
   }
   if (recording_->aggregates()) {
     return recording_->totals.add_work(row.reference, store::Work::GraphLaunch,
-                                       recording_->dictionaries.string("graph " + std::to_string(record.graph)),
+                                       recording_->dictionaries.string(store::graph_name(record.graph)),
                                        row.duration_ns);
   }
   if (recording_->keeps_rows()) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replays what CUPTI 13.0 delivered for a real program on an H100 (tests/gpu/record_cupti.cpp).
+#include "fakes/recorded.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <memory>
 #include <thread>
 
-#include "fakes/recorded.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/names.h"

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import torch
 import torchvision
+
 from gpuscope import record_function
 
 torch.manual_seed(0)
