@@ -25,8 +25,10 @@ class Output {
     ++size_;
   }
   void put(std::string_view text) {
-    std::memcpy(room(text.size()), text.data(), text.size());
-    size_ += text.size();
+    if (!text.empty()) {
+      std::memcpy(room(text.size()), text.data(), text.size());
+      size_ += text.size();
+    }
   }
   void put_number(std::integral auto value) {
     constexpr std::size_t kLongest = 20;
