@@ -174,7 +174,7 @@ TEST_F(Gscope, WrongContentWithRightChecksumsIsRefusedOrHarmless) {
     const std::size_t body = block + sizeof header;
     const std::size_t end = body + header.directory_bytes + header.payload_bytes;
     for (std::size_t at = body; at < end; ++at) {
-      for (const int flip : {0x01, 0x80, 0xFF}) {
+      for (const int flip : {0x01, 0xFF}) {
         std::string wrong = bytes;
         wrong[at] = static_cast<char>(wrong[at] ^ flip);
         BlockHeader fixed = header;
