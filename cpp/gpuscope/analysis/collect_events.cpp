@@ -201,7 +201,8 @@ void collect_events(const store::Store& store, const CallPaths& paths, DisplayNa
   collector.work(
       Kind::GraphLaunch, store.graph_launch,
       [&](std::size_t row) {
-        return graphs.of(store.graph_launch.graph[row], [&] { return store::graph_name(store.graph_launch.graph[row]); });
+        return graphs.of(store.graph_launch.graph[row],
+                         [&] { return store::graph_name(store.graph_launch.graph[row]); });
       },
       no_bytes);
 }
