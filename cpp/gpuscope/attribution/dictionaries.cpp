@@ -58,6 +58,16 @@ uint32_t Dictionaries::path(uint32_t parent, uint32_t name) {
 }
 
 uint32_t Dictionaries::variant(const store::Variants::Row& row) {
+  const uint32_t slot =
+      (row.name * 31 + row.grid_x * 7 + row.block_x + row.dynamic_shared_bytes) % recent_variants_.size();
+  RecentVariant& recent = recent_variants_[slot];
+  if (std::memcmp(&recent.row, &row, sizeof(row)) != 0) {
+    recent = {row, find_variant(row)};
+  }
+  return recent.id;
+}
+
+uint32_t Dictionaries::find_variant(const store::Variants::Row& row) {
   uint64_t key = hash(row);
   while (true) {
     const uint32_t id = variants_.find_or_make(key, [&] {

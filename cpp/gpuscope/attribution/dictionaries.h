@@ -35,6 +35,8 @@ class Dictionaries {
   void copy_into(store::Store& store) const;
 
  private:
+  uint32_t find_variant(const store::Variants::Row& row);
+
   // A program that makes up names for ever must not fill the memory: past these, all else is one "(more names)".
   static constexpr uint32_t kMaxStrings = 1U << 20;
   static constexpr uint32_t kMaxPaths = 1U << 20;
@@ -46,6 +48,13 @@ class Dictionaries {
   base::FlatMap<uint32_t> paths_;
   base::FlatMap<uint32_t> variants_;
   std::vector<store::Variants::Row> variant_rows_;  // the table again, row by row: one cache line to compare
+  struct RecentVariant {
+    store::Variants::Row row;
+    uint32_t id;
+  };
+  // Programs launch the same few kernels again and again.
+  std::vector<RecentVariant> recent_variants_ =
+      std::vector<RecentVariant>(256, RecentVariant{{.name = store::kNone}, 0});
   base::FlatMap<uint16_t> tracks_;
   uint64_t last_track_key_ = UINT64_MAX;
   uint16_t last_track_ = 0;

@@ -75,7 +75,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   Counters& counters = recording_->counters;
   Row row{ns(work.start), 0, kNone, 0, 0, true};
   if (work.start == 0 && work.end == 0) {
-    row.flags |= store::kZeroTime;
+    row.flags |= store::kZeroTime | (forced_ ? store::kIncomplete : 0);
     row.start_ns = 0;
   } else if (work.end == 0) {
     row.flags |= store::kIncomplete;
@@ -90,7 +90,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
     return row;
   }
   if (value == Correlations::kUnknown) {
-    row.keep = recording_->window.contains(row.start_ns);
+    row.keep = work.start != 0 && recording_->window.contains(row.start_ns);
     row.flags |= store::kNoLaunch;
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
@@ -103,7 +103,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   counters.matched_copies += awaited == Correlations::Awaits::Copy;
   ++counters.gpu_records;
   counters.refused += recording_->full;
-  counters.zero_time += (row.flags & store::kZeroTime) != 0;
+  counters.zero_time += (row.flags & (store::kZeroTime | store::kIncomplete)) == store::kZeroTime;
   counters.incomplete += (row.flags & store::kIncomplete) != 0;
   counters.backward_time += (row.flags & store::kBackwardTime) != 0;
   counters.unattributed += (row.flags & store::kNoLaunch) != 0;
