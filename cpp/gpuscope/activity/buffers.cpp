@@ -28,7 +28,10 @@ void BufferPool::complete(void* context, uint32_t stream, uint8_t* data, std::si
     if (buffer.data != data) {
       continue;
     }
-    lent_bits_.fetch_and(~(uint64_t{1} << index), std::memory_order_relaxed);
+    const uint64_t bit = uint64_t{1} << index;
+    if ((lent_bits_.fetch_and(~bit, std::memory_order_relaxed) & bit) == 0) {
+      break;  // not lent: linking it twice would close the list to a ring
+    }
     buffer.valid = valid < kBufferBytes ? valid : kBufferBytes;
     buffer.context = context;
     buffer.stream = stream;

@@ -75,6 +75,12 @@ struct Collector::Callbacks {
   static uint64_t on_timestamp() { return static_cast<uint64_t>(base::Clock::process().now_ns()); }
 };
 
+Collector::~Collector() {
+  stop();
+  Collector* self = this;
+  active.compare_exchange_strong(self, nullptr);
+}
+
 void Collector::on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept {
   if (callback == kModuleUnloadStarting) {
     unloads_.fetch_add(1, std::memory_order_release);

@@ -36,7 +36,7 @@ class Collector {
   explicit Collector(const driver::Cupti& cupti) : cupti_(cupti) {}
   Collector(const Collector&) = delete;
   Collector& operator=(const Collector&) = delete;
-  ~Collector() { stop(); }
+  ~Collector();
 
   /// Never throws: what CUPTI refuses lowers the tier, and why() tells.
   Tier start(const Options& options);

@@ -84,6 +84,13 @@ GPUSCOPE_SAME(ResourceCallbackData, descriptor, CUpti_ResourceData, resourceDesc
 GPUSCOPE_SAME(GraphCallbackData, node, CUpti_GraphData, node);
 GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);
 
+// No version since 12.0 writes less than what is read.
+static_assert(sizeof(KernelRecord) <= sizeof(Kernel) && sizeof(MemcpyRecord) <= sizeof(Memcpy));
+static_assert(sizeof(MemcpyPeerRecord) <= sizeof(MemcpyPeer) && sizeof(MemsetRecord) <= sizeof(Memset));
+static_assert(sizeof(SynchronizationRecord) <= sizeof(Synchronization) &&
+              sizeof(ApiRecord) <= sizeof(CUpti_ActivityAPI));
+static_assert(sizeof(GraphTraceRecord) <= sizeof(GraphTrace));
+
 constexpr bool same(auto ours, auto theirs) { return static_cast<long>(ours) == static_cast<long>(theirs); }
 static_assert(same(kMemcpy, CUPTI_ACTIVITY_KIND_MEMCPY) && same(kMemset, CUPTI_ACTIVITY_KIND_MEMSET));
 static_assert(same(kRuntime, CUPTI_ACTIVITY_KIND_RUNTIME));

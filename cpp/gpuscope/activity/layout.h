@@ -150,6 +150,29 @@ struct GraphTraceRecord {
   uint32_t stream;
 };
 
+/// The bytes of a record that are read here: one that is shorter has been cut off.
+constexpr std::size_t smallest_record(uint32_t kind) noexcept {
+  switch (kind) {
+    case kConcurrentKernel:
+      return sizeof(KernelRecord);
+    case kMemcpy:
+      return sizeof(MemcpyRecord);
+    case kMemcpyPeer:
+      return sizeof(MemcpyPeerRecord);
+    case kMemset:
+      return sizeof(MemsetRecord);
+    case kSynchronization:
+      return sizeof(SynchronizationRecord);
+    case kDriver:
+    case kRuntime:
+      return sizeof(ApiRecord);
+    case kGraphTrace:
+      return sizeof(GraphTraceRecord);
+    default:
+      return sizeof(uint64_t);
+  }
+}
+
 // Callback domains, sites and resource callbacks (cupti_callbacks.h).
 enum Domain : int { kDriverDomain = 1, kResourceDomain = 3, kStateDomain = 6 };
 enum Site : uint32_t { kEnterSite = 0, kExitSite = 1 };

@@ -7,8 +7,11 @@ std::size_t Walker::measure(uint8_t* data, std::size_t valid, std::size_t at, ui
   // Asked for the record after this one, CUPTI reveals this one's length; for the last record it is all that is left.
   void* record = data + at;
   std::size_t end = valid;
-  if (get_next_record_(data, valid, &record) == driver::kCuptiSuccess) {
+  const driver::CuptiResult code = get_next_record_(data, valid, &record);
+  if (code == driver::kCuptiSuccess) {
     end = static_cast<std::size_t>(static_cast<uint8_t*>(record) - data);
+  } else if (code != driver::kCuptiMaxLimitReached) {
+    return 0;  // CUPTI cannot read it either
   }
   if (end <= at || end > valid) {
     return 0;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "gpuscope/activity/layout.h"
 #include "gpuscope/driver/cupti.h"
 
 namespace gpuscope::activity {
@@ -32,8 +33,8 @@ class Walker {
           break;
         }
       }
-      if (at + stride > valid) {
-        break;
+      if (at + stride > valid || stride < smallest_record(kind)) {
+        break;  // cut off
       }
       take(kind, data + at);
       at += stride;

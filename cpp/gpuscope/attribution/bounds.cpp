@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/attribution/bounds.h"
 
-#include <algorithm>
-
 namespace gpuscope::attribution {
 namespace {
 
@@ -10,63 +8,118 @@ using store::kNone;
 using store::Store;
 
 template <class F>
-void each_timed_table(Store& store, Evicted& evicted, F&& visit) {
-  uint32_t unreferenced = 0;
-  visit(store.kernel, evicted.kernel);
-  visit(store.memcpy, evicted.memcpy);
-  visit(store.memset, evicted.memset);
-  visit(store.api, evicted.api);
-  visit(store.region, evicted.region);
-  visit(store.sync, unreferenced);
-  visit(store.graph_launch, unreferenced);
-  visit(store.mark, unreferenced);
+void each_timed_table(Store& store, F&& visit) {
+  visit(store.kernel);
+  visit(store.memcpy);
+  visit(store.memset);
+  visit(store.api);
+  visit(store.region);
+  visit(store.sync);
+  visit(store.graph_launch);
+  visit(store.mark);
 }
 
 // Rows lie in the order of their arrival, which is nearly that of their time.
 template <class Table>
-std::size_t rows_before(const Table& table, int64_t cutoff_ns) {
-  std::size_t row = 0;
+uint32_t rows_before(const Table& table, int64_t cutoff_ns) {
+  uint32_t row = 0;
   while (row < table.size() && table.start_ns[row] < cutoff_ns) {
     ++row;
   }
   return row;
 }
 
-uint32_t* base_of(Evicted& evicted, uint16_t kind) {
-  switch (static_cast<store::Work>(kind)) {
-    case store::Work::Kernel:
-      return &evicted.kernel;
-    case store::Work::Memcpy:
-      return &evicted.memcpy;
-    case store::Work::Memset:
-      return &evicted.memset;
-    default:
-      return nullptr;
+// The row that tells where the ring begins. A region that is open, or was kept for what lies in it, may reach far back.
+template <class Table>
+std::size_t first_row(const Table&) {
+  return 0;
+}
+std::size_t first_row(const store::Regions& regions) {
+  std::size_t row = 0;
+  while (row < regions.size() && (regions.flags[row] & (store::kOpen | store::kClipped)) != 0) {
+    ++row;
   }
+  return row;
 }
 
-void let_go(Recording& recording, int64_t cutoff_ns) {
-  each_timed_table(*recording.store, recording.evicted, [&](auto& table, uint32_t& gone) {
-    const std::size_t rows = rows_before(table, cutoff_ns);
-    table.drop_front(rows);
-    gone += static_cast<uint32_t>(rows);
-    recording.counters.evicted += rows;
-  });
-  store::GraphNodes& nodes = recording.store->graph_node;
-  std::size_t rows = 0;
-  while (rows < nodes.size() && nodes.event[rows] < *base_of(recording.evicted, nodes.kind[rows])) {
-    ++rows;
-  }
-  nodes.drop_front(rows);
+template <class Table>
+uint32_t let_go_of(Table& table, int64_t cutoff_ns) {
+  const uint32_t rows = rows_before(table, cutoff_ns);
+  table.drop_front(rows);
+  return rows;
 }
 
-void shift(store::Column<uint32_t>& references, uint32_t gone) {
-  for (std::size_t row = 0; row < references.size(); ++row) {
-    uint32_t& reference = references[row];
-    if (reference != kNone) {
-      reference = reference >= gone ? reference - gone : kNone;
+// Regions that reach beyond the cutoff stay, for rows that stay lie in them: as if they had begun there.
+void let_go_of_regions(store::Regions& regions, int64_t cutoff_ns, Moved& moved) {
+  moved.regions_gone = rows_before(regions, cutoff_ns);
+  for (uint32_t row = 0; row < moved.regions_gone; ++row) {
+    if ((regions.flags[row] & store::kOpen) != 0 || regions.start_ns[row] + regions.duration_ns[row] > cutoff_ns) {
+      moved.regions_kept.push_back(row);
     }
   }
+  const std::size_t first = moved.regions_gone - moved.regions_kept.size();
+  for (std::size_t index = moved.regions_kept.size(); index-- > 0;) {
+    const uint32_t from = moved.regions_kept[index];
+    const std::size_t to = first + index;
+    regions.each_column([&](const char*, auto& column) { column[to] = column[from]; });
+    const int64_t end_ns = regions.start_ns[to] + regions.duration_ns[to];
+    regions.start_ns[to] = cutoff_ns;
+    regions.duration_ns[to] = std::max<int64_t>(0, end_ns - cutoff_ns);
+    regions.flags[to] |= store::kClipped;
+  }
+  regions.drop_front(first);
+}
+
+// Keeps the rows that `keep` says, in their order.
+template <class Table, class F>
+void keep_rows(Table& table, F&& keep) {
+  const std::size_t rows = table.size();
+  std::size_t kept = 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (keep(row)) {
+      table.each_column([&](const char*, auto& column) { column[kept] = column[row]; });
+      ++kept;
+    }
+  }
+  table.truncate(kept);
+}
+
+void follow(Recording& recording, const Moved& moved) {
+  Store& store = *recording.store;
+  for (auto* references :
+       {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region, &store.api.region,
+        &store.graph_launch.region, &store.mark.region, &store.region.parent, &store.region_gpu.region}) {
+    for (std::size_t row = 0; row < references->size(); ++row) {
+      (*references)[row] = moved.region((*references)[row]);
+    }
+  }
+  keep_rows(store.region_gpu, [&](std::size_t row) { return store.region_gpu.region[row] != kNone; });
+  keep_rows(store.graph_node, [&](std::size_t row) {
+    uint32_t& event = store.graph_node.event[row];
+    event = moved.event(static_cast<store::Work>(store.graph_node.kind[row]), event);
+    return event != kNone;
+  });
+  for (GpuSpan& span : recording.gpu_spans) {
+    span.region = moved.region(span.region);
+  }
+  recording.correlations.change_references([&](uint32_t row) { return moved.region(row); });
+}
+
+Moved let_go(Recording& recording, int64_t cutoff_ns) {
+  Store& store = *recording.store;
+  Moved moved;
+  moved.kernels_gone = let_go_of(store.kernel, cutoff_ns);
+  moved.memcpys_gone = let_go_of(store.memcpy, cutoff_ns);
+  moved.memsets_gone = let_go_of(store.memset, cutoff_ns);
+  moved.apis_gone = let_go_of(store.api, cutoff_ns);
+  moved.graph_launches_gone = let_go_of(store.graph_launch, cutoff_ns);
+  let_go_of_regions(store.region, cutoff_ns, moved);
+  recording.counters.evicted += uint64_t{moved.kernels_gone} + moved.memcpys_gone + moved.memsets_gone +
+                                moved.apis_gone + moved.graph_launches_gone + moved.regions_gone -
+                                moved.regions_kept.size() + let_go_of(store.sync, cutoff_ns) +
+                                let_go_of(store.mark, cutoff_ns);
+  follow(recording, moved);
+  return moved;
 }
 
 }  // namespace
@@ -76,23 +129,25 @@ std::size_t event_bytes(const Store& store) {
          store.graph_launch.size() * store::GraphLaunches::kRowBytes + store.memcpy.size() * store::Memcpys::kRowBytes +
          store.memset.size() * store::Memsets::kRowBytes + store.sync.size() * store::Syncs::kRowBytes +
          store.api.size() * store::Apis::kRowBytes + store.region.size() * store::Regions::kRowBytes +
-         store.mark.size() * store::Marks::kRowBytes;
+         store.region_gpu.size() * store::RegionGpus::kRowBytes + store.mark.size() * store::Marks::kRowBytes;
 }
 
-bool keep_in_bounds(Recording& recording) {
+std::optional<Moved> keep_in_bounds(Recording& recording) {
   if (recording.aggregates()) {
-    return false;
+    recording.totals.refuse_more(recording.totals.bytes() >= recording.settings.max_bytes);
+    recording.counters.refused += recording.totals.take_refused();
+    return {};
   }
   const std::size_t bytes = event_bytes(*recording.store);
   if (recording.settings.mode == Mode::Full) {
     recording.full = bytes >= recording.settings.max_bytes;
-    return false;
+    return {};
   }
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
-  each_timed_table(*recording.store, recording.evicted, [&](auto& table, uint32_t&) {
-    if (table.size() != 0) {
-      oldest_ns = std::min(oldest_ns, table.start_ns[0]);
+  each_timed_table(*recording.store, [&](auto& table) {
+    if (const std::size_t first = first_row(table); first < table.size()) {
+      oldest_ns = std::min(oldest_ns, table.start_ns[first]);
       newest_ns = std::max(newest_ns, table.start_ns[table.size() - 1]);
     }
   });
@@ -101,30 +156,11 @@ bool keep_in_bounds(Recording& recording) {
   const bool too_long = newest_ns > oldest_ns && newest_ns - oldest_ns > ring_ns + ring_ns / 4;
   const bool too_large = bytes > recording.settings.max_bytes;
   if (!too_long && !too_large) {
-    return false;
+    return {};
   }
   const int64_t by_time = newest_ns - ring_ns;
   const int64_t by_size = too_large ? oldest_ns + (newest_ns - oldest_ns) / 4 : INT64_MIN;
-  let_go(recording, std::max(by_time, by_size));
-  return true;
-}
-
-void settle_references(Recording& recording) {
-  const Evicted& evicted = recording.evicted;
-  Store& store = *recording.store;
-  if (evicted.region != 0) {
-    for (auto* references :
-         {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region, &store.api.region,
-          &store.graph_launch.region, &store.mark.region, &store.region.parent, &store.region_gpu.region}) {
-      shift(*references, evicted.region);
-    }
-  }
-  Evicted bases = evicted;
-  for (std::size_t row = 0; row < store.graph_node.size(); ++row) {
-    if (const uint32_t* base = base_of(bases, store.graph_node.kind[row]); base != nullptr) {
-      store.graph_node.event[row] -= *base;
-    }
-  }
+  return let_go(recording, std::max(by_time, by_size));
 }
 
 }  // namespace gpuscope::attribution

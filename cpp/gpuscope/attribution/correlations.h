@@ -19,7 +19,7 @@ class Correlations {
   static constexpr uint32_t kMaxReference = 0x3FFFFFFC;
 
   /// The record that a call is expected to bring.
-  enum class Awaits : uint32_t { Nothing = 0, Kernel = 0x80000000, Copy = 0x40000000 };
+  enum class Awaits : uint32_t { Nothing = 0, Kernel = 0x80000000, Copy = 0x40000000, Graph = 0xC0000000 };
 
   void set(uint32_t correlation, uint32_t value, Awaits awaits) {
     Page& page = page_of(correlation);
@@ -39,6 +39,20 @@ class Correlations {
     *entry &= ~kAwaits;
     return awaited;
   }
+  /// Replaces every reference by `change(reference)`, which may be store::kNone.
+  template <class F>
+  void change_references(F&& change) {
+    each([&](uint32_t& entry) {
+      const uint32_t value = entry & ~kAwaits;
+      if (value != kUnknown && value != kOutside && value != kNowhere) {
+        entry = encode(change(decode(value))) | (entry & kAwaits);
+      }
+    });
+  }
+  /// From now on, what was launched so far is outside the recorded window.
+  void end_window() {
+    each([](uint32_t& entry) { entry = entry == kUnknown ? kUnknown : kOutside; });
+  }
   /// A reference as it is kept here: kUnknown is 0, so that references start at 1.
   static uint32_t encode(uint32_t reference) noexcept { return reference <= kMaxReference ? reference + 1 : kNowhere; }
   static uint32_t decode(uint32_t value) noexcept { return value - 1; }
@@ -54,6 +68,14 @@ class Correlations {
     std::array<uint32_t, 1U << kPageBits> entries{};
   };
 
+  template <class F>
+  void each(F&& visit) {
+    for (const std::unique_ptr<Page>& page : pages_) {
+      for (std::size_t at = 0; page != nullptr && at < page->entries.size(); ++at) {
+        visit(page->entries[at]);
+      }
+    }
+  }
   Page& page_of(uint32_t correlation) {
     const uint32_t number = correlation >> kPageBits;
     std::unique_ptr<Page>& page = pages_[number % kPages];

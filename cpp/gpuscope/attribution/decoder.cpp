@@ -13,6 +13,30 @@ namespace gpuscope::attribution {
 using base::EventLog;
 using base::EventLogs;
 
+namespace {
+
+/// The buffers that CUPTI has handed back: whatever happens, they return to their pool.
+class Buffers {
+ public:
+  explicit Buffers(activity::BufferPool& pool) noexcept : pool_(pool), first_(pool.take_completed()) {}
+  ~Buffers() {
+    while (first_ != nullptr) {
+      release_first();
+    }
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  activity::BufferPool::Buffer* first() const noexcept { return first_; }
+  void release_first() noexcept { pool_.release(std::exchange(first_, first_->next)); }
+
+ private:
+  activity::BufferPool& pool_;
+  activity::BufferPool::Buffer* first_;
+};
+
+}  // namespace
+
 Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread)
     : recording_(settings), gpu_records_(recording_), walker_(cupti), main_thread_(main_thread) {
   if (settings.by_time) {
@@ -33,15 +57,17 @@ Replay& Decoder::replay_of(EventLog& log) {
   const uint32_t generation = log.generation.load(std::memory_order_acquire);
   if (thread.replay == nullptr || thread.generation != generation) {
     if (thread.replay != nullptr) {
-      ended_.push_back(std::move(thread.replay));
+      retire(std::move(thread.replay));
     }
     const bool is_main = log.system_id == main_thread_;
     const uint16_t id = recording_.dictionaries.thread(log.system_id, log.thread_name.data());
     thread.generation = generation;
     thread.replay =
         std::make_unique<Replay>(recording_, id, is_main ? nullptr : main_, is_main || recording_.settings.by_time);
-    by_system_id_[log.system_id] = thread.replay.get();
-    by_system_id_[static_cast<uint32_t>(log.pthread_id)] = thread.replay.get();
+    if (recording_.settings.by_time) {
+      by_system_id_[log.system_id] = thread.replay.get();
+      by_system_id_[static_cast<uint32_t>(log.pthread_id)] = thread.replay.get();
+    }
     if (is_main) {
       main_ = thread.replay.get();
     }
@@ -49,21 +75,47 @@ Replay& Decoder::replay_of(EventLog& log) {
   return *thread.replay;
 }
 
+void Decoder::retire(std::unique_ptr<Replay> replay) {
+  if (replay.get() == main_) {
+    former_mains_.push_back(std::move(replay));
+  } else if (recording_.settings.by_time) {
+    ended_.push_back(std::move(replay));
+  } else {
+    replay->end_thread();
+  }
+  if (ended_.size() > kMaxEnded) {
+    const Replay* oldest = ended_.front().get();
+    ended_.front()->end_thread();
+    std::erase_if(by_system_id_, [oldest](const auto& entry) { return entry.second == oldest; });
+    ended_.pop_front();
+  }
+}
+
 void Decoder::drain_logs() {
-  const bool open = recording_.window.contains(recording_.clock.now_ns());
   // Where the others are is looked at first and read last: whatever they did, the main thread's regions of that moment
   // are known by then.
   std::vector<std::pair<EventLog*, EventLog::Position>> logs;
   EventLogs::process().each([&](EventLog& log) { logs.emplace_back(&log, log.end()); });
-  std::stable_sort(logs.begin(), logs.end(), [this](const auto& left, const auto& right) {
-    return (left.first->system_id == main_thread_) > (right.first->system_id == main_thread_);
-  });
+  std::stable_partition(logs.begin(), logs.end(),
+                        [this](const auto& log) { return log.first->system_id == main_thread_; });
   for (auto& [log, end] : logs) {
+    const bool speaks = log->has_more(end) || log->system_id == main_thread_ || recording_.settings.by_time;
+    if (!speaks && threads_.find(log) == threads_.end()) {
+      EventLogs::release_if_done(*log);
+      continue;  // a thread that has nothing to do with this recording
+    }
     Replay& replay = replay_of(*log);
-    const bool is_main = log->system_id == main_thread_;
-    log->read(is_main ? log->end() : end, [&](const base::Event& event) { replay.take(event); });
+    const bool is_main = &replay == main_;
+    if (is_main) {
+      // Not past the end of the thread: another may have taken its log over by now.
+      const EventLog::Position newest = log->end();
+      if (log->generation.load(std::memory_order_acquire) == threads_[log].generation) {
+        end = newest;
+      }
+    }
+    log->read(end, [&](const base::Event& event) { replay.take(event); });
     log_dropped_ += log->take_dropped();
-    if (is_main && open) {
+    if (is_main && recording_.window.open_ns.load(std::memory_order_relaxed) <= recording_.clock.now_ns()) {
       replay.open_window();
     }
     EventLogs::release_if_done(*log);
@@ -81,32 +133,53 @@ void Decoder::take_api(const activity::ApiRecord& record) {
   Replay* replay = found != by_system_id_.end() ? found->second : nullptr;
   if (replay == nullptr) {  // a thread that never opened a region: it has no log
     const uint16_t id = recording_.dictionaries.thread(record.thread, "");
-    ended_.push_back(std::make_unique<Replay>(recording_, id, main_, true));
-    replay = ended_.back().get();
+    auto made = std::make_unique<Replay>(recording_, id, main_, true);
+    replay = made.get();
     by_system_id_[record.thread] = replay;
+    retire(std::move(made));
   }
   replay->take_call(*call, gpu_records_.ns(record.start), gpu_records_.ns(record.end), record.correlation,
                     record.result);
 }
 
+template <class F>
+void Decoder::each_replay(F&& visit) {
+  for (auto& [log, thread] : threads_) {
+    visit(*thread.replay);
+  }
+  for (const auto& replay : ended_) {
+    visit(*replay);
+  }
+  for (const auto& replay : former_mains_) {
+    visit(*replay);
+  }
+}
+
+void Decoder::discard(activity::BufferPool& pool) noexcept {
+  EventLogs::process().each([this](EventLog& log) {
+    log.read(log.end(), [this](const base::Event&) { ++log_dropped_; });
+    log_dropped_ += log.take_dropped();
+    EventLogs::release_if_done(log);
+  });
+  for (Buffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
+    recording_.counters.unread_bytes += buffers.first()->valid;
+  }
+}
+
 void Decoder::decode(activity::BufferPool& pool) {
-  activity::BufferPool::Buffer* buffers = pool.take_completed();
+  Buffers buffers(pool);
   drain_logs();
-  while (buffers != nullptr) {
-    activity::BufferPool::Buffer* next = buffers->next;
+  for (; buffers.first() != nullptr; buffers.release_first()) {
     recording_.counters.unread_bytes +=
-        walker_.walk(buffers->data, buffers->valid,
+        walker_.walk(buffers.first()->data, buffers.first()->valid,
                      [this](uint32_t kind, const uint8_t* record) { gpu_records_.take(kind, record); });
-    pool.release(buffers);
-    buffers = next;
   }
   if (recording_.settings.by_time) {
     gpu_records_.retry(false);
   }
-  if (keep_in_bounds(recording_)) {
-    for (auto& [log, thread] : threads_) {
-      thread.replay->renew_rows();
-    }
+  if (const std::optional<Moved> moved = keep_in_bounds(recording_)) {
+    each_replay([&](Replay& replay) { replay.follow(*moved); });
+    gpu_records_.follow(*moved);
   }
 }
 
@@ -114,20 +187,19 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   if (recording_.settings.by_time) {
     gpu_records_.retry(true);
   }
-  for (auto& [log, thread] : threads_) {
-    thread.replay->close_window(close_ns);
+  each_replay([&](Replay& replay) { replay.close_window(close_ns); });
+  // What is still to come was launched in this window and belongs to no other.
+  recording_.correlations.end_window();
+  for (GpuSpan& span : recording_.gpu_spans) {
+    span.region = span.path = store::kNone;
   }
-  for (auto& replay : ended_) {
-    replay->close_window(close_ns);
-  }
-  settle_references(recording_);
   recording_.totals.move_into(*recording_.store);
   recording_.dictionaries.copy_into(*recording_.store);
   std::unique_ptr<store::Store> finished = std::exchange(recording_.store, std::make_unique<store::Store>());
   recording_.window.open_ns.store(INT64_MAX, std::memory_order_relaxed);
   recording_.window.close_ns.store(INT64_MAX, std::memory_order_relaxed);
-  recording_.evicted = {};
   recording_.counters = {};
+  recording_.gpu_rows.clear();
   recording_.full = false;
   log_dropped_ = 0;
   gpu_records_.start_window();

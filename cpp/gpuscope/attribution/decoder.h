@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/activity/walker.h"
@@ -32,10 +33,15 @@ class Decoder {
   /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
-  /// Launches whose kernels are still to come.
-  bool awaits_kernels() const noexcept { return recording_.counters.launches > recording_.counters.matched; }
+  /// Launches of kernels and graphs of which nothing came yet.
+  bool awaits_kernels() const noexcept {
+    return recording_.counters.launches > recording_.counters.matched ||
+           recording_.counters.graph_launches > recording_.counters.matched_graphs;
+  }
   /// Copies whose records are still to come, if they bring any.
   bool awaits_copies() const noexcept { return recording_.counters.copies > recording_.counters.matched_copies; }
+  /// Throws away what the logs and the pool hold; it counts as dropped and unread.
+  void discard(activity::BufferPool& pool) noexcept;
   /// Events that found no room in their thread's log.
   uint64_t log_dropped() const noexcept { return log_dropped_; }
 
@@ -44,9 +50,14 @@ class Decoder {
     uint32_t generation = 0;
     std::unique_ptr<Replay> replay;
   };
+  // Threads may come and go for ever: so many ended ones are remembered, for records that come late.
+  static constexpr std::size_t kMaxEnded = 1024;
 
   void drain_logs();
+  template <class F>
+  void each_replay(F&& visit);
   Replay& replay_of(base::EventLog& log);
+  void retire(std::unique_ptr<Replay> replay);
   void take_api(const activity::ApiRecord& record);
 
   Recording recording_;
@@ -55,7 +66,9 @@ class Decoder {
   uint64_t main_thread_;
   Replay* main_ = nullptr;
   std::unordered_map<base::EventLog*, Thread> threads_;
-  std::deque<std::unique_ptr<Replay>> ended_;  // replays that others may still point to
+  std::vector<std::unique_ptr<Replay>> former_mains_;  // others may inherit from them still
+  // Where launches are joined by thread and time: ended threads, and those that have no log.
+  std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;
   uint64_t log_dropped_ = 0;
 };

@@ -10,6 +10,7 @@ namespace gpuscope::attribution {
 namespace {
 
 constexpr uint32_t kUnmapped = UINT32_MAX;
+constexpr std::string_view kMoreNames = "(more names)";
 constexpr uint16_t kMostIds = UINT16_MAX;
 
 uint16_t narrow(std::size_t id) { return id < kMostIds ? static_cast<uint16_t>(id) : kMostIds; }
@@ -25,10 +26,20 @@ uint64_t hash(const store::Variants::Row& row) {
   return value;
 }
 
+store::Variants::Row only_name(const store::Variants::Row& row) {
+  store::Variants::Row plain{};
+  plain.name = row.name;
+  return plain;
+}
+
 }  // namespace
 
 uint32_t Dictionaries::string(std::string_view text) {
-  return strings_.size() < kMaxStrings ? strings_.intern(text) : strings_.intern("(more names)");
+  if (strings_.size() < kMaxStrings) {
+    return strings_.intern(text);
+  }
+  const uint32_t known = strings_.find(text);
+  return known != UINT32_MAX ? known : strings_.intern(kMoreNames);
 }
 
 uint32_t Dictionaries::region_name(uint32_t name) {
@@ -67,7 +78,9 @@ uint32_t Dictionaries::variant(const store::Variants::Row& row) {
   return recent.id;
 }
 
-uint32_t Dictionaries::find_variant(const store::Variants::Row& row) {
+uint32_t Dictionaries::find_variant(const store::Variants::Row& wanted) {
+  const bool takes_more = variant_rows_.size() < kMaxVariants;
+  const store::Variants::Row row = takes_more || variants_.find(hash(wanted)) != nullptr ? wanted : only_name(wanted);
   uint64_t key = hash(row);
   while (true) {
     const uint32_t id = variants_.find_or_make(key, [&] {
@@ -109,7 +122,12 @@ uint16_t Dictionaries::call(std::string_view name, store::CallKind kind, bool ca
 }
 
 uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
-  return narrow(tables_.thread.append({system_id, string(name), 0}));
+  if (tables_.thread.size() > kMostIds) {
+    return kMostIds;
+  }
+  const bool last = tables_.thread.size() == kMostIds;  // stands for all that come after it
+  return narrow(tables_.thread.append(last ? store::Threads::Row{0, string("(more threads)"), 0}
+                                           : store::Threads::Row{system_id, string(name), 0}));
 }
 
 void Dictionaries::copy_into(store::Store& store) const {

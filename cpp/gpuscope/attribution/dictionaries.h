@@ -24,7 +24,7 @@ class Dictionaries {
   void forget_pointers() { pointers_.clear(); }
 
   uint32_t path(uint32_t parent, uint32_t name);
-  uint32_t variant(const store::Variants::Row& row);
+  uint32_t variant(const store::Variants::Row& wanted);
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
   uint16_t thread(uint64_t system_id, std::string_view name);
@@ -40,6 +40,7 @@ class Dictionaries {
   // A program that makes up names for ever must not fill the memory: past these, all else is one "(more names)".
   static constexpr uint32_t kMaxStrings = 1U << 20;
   static constexpr uint32_t kMaxPaths = 1U << 20;
+  static constexpr uint32_t kMaxVariants = 1U << 20;  // past these, a kernel's configuration is not told
 
   base::StringTable strings_;
   store::Store tables_;  // its dictionary tables only

@@ -13,6 +13,7 @@ using store::kNone;
 // Records whose launch is not known yet: the room of some 200,000 launches in flight.
 constexpr std::size_t kMaxDeferred = 200'000;
 constexpr std::size_t kMaxMerged = 1 << 16;
+constexpr std::size_t kMaxGraphs = 1 << 16;
 constexpr int kMaxCloneDepth = 8;
 
 template <class Record>
@@ -69,7 +70,18 @@ void GpuRecords::retry(bool last) {
   retrying_ = false;
 }
 
-void GpuRecords::start_window() { merged_.clear(); }
+void GpuRecords::start_window() {
+  merged_.clear();
+  graphs_.each([](uint64_t, GraphCount& graph) {
+    graph.current = graph.most;
+    graph.launches = 2;
+  });
+  short_graphs_ = new_graphs_ = 0;
+}
+
+void GpuRecords::follow(const Moved& moved) {
+  merged_.each([&](uint64_t, uint32_t& row) { row = moved.graph_launch(row); });
+}
 
 GpuRecords::Row GpuRecords::place(const Work& work) {
   Counters& counters = recording_->counters;
@@ -101,6 +113,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   }
   counters.matched += awaited == Correlations::Awaits::Kernel;
   counters.matched_copies += awaited == Correlations::Awaits::Copy;
+  counters.matched_graphs += awaited == Correlations::Awaits::Graph;
   ++counters.gpu_records;
   counters.refused += recording_->full;
   counters.zero_time += (row.flags & (store::kZeroTime | store::kIncomplete)) == store::kZeroTime;
@@ -110,19 +123,28 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   if (work.graph_node != 0) {
     row.flags |= store::kInGraph;
     ++counters.graph_nodes;
-    GraphCount& graph = graphs_.find_or_make(work.graph, [] { return GraphCount{}; });
-    graph.current = graph.correlation == work.correlation ? graph.current + 1 : 1;
-    graph.correlation = work.correlation;
-    graph.most = std::max(graph.most, graph.current);
-    last_graph_ = work.graph;
+    count_node(work);
   }
   row.track = recording_->dictionaries.track(work.device, work.context, work.stream);
   return row;
 }
 
-bool GpuRecords::graphs_settled() const {
-  const GraphCount* graph = const_cast<base::FlatMap<GraphCount>&>(graphs_).find(last_graph_);
-  return graph == nullptr || graph->current >= graph->most;
+void GpuRecords::count_node(const Work& work) {
+  if (graphs_.size() >= kMaxGraphs) {
+    graphs_.clear();
+    short_graphs_ = new_graphs_ = 0;
+  }
+  GraphCount& graph = graphs_.find_or_make(work.graph, [] { return GraphCount{}; });
+  short_graphs_ -= graph.current < graph.most;
+  new_graphs_ -= graph.launches == 1;
+  if (graph.launches == 0 || graph.correlation != work.correlation) {
+    graph.correlation = work.correlation;
+    graph.current = 0;
+    ++graph.launches;
+  }
+  graph.most = std::max(graph.most, ++graph.current);
+  short_graphs_ += graph.current < graph.most;
+  new_graphs_ += graph.launches == 1;
 }
 
 bool GpuRecords::merge(const Work& work, const Row& row) {
@@ -140,7 +162,7 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
     return launches.append(
         {row.start_ns, row.duration_ns, work.correlation, work.graph, row.reference, row.track, flags});
   });
-  if (!fresh && at < launches.size()) {
+  if (!fresh && at != kNone) {
     const int64_t end_ns = std::max(launches.start_ns[at] + launches.duration_ns[at], row.start_ns + row.duration_ns);
     launches.start_ns[at] = std::min(launches.start_ns[at], row.start_ns);
     launches.duration_ns[at] = end_ns - launches.start_ns[at];
@@ -150,11 +172,14 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
 }
 
 uint32_t GpuRecords::capture_path(uint64_t node) {
-  // Instantiation creates nodes too, outside the captured regions, and then tells what they were cloned from.
-  const uint64_t* origin = recording_->node_origins.find(node);
-  for (int depth = 0; origin != nullptr && depth < kMaxCloneDepth; ++depth) {
+  // A clone is created like any node, where the graph is instantiated, before CUPTI tells what it was cloned from: only
+  // the first of its line was captured.
+  for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
+    const uint64_t* origin = recording_->node_origins.find(node);
+    if (origin == nullptr) {
+      break;
+    }
     node = *origin;
-    origin = recording_->node_origins.find(node);
   }
   const uint32_t* path = recording_->node_paths.find(node);
   return path != nullptr ? *path : kNone;
@@ -192,7 +217,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
        u32(record.dynamic_shared_bytes), record.local_bytes_per_thread, record.registers_per_thread});
   const uint32_t event = recording_->store->kernel.append(
       {row.start_ns, row.duration_ns, record.correlation, variant, row.reference, row.track, row.flags});
-  graph_node(work, row, store::Work::Kernel, recording_->evicted.kernel + event);
+  graph_node(work, row, store::Work::Kernel, event);
 }
 
 void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
@@ -215,7 +240,7 @@ void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
   filled.region = row.reference;
   filled.track = row.track;
   filled.flags = row.flags;
-  graph_node(work, row, store::Work::Memcpy, recording_->evicted.memcpy + recording_->store->memcpy.append(filled));
+  graph_node(work, row, store::Work::Memcpy, recording_->store->memcpy.append(filled));
 }
 
 void GpuRecords::memcpy(const activity::MemcpyRecord& record) {
@@ -260,7 +285,7 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
   }
   const uint32_t event = recording_->store->memset.append({row.start_ns, row.duration_ns, record.bytes, record.value,
                                                            record.correlation, row.reference, row.track, row.flags});
-  graph_node(work, row, store::Work::Memset, recording_->evicted.memset + event);
+  graph_node(work, row, store::Work::Memset, event);
 }
 
 void GpuRecords::synchronization(const activity::SynchronizationRecord& record) {
@@ -276,6 +301,8 @@ void GpuRecords::synchronization(const activity::SynchronizationRecord& record) 
     recording_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
                                     recording_->dictionaries.track(0, record.context, record.stream),
                                     static_cast<uint16_t>(record.type)});
+  } else {
+    recording_->counters.refused += recording_->full;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpuscope/activity/layout.h"
+#include "gpuscope/attribution/bounds.h"
 #include "gpuscope/attribution/recording.h"
 
 namespace gpuscope::attribution {
@@ -30,9 +31,13 @@ class GpuRecords {
   void start_window();
   /// After a forced flush records without timestamps are those of work that still ran, not lost ones.
   void set_forced(bool forced) { forced_ = forced; }
+  /// The rows of graph launches have moved.
+  void follow(const Moved& moved);
 
-  /// Graph launches of which fewer nodes arrived than of earlier launches of the same graph.
-  bool graphs_settled() const;
+  /// A graph's last launch brought fewer nodes so far than an earlier one.
+  bool has_short_graphs() const noexcept { return short_graphs_ != 0; }
+  /// A graph was launched only once, so that nobody knows how many nodes it has.
+  bool has_new_graphs() const noexcept { return new_graphs_ != 0; }
   /// A timestamp of CUPTI's on the process's clock.
   int64_t ns(uint64_t timestamp) const { return to_ns_ ? to_ns_(timestamp) : static_cast<int64_t>(timestamp); }
   uint64_t records() const noexcept { return records_; }
@@ -58,6 +63,7 @@ class GpuRecords {
   void graph_trace(const activity::GraphTraceRecord& record);
 
   Row place(const Work& work);
+  void count_node(const Work& work);
   void copy(const Work& work, const store::Memcpys::Row& like);
   /// True when the row was folded into its graph launch's.
   bool merge(const Work& work, const Row& row);
@@ -70,7 +76,7 @@ class GpuRecords {
     std::vector<uint8_t> record;
   };
   struct GraphCount {
-    uint32_t most = 0, current = 0, correlation = 0;
+    uint32_t most = 0, current = 0, correlation = 0, launches = 0;
   };
 
   Recording* recording_;
@@ -81,7 +87,8 @@ class GpuRecords {
   std::vector<Deferred> deferred_;
   base::FlatMap<uint32_t> merged_;  // correlation id -> row of graph_launch
   base::FlatMap<GraphCount> graphs_;
-  uint32_t last_graph_ = 0;
+  uint32_t short_graphs_ = 0;
+  uint32_t new_graphs_ = 0;
   uint64_t records_ = 0;
 };
 

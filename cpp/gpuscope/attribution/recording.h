@@ -43,6 +43,7 @@ struct Counters {
   uint64_t matched_copies = 0;  // of which a record came: some, as between host buffers, bring none
   uint64_t kernels = 0;
   uint64_t graph_launches = 0;
+  uint64_t matched_graphs = 0;  // graph launches of which a record came
   uint64_t graph_nodes = 0;
   uint64_t zero_time = 0;
   uint64_t backward_time = 0;
@@ -55,11 +56,6 @@ struct Counters {
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
   uint64_t evicted = 0;  // rows that the ring let go
-};
-
-/// How many rows each table has let go: a row's id is its place since the window opened.
-struct Evicted {
-  uint32_t region = 0, api = 0, kernel = 0, memcpy = 0, memset = 0;
 };
 
 /// A region timed by CUDA events: the pair, and the region that it belongs to.
@@ -80,13 +76,25 @@ struct Recording {
   Correlations correlations;
   Totals totals;
   std::unique_ptr<store::Store> store = std::make_unique<store::Store>();
-  Evicted evicted;
   Counters counters;
   bool full = false;                   // the cap is reached: nothing more is added
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;
 
-  std::vector<GpuSpan> gpu_spans;  // not read yet
+  std::vector<GpuSpan> gpu_spans;    // not read yet
+  base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu
+
+  void add_gpu_time(const GpuSpan& span, int64_t duration_ns) {
+    if (aggregates()) {
+      store->region_gpu.duration_ns[gpu_rows.find_or_make(span.path, [&] {
+        return store->region_gpu.append({store::kNone, span.path, 0});
+      })] += duration_ns;
+    } else if (keeps_rows()) {
+      store->region_gpu.append({span.region, span.path, duration_ns});
+    } else {
+      ++counters.refused;
+    }
+  }
 
   bool keeps_rows() const noexcept { return settings.mode != Mode::Aggregate && !full; }
   bool aggregates() const noexcept { return settings.mode == Mode::Aggregate; }

@@ -18,6 +18,8 @@ Correlations::Awaits awaits(store::CallKind kind) {
     case store::CallKind::Memcpy:
     case store::CallKind::Memset:
       return Correlations::Awaits::Copy;
+    case store::CallKind::GraphLaunch:
+      return Correlations::Awaits::Graph;
     default:
       return Correlations::Awaits::Nothing;
   }
@@ -26,10 +28,12 @@ Correlations::Awaits awaits(store::CallKind kind) {
 }  // namespace
 
 void Replay::take(const base::Event& event) {
-  const auto at = [&] { return recording_->clock.to_ns(event.word); };
-  if (!window_seen_ && static_cast<base::Op>(event.op) <= base::Op::CallExit &&
-      static_cast<base::Op>(event.op) != base::Op::Strand && recording_->window.contains(at())) {
-    open_window();
+  const auto at = [&] { return last_ns_; };
+  if (static_cast<base::Op>(event.op) <= base::Op::CallExit && static_cast<base::Op>(event.op) != base::Op::Strand) {
+    last_ns_ = recording_->clock.to_ns(event.word);
+    if (!window_seen_ && recording_->window.contains(last_ns_)) {
+      open_window();
+    }
   }
   switch (static_cast<base::Op>(event.op)) {
     case base::Op::Enter:
@@ -68,13 +72,16 @@ void Replay::open_window() {
     return;
   }
   window_seen_ = true;
+  if (lender_ != nullptr) {
+    lender_->open_window();  // its regions are lent from here on, whether or not anything happens in it
+  }
   const int64_t open_ns = recording_->window.open_ns.load(std::memory_order_relaxed);
   each_open([&](OpenRegion& region, OpenRegion* parent) {
     region.start_ns = std::max(region.start_ns, open_ns);
     region.child_ns = 0;
     region.row = add_row(region, parent != nullptr ? parent->row : kNone);
     if (region.row != kNone) {
-      recording_->store->region.flags[region.row - recording_->evicted.region] |= store::kClipped;
+      recording_->store->region.flags[region.row] |= store::kClipped;
     }
   });
   timeline_.clear();
@@ -85,21 +92,15 @@ void Replay::close_window(int64_t close_ns) {
   for (std::size_t strand = strands_.size(); strand-- > 0;) {
     for (std::size_t depth = strands_[strand].stack.size(); depth-- > 0;) {
       OpenRegion& region = strands_[strand].stack[depth];
-      const int64_t start_ns = region.start_ns;
-      if (start_ns < close_ns && window_seen_) {
-        const uint32_t row = region.row;
+      if (region.start_ns < close_ns && window_seen_) {
         close(region, close_ns, parent_of(strand, depth));
-        if (row != kNone && row >= recording_->evicted.region && recording_->keeps_rows()) {
-          recording_->store->region.flags[row - recording_->evicted.region] |= store::kOpen;
-        }
       }
       region.row = kNone;
     }
   }
   for (OpenCall& call : calls_) {
-    if (has_row(call)) {
-      recording_->store->api.duration_ns[call.row - recording_->evicted.api] =
-          std::max<int64_t>(0, close_ns - call.start_ns);
+    if (call.row != kNone) {
+      recording_->store->api.duration_ns[call.row] = std::max<int64_t>(0, close_ns - call.start_ns);
     }
     call.row = kNone;
     call.in_window = false;
@@ -108,20 +109,27 @@ void Replay::close_window(int64_t close_ns) {
   timeline_.clear();
 }
 
-void Replay::renew_rows() {
-  each_open([&](OpenRegion& region, OpenRegion* parent) {
-    if (region.row != kNone && region.row < recording_->evicted.region) {
-      region.row = add_row(region, parent != nullptr ? parent->row : kNone);
+void Replay::follow(const Moved& moved) {
+  each_open([&](OpenRegion& region, OpenRegion*) {
+    region.row = moved.region(region.row);
+    if (region.row != kNone) {
+      region.start_ns = recording_->store->region.start_ns[region.row];
     }
   });
+  for (OpenCall& call : calls_) {
+    call.row = moved.api(call.row);
+  }
+  for (Moment& moment : timeline_) {
+    moment.reference = moved.region(moment.reference);
+  }
 }
 
 uint32_t Replay::add_row(const OpenRegion& region, uint32_t parent_row) {
   if (!recording_->keeps_rows()) {
+    recording_->counters.refused += recording_->full;
     return kNone;
   }
-  store::Regions& regions = recording_->store->region;
-  return recording_->evicted.region + regions.append({region.start_ns, 0, parent_row, region.path, thread_, 0});
+  return recording_->store->region.append({region.start_ns, 0, parent_row, region.path, thread_, store::kOpen});
 }
 
 void Replay::note_moment(int64_t at_ns) {
@@ -191,12 +199,13 @@ void Replay::enter(int64_t at_ns, uint32_t name) {
 void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
   const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
+  region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of turn
   if (recording_->aggregates()) {
     if (window_seen_ && region.start_ns < close_ns) {
       recording_->totals.add_region(region.path, duration_ns, region.child_ns);
     }
-  } else if (region.row != kNone && region.row >= recording_->evicted.region) {
-    recording_->store->region.duration_ns[region.row - recording_->evicted.region] = duration_ns;
+  } else if (region.row != kNone) {
+    recording_->store->region.duration_ns[region.row] = duration_ns;
   }
   if (parent != nullptr) {
     parent->child_ns += duration_ns;
@@ -208,6 +217,9 @@ bool Replay::close_in(std::size_t strand, int64_t at_ns, uint32_t name) {
   for (std::size_t depth = stack.size(); depth-- > 0;) {
     if (stack[depth].name == name) {
       close(stack[depth], at_ns, parent_of(strand, depth));
+      if (const uint32_t row = stack[depth].row; row != kNone) {
+        recording_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
+      }
       stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
       return true;
     }
@@ -237,10 +249,16 @@ void Replay::gpu_time(uint32_t pair, uint32_t name) {
 }
 
 void Replay::mark(int64_t at_ns, uint32_t name) {
-  if (recording_->keeps_rows() && recording_->window.contains(at_ns)) {
-    recording_->store->mark.append(
-        {at_ns, recording_->dictionaries.region_name(name), own_place().reference, thread_, 0});
+  note_moment(at_ns);  // it may be the first that is heard of another task
+  if (recording_->aggregates() || !recording_->window.contains(at_ns)) {
+    return;
   }
+  if (recording_->full) {
+    ++recording_->counters.refused;
+    return;
+  }
+  recording_->store->mark.append(
+      {at_ns, recording_->dictionaries.region_name(name), own_place().reference, thread_, 0});
 }
 
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
@@ -256,8 +274,7 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     recording_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
     if (recording_->keeps_rows()) {
       const uint16_t id = recording_->dictionaries.call(what->name, what->kind, false, 0, callback);
-      call.row = recording_->evicted.api +
-                 recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
+      call.row = recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
     }
   }
   calls_.push_back(call);
@@ -281,19 +298,19 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
     const Correlations::Awaits awaited = awaits(what->kind);
     counters.launches += awaited == Correlations::Awaits::Kernel;
     counters.copies += awaited == Correlations::Awaits::Copy;
-    counters.graph_launches += what->kind == store::CallKind::GraphLaunch;
+    counters.graph_launches += awaited == Correlations::Awaits::Graph;
   }
   const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
   if (recording_->aggregates()) {
     recording_->totals.add_work(call.path, store::Work::Call, recording_->dictionaries.string(what->name), duration_ns);
     if (OpenRegion* region = innermost(current_); region != nullptr) {
-      region->child_ns += duration_ns;
+      const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+      region->child_ns += std::max<int64_t>(0, std::min(at_ns, close_ns) - call.start_ns);
     }
-  } else if (has_row(call)) {
-    const uint32_t row = call.row - recording_->evicted.api;
-    recording_->store->api.duration_ns[row] = duration_ns;
+  } else if (call.row != kNone) {
+    recording_->store->api.duration_ns[call.row] = duration_ns;
     if (result != 0 || call.captured) {
-      recording_->store->api.call[row] =
+      recording_->store->api.call[call.row] =
           recording_->dictionaries.call(what->name, what->kind, call.captured, static_cast<int32_t>(result), callback);
     }
   }
@@ -329,12 +346,12 @@ void Replay::select_strand(uint64_t key) {
 
 void Replay::node(uint64_t id, bool cloned) {
   last_node_ = id;
-  if (cloned) {
-    return;  // its origin follows
-  }
-  if (recording_->node_paths.size() >= kMaxNodes) {
+  if (recording_->node_paths.size() + recording_->node_origins.size() >= kMaxNodes) {
     recording_->node_paths.clear();
     recording_->node_origins.clear();
+  }
+  if (cloned) {
+    return;  // its origin follows
   }
   const int64_t now_ns = calls_.empty() ? INT64_MAX : calls_.back().start_ns;
   recording_->node_paths.set(id, place_at(now_ns).path);

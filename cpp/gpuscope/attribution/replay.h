@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpuscope/activity/calls.h"
+#include "gpuscope/attribution/bounds.h"
 #include "gpuscope/attribution/recording.h"
 #include "gpuscope/base/event_log.h"
 
@@ -28,8 +29,10 @@ class Replay {
   void open_window();
   /// Ends the rows of open regions and calls at `close_ns`; the regions themselves stay open.
   void close_window(int64_t close_ns);
-  /// Regions whose rows the ring let go get new ones.
-  void renew_rows();
+  /// The rows of open regions and calls have moved.
+  void follow(const Moved& moved);
+  /// The thread has ended: what it left open ends with its last event.
+  void end_thread() { close_window(last_ns_); }
 
   struct Place {
     Reference reference;
@@ -82,9 +85,6 @@ class Replay {
   uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
   void note_moment(int64_t at_ns);
   Place own_place() const;
-  bool has_row(const OpenCall& call) const noexcept {
-    return call.row != store::kNone && call.row >= recording_->evicted.api;
-  }
   template <class F>
   void each_open(F&& visit);
 
@@ -98,6 +98,7 @@ class Replay {
   std::vector<OpenCall> calls_;
   std::deque<Moment> timeline_;
   uint64_t last_node_ = 0;
+  int64_t last_ns_ = INT64_MIN;  // of the newest event
   static constexpr std::size_t kMaxTimeline = 1 << 18;
 };
 

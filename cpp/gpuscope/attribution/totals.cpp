@@ -19,44 +19,57 @@ uint32_t write_bins(store::Store& store, const std::vector<uint64_t>& bins, uint
 
 }  // namespace
 
-void Total::add(int64_t duration_ns) {
+std::size_t Total::add(int64_t duration_ns) {
   ++count;
   total_ns += duration_ns;
   min_ns = std::min(min_ns, duration_ns);
   max_ns = std::max(max_ns, duration_ns);
+  const std::size_t before = bins.size();
   const uint32_t bin = store::histogram_bin(duration_ns);
   if (bin >= bins.size()) {
     bins.resize(bin + 1);
   }
   ++bins[bin];
+  return (bins.size() - before) * sizeof(uint64_t);
+}
+
+template <class F>
+Total* Totals::find_or_make(base::FlatMap<uint32_t>& index, std::vector<Total>& totals, uint64_t key, F&& remember) {
+  if (const uint32_t* found = index.find(key); found != nullptr) {
+    return &totals[*found];
+  }
+  if (refuses_) {
+    ++refused_;
+    return nullptr;
+  }
+  remember();
+  totals.emplace_back();
+  index.set(key, static_cast<uint32_t>(totals.size() - 1));
+  bytes_ += sizeof(Total);
+  return &totals.back();
 }
 
 void Totals::add_region(uint32_t path, int64_t duration_ns, int64_t child_ns) {
-  const uint32_t index = region_index_.find_or_make(path, [&] {
-    region_paths_.push_back(path);
-    regions_.emplace_back();
-    return static_cast<uint32_t>(regions_.size() - 1);
-  });
-  regions_[index].add(duration_ns);
-  regions_[index].child_ns += child_ns;
+  Total* total = find_or_make(region_index_, regions_, path, [&] { region_paths_.push_back(path); });
+  if (total != nullptr) {
+    bytes_ += total->add(duration_ns);
+    total->child_ns += child_ns;
+  }
 }
 
-Total& Totals::work(const Key& key) {
+Total* Totals::work(const Key& key) {
   // 28 bits hold any path (Dictionaries caps them at 20), 4 the kind, 32 the name: the packing is exact.
   const uint64_t packed =
       (static_cast<uint64_t>(key.path & 0xFFFFFFF) << 36) | (static_cast<uint64_t>(key.kind) << 32) | key.name;
-  const uint32_t index = work_index_.find_or_make(packed, [&] {
-    work_keys_.push_back(key);
-    works_.emplace_back();
-    return static_cast<uint32_t>(works_.size() - 1);
-  });
-  return works_[index];
+  return find_or_make(work_index_, works_, packed, [&] { work_keys_.push_back(key); });
 }
 
 void Totals::add_work(uint32_t path, store::Work kind, uint32_t name, int64_t duration_ns, uint64_t bytes) {
-  Total& total = work({path, name, kind});
-  total.add(duration_ns);
-  total.bytes += bytes;
+  Total* total = work({path, name, kind});
+  if (total != nullptr) {
+    bytes_ += total->add(duration_ns);
+    total->bytes += bytes;
+  }
 }
 
 void Totals::move_into(store::Store& store) {
@@ -74,16 +87,6 @@ void Totals::move_into(store::Store& store) {
                              total.max_ns});
   }
   *this = Totals();
-}
-
-std::size_t Totals::bytes() const noexcept {
-  std::size_t bins = 0;
-  for (const auto* totals : {&regions_, &works_}) {
-    for (const Total& total : *totals) {
-      bins += total.bins.size() * sizeof(uint64_t);
-    }
-  }
-  return bins + (regions_.size() + works_.size()) * sizeof(Total);
 }
 
 }  // namespace gpuscope::attribution

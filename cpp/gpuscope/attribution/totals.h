@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/base/flat_map.h"
@@ -19,7 +21,8 @@ struct Total {
   int64_t max_ns = 0;
   std::vector<uint64_t> bins;
 
-  void add(int64_t duration_ns);
+  /// Returns the bytes that it grew by.
+  std::size_t add(int64_t duration_ns);
 };
 
 /// What aggregate mode keeps: one row a call path and one a kind of work on it. One thread at a time.
@@ -29,7 +32,11 @@ class Totals {
   void add_work(uint32_t path, store::Work kind, uint32_t name, int64_t duration_ns, uint64_t bytes = 0);
   /// Writes the totals as rows and starts again from nothing.
   void move_into(store::Store& store);
-  std::size_t bytes() const noexcept;
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// Whether only what is there already is added up: the memory is used up.
+  void refuse_more(bool refuse) noexcept { refuses_ = refuse; }
+  /// What was refused since the last call.
+  uint64_t take_refused() noexcept { return std::exchange(refused_, 0); }
 
  private:
   struct Key {
@@ -37,7 +44,10 @@ class Totals {
     uint32_t name;
     store::Work kind;
   };
-  Total& work(const Key& key);
+  /// nullptr when it would be a new one and no more are taken.
+  template <class F>
+  Total* find_or_make(base::FlatMap<uint32_t>& index, std::vector<Total>& totals, uint64_t key, F&& remember);
+  Total* work(const Key& key);
 
   base::FlatMap<uint32_t> region_index_;
   base::FlatMap<uint32_t> work_index_;
@@ -45,6 +55,9 @@ class Totals {
   std::vector<Total> regions_;
   std::vector<Key> work_keys_;
   std::vector<Total> works_;
+  std::size_t bytes_ = 0;
+  bool refuses_ = false;
+  uint64_t refused_ = 0;
 };
 
 }  // namespace gpuscope::attribution

@@ -57,10 +57,11 @@ EventChunk* EventLog::grow() noexcept {
   }
   chunk->next.store(nullptr, std::memory_order_relaxed);
   chunk->size.store(0, std::memory_order_relaxed);
+  // Published before it is linked: a reader that has gone on to it must not find its predecessor to be the tail.
+  published_tail_.store(chunk, std::memory_order_release);
   tail_->next.store(chunk, std::memory_order_release);
   tail_ = chunk;
   filled_ = 0;
-  published_tail_.store(chunk, std::memory_order_release);
   return chunk;
 }
 
@@ -119,6 +120,11 @@ EventLog* EventLogs::adopt() noexcept {
   end_.armed = true;  // touching it makes its destructor run at the thread's end
   current_ = log;
   return log;
+}
+
+void EventLogs::forget_all() noexcept {
+  first_.store(nullptr, std::memory_order_relaxed);
+  current_ = nullptr;
 }
 
 void EventLogs::release_if_done(EventLog& log) noexcept {

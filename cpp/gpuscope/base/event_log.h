@@ -97,6 +97,8 @@ class EventLog {
       }
     }
   }
+  /// Whether there is anything to read before `limit`.
+  bool has_more(const Position& limit) const noexcept { return head_ != limit.chunk || read_ != limit.size; }
   void skip_all() {
     read(end(), [](const Event&) {});
   }
@@ -150,6 +152,9 @@ class EventLogs {
   }
   /// For the reader: a log whose thread has ended and whose events are all read may serve another thread.
   static void release_if_done(EventLog& log) noexcept;
+
+  /// For the child of a fork: its one thread begins a new log, the others' stayed behind as they were.
+  void forget_all() noexcept;
 
   /// Released by a writer that is far ahead of the reader.
   std::counting_semaphore<>& wake() noexcept { return wake_; }

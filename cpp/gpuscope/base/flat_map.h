@@ -42,6 +42,15 @@ class FlatMap {
   void set(uint64_t key, Value value) {
     find_or_make(key, [&] { return value; }) = value;
   }
+  /// Calls `visit(key, value&)` for each entry, in no order.
+  template <class F>
+  void each(F&& visit) {
+    for (Slot& slot : slots_) {
+      if (slot.used) {
+        visit(slot.key, slot.value);
+      }
+    }
+  }
   std::size_t size() const noexcept { return size_; }
   void clear() {
     slots_.assign(kFirst, {});

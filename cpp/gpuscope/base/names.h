@@ -20,7 +20,11 @@ class Names {
   }
   uint32_t intern(std::string_view name) {
     const std::lock_guard lock(mutex_);
-    return table_.intern(name);
+    if (table_.size() < kMost) {
+      return table_.intern(name);
+    }
+    const uint32_t known = table_.find(name);
+    return known != UINT32_MAX ? known : table_.intern("(more names)");
   }
   std::string text(uint32_t id) {
     const std::lock_guard lock(mutex_);
@@ -31,6 +35,8 @@ class Names {
   void let_go() { mutex_.unlock(); }
 
  private:
+  // A program that makes up names for ever must not fill the memory.
+  static constexpr uint32_t kMost = 1U << 20;
   std::mutex mutex_;
   StringTable table_;
 };

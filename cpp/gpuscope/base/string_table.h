@@ -22,8 +22,18 @@ class StringTable {
     }
     const auto id = static_cast<uint32_t>(texts_.size());
     texts_.emplace_back(text);
-    ids_.emplace(texts_.back(), id);
+    try {
+      ids_.emplace(texts_.back(), id);
+    } catch (...) {  // out of memory: a text without an id would come a second time
+      texts_.pop_back();
+      throw;
+    }
     return id;
+  }
+  /// The text's id, or UINT32_MAX.
+  uint32_t find(std::string_view text) const noexcept {
+    const auto found = ids_.find(text);
+    return found != ids_.end() ? found->second : UINT32_MAX;
   }
   /// Unknown ids, as a damaged file may hold, read as the empty string.
   std::string_view operator[](uint32_t id) const noexcept {

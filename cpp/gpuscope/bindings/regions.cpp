@@ -161,8 +161,12 @@ PyObject* enter(PyObject* object, PyObject*) {
     if (self->id == kNoId && !id_of(self->name, &self->id)) {
       return nullptr;
     }
-    self->session = listening >> base::kListenBits;
-    self->strand = strand_of_task(self->session);
+    const uint32_t session = listening >> base::kListenBits;
+    if (self->session != session) {
+      self->session = session;
+      self->pair = RegionTimer::kNoPair;  // the timer took it back when the session began
+    }
+    self->strand = strand_of_task(session);
     if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
       select_strand(*log, self->strand);
       log->append(base::ticks(), self->id, Op::Enter);

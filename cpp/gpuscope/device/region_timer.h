@@ -36,6 +36,9 @@ class RegionTimer {
   /// How long the pair's work took; a pair that is Done or Void is free for another region.
   Reading read(uint32_t pair) noexcept;
 
+  /// Every pair is free again: regions of an earlier session that are still open keep none.
+  void take_all_back() noexcept;
+
   /// The timer that regions use now, or nullptr.
   static std::atomic<RegionTimer*>& current() noexcept;
 
@@ -43,8 +46,10 @@ class RegionTimer {
   struct Pair {
     driver::CuEvent start = nullptr;
     driver::CuEvent stop = nullptr;
+    driver::CuContext context = nullptr;  // whose the events are
   };
-  bool may_record() const noexcept;
+  driver::CuContext recordable() const noexcept;
+  uint32_t claim(driver::CuContext context, bool from_others) noexcept;
   void give_back(uint32_t pair) noexcept;
 
   driver::Cuda cuda_;

@@ -60,8 +60,9 @@ std::string cupti_shortcoming(const Cupti& table) {
     return "libcupti at " + table.library.path() + " is version " + std::to_string(table.version) +
            ", older than CUDA 12.0's (19)";
   }
-  if (table.subscribe == nullptr || table.register_callbacks == nullptr || table.activity_enable == nullptr ||
-      table.activity_disable == nullptr || table.flush_all == nullptr || table.get_next_record == nullptr) {
+  if (table.subscribe == nullptr || table.unsubscribe == nullptr || table.enable_callback == nullptr ||
+      table.register_callbacks == nullptr || table.activity_enable == nullptr || table.activity_disable == nullptr ||
+      table.flush_all == nullptr || table.get_next_record == nullptr) {
     return "libcupti at " + table.library.path() + " lacks a function that tracing needs";
   }
   return "";

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <utility>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/read_file.h"
@@ -113,7 +114,9 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.kernels", counters.kernels);
   number("audit.graph_launches", counters.graph_launches);
   number("audit.graph_nodes", counters.graph_nodes);
-  number("audit.missing", counters.launches > counters.matched ? counters.launches - counters.matched : 0);
+  const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
+  number("audit.missing",
+         without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs));
   number("audit.dropped", facts.dropped);
   number("audit.pool_exhausted", facts.pool_exhausted);
   number("audit.zero_time", counters.zero_time);

@@ -2,6 +2,7 @@
 #include "gpuscope/session/session.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +13,6 @@
 #include <utility>
 
 #include "gpuscope/base/names.h"
-#include "gpuscope/session/clock_map.h"
 
 namespace gpuscope::session {
 namespace {
@@ -26,11 +26,16 @@ constexpr auto kSettleNap = 200us;
 constexpr auto kSettleLimit = 2s;
 // A copy between host buffers brings no record: once all kernels are in, copies are waited for only this long.
 constexpr auto kCopyGrace = 5ms;
+// Graphs do not tell how many nodes will report: those launched once, and those of which fewer nodes came than from an
+// earlier launch, are waited for until nothing has come for this long.
+constexpr auto kNewGraphGrace = 20ms;
+constexpr auto kShortGraphGrace = 250ms;
 constexpr auto kQuietNap = 5ms;
 constexpr int kQuietRounds = 4;
 constexpr unsigned kReadyBuffers = 4;
 
 std::atomic<Session*> active_session{nullptr};
+std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
 
 void watch_forks() {
@@ -39,7 +44,9 @@ void watch_forks() {
     pthread_atfork([] { base::Names::process().hold(); }, [] { base::Names::process().let_go(); },
                    [] {
                      base::Names::process().let_go();
-                     if (active_session.exchange(nullptr) != nullptr) {
+                     base::EventLogs::process().forget_all();
+                     // Not even a collector that was stopped survives: CUPTI's own threads stayed behind.
+                     if (active_session.exchange(nullptr) != nullptr || cupti_was_started.load()) {
                        is_forked_child.store(true);
                      }
                      base::listening.store(0, std::memory_order_relaxed);
@@ -59,7 +66,7 @@ int64_t thread_cpu_ns() {
 bool Session::active() noexcept { return active_session.load() != nullptr; }
 bool Session::forked() noexcept { return is_forked_child.load(); }
 
-Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), options_(options) {
+Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), options_(options), process_(getpid()) {
   Session* expected = nullptr;
   if (!active_session.compare_exchange_strong(expected, this)) {
     throw base::InvalidArgument(
@@ -71,21 +78,21 @@ Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), opti
     base::EventLogs::current();  // the starting thread's log comes first: others inherit its regions
     choose_tier();
     options_.settings.by_time = vendor_.collector.tier() == activity::Tier::Shared;
-    decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(),
-                                                      static_cast<uint64_t>(syscall(SYS_gettid)));
-    decoder_->discard_logs();
+    main_thread_ = static_cast<uint64_t>(syscall(SYS_gettid));
     if (collecting_) {
-      ClockMap clock = ClockMap::detect(vendor_.collector.cupti());
-      decoder_->gpu_records().set_clock(std::move(clock.to_ns));
-      notes_ += clock.note.empty() ? "" : clock.note + "\n";
+      clock_ = ClockMap::detect(vendor_.collector.cupti());
+      notes_ += clock_.note.empty() ? "" : clock_.note + "\n";
     }
+    make_decoder();
+    decoder_->discard_logs();
     const bool gpu_time = device::RegionTimer::current().load() != nullptr;
     static std::atomic<uint32_t> epochs{0};
     const uint32_t flags = base::kListenRegions | (gpu_time ? base::kListenGpuTime : 0U);
     base::listening.store((++epochs << base::kListenBits) | flags, std::memory_order_release);
-    thread_ = std::thread([this] { run(); });
+    start_thread();
   } catch (...) {
     base::listening.store(0);
+    device::RegionTimer::current().store(nullptr);
     vendor_.collector.stop();
     active_session.store(nullptr);
     throw;
@@ -93,11 +100,39 @@ Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), opti
 }
 
 Session::~Session() {
-  if (forked()) {
-    thread_.detach();  // it stayed behind in the parent
+  if (left_behind()) {
+    // The fork may have caught our thread in the middle of changing any of this.
+    (void)thread_.release();
+    (void)decoder_.release();
+    (void)result_.release();
     return;
   }
-  stop();
+  try {
+    stop();
+  } catch (const std::exception&) {  // nobody is left to take what could not be handed over
+  }
+}
+
+bool Session::left_behind() const noexcept { return getpid() != process_; }
+
+void Session::make_decoder() {
+  decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(), main_thread_);
+  decoder_->gpu_records().set_clock(clock_.to_ns);
+}
+
+void Session::start_thread() {
+  // The program's signals are its own threads' business: a handler there may be meant to interrupt a call.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Session::choose_tier() {
@@ -113,6 +148,7 @@ void Session::choose_tier() {
   }
   const activity::Collector::Options wanted{options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda),
                                             options_.synchronization, options_.may_share_cupti};
+  cupti_was_started.store(true);
   const activity::Tier got = vendor_.collector.start(wanted);
   collecting_ = got != activity::Tier::None;
   if (collecting_) {
@@ -123,10 +159,14 @@ void Session::choose_tier() {
   }
   tier_ = "events";
   tier_reason_ = vendor_.collector.why() + ", so regions are timed with CUDA events on the default stream";
+  vendor_.region_timer.take_all_back();
   device::RegionTimer::current().store(&vendor_.region_timer, std::memory_order_release);
 }
 
 void Session::open() {
+  if (left_behind()) {
+    return;  // whoever held the lock stayed behind, too
+  }
   const std::lock_guard calls(calls_);
   if (!stopped_) {
     decoder_->window().open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
@@ -134,17 +174,29 @@ void Session::open() {
 }
 
 std::unique_ptr<store::Store> Session::cut() {
+  if (left_behind()) {
+    return nullptr;
+  }
   const std::lock_guard calls(calls_);
   return stopped_ ? nullptr : request(Request::Cut);
 }
 
 std::unique_ptr<store::Store> Session::stop() {
-  const std::lock_guard calls(calls_);
-  if (stopped_ || forked()) {
+  if (left_behind()) {
     return nullptr;
   }
-  std::unique_ptr<store::Store> last = request(Request::Stop);
-  thread_.join();
+  const std::lock_guard calls(calls_);
+  if (stopped_) {
+    return nullptr;
+  }
+  std::unique_ptr<store::Store> last;
+  std::exception_ptr error;
+  try {
+    last = request(Request::Stop);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  thread_->join();
   stopped_ = true;
   base::listening.store(0, std::memory_order_relaxed);
   device::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
@@ -160,6 +212,9 @@ std::unique_ptr<store::Store> Session::stop() {
     }
   }
   active_session.store(nullptr);
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
   return last;
 }
 
@@ -176,6 +231,9 @@ std::unique_ptr<store::Store> Session::request(Request what) {
   request_ = what;
   base::EventLogs::process().wake().release();
   done_.wait(lock, [this] { return request_ == Request::None; });
+  if (error_ != nullptr) {
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
   return std::move(result_);
 }
 
@@ -185,7 +243,11 @@ void Session::run() {
   exhausted_start_ = vendor_.collector.buffers().exhausted();
   foreign_start_ = vendor_.collector.buffers().foreign();
   while (true) {
-    base::EventLogs::process().wake().try_acquire_for(kNap);
+    auto& wake = base::EventLogs::process().wake();
+    if (wake.try_acquire_for(kNap)) {
+      while (wake.try_acquire()) {  // a writer without room calls at every event; one look is enough
+      }
+    }
     Request wanted = Request::None;
     {
       const std::lock_guard lock(mutex_);
@@ -196,17 +258,18 @@ void Session::run() {
       continue;
     }
     std::unique_ptr<store::Store> store;
+    std::exception_ptr error;
     const int64_t open_ns = decoder_->window().open_ns.load();
     const int64_t close_ns = decoder_->window().close_ns.load();
-    if (close_ns != INT64_MAX) {
-      settle();
-      const Facts facts = gather_facts(open_ns, close_ns);
-      store = decoder_->finish(close_ns);
-      write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
+    try {
+      store = close_ns != INT64_MAX ? end_window(open_ns, close_ns) : nullptr;
+    } catch (...) {
+      error = std::current_exception();
     }
     {
       const std::lock_guard lock(mutex_);
       result_ = std::move(store);
+      error_ = error;
       request_ = Request::None;
     }
     done_.notify_all();
@@ -214,6 +277,28 @@ void Session::run() {
       return;
     }
   }
+}
+
+std::unique_ptr<store::Store> Session::end_window(int64_t open_ns, int64_t close_ns) {
+  std::unique_ptr<store::Store> store;
+  try {
+    settle();
+    const Facts facts = gather_facts(open_ns, close_ns);
+    store = decoder_->finish(close_ns);
+    write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
+  } catch (...) {
+    failed_ = true;
+    decoder_->window().open_ns.store(INT64_MAX);
+    decoder_->window().close_ns.store(INT64_MAX);
+    if (store == nullptr) {
+      throw;
+    }  // else its rows are worth more than what it would have said about itself
+  }
+  if (failed_) {  // events are missing from what the threads' regions are told from
+    make_decoder();
+    failed_ = false;
+  }
+  return store;
 }
 
 void Session::decode_once(bool flush) {
@@ -226,13 +311,22 @@ void Session::decode_once(bool flush) {
       flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
     }
     collector.buffers().provide(kReadyBuffers);
-    if (const uint64_t unloads = collector.unloads(); unloads != unloads_) {
-      unloads_ = unloads;
-      decoder_->recording().dictionaries.forget_pointers();
-    }
   }
-  decoder_->decode(collector.buffers());
-  read_gpu_spans();
+  // What this thread throws would end the program.
+  try {
+    if (failed_) {
+      decoder_->discard(collector.buffers());
+    } else {
+      if (const uint64_t unloads = collector.unloads(); unloads != unloads_) {
+        unloads_ = unloads;
+        decoder_->recording().dictionaries.forget_pointers();
+      }
+      decoder_->decode(collector.buffers());
+      read_gpu_spans();
+    }
+  } catch (const std::exception&) {
+    failed_ = true;
+  }
   const int64_t took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count();
   decode_lag_max_ns_ = std::max(decode_lag_max_ns_, took_ns);
 }
@@ -241,16 +335,28 @@ void Session::settle() {
   if (options_.settings.by_time) {
     return settle_without_callbacks();
   }
+  const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
   const auto start = std::chrono::steady_clock::now();
-  auto kernels_in = start + kSettleLimit;
+  auto newest = start;  // when something came last
+  uint64_t records = gpu_records.records();
   while (true) {
     decode_once(true);
     const auto now = std::chrono::steady_clock::now();
-    const bool kernels = collecting_ && (decoder_->awaits_kernels() || !decoder_->gpu_records().graphs_settled());
+    if (std::exchange(records, gpu_records.records()) != gpu_records.records()) {
+      newest = now;
+    }
+    const bool kernels = collecting_ && decoder_->awaits_kernels();
     const bool spans = !decoder_->recording().gpu_spans.empty();
+    if (failed_) {
+      return;
+    }
     if (!kernels && !spans) {
-      kernels_in = std::min(kernels_in, now);
-      if (!collecting_ || !decoder_->awaits_copies() || now - kernels_in >= kCopyGrace) {
+      const auto grace = !collecting_                     ? 0ms
+                         : gpu_records.has_short_graphs() ? kShortGraphGrace
+                         : gpu_records.has_new_graphs()   ? kNewGraphGrace
+                         : decoder_->awaits_copies()      ? kCopyGrace
+                                                          : 0ms;
+      if (now - newest >= grace) {
         return;
       }
     }
@@ -291,7 +397,7 @@ void Session::read_gpu_spans() {
     if (reading.state == device::RegionTimer::State::Running) {
       running.push_back(span);
     } else if (reading.state == device::RegionTimer::State::Done && span.path != store::kNone) {
-      recording.store->region_gpu.append({span.region, span.path, reading.duration_ns});
+      recording.add_gpu_time(span, reading.duration_ns);
     }
   }
   recording.gpu_spans.swap(running);
@@ -304,7 +410,7 @@ Facts Session::gather_facts(int64_t open_ns, int64_t close_ns) {
   facts.merged_graphs = settings.merge_graphs;
   facts.tier = tier_;
   facts.tier_reason = tier_reason_;
-  facts.notes = notes_;
+  facts.notes = notes_ + (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
   facts.open_ns = open_ns;
   facts.close_ns = close_ns;
   facts.counters = decoder_->recording().counters;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +16,7 @@
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/device/region_timer.h"
 #include "gpuscope/driver/cuda.h"
+#include "gpuscope/session/clock_map.h"
 #include "gpuscope/session/info.h"
 #include "gpuscope/store/store.h"
 
@@ -51,7 +55,8 @@ class Session {
 
   /// What is launched from now on is recorded.
   void open();
-  /// Ends the window: waits for its GPU work, at most two seconds, and hands over what was recorded.
+  /// Ends the window: waits for its GPU work, at most two seconds, and hands over what was recorded. Nothing without an
+  /// open window, and in the child of a fork. Throws std::bad_alloc when there is no memory to hand it over in.
   std::unique_ptr<store::Store> cut();
   /// Ends collecting; the open window's store, if one is open. Further calls do nothing.
   std::unique_ptr<store::Store> stop();
@@ -67,8 +72,13 @@ class Session {
   enum class Request { None, Cut, Stop };
 
   void choose_tier();
+  void make_decoder();
+  void start_thread();
+  /// In the child of a fork, which has neither our thread nor CUPTI.
+  bool left_behind() const noexcept;
   void run();
   void decode_once(bool flush);
+  std::unique_ptr<store::Store> end_window(int64_t open_ns, int64_t close_ns);
   void settle();
   void settle_without_callbacks();
   void read_gpu_spans();
@@ -81,6 +91,8 @@ class Session {
   std::string tier_reason_;
   std::string notes_;
   std::unique_ptr<attribution::Decoder> decoder_;
+  uint64_t main_thread_ = 0;
+  ClockMap clock_;
   bool collecting_ = false;
   bool stopped_ = false;
 
@@ -89,16 +101,19 @@ class Session {
   std::condition_variable done_;
   Request request_ = Request::None;
   std::unique_ptr<store::Store> result_;
+  std::exception_ptr error_;  // instead of a result
 
   // The decode thread's.
   int64_t decode_cpu_start_ns_ = 0;
   int64_t flush_cpu_ns_ = 0;
   int64_t decode_lag_max_ns_ = 0;
+  bool failed_ = false;  // memory ran out: the rest of the window is thrown away
   uint64_t unloads_ = 0;
   uint64_t exhausted_start_ = 0;
   uint64_t foreign_start_ = 0;
   uint64_t dropped_start_ = 0;
-  std::thread thread_;
+  std::unique_ptr<std::thread> thread_;
+  const pid_t process_;
 };
 
 }  // namespace gpuscope::session

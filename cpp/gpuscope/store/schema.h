@@ -250,6 +250,7 @@ enum Flag : uint16_t {
 #define GPUSCOPE_AT(type, name) name[index],
 #define GPUSCOPE_VISIT(type, name) visit(#name, name);
 #define GPUSCOPE_DROP(type, name) name.drop_front(rows);
+#define GPUSCOPE_TRUNCATE(type, name) name.truncate(rows);
 #define GPUSCOPE_BYTES(type, name) +sizeof(type)
 #define GPUSCOPE_COUNT(type, name) rows = name.size();
 #define GPUSCOPE_DECLARE_TABLE(Type, table, LIST)                           \
@@ -266,11 +267,18 @@ enum Flag : uint16_t {
     }                                                                       \
     /* Returns the new row's number. */                                     \
     uint32_t append(const Row& values) {                                    \
-      LIST(GPUSCOPE_PUSH)                                                   \
-      return static_cast<uint32_t>(size() - 1);                             \
+      const std::size_t before = size();                                    \
+      try {                                                                 \
+        LIST(GPUSCOPE_PUSH)                                                 \
+      } catch (...) { /* out of memory: no column may be ahead */           \
+        truncate(before);                                                   \
+        throw;                                                              \
+      }                                                                     \
+      return static_cast<uint32_t>(before);                                 \
     }                                                                       \
     Row operator[](std::size_t index) const { return {LIST(GPUSCOPE_AT)}; } \
     void drop_front(std::size_t rows) { LIST(GPUSCOPE_DROP) }               \
+    void truncate(std::size_t rows) { LIST(GPUSCOPE_TRUNCATE) }             \
     template <class F>                                                      \
     void each_column(F&& visit) {                                           \
       LIST(GPUSCOPE_VISIT)                                                  \
@@ -287,6 +295,7 @@ GPUSCOPE_TABLES(GPUSCOPE_DECLARE_TABLE)
 #undef GPUSCOPE_AT
 #undef GPUSCOPE_VISIT
 #undef GPUSCOPE_DROP
+#undef GPUSCOPE_TRUNCATE
 #undef GPUSCOPE_BYTES
 #undef GPUSCOPE_COUNT
 #undef GPUSCOPE_DECLARE_TABLE

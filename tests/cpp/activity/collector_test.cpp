@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/activity/collector.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "fakes/cupti.h"
+#include "gpuscope/activity/layout.h"
+#include "gpuscope/base/event_log.h"
+
+namespace gpuscope::activity {
+namespace {
+
+using base::Event;
+using base::Op;
+using fakes::Cupti;
+
+class Collectors : public testing::Test {
+ protected:
+  Collectors() : cupti_(Cupti::reset()) {}
+
+  std::unique_ptr<Collector> make(uint32_t version = 130001) {
+    return std::make_unique<Collector>(cupti_.table(version));
+  }
+  static std::vector<Event> logged() {
+    std::vector<Event> events;
+    base::EventLog& log = *base::EventLogs::current();
+    log.read(log.end(), [&](const Event& event) { events.push_back(event); });
+    return events;
+  }
+
+  Cupti& cupti_;
+};
+
+TEST_F(Collectors, SubscribeAndSwitchKindsOn) {
+  const auto collector = make();
+  EXPECT_EQ(collector->start({}), Tier::Sole);
+  EXPECT_EQ(cupti_.subscribed, 1);
+  EXPECT_EQ(cupti_.kinds, (std::multiset<int>{kMemcpy, kMemcpyPeer, kMemset, kConcurrentKernel}));
+}
+
+TEST_F(Collectors, NeverSwitchSerializingKindsOn) {
+  const auto collector = make();
+  collector->start({.graph_trace = true, .synchronization = true, .may_share = true});
+  EXPECT_EQ(cupti_.kinds.count(3), 0U);   // KERNEL
+  EXPECT_EQ(cupti_.kinds.count(39), 0U);  // EXTERNAL_CORRELATION
+}
+
+TEST_F(Collectors, SwitchOptionalKindsOnWhenAsked) {
+  const auto collector = make();
+  collector->start({.graph_trace = true, .synchronization = true});
+  EXPECT_EQ(cupti_.kinds.count(kGraphTrace), 1U);
+  EXPECT_EQ(cupti_.kinds.count(kSynchronization), 1U);
+}
+
+TEST_F(Collectors, WatchEveryCallOfTheList) {
+  const auto collector = make();
+  collector->start({});
+  for (const DriverCall& call : driver_calls()) {
+    EXPECT_EQ(cupti_.callbacks.count({kDriverDomain, call.callback}), 1U) << call.name;
+  }
+}
+
+TEST_F(Collectors, GoWithoutWhenTheSlotIsTaken) {
+  for (const driver::CuptiResult code : {driver::kCuptiMultipleSubscribers, driver::kCuptiMaxLimitReached}) {
+    Cupti::reset().subscribe_code = code;
+    const auto collector = make();
+    EXPECT_EQ(collector->start({}), Tier::None);
+    EXPECT_EQ(collector->why(), "another tool holds CUPTI in this process");
+    EXPECT_TRUE(cupti_.kinds.empty());
+  }
+}
+
+TEST_F(Collectors, NameTheHolderOfTheSlot) {
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  cupti_.holder = "nsys";
+  const auto collector = make();
+  collector->start({});
+  EXPECT_EQ(collector->holder(), "nsys");
+  EXPECT_EQ(collector->why(), "another tool (nsys) holds CUPTI in this process");
+}
+
+TEST_F(Collectors, AskTheOldWayWhereTheNewOneIsMissing) {
+  driver::Cupti table = cupti_.table(26);
+  table.subscribe_v2 = nullptr;
+  Collector collector(table);
+  EXPECT_EQ(collector.start({}), Tier::Sole);
+  cupti_.subscribe_code = driver::kCuptiMaxLimitReached;
+  EXPECT_EQ(collector.start({}), Tier::None);
+  EXPECT_EQ(collector.why(), "another tool holds CUPTI in this process");
+}
+
+TEST_F(Collectors, TellOtherRefusalsByNameAndCode) {
+  cupti_.subscribe_code = 15;
+  const auto collector = make();
+  EXPECT_EQ(collector->start({}), Tier::None);
+  EXPECT_EQ(collector->why(), "cuptiSubscribe failed with CUPTI_ERROR_FAKE (15)");
+}
+
+TEST_F(Collectors, ShareRecordsWithAnIdleHolder) {
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  const auto collector = make();
+  EXPECT_EQ(collector->start({.may_share = true}), Tier::Shared);
+  EXPECT_EQ(cupti_.kinds.count(kDriver), 1U);
+  EXPECT_EQ(cupti_.kinds.count(kRuntime), 1U);
+  EXPECT_EQ(cupti_.kinds.count(kConcurrentKernel), 1U);
+  collector->stop();
+  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_EQ(cupti_.unsubscriptions, 0);
+}
+
+TEST_F(Collectors, DoNotStartOnWhatCannotTrace) {
+  driver::Cupti table = cupti_.table();
+  table.flush_all = nullptr;
+  Collector collector(table);
+  EXPECT_EQ(collector.start({}), Tier::None);
+  EXPECT_EQ(cupti_.subscriptions, 0);
+}
+
+TEST_F(Collectors, GoOnWhenAttributesAreRefused) {
+  cupti_.refused_attributes = true;
+  EXPECT_EQ(make()->start({}), Tier::Sole);
+}
+
+TEST_F(Collectors, GoOnWithoutOptionalFunctions) {
+  driver::Cupti table = cupti_.table();
+  table.set_attribute = nullptr;
+  table.set_thread_id_type = nullptr;
+  table.get_num_dropped = nullptr;
+  table.get_graph_node_id = nullptr;
+  table.register_timestamp = nullptr;
+  Collector collector(table);
+  EXPECT_EQ(collector.start({}), Tier::Sole);
+  EXPECT_EQ(collector.dropped(), 0U);
+  cupti_.node(5);
+}
+
+TEST_F(Collectors, TakeEverythingBackWhenKernelsAreRefused) {
+  cupti_.refused_kinds[kConcurrentKernel] = 38;
+  const auto collector = make();
+  EXPECT_EQ(collector->start({}), Tier::None);
+  EXPECT_EQ(collector->why(), "cuptiActivityEnable failed with CUPTI_ERROR_FAKE (38)");
+  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_EQ(cupti_.subscribed, 0);
+}
+
+TEST_F(Collectors, TakeEverythingBackWhenBuffersAreRefused) {
+  cupti_.register_code = 1;
+  const auto collector = make();
+  EXPECT_EQ(collector->start({}), Tier::None);
+  EXPECT_EQ(collector->why(), "cuptiActivityRegisterCallbacks failed with CUPTI_ERROR_FAKE (1)");
+  EXPECT_EQ(cupti_.subscribed, 0);
+}
+
+TEST_F(Collectors, UnsubscribeOnce) {
+  const auto collector = make();
+  collector->start({});
+  collector->stop();
+  collector->stop();
+  EXPECT_EQ(cupti_.unsubscriptions, 1);
+}
+
+TEST_F(Collectors, StartAndStopThousandsOfTimes) {
+  const auto collector = make();
+  for (int round = 0; round < 3000; ++round) {
+    ASSERT_EQ(collector->start({}), Tier::Sole);
+    collector->stop();
+  }
+  EXPECT_EQ(cupti_.subscribed, 0);
+  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_EQ(collector->buffers().ready(), 8U);
+}
+
+TEST_F(Collectors, SwitchOffOnlyWhatTheySwitchedOn) {
+  cupti_.kinds.insert(kMemset);  // by another client
+  const auto collector = make();
+  cupti_.refused_kinds[kMemset] = 1;
+  collector->start({});
+  collector->stop();
+  EXPECT_EQ(cupti_.kinds, std::multiset<int>{kMemset});
+}
+
+TEST_F(Collectors, LogBothEndsOfADriverCall) {
+  const auto collector = make();
+  collector->start({});
+  logged();
+  const uint32_t correlation = cupti_.call(fakes::kLaunchKernel, 700);
+  const std::vector<Event> events = logged();
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(static_cast<Op>(events[0].op), Op::CallEnter);
+  EXPECT_EQ(events[0].id, correlation);
+  EXPECT_EQ(events[0].detail, fakes::kLaunchKernel);
+  EXPECT_EQ(static_cast<Op>(events[1].op), Op::CallExit);
+  EXPECT_EQ(events[1].id, 700U);
+  EXPECT_LE(events[0].word, events[1].word);
+}
+
+TEST_F(Collectors, LogGraphNodesAndWhatTheyWereClonedFrom) {
+  const auto collector = make();
+  collector->start({});
+  logged();
+  cupti_.node(11);
+  cupti_.node(12, 11);
+  const std::vector<Event> events = logged();
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0].word, 11U);
+  EXPECT_EQ(events[1].word, 12U);
+  EXPECT_EQ(static_cast<Op>(events[2].op), Op::NodeOrigin);
+  EXPECT_EQ(events[2].word, 11U);
+}
+
+TEST_F(Collectors, CountModuleUnloads) {
+  const auto collector = make();
+  collector->start({});
+  const ResourceCallbackData data{};
+  cupti_.callback.load()(cupti_.user_data, kResourceDomain, kModuleUnloadStarting, &data);
+  EXPECT_EQ(collector->unloads(), 1U);
+}
+
+TEST_F(Collectors, RememberThatCuptiGaveUp) {
+  const auto collector = make();
+  collector->start({});
+  EXPECT_FALSE(collector->broken());
+  cupti_.callback.load()(cupti_.user_data, kStateDomain, kFatalError, nullptr);
+  EXPECT_TRUE(collector->broken());
+}
+
+TEST_F(Collectors, AddUpWhatCuptiDropped) {
+  const auto collector = make();
+  collector->start({});
+  cupti_.dropped = 3;
+  EXPECT_EQ(collector->dropped(), 3U);
+  cupti_.dropped = 4;
+  EXPECT_EQ(collector->dropped(), 7U);
+}
+
+TEST_F(Collectors, MoveDeliveredBuffersIntoThePool) {
+  const auto collector = make();
+  collector->start({});
+  cupti_.finish(fakes::kernel_record({}));
+  collector->flush(false);
+  const BufferPool::Buffer* buffer = collector->buffers().take_completed();
+  ASSERT_NE(buffer, nullptr);
+  EXPECT_EQ(buffer->valid, 216U);
+}
+
+struct Request {
+  uint8_t* buffer = nullptr;
+  size_t size = 1;
+  size_t most = 1;
+};
+
+Request request(const Cupti& cupti) {
+  Request request;
+  cupti.requested(&request.buffer, &request.size, &request.most);
+  return request;
+}
+
+void exhaust(const Cupti& cupti, Collector& collector) {
+  while (collector.buffers().ready() != 0) {
+    request(cupti);
+  }
+}
+
+TEST_F(Collectors, RefuseABufferWhereCuptiBearsIt) {
+  const auto collector = make(27);
+  collector->start({});
+  exhaust(cupti_, *collector);
+  const Request refused = request(cupti_);
+  EXPECT_EQ(refused.buffer, nullptr);
+  EXPECT_EQ(refused.size, 0U);
+  EXPECT_EQ(collector->buffers().exhausted(), 1U);
+}
+
+TEST_F(Collectors, NeverRefuseABufferWhereCuptiWouldCrash) {
+  const auto collector = make(26);
+  collector->start({});
+  exhaust(cupti_, *collector);
+  const Request scrap = request(cupti_);
+  ASSERT_NE(scrap.buffer, nullptr);
+  EXPECT_GT(scrap.size, 216U);
+  EXPECT_EQ(collector->buffers().exhausted(), 1U);
+  cupti_.completed(nullptr, 0, scrap.buffer, scrap.size, 216);
+  EXPECT_EQ(collector->buffers().take_completed(), nullptr);
+  EXPECT_EQ(collector->buffers().foreign(), 0U);
+}
+
+TEST_F(Collectors, CountBuffersOfAnotherClient) {
+  const auto collector = make();
+  collector->start({});
+  uint8_t foreign[64];
+  cupti_.completed(nullptr, 0, foreign, sizeof(foreign), 0);
+  EXPECT_EQ(collector->buffers().foreign(), 1U);
+}
+
+TEST_F(Collectors, AnswerLateCallbacksAfterTheirEnd) {
+  make()->start({});
+  uint8_t late[64];
+  cupti_.completed(nullptr, 0, late, sizeof(late), 0);
+  EXPECT_EQ(request(cupti_).buffer, nullptr);
+}
+
+TEST_F(Collectors, LogCallsOfManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kCalls = 2000;
+  const auto collector = make();
+  collector->start({});
+  base::EventLogs::process().each([](base::EventLog& log) { log.skip_all(); });
+  std::vector<std::thread> threads;
+  for (int number = 0; number < kThreads; ++number) {
+    threads.emplace_back([this] {
+      for (int count = 0; count < kCalls; ++count) {
+        cupti_.call(fakes::kLaunchKernel);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  int events = 0;
+  base::EventLogs::process().each([&](base::EventLog& log) { log.read(log.end(), [&](const Event&) { ++events; }); });
+  EXPECT_EQ(events, 2 * kThreads * kCalls);
+}
+
+TEST(DriverCalls, AreFoundByTheirIds) {
+  ASSERT_NE(find_call(fakes::kLaunchKernel), nullptr);
+  EXPECT_EQ(find_call(fakes::kLaunchKernel)->name, "cuLaunchKernel");
+  EXPECT_EQ(find_call(fakes::kMemcpyAsync)->kind, store::CallKind::Memcpy);
+  EXPECT_EQ(find_call(fakes::kGraphLaunch)->kind, store::CallKind::GraphLaunch);
+  EXPECT_EQ(find_call(fakes::kCtxSynchronize)->kind, store::CallKind::Sync);
+}
+
+TEST(DriverCalls, OfTheRuntimeFollowBehindTheDrivers) {
+  constexpr uint32_t kCudaLaunchKernel = 211;
+  ASSERT_NE(find_call(kRuntimeCalls + kCudaLaunchKernel), nullptr);
+  EXPECT_EQ(find_call(kRuntimeCalls + kCudaLaunchKernel)->name, "cudaLaunchKernel");
+}
+
+TEST(DriverCalls, ThatAreNotWatchedAreNotFound) {
+  EXPECT_EQ(find_call(0), nullptr);
+  EXPECT_EQ(find_call(UINT32_MAX), nullptr);
+  EXPECT_EQ(find_call(kRuntimeCalls - 1), nullptr);
+}
+
+}  // namespace
+}  // namespace gpuscope::activity

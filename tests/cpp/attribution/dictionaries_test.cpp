@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/dictionaries.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "gpuscope/base/names.h"
+
+// A test names only the fields that it is about; the others are 0.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+namespace gpuscope::attribution {
+namespace {
+
+using store::kNone;
+
+TEST(Dictionaries, GiveOneIdToOneThing) {
+  Dictionaries dictionaries;
+  const uint32_t root = dictionaries.path(kNone, dictionaries.string("root"));
+  const uint32_t child = dictionaries.path(root, dictionaries.string("child"));
+  EXPECT_EQ(dictionaries.path(kNone, dictionaries.string("root")), root);
+  EXPECT_EQ(dictionaries.path(root, dictionaries.string("child")), child);
+  EXPECT_NE(dictionaries.path(kNone, dictionaries.string("child")), child);
+  EXPECT_EQ(dictionaries.track(0, 1, 7), dictionaries.track(0, 1, 7));
+  EXPECT_EQ(dictionaries.variant({.name = 3}), dictionaries.variant({.name = 3}));
+}
+
+TEST(Dictionaries, TellDevicesContextsAndStreamsApart) {
+  Dictionaries dictionaries;
+  std::set<uint16_t> tracks;
+  for (uint32_t device = 0; device < 8; ++device) {
+    for (uint32_t context = 1; context < 9; ++context) {
+      for (uint32_t stream = 0; stream < 16; ++stream) {
+        tracks.insert(dictionaries.track(device, context, stream));
+      }
+    }
+  }
+  EXPECT_EQ(tracks.size(), 8U * 8 * 16);
+}
+
+TEST(Dictionaries, TellConfigurationsApartByEveryField) {
+  Dictionaries dictionaries;
+  std::set<uint32_t> variants{dictionaries.variant({})};
+  for (std::size_t field = 0; field < sizeof(store::Variants::Row) / sizeof(uint32_t); ++field) {
+    store::Variants::Row row{};
+    reinterpret_cast<uint32_t*>(&row)[field] = 1;
+    variants.insert(dictionaries.variant(row));
+  }
+  EXPECT_EQ(variants.size(), 15U);
+}
+
+TEST(Dictionaries, NamePathsFromTheirRoots) {
+  Dictionaries dictionaries;
+  uint32_t path = kNone;
+  for (uint32_t depth = 0; depth < 3; ++depth) {
+    path = dictionaries.path(path, dictionaries.string(std::to_string(depth)));
+  }
+  store::Store store;
+  dictionaries.copy_into(store);
+  EXPECT_EQ(store.path.depth[path], 2U);
+  EXPECT_EQ(store.strings[store.path.name[store.path.parent[path]]], "1");
+}
+
+TEST(Dictionaries, ReadANameAgainOnceItsPointersAreForgotten) {
+  Dictionaries dictionaries;
+  std::string name = "first";
+  const uint32_t first = dictionaries.pinned(name.c_str());
+  name.replace(0, 5, "other");
+  EXPECT_EQ(dictionaries.pinned(name.c_str()), first);
+  dictionaries.forget_pointers();
+  EXPECT_EQ(dictionaries.text(dictionaries.pinned(name.c_str())), "other");
+}
+
+TEST(Dictionaries, NameAKernelWithoutAName) {
+  Dictionaries dictionaries;
+  EXPECT_EQ(dictionaries.text(dictionaries.pinned(nullptr)), "(no name)");
+}
+
+TEST(Dictionaries, TellFailedAndCapturedCallsApart) {
+  Dictionaries dictionaries;
+  std::set<uint16_t> calls;
+  for (const bool captured : {false, true}) {
+    for (const int32_t result : {0, 1, -1}) {
+      calls.insert(dictionaries.call("cuLaunchKernel", store::CallKind::Launch, captured, result, 307));
+    }
+  }
+  EXPECT_EQ(calls.size(), 6U);
+  EXPECT_EQ(dictionaries.call("cuLaunchKernel", store::CallKind::Launch, false, 0, 307),
+            dictionaries.call("cuLaunchKernel", store::CallKind::Launch, false, 0, 307));
+}
+
+TEST(Dictionaries, MeanTheSameInEveryStore) {
+  Dictionaries dictionaries;
+  const uint32_t early = dictionaries.path(kNone, dictionaries.region_name(base::Names::process().intern("early")));
+  store::Store first;
+  dictionaries.copy_into(first);
+  dictionaries.path(early, dictionaries.string("late"));
+  store::Store second;
+  dictionaries.copy_into(second);
+  EXPECT_EQ(first.strings[first.path.name[early]], "early");
+  EXPECT_EQ(second.strings[second.path.name[early]], "early");
+}
+
+TEST(Dictionaries, StopGrowingWithEndlessNames) {
+  Dictionaries dictionaries;
+  const uint32_t known = dictionaries.string("known");
+  for (uint32_t number = 0; number < (1U << 20) + 100; ++number) {
+    dictionaries.string(std::to_string(number));
+  }
+  EXPECT_EQ(dictionaries.text(dictionaries.string("one more")), "(more names)");
+  EXPECT_EQ(dictionaries.string("known"), known);
+}
+
+TEST(Dictionaries, StopGrowingWithEndlessConfigurations) {
+  Dictionaries dictionaries;
+  const uint32_t known = dictionaries.variant({.name = 5, .grid_x = 7});
+  for (uint32_t grid = 0; grid < (1U << 20) + 100; ++grid) {
+    dictionaries.variant({.name = 1, .grid_x = grid});
+  }
+  const uint32_t folded = dictionaries.variant({.name = 9, .grid_x = 1});
+  EXPECT_EQ(dictionaries.variant({.name = 9, .grid_x = 2}), folded);
+  EXPECT_EQ(dictionaries.variant({.name = 5, .grid_x = 7}), known);
+}
+
+TEST(Dictionaries, StopGrowingWithEndlessThreads) {
+  Dictionaries dictionaries;
+  for (uint64_t thread = 0; thread < 70'000; ++thread) {
+    dictionaries.thread(thread, "worker");
+  }
+  store::Store store;
+  dictionaries.copy_into(store);
+  ASSERT_EQ(store.thread.size(), 65'536U);
+  EXPECT_EQ(store.thread.system_id[65'534], 65'534U);
+  EXPECT_EQ(store.strings[store.thread.name[65'535]], "(more threads)");
+}
+
+}  // namespace
+}  // namespace gpuscope::attribution

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/gpu_records.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fakes/cupti_records.h"
+
+namespace gpuscope::attribution {
+namespace {
+
+using Awaits = Correlations::Awaits;
+using fakes::Record;
+using store::kNone;
+using store::Work;
+
+// The window is [1000, 2000). Launches 1 and 2 come from the regions of rows 4 and 5, launch 3 from outside every
+// region, launch 9 from outside the window.
+class GpuRecord : public testing::Test {
+ protected:
+  void set_up(const Settings& settings) {
+    recording_ = std::make_unique<Recording>(settings);
+    records_ = std::make_unique<GpuRecords>(*recording_);
+    recording_->window.open_ns = 1000;
+    recording_->window.close_ns = 2000;
+    recording_->correlations.set(1, Correlations::encode(4), Awaits::Kernel);
+    recording_->correlations.set(2, Correlations::encode(5), Awaits::Copy);
+    recording_->correlations.set(3, Correlations::kNowhere, Awaits::Kernel);
+    recording_->correlations.set(4, Correlations::encode(4), Awaits::Graph);
+    recording_->correlations.set(5, Correlations::encode(5), Awaits::Graph);
+    recording_->correlations.set(9, Correlations::kOutside, Awaits::Nothing);
+  }
+  GpuRecord() { set_up({}); }
+
+  void take(const Record& record) { records_->take(record.kind(), record.bytes); }
+  store::Store& rows() { return *recording_->store; }
+  Counters& counters() { return recording_->counters; }
+  std::string text(uint32_t string) { return std::string(recording_->dictionaries.text(string)); }
+
+  std::unique_ptr<Recording> recording_;
+  std::unique_ptr<GpuRecords> records_;
+};
+
+TEST_F(GpuRecord, OfAKernelLiesInTheRegionThatLaunchedIt) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}, "gemm", 32));
+  ASSERT_EQ(rows().kernel.size(), 1U);
+  const auto row = rows().kernel[0];
+  EXPECT_EQ(row.start_ns, 1100);
+  EXPECT_EQ(row.duration_ns, 50);
+  EXPECT_EQ(row.correlation, 1U);
+  EXPECT_EQ(row.region, 4U);
+  EXPECT_EQ(row.flags, 0U);
+  EXPECT_EQ(counters().matched, 1U);
+  EXPECT_EQ(counters().kernels, 1U);
+}
+
+TEST_F(GpuRecord, OfAKernelHasItsConfiguration) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}, "gemm", 32));
+  store::Store store;
+  recording_->dictionaries.copy_into(store);
+  EXPECT_EQ(text(store.variant.name[0]), "gemm");
+  EXPECT_EQ(store.variant.grid_x[0], 32U);
+  EXPECT_EQ(store.variant.block_x[0], 1U);
+}
+
+TEST_F(GpuRecord, NamesItsDeviceContextAndStream) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150, .device = 3, .context = 8, .stream = 21}));
+  store::Store store;
+  recording_->dictionaries.copy_into(store);
+  const auto track = store.track[rows().kernel.track[0]];
+  EXPECT_EQ(track.device, 3U);
+  EXPECT_EQ(track.context, 8U);
+  EXPECT_EQ(track.stream, 21U);
+}
+
+TEST_F(GpuRecord, OfALaunchOutsideEveryRegionHasNone) {
+  take(fakes::kernel_record({.correlation = 3, .start = 1100, .end = 1150}));
+  EXPECT_EQ(rows().kernel.region[0], kNone);
+  EXPECT_EQ(rows().kernel.flags[0], 0U);
+}
+
+TEST_F(GpuRecord, OfALaunchOutsideTheWindowIsLeftOut) {
+  take(fakes::kernel_record({.correlation = 9, .start = 1100, .end = 1150}));
+  EXPECT_EQ(rows().kernel.size(), 0U);
+  EXPECT_EQ(counters().gpu_records, 0U);
+}
+
+TEST_F(GpuRecord, ThatRunsAfterTheWindowBelongsToItsLaunch) {
+  take(fakes::kernel_record({.correlation = 1, .start = 2100, .end = 2150}));
+  EXPECT_EQ(rows().kernel.size(), 1U);
+}
+
+TEST_F(GpuRecord, OfAnUnknownLaunchIsKeptIfItRanInsideTheWindow) {
+  take(fakes::kernel_record({.correlation = 77, .start = 1100, .end = 1150}));
+  take(fakes::kernel_record({.correlation = 78, .start = 2100, .end = 2150}));
+  ASSERT_EQ(rows().kernel.size(), 1U);
+  EXPECT_EQ(rows().kernel.flags[0], store::kNoLaunch);
+  EXPECT_EQ(rows().kernel.region[0], kNone);
+  EXPECT_EQ(counters().unattributed, 1U);
+  EXPECT_EQ(counters().matched, 0U);
+}
+
+TEST_F(GpuRecord, WithoutTimestampsSaysSo) {
+  take(fakes::kernel_record({.correlation = 1}));
+  EXPECT_EQ(rows().kernel.flags[0], store::kZeroTime);
+  EXPECT_EQ(rows().kernel.duration_ns[0], 0);
+  EXPECT_EQ(counters().zero_time, 1U);
+  EXPECT_EQ(counters().matched, 1U);
+}
+
+TEST_F(GpuRecord, ThatEndsBeforeItBeginsSaysSo) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1050}));
+  EXPECT_EQ(rows().kernel.flags[0], store::kBackwardTime);
+  EXPECT_EQ(rows().kernel.duration_ns[0], 0);
+  EXPECT_EQ(counters().backward_time, 1U);
+}
+
+TEST_F(GpuRecord, ThatStillRunsSaysSo) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100}));
+  EXPECT_EQ(rows().kernel.flags[0], store::kIncomplete);
+  EXPECT_EQ(counters().incomplete, 1U);
+}
+
+TEST_F(GpuRecord, IsReadOnTheClockThatCuptiUses) {
+  records_->set_clock([](uint64_t at) { return static_cast<int64_t>(at) * 2; });
+  take(fakes::kernel_record({.correlation = 1, .start = 600, .end = 650}));
+  EXPECT_EQ(rows().kernel.start_ns[0], 1200);
+  EXPECT_EQ(rows().kernel.duration_ns[0], 100);
+}
+
+TEST_F(GpuRecord, SecondKernelOfALaunchIsNotMatchedTwice) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}));
+  take(fakes::kernel_record({.correlation = 1, .start = 1200, .end = 1250}));
+  EXPECT_EQ(rows().kernel.size(), 2U);
+  EXPECT_EQ(counters().matched, 1U);
+}
+
+TEST_F(GpuRecord, OfACopyHasItsBytesAndKinds) {
+  take(fakes::memcpy_record({.correlation = 2, .start = 1100, .end = 1150}, 4096));
+  const auto row = rows().memcpy[0];
+  EXPECT_EQ(row.bytes, 4096U);
+  EXPECT_EQ(row.kind, 1U);
+  EXPECT_EQ(row.source, 1U);
+  EXPECT_EQ(row.destination, 3U);
+  EXPECT_EQ(row.peer, 255U);
+  EXPECT_EQ(row.region, 5U);
+  EXPECT_EQ(counters().matched_copies, 1U);
+  EXPECT_EQ(counters().matched, 0U);
+}
+
+TEST_F(GpuRecord, OfAPeerCopyNamesTheOtherDevice) {
+  take(fakes::peer_record({.correlation = 2, .start = 1100, .end = 1150, .device = 1}, 64, 1, 3));
+  take(fakes::peer_record({.correlation = 2, .start = 1100, .end = 1150, .device = 3}, 64, 1, 3));
+  ASSERT_EQ(rows().memcpy.size(), 2U);
+  EXPECT_EQ(rows().memcpy.peer[0], 3U);
+  EXPECT_EQ(rows().memcpy.peer[1], 1U);
+}
+
+TEST_F(GpuRecord, OfAFillHasItsValue) {
+  take(fakes::memset_record({.correlation = 2, .start = 1100, .end = 1150}, 4096, 0xAB));
+  EXPECT_EQ(rows().memset.value[0], 0xABU);
+  EXPECT_EQ(rows().memset.bytes[0], 4096U);
+}
+
+TEST_F(GpuRecord, OfASynchronizationLiesInItsRegion) {
+  take(fakes::sync_record({.correlation = 1, .start = 1100, .end = 1150}, 3));
+  ASSERT_EQ(rows().sync.size(), 1U);
+  EXPECT_EQ(rows().sync.region[0], 4U);
+  EXPECT_EQ(rows().sync.kind[0], 3U);
+  EXPECT_EQ(rows().sync.duration_ns[0], 50);
+}
+
+TEST_F(GpuRecord, OfASynchronizationOutsideTheWindowIsLeftOut) {
+  take(fakes::sync_record({.correlation = 1, .start = 2100, .end = 2150}, 3));
+  EXPECT_EQ(rows().sync.size(), 0U);
+}
+
+TEST_F(GpuRecord, OfAnUnknownKindIsIgnored) {
+  Record record;
+  record.size = 56;
+  record.bytes[0] = 17;
+  take(record);
+  EXPECT_EQ(counters().gpu_records, 0U);
+}
+
+TEST_F(GpuRecord, OfAGraphNodeLeadsBackToItsCapture) {
+  const uint32_t path = recording_->dictionaries.path(kNone, recording_->dictionaries.string("capture"));
+  recording_->node_paths.set(100, path);
+  recording_->node_origins.set(200, 100);
+  recording_->node_origins.set(300, 200);
+  // Where the clones came to be, which is not where they were captured.
+  recording_->node_paths.set(200, kNone);
+  recording_->node_paths.set(300, kNone);
+  take(fakes::kernel_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6, .node = 300}));
+  ASSERT_EQ(rows().graph_node.size(), 1U);
+  EXPECT_EQ(rows().graph_node.path[0], path);
+  EXPECT_EQ(rows().graph_node.graph[0], 6U);
+  EXPECT_EQ(rows().graph_node.node[0], 300U);
+  EXPECT_EQ(rows().graph_node.kind[0], static_cast<uint16_t>(Work::Kernel));
+  EXPECT_EQ(rows().kernel.region[0], 4U);
+  EXPECT_EQ(rows().kernel.flags[0], store::kInGraph);
+}
+
+TEST_F(GpuRecord, OfANodeCapturedBeforeProfilingHasNoCapturePath) {
+  take(fakes::kernel_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6, .node = 1}));
+  EXPECT_EQ(rows().graph_node.path[0], kNone);
+}
+
+TEST_F(GpuRecord, OfAnyKindOfNodePointsToItsRow) {
+  take(fakes::memcpy_record({.correlation = 2, .start = 1100, .end = 1150}, 1));
+  take(fakes::memcpy_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6, .node = 1}, 1));
+  take(fakes::memset_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6, .node = 2}, 1));
+  ASSERT_EQ(rows().graph_node.size(), 2U);
+  EXPECT_EQ(rows().graph_node.event[0], 1U);
+  EXPECT_EQ(rows().graph_node.event[1], 0U);
+  EXPECT_EQ(rows().graph_node.kind[1], static_cast<uint16_t>(Work::Memset));
+}
+
+TEST_F(GpuRecord, OfAGraphsNodesMatchTheirLaunchOnce) {
+  for (uint64_t node = 1; node <= 5; ++node) {
+    take(fakes::kernel_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6, .node = node}));
+  }
+  EXPECT_EQ(counters().matched_graphs, 1U);
+  EXPECT_EQ(counters().graph_nodes, 5U);
+  EXPECT_EQ(counters().kernels, 0U);
+  EXPECT_EQ(counters().matched, 0U);
+}
+
+TEST_F(GpuRecord, TellsWhenAGraphsLaunchIsShortOfNodes) {
+  const auto node = [&](uint32_t correlation, uint64_t number) {
+    take(fakes::kernel_record({.correlation = correlation, .start = 1100, .end = 1150, .graph = 6, .node = number}));
+  };
+  node(4, 1);
+  node(4, 2);
+  EXPECT_TRUE(records_->has_new_graphs());
+  EXPECT_FALSE(records_->has_short_graphs());
+  node(5, 1);
+  EXPECT_FALSE(records_->has_new_graphs());
+  EXPECT_TRUE(records_->has_short_graphs());
+  node(5, 2);
+  EXPECT_FALSE(records_->has_short_graphs());
+}
+
+TEST_F(GpuRecord, OfAShortGraphDoesNotHoldUpTheNextWindow) {
+  for (const uint32_t correlation : {4U, 4U, 5U}) {
+    take(fakes::kernel_record({.correlation = correlation, .start = 1100, .end = 1150, .graph = 6, .node = 1}));
+  }
+  records_->start_window();
+  EXPECT_FALSE(records_->has_short_graphs());
+}
+
+TEST_F(GpuRecord, OfAWholeGraphIsOneRow) {
+  take(fakes::graph_record({.correlation = 4, .start = 1100, .end = 1500, .graph = 6}));
+  ASSERT_EQ(rows().graph_launch.size(), 1U);
+  EXPECT_EQ(rows().graph_launch.region[0], 4U);
+  EXPECT_EQ(rows().graph_launch.duration_ns[0], 400);
+  EXPECT_EQ(counters().matched_graphs, 1U);
+}
+
+TEST_F(GpuRecord, OfMergedGraphsBecomesOneRowALaunch) {
+  set_up({.merge_graphs = true});
+  take(fakes::kernel_record({.correlation = 4, .start = 1200, .end = 1250, .graph = 6, .node = 1}));
+  take(fakes::memcpy_record({.correlation = 4, .start = 1100, .end = 1120, .graph = 6, .node = 2}, 1));
+  take(fakes::memset_record({.correlation = 4, .start = 1300, .end = 1400, .graph = 6, .node = 3}, 1));
+  take(fakes::kernel_record({.correlation = 5, .start = 1500, .end = 1550, .graph = 6, .node = 1}));
+  ASSERT_EQ(rows().graph_launch.size(), 2U);
+  EXPECT_EQ(rows().graph_launch.start_ns[0], 1100);
+  EXPECT_EQ(rows().graph_launch.duration_ns[0], 300);
+  EXPECT_EQ(rows().graph_launch.region[1], 5U);
+  EXPECT_EQ(rows().kernel.size() + rows().memcpy.size() + rows().memset.size() + rows().graph_node.size(), 0U);
+}
+
+TEST_F(GpuRecord, OfAMergedGraphKeepsItsRowWhenRowsMove) {
+  set_up({.merge_graphs = true});
+  take(fakes::kernel_record({.correlation = 4, .start = 1200, .end = 1250, .graph = 6, .node = 1}));
+  take(fakes::kernel_record({.correlation = 5, .start = 1500, .end = 1550, .graph = 6, .node = 1}));
+  rows().graph_launch.drop_front(1);
+  Moved moved;
+  moved.graph_launches_gone = 1;
+  records_->follow(moved);
+  take(fakes::kernel_record({.correlation = 5, .start = 1600, .end = 1650, .graph = 6, .node = 2}));
+  take(fakes::kernel_record({.correlation = 4, .start = 1300, .end = 1350, .graph = 6, .node = 2}));
+  ASSERT_EQ(rows().graph_launch.size(), 1U);
+  EXPECT_EQ(rows().graph_launch.start_ns[0], 1500);
+  EXPECT_EQ(rows().graph_launch.duration_ns[0], 150);
+}
+
+TEST_F(GpuRecord, IsCountedWhenTheCapRefusesIt) {
+  recording_->full = true;
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}));
+  EXPECT_EQ(rows().kernel.size(), 0U);
+  EXPECT_EQ(counters().refused, 1U);
+  EXPECT_EQ(counters().matched, 1U);
+}
+
+TEST_F(GpuRecord, OfLaunchesYetUnknownWaitsForThem) {
+  set_up({.by_time = true});
+  take(fakes::kernel_record({.correlation = 50, .start = 1100, .end = 1150}));
+  EXPECT_EQ(rows().kernel.size(), 0U);
+  recording_->correlations.set(50, Correlations::encode(8), Awaits::Kernel);
+  records_->retry(false);
+  ASSERT_EQ(rows().kernel.size(), 1U);
+  EXPECT_EQ(rows().kernel.region[0], 8U);
+  EXPECT_EQ(counters().matched, 1U);
+}
+
+TEST_F(GpuRecord, OfALaunchThatNeverBecomesKnownIsKeptAtTheEnd) {
+  set_up({.by_time = true});
+  take(fakes::kernel_record({.correlation = 50, .start = 1100, .end = 1150}));
+  records_->retry(false);
+  EXPECT_EQ(rows().kernel.size(), 0U);
+  records_->retry(true);
+  ASSERT_EQ(rows().kernel.size(), 1U);
+  EXPECT_EQ(rows().kernel.flags[0], store::kNoLaunch);
+  EXPECT_EQ(records_->records(), 1U);
+}
+
+class TotalGpuRecord : public GpuRecord {
+ protected:
+  TotalGpuRecord() { set_up({.mode = Mode::Aggregate}); }
+};
+
+TEST_F(TotalGpuRecord, IsAddedUpByPathKindAndName) {
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}, "gemm"));
+  take(fakes::kernel_record({.correlation = 1, .start = 1200, .end = 1210}, "gemm"));
+  take(fakes::memcpy_record({.correlation = 2, .start = 1100, .end = 1150}, 64));
+  take(fakes::memset_record({.correlation = 2, .start = 1100, .end = 1150}, 32));
+  take(fakes::graph_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6}));
+  recording_->totals.move_into(rows());
+  ASSERT_EQ(rows().work_total.size(), 4U);
+  EXPECT_EQ(rows().work_total.path[0], 4U);
+  EXPECT_EQ(rows().work_total.count[0], 2U);
+  EXPECT_EQ(rows().work_total.total_ns[0], 60);
+  EXPECT_EQ(text(rows().work_total.name[0]), "gemm");
+  EXPECT_EQ(text(rows().work_total.name[1]), "memcpy 1 1 3");
+  EXPECT_EQ(rows().work_total.bytes[1], 64U);
+  EXPECT_EQ(text(rows().work_total.name[2]), "memset");
+  EXPECT_EQ(text(rows().work_total.name[3]), "graph 6");
+  EXPECT_EQ(rows().kernel.size() + rows().memcpy.size() + rows().memset.size() + rows().graph_launch.size(), 0U);
+}
+
+TEST_F(TotalGpuRecord, OutsideEveryRegionHasNoPath) {
+  take(fakes::kernel_record({.correlation = 3, .start = 1100, .end = 1150}));
+  recording_->totals.move_into(rows());
+  EXPECT_EQ(rows().work_total.path[0], kNone);
+}
+
+}  // namespace
+}  // namespace gpuscope::attribution

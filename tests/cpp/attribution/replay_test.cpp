@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/attribution/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "fakes/cupti.h"
+#include "gpuscope/base/names.h"
+
+// A test names only the fields that it is about; the others are 0.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+namespace gpuscope::attribution {
+namespace {
+
+using base::Op;
+using store::kNone;
+
+// Plays events at ticks 1, 2, 3 ... so many thousands; the window is open from the start unless a test says otherwise.
+class Replays : public testing::Test {
+ protected:
+  Replays() { open(INT64_MIN); }
+
+  void set_up(const Settings& settings) {
+    recording_ = std::make_unique<Recording>(settings);
+    open(INT64_MIN);
+    main_ = std::make_unique<Replay>(*recording_, 0, nullptr, true);
+    worker_ = std::make_unique<Replay>(*recording_, 1, main_.get(), false);
+  }
+  void open(int64_t at_ns) { recording_->window.open_ns = at_ns; }
+  void close(int64_t at_ns) { recording_->window.close_ns = at_ns; }
+
+  int64_t ns(uint64_t moment) const { return recording_->clock.to_ns(kFirst + moment * 1'000'000); }
+  int64_t now() const { return ns(moment_); }
+
+  static uint32_t name(const char* text) { return base::Names::process().intern(text); }
+  void say(Replay& replay, Op op, uint32_t id, uint32_t detail = 0) {
+    replay.take({kFirst + ++moment_ * 1'000'000, id, static_cast<uint8_t>(op), detail & 0xFFFFFF});
+  }
+  void enter(const char* text) { enter(*main_, text); }
+  void enter(Replay& replay, const char* text) { say(replay, Op::Enter, name(text)); }
+  void exit(const char* text) { exit(*main_, text); }
+  void exit(Replay& replay, const char* text) { say(replay, Op::Exit, name(text)); }
+  void strand(uint64_t key) { main_->take({key, 0, static_cast<uint8_t>(Op::Strand), 0}); }
+  uint32_t call_enter(Replay& replay, uint32_t id = fakes::kLaunchKernel) {
+    say(replay, Op::CallEnter, ++correlation_, id);
+    return correlation_;
+  }
+  void call_exit(Replay& replay, uint32_t id = fakes::kLaunchKernel, uint32_t result = 0) {
+    say(replay, Op::CallExit, result, id);
+  }
+  uint32_t launch(Replay& replay) {
+    call_enter(replay);
+    call_exit(replay);
+    return correlation_;
+  }
+  uint32_t launch() { return launch(*main_); }
+  void node(uint64_t id, uint64_t origin = 0) {
+    main_->take({id, 0, static_cast<uint8_t>(Op::Node), origin != 0 ? 1U : 0U});
+    if (origin != 0) {
+      main_->take({origin, 0, static_cast<uint8_t>(Op::NodeOrigin), 0});
+    }
+  }
+
+  store::Store& rows() { return *recording_->store; }
+  Counters& counters() { return recording_->counters; }
+  std::string path(uint32_t row) const {
+    std::string text;
+    for (; row != kNone; row = static_cast<uint32_t>(recording_->dictionaries.path_parent(row))) {
+      text = std::string(recording_->dictionaries.text(recording_->dictionaries.path_name(row))) +
+             (text.empty() ? "" : "/") + text;
+    }
+    return text;
+  }
+  // The region of a launch, as its path.
+  std::string place(uint32_t correlation) {
+    const uint32_t value = recording_->correlations.find(correlation);
+    if (value == Correlations::kUnknown || value == Correlations::kOutside || value == Correlations::kNowhere) {
+      return value == Correlations::kUnknown ? "(unknown)" : value == Correlations::kOutside ? "(outside)" : "";
+    }
+    return path(rows().region.path[Correlations::decode(value)]);
+  }
+
+  // Ahead of now, so that no test depends on when it runs.
+  static constexpr uint64_t kFirst = uint64_t{1} << 40;
+  std::unique_ptr<Recording> recording_ = std::make_unique<Recording>(Settings{});
+  std::unique_ptr<Replay> main_ = std::make_unique<Replay>(*recording_, 0, nullptr, true);
+  std::unique_ptr<Replay> worker_ = std::make_unique<Replay>(*recording_, 1, main_.get(), false);
+  uint64_t moment_ = 0;
+  uint32_t correlation_ = 0;
+};
+
+TEST_F(Replays, NestRegions) {
+  enter("a");
+  enter("b");
+  exit("b");
+  enter("c");
+  exit("c");
+  exit("a");
+  ASSERT_EQ(rows().region.size(), 3U);
+  EXPECT_EQ(path(rows().region.path[0]), "a");
+  EXPECT_EQ(path(rows().region.path[1]), "a/b");
+  EXPECT_EQ(path(rows().region.path[2]), "a/c");
+  EXPECT_EQ(rows().region.parent[0], kNone);
+  EXPECT_EQ(rows().region.parent[1], 0U);
+  EXPECT_EQ(rows().region.parent[2], 0U);
+}
+
+TEST_F(Replays, TimeRegions) {
+  enter("a");
+  enter("b");
+  exit("b");
+  exit("a");
+  EXPECT_EQ(rows().region.start_ns[0], ns(1));
+  EXPECT_EQ(rows().region.duration_ns[0], ns(4) - ns(1));
+  EXPECT_EQ(rows().region.duration_ns[1], ns(3) - ns(2));
+  EXPECT_EQ(rows().region.flags[0], 0U);
+}
+
+TEST_F(Replays, RecurseIntoTheSameName) {
+  enter("f");
+  enter("f");
+  exit("f");
+  const uint32_t outer = launch();
+  exit("f");
+  EXPECT_EQ(path(rows().region.path[1]), "f/f");
+  EXPECT_EQ(place(outer), "f");
+  EXPECT_LT(rows().region.duration_ns[1], rows().region.duration_ns[0]);
+}
+
+TEST_F(Replays, CloseRegionsOutOfOrder) {
+  enter("a");
+  enter("b");
+  exit("a");
+  const uint32_t inside = launch();
+  exit("b");
+  const uint32_t outside = launch();
+  EXPECT_EQ(place(inside), "a/b");
+  EXPECT_EQ(place(outside), "");
+  EXPECT_EQ(counters().unmatched_exits, 0U);
+}
+
+TEST_F(Replays, CountExitsWithoutAnEnter) {
+  exit("never entered");
+  EXPECT_EQ(counters().unmatched_exits, 1U);
+}
+
+TEST_F(Replays, GiveALaunchTheInnermostRegion) {
+  const uint32_t before = launch();
+  enter("a");
+  const uint32_t in_a = launch();
+  enter("b");
+  const uint32_t in_b = launch();
+  exit("b");
+  const uint32_t in_a_again = launch();
+  exit("a");
+  EXPECT_EQ(place(before), "");
+  EXPECT_EQ(place(in_a), "a");
+  EXPECT_EQ(place(in_b), "a/b");
+  EXPECT_EQ(place(in_a_again), "a");
+}
+
+TEST_F(Replays, KeepTasksOfAThreadApart) {
+  strand(1);
+  enter("one");
+  strand(2);
+  enter("two");
+  const uint32_t in_two = launch();
+  strand(1);
+  exit("one");
+  strand(2);
+  const uint32_t in_two_again = launch();
+  exit("two");
+  EXPECT_EQ(place(in_two), "one/two");  // task 1 is what the thread did when task 2 came up
+  EXPECT_EQ(place(in_two_again), "one/two");
+  EXPECT_EQ(counters().unmatched_exits, 0U);
+}
+
+TEST_F(Replays, InterleaveTasksInsideTheThreadsOwnRegion) {
+  strand(9);
+  enter("loop");
+  strand(1);
+  enter("one");
+  strand(2);
+  enter("two");
+  strand(1);
+  enter("deep");
+  const uint32_t first = launch();
+  strand(2);
+  exit("two");
+  strand(1);
+  exit("deep");
+  const uint32_t second = launch();
+  exit("one");
+  strand(9);
+  exit("loop");
+  EXPECT_EQ(place(first), "loop/one/deep");
+  EXPECT_EQ(place(second), "loop/one");
+}
+
+TEST_F(Replays, CloseARegionFromAnotherTask) {
+  strand(1);
+  enter("generator");
+  strand(2);
+  enter("other");
+  exit("generator");
+  EXPECT_EQ(counters().unmatched_exits, 0U);
+  EXPECT_GT(rows().region.duration_ns[0], 0);
+}
+
+TEST_F(Replays, DoNotGrowWithTasksThatCameAndWent) {
+  strand(1);
+  for (uint64_t task = 2; task < 100'000; ++task) {  // quadratic if each one stayed
+    strand(task);
+    enter("task");
+    exit("task");
+  }
+  EXPECT_EQ(rows().region.size(), 99'998U);
+}
+
+TEST_F(Replays, ShowMarksInTheirRegion) {
+  enter("a");
+  say(*main_, Op::Mark, name("here"));
+  ASSERT_EQ(rows().mark.size(), 1U);
+  EXPECT_EQ(rows().mark.start_ns[0], now());
+  EXPECT_EQ(rows().mark.region[0], 0U);
+  EXPECT_EQ(recording_->dictionaries.text(rows().mark.name[0]), "here");
+}
+
+TEST_F(Replays, LendRegionsToThreadsWithoutTheirOwn) {
+  enter("main");
+  const uint32_t inherited = launch(*worker_);
+  enter(*worker_, "own");
+  const uint32_t own = launch(*worker_);
+  exit(*worker_, "own");
+  exit("main");
+  const uint32_t nothing = launch(*worker_);
+  EXPECT_EQ(place(inherited), "main");
+  EXPECT_EQ(place(own), "own");
+  EXPECT_EQ(place(nothing), "");
+}
+
+TEST_F(Replays, LendTheRegionOfTheMomentNotTheNewest) {
+  enter("early");
+  const uint64_t moment = ++moment_;
+  exit("early");
+  enter("late");
+  worker_->take({kFirst + moment * 1'000'000, 77, static_cast<uint8_t>(Op::CallEnter), fakes::kLaunchKernel});
+  EXPECT_EQ(place(77), "early");
+}
+
+TEST_F(Replays, LendARegionThatWasOpenBeforeTheWindow) {
+  open(INT64_MAX);
+  enter("before");
+  moment_ += 10;
+  open(now());
+  const uint32_t inherited = launch(*worker_);
+  EXPECT_EQ(place(inherited), "before");
+}
+
+TEST_F(Replays, RecordACall) {
+  enter("a");
+  const uint32_t correlation = launch();
+  ASSERT_EQ(rows().api.size(), 1U);
+  EXPECT_EQ(rows().api.correlation[0], correlation);
+  EXPECT_EQ(rows().api.start_ns[0], ns(2));
+  EXPECT_EQ(rows().api.duration_ns[0], ns(3) - ns(2));
+  EXPECT_EQ(rows().api.region[0], 0U);
+  EXPECT_EQ(counters().launches, 1U);
+}
+
+TEST_F(Replays, CountLaunchesCopiesAndGraphsApart) {
+  for (const uint32_t id : {fakes::kLaunchKernel, fakes::kMemcpyAsync, fakes::kGraphLaunch, fakes::kCtxSynchronize}) {
+    call_enter(*main_, id);
+    call_exit(*main_, id);
+  }
+  EXPECT_EQ(counters().launches, 1U);
+  EXPECT_EQ(counters().copies, 1U);
+  EXPECT_EQ(counters().graph_launches, 1U);
+  EXPECT_EQ(counters().calls, 4U);
+}
+
+TEST_F(Replays, AwaitNothingFromAFailedCall) {
+  const uint32_t correlation = call_enter(*main_);
+  call_exit(*main_, fakes::kLaunchKernel, 700);
+  EXPECT_EQ(counters().launches, 0U);
+  EXPECT_EQ(recording_->correlations.take_awaited(correlation), Correlations::Awaits::Nothing);
+  store::Store store;
+  recording_->dictionaries.copy_into(store);
+  EXPECT_EQ(store.call.result[rows().api.call[0]], 700);
+}
+
+TEST_F(Replays, AwaitNothingFromACallIntoACapture) {
+  const uint32_t correlation = call_enter(*main_);
+  node(42);
+  call_exit(*main_);
+  EXPECT_EQ(counters().launches, 0U);
+  EXPECT_EQ(recording_->correlations.take_awaited(correlation), Correlations::Awaits::Nothing);
+  store::Store store;
+  recording_->dictionaries.copy_into(store);
+  EXPECT_EQ(store.call.flags[rows().api.call[0]], store::kCaptured);
+}
+
+TEST_F(Replays, IgnoreTheEndOfACallWhoseBeginWasNotSeen) {
+  call_exit(*main_);
+  EXPECT_EQ(counters().launches, 0U);
+  EXPECT_EQ(rows().api.size(), 0U);
+}
+
+TEST_F(Replays, NestCalls) {
+  call_enter(*main_, fakes::kMemcpyAsync);
+  launch();
+  call_exit(*main_, fakes::kMemcpyAsync);
+  ASSERT_EQ(rows().api.size(), 2U);
+  EXPECT_GT(rows().api.duration_ns[0], rows().api.duration_ns[1]);
+}
+
+TEST_F(Replays, RememberWhereANodeWasCaptured) {
+  enter("capture");
+  call_enter(*main_);
+  node(42);
+  call_exit(*main_);
+  exit("capture");
+  ASSERT_NE(recording_->node_paths.find(42), nullptr);
+  EXPECT_EQ(path(*recording_->node_paths.find(42)), "capture");
+}
+
+TEST_F(Replays, KeepBothTableOfNodesInBounds) {
+  node(1);
+  for (uint64_t clone = 2; clone < (uint64_t{3} << 20); ++clone) {
+    node(clone, 1);
+  }
+  EXPECT_LE(recording_->node_paths.size() + recording_->node_origins.size(), std::size_t{1} << 20);
+}
+
+TEST_F(Replays, LeaveOutWhatLiesOutsideTheWindow) {
+  open(INT64_MAX);
+  enter("before");
+  exit("before");
+  const uint32_t before = launch();
+  open(now() + 1);
+  enter("inside");
+  const uint32_t inside = launch();
+  exit("inside");
+  close(now() + 1);
+  enter("after");
+  const uint32_t after = launch();
+  say(*main_, Op::Mark, name("after"));
+  EXPECT_EQ(rows().region.size(), 1U);
+  EXPECT_EQ(rows().api.size(), 1U);
+  EXPECT_EQ(rows().mark.size(), 0U);
+  EXPECT_EQ(place(before), "(outside)");
+  EXPECT_EQ(place(inside), "inside");
+  EXPECT_EQ(place(after), "(outside)");
+  EXPECT_EQ(counters().launches, 1U);
+}
+
+TEST_F(Replays, ClipARegionThatWasOpenBeforeTheWindow) {
+  open(INT64_MAX);
+  enter("a");
+  enter("b");
+  moment_ += 5;
+  open(now());
+  const uint32_t inside = launch();
+  exit("b");
+  exit("a");
+  ASSERT_EQ(rows().region.size(), 2U);
+  EXPECT_EQ(rows().region.start_ns[0], ns(7));
+  EXPECT_EQ(rows().region.duration_ns[0], now() - ns(7));
+  EXPECT_EQ(rows().region.parent[1], 0U);
+  EXPECT_EQ(rows().region.flags[0], store::kClipped);
+  EXPECT_EQ(place(inside), "a/b");
+}
+
+TEST_F(Replays, EndOpenRegionsWithTheWindow) {
+  enter("a");
+  launch();
+  moment_ += 5;
+  close(now());
+  main_->close_window(now());
+  EXPECT_EQ(rows().region.duration_ns[0], ns(8) - ns(1));
+  EXPECT_EQ(rows().region.flags[0], store::kOpen);
+}
+
+TEST_F(Replays, EndRegionsThatCloseAfterTheWindowWithIt) {
+  enter("a");
+  close(ns(2));
+  moment_ = 5;
+  exit("a");
+  main_->close_window(ns(2));
+  EXPECT_EQ(rows().region.duration_ns[0], ns(2) - ns(1));
+}
+
+TEST_F(Replays, EndOpenCallsWithTheWindow) {
+  call_enter(*main_);
+  moment_ += 5;
+  close(now());
+  main_->close_window(now());
+  EXPECT_EQ(rows().api.duration_ns[0], ns(6) - ns(1));
+  call_exit(*main_);
+  EXPECT_EQ(counters().launches, 0U);
+}
+
+TEST_F(Replays, CarryOpenRegionsIntoTheNextWindow) {
+  enter("a");
+  launch();
+  close(now());
+  main_->close_window(now());
+  rows().region.drop_front(1);
+  rows().api.drop_front(1);
+  open(now() + 1);
+  close(INT64_MAX);
+  const uint32_t second = launch();
+  ASSERT_EQ(rows().region.size(), 1U);
+  EXPECT_EQ(place(second), "a");
+  EXPECT_EQ(rows().region.flags[0], store::kClipped | store::kOpen);
+}
+
+TEST_F(Replays, EndWhatAThreadLeftOpenWithItsLastEvent) {
+  enter(*worker_, "left open");
+  launch(*worker_);
+  moment_ += 100;
+  worker_->end_thread();
+  EXPECT_EQ(rows().region.duration_ns[0], ns(3) - ns(1));
+}
+
+TEST_F(Replays, TieAGpuTimeToItsRegion) {
+  enter("a");
+  enter("b");
+  main_->take({5, name("a"), static_cast<uint8_t>(Op::GpuTime), 0});
+  ASSERT_EQ(recording_->gpu_spans.size(), 1U);
+  EXPECT_EQ(recording_->gpu_spans[0].pair, 5U);
+  EXPECT_EQ(recording_->gpu_spans[0].region, 0U);
+}
+
+TEST_F(Replays, KeepAGpuTimeOutsideTheWindowVoidButGivenBack) {
+  open(INT64_MAX);
+  enter("a");
+  main_->take({5, name("a"), static_cast<uint8_t>(Op::GpuTime), 0});
+  ASSERT_EQ(recording_->gpu_spans.size(), 1U);
+  EXPECT_EQ(recording_->gpu_spans[0].path, kNone);
+}
+
+TEST_F(Replays, RefuseRowsOnceTheCapIsReached) {
+  enter("before");
+  recording_->full = true;
+  enter("refused");
+  launch();
+  say(*main_, Op::Mark, name("refused"));
+  exit("refused");
+  exit("before");
+  EXPECT_EQ(rows().region.size(), 1U);
+  EXPECT_GT(rows().region.duration_ns[0], 0);
+  EXPECT_EQ(rows().api.size(), 0U);
+  EXPECT_EQ(counters().refused, 3U);
+  EXPECT_EQ(counters().launches, 1U);
+}
+
+class Aggregates : public Replays {
+ protected:
+  Aggregates() { set_up({.mode = Mode::Aggregate}); }
+
+  store::RegionTotals::Row total(const std::string& wanted) {
+    store::Store store;
+    recording_->totals.move_into(store);
+    for (std::size_t row = 0; row < store.region_total.size(); ++row) {
+      if (path(store.region_total.path[row]) == wanted) {
+        return store.region_total[row];
+      }
+    }
+    return {};
+  }
+};
+
+TEST_F(Aggregates, KeepNoRows) {
+  enter("a");
+  launch();
+  say(*main_, Op::Mark, name("m"));
+  exit("a");
+  EXPECT_EQ(rows().region.size() + rows().api.size() + rows().mark.size(), 0U);
+}
+
+TEST_F(Aggregates, CountTimeInCallsAndInnerRegionsAsTheirs) {
+  enter("a");  // 1
+  enter("b");  // 2
+  exit("b");   // 3
+  launch();    // 4 to 5
+  exit("a");   // 6
+  const auto row = total("a");
+  EXPECT_EQ(row.total_ns, ns(6) - ns(1));
+  EXPECT_EQ(row.child_ns, (ns(3) - ns(2)) + (ns(5) - ns(4)));
+}
+
+TEST_F(Aggregates, CountOnlyTheTimeInsideTheWindow) {
+  open(INT64_MAX);
+  enter("a");      // 1
+  launch();        // 2 to 3
+  enter("inner");  // 4
+  open(ns(5));
+  moment_ = 5;
+  exit("inner");  // 6
+  close(ns(8));
+  call_enter(*main_);  // 7
+  moment_ = 9;
+  call_exit(*main_);  // 10
+  main_->close_window(ns(8));
+  const auto row = total("a");
+  EXPECT_EQ(row.count, 1U);
+  EXPECT_EQ(row.total_ns, ns(8) - ns(5));
+  EXPECT_EQ(row.child_ns, (ns(6) - ns(5)) + (ns(8) - ns(7)));
+}
+
+TEST_F(Aggregates, NeverGiveARegionMoreChildTimeThanTime) {
+  enter("root");
+  enter("a");
+  enter("b");
+  exit("a");
+  exit("b");
+  exit("root");
+  const auto row = total("root");
+  EXPECT_LE(row.child_ns, row.total_ns);
+}
+
+TEST_F(Aggregates, LeaveOutRegionsThatEndedBeforeTheWindow) {
+  open(INT64_MAX);
+  enter("before");
+  exit("before");
+  open(now());
+  launch();
+  main_->close_window(now());
+  EXPECT_EQ(total("before").count, 0U);
+}
+
+}  // namespace
+}  // namespace gpuscope::attribution

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/base/event_log.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace gpuscope::base {
+namespace {
+
+constexpr uint32_t kChunk = EventChunk::kCapacity;
+constexpr uint64_t kMost = static_cast<uint64_t>(EventLog::kMaxChunks) * kChunk;
+
+void append_numbers(EventLog& log, uint64_t from, uint64_t until) {
+  for (uint64_t number = from; number < until; ++number) {
+    log.append(number, static_cast<uint32_t>(number), Op::Mark, static_cast<uint32_t>(number));
+  }
+}
+
+std::vector<uint64_t> read_numbers(EventLog& log) {
+  std::vector<uint64_t> numbers;
+  log.read(log.end(), [&](const Event& event) { numbers.push_back(event.word); });
+  return numbers;
+}
+
+bool is_range(const std::vector<uint64_t>& numbers, uint64_t from, uint64_t until) {
+  bool good = numbers.size() == until - from;
+  for (std::size_t at = 0; good && at < numbers.size(); ++at) {
+    good = numbers[at] == from + at;
+  }
+  return good;
+}
+
+std::size_t count_logs() {
+  std::size_t count = 0;
+  EventLogs::process().each([&](EventLog&) { ++count; });
+  return count;
+}
+
+void drain_all() {
+  EventLogs::process().each([](EventLog& log) {
+    log.skip_all();
+    log.take_dropped();
+    EventLogs::release_if_done(log);
+  });
+}
+
+TEST(EventLog, GivesBackWhatWasAppended) {
+  EventLog log;
+  log.append(0x123456789ABCDEF0, 0xFEDCBA98, Op::GpuTime, 0xABCDEF);
+  log.read(log.end(), [](const Event& event) {
+    EXPECT_EQ(event.word, 0x123456789ABCDEF0U);
+    EXPECT_EQ(event.id, 0xFEDCBA98U);
+    EXPECT_EQ(static_cast<Op>(event.op), Op::GpuTime);
+    EXPECT_EQ(event.detail, 0xABCDEFU);
+  });
+}
+
+TEST(EventLog, KeepsOrderAcrossChunks) {
+  for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{kChunk - 1}, uint64_t{kChunk}, uint64_t{kChunk + 1},
+                               uint64_t{kChunk} * 2, uint64_t{kChunk} * 3 + 5}) {
+    EventLog log;
+    append_numbers(log, 0, count);
+    EXPECT_TRUE(is_range(read_numbers(log), 0, count)) << count;
+    EXPECT_TRUE(read_numbers(log).empty());
+  }
+}
+
+TEST(EventLog, ReadsOnlyUpToTheGivenPosition) {
+  EventLog log;
+  append_numbers(log, 0, kChunk);
+  const EventLog::Position middle = log.end();
+  append_numbers(log, kChunk, kChunk + 10);
+  std::vector<uint64_t> numbers;
+  log.read(middle, [&](const Event& event) { numbers.push_back(event.word); });
+  EXPECT_TRUE(is_range(numbers, 0, kChunk));
+  EXPECT_TRUE(is_range(read_numbers(log), kChunk, kChunk + 10));
+}
+
+TEST(EventLog, CountsWhatFindsNoRoom) {
+  EventLog log;
+  append_numbers(log, 0, kMost + 100);
+  EXPECT_EQ(log.take_dropped(), 100U);
+  EXPECT_EQ(log.take_dropped(), 0U);
+  EXPECT_TRUE(is_range(read_numbers(log), 0, kMost));
+}
+
+TEST(EventLog, GoesOnAfterItWasFull) {
+  EventLog log;
+  append_numbers(log, 0, kMost + 1);
+  read_numbers(log);
+  append_numbers(log, 7, 9);
+  EXPECT_TRUE(is_range(read_numbers(log), 7, 9));
+}
+
+TEST(EventLog, ReusesChunksThatWereRead) {
+  EventLog log;
+  for (int round = 0; round < 5; ++round) {  // far more than the log may hold
+    append_numbers(log, 0, kMost / 2);
+    read_numbers(log);
+  }
+  EXPECT_EQ(log.take_dropped(), 0U);
+}
+
+TEST(EventLog, LosesNothingWhileAReaderDrains) {
+  constexpr uint64_t kEvents = 600'000;
+  EventLog log;
+  std::atomic<bool> done{false};
+  uint64_t next = 0;
+  uint64_t misplaced = 0;
+  uint64_t dropped = 0;
+  std::thread reader([&] {
+    bool last = false;
+    while (!last) {
+      last = done;
+      log.read(log.end(), [&](const Event& event) {
+        misplaced += event.word < next;
+        next = event.word + 1;
+      });
+      dropped += log.take_dropped();
+    }
+  });
+  append_numbers(log, 0, kEvents);
+  done = true;
+  reader.join();
+  EXPECT_EQ(misplaced, 0U);
+  if (dropped == 0) {
+    EXPECT_EQ(next, kEvents);
+  }
+}
+
+TEST(EventLog, CountsEveryEventAsReadOrDroppedUnderASlowReader) {
+  constexpr uint64_t kEvents = 3 * kMost;
+  EventLog log;
+  std::atomic<bool> done{false};
+  uint64_t seen = 0;
+  uint64_t dropped = 0;
+  std::thread reader([&] {
+    bool last = false;
+    while (!last) {
+      last = done;
+      log.read(log.end(), [&](const Event&) { ++seen; });
+      dropped += log.take_dropped();
+      std::this_thread::yield();
+    }
+  });
+  append_numbers(log, 0, kEvents);
+  done = true;
+  reader.join();
+  EXPECT_EQ(seen + dropped + log.take_dropped(), kEvents);
+}
+
+TEST(EventLogs, GiveAThreadOneLog) {
+  EventLog* mine = EventLogs::current();
+  EXPECT_EQ(EventLogs::current(), mine);
+  EventLog* others = nullptr;
+  std::thread([&] { others = EventLogs::current(); }).join();
+  EXPECT_NE(others, mine);
+}
+
+TEST(EventLogs, HandAnEndedThreadsLogToTheNext) {
+  drain_all();
+  EventLog* first = nullptr;
+  uint32_t generation = 0;
+  std::thread([&] {
+    first = EventLogs::current();
+    generation = first->generation;
+    append_numbers(*first, 0, 5);
+  }).join();
+  drain_all();
+  std::atomic<bool> reused{false};
+  std::vector<std::thread> threads;
+  std::atomic<int> ready{0};
+  const std::size_t many = count_logs();
+  for (std::size_t number = 0; number < many; ++number) {  // alive together, so that they use up every free log
+    threads.emplace_back([&] {
+      EventLog* log = EventLogs::current();
+      if (log == first) {
+        reused = log->generation == generation + 1 && log->strand == 0;
+      }
+      ++ready;
+      while (ready < static_cast<int>(many)) {
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_TRUE(reused);
+}
+
+TEST(EventLogs, KeepAnEndedThreadsLogUntilItIsRead) {
+  drain_all();
+  EventLog* log = nullptr;
+  std::thread([&] {
+    log = EventLogs::current();
+    append_numbers(*log, 10, 15);
+  }).join();
+  EventLogs::release_if_done(*log);
+  std::thread([&] { EXPECT_NE(EventLogs::current(), log); }).join();
+  EXPECT_TRUE(is_range(read_numbers(*log), 10, 15));
+}
+
+TEST(EventLogs, DoNotGrowWithShortThreads) {
+  drain_all();
+  const std::size_t before = count_logs();
+  for (int round = 0; round < 5000; ++round) {
+    std::thread([] { EventLogs::current()->append(1, 1, Op::Mark); }).join();
+    if (round % 10 == 0) {
+      drain_all();
+    }
+  }
+  EXPECT_LE(count_logs(), before + 20);
+}
+
+TEST(EventLogs, LoseNothingOfThreadsThatComeAndGo) {
+  constexpr int kThreads = 400;
+  constexpr uint64_t kEvents = 300;
+  drain_all();
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> seen{0};
+  std::thread reader([&] {
+    bool last = false;
+    while (!last) {
+      last = done;
+      EventLogs::process().each([&](EventLog& log) {
+        log.read(log.end(), [&](const Event& event) { seen += event.id == 77; });
+        EventLogs::release_if_done(log);
+      });
+    }
+  });
+  std::vector<std::thread> starters;
+  for (int starter = 0; starter < 4; ++starter) {
+    starters.emplace_back([] {
+      for (int count = 0; count < kThreads / 4; ++count) {
+        std::thread([] {
+          for (uint64_t number = 0; number < kEvents; ++number) {
+            EventLogs::current()->append(number, 77, Op::Mark);
+          }
+        }).join();
+      }
+    });
+  }
+  for (std::thread& starter : starters) {
+    starter.join();
+  }
+  done = true;
+  reader.join();
+  EXPECT_EQ(seen, kThreads * kEvents);
+}
+
+}  // namespace
+}  // namespace gpuscope::base
