@@ -69,7 +69,7 @@ uint32_t Dictionaries::path(uint32_t parent, uint32_t name) {
 }
 
 uint32_t Dictionaries::variant(const store::Variants::Row& row) {
-  const uint32_t slot =
+  const std::size_t slot =
       (row.name * 31 + row.grid_x * 7 + row.block_x + row.dynamic_shared_bytes) % recent_variants_.size();
   RecentVariant& recent = recent_variants_[slot];
   if (std::memcmp(&recent.row, &row, sizeof(row)) != 0) {

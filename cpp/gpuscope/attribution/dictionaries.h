@@ -16,6 +16,12 @@ namespace gpuscope::attribution {
 /// that ids mean the same in all of them. One thread at a time.
 class Dictionaries {
  public:
+  Dictionaries() {
+    for (RecentVariant& recent : recent_variants_) {
+      recent.row.name = store::kNone;  // no kernel's
+    }
+  }
+
   uint32_t string(std::string_view text);
   /// The string of a base::Names id.
   uint32_t region_name(uint32_t name);
@@ -54,8 +60,7 @@ class Dictionaries {
     uint32_t id;
   };
   // Programs launch the same few kernels again and again.
-  std::vector<RecentVariant> recent_variants_ =
-      std::vector<RecentVariant>(256, RecentVariant{{.name = store::kNone}, 0});
+  std::array<RecentVariant, 256> recent_variants_{};
   base::FlatMap<uint16_t> tracks_;
   uint64_t last_track_key_ = UINT64_MAX;
   uint16_t last_track_ = 0;
