@@ -10,11 +10,16 @@ class DeviceTimed(Protocol):
     """Anything with the device times of torch.profiler, in us."""
 
     @property
-    def device_time(self) -> float: ...
+    def device_time(self) -> float:
+        """Inclusive, per event."""
+
     @property
-    def device_time_total(self) -> float: ...
+    def device_time_total(self) -> float:
+        """Inclusive."""
+
     @property
-    def self_device_time_total(self) -> float: ...
+    def self_device_time_total(self) -> float:
+        """Exclusive."""
 
 
 class OldNames:
