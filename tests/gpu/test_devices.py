@@ -6,8 +6,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-import gpuscope as gs
 import pytest
+
+import gpuscope as gs
 from gpuscope import _core
 
 if len(_core.environment()["devices"]) < 2:
