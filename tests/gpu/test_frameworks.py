@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import gpuscope as gs
 import pytest
+
+import gpuscope as gs
 
 
 def in_region(prof: gs.profile, name: str) -> int:
@@ -36,11 +37,14 @@ def test_numba():
         if at < values.size:
             values[at] *= 2
 
-    values = cuda.device_array(1 << 12, dtype="float32")
-    double[16, 256](values)
+    values = cuda.device_array(1 << 17, dtype="float32")
+    try:
+        double[512, 256](values)
+    except AttributeError as error:  # numba-cuda trails NumPy's removals
+        pytest.skip(f"this numba does not work here: {error}")
     with gs.profile() as prof, gs.record_function("numba"):
         for _ in range(10):
-            double[16, 256](values)
+            double[512, 256](values)
         cuda.synchronize()
     assert in_region(prof, "numba") == 10
     assert prof.audit().complete

@@ -8,9 +8,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import gpuscope as gs
 import numpy as np
 import pytest
+
+import gpuscope as gs
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -189,26 +190,28 @@ def test_backward_kernels_are_in_the_region_that_called_backward():
 def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
     pytest.importorskip("torchvision")
     script = SCRIPTS / "train_resnet.py"
-    theirs = subprocess.run(
-        [sys.executable, script, "--torch-profiler"], capture_output=True, text=True, timeout=300, check=True
-    )
-    expected_us = float(theirs.stdout.rsplit("kernel total", 1)[1].split()[0])
     out = tmp_path / "train.gscope"
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "run", "-o", out, script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert "loss" in done.stdout
-    recording = gs.load(out)
-    assert recording.audit().complete, recording.audit().reasons
-    trace = recording.trace
-    steps = [row for row in range(len(trace.regions)) if region_path(trace, row)[0] == "measured"]
-    inside = np.isin(trace.kernels.region, steps)
-    total_us = float(trace.kernels.duration_ns[inside].sum()) / 1e3
-    assert total_us == pytest.approx(expected_us, rel=0.01)
+    theirs, ours, counts = [], [], set()
+    for _ in range(3):  # in turns, for the GPU's clock wanders by more than a per cent from run to run
+        text = finish([sys.executable, script, "--torch-profiler"])
+        counts.add(int(text.rsplit("kernel count", 1)[1].split()[0]))
+        theirs.append(float(text.rsplit("kernel total", 1)[1].split()[0]))
+        assert "loss" in finish([sys.executable, "-m", "gpuscope", "run", "-o", out, script])
+        recording = gs.load(out)
+        assert recording.audit().complete, recording.audit().reasons
+        trace = recording.trace
+        measured = [row for row in range(len(trace.regions)) if region_path(trace, row)[0] == "measured"]
+        inside = np.isin(trace.kernels.region, measured)
+        counts.add(int(inside.sum()))
+        ours.append(float(trace.kernels.duration_ns[inside].sum()) / 1e3)
+    assert len(counts) == 1, counts
+    assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.01)
+
+
+def finish(command: list[object]) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def region_path(trace, row):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton reads the source of its kernels, so that they live in a file of their own."""
 
+from __future__ import annotations
+
 import triton
 import triton.language as tl
 

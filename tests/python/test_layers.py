@@ -47,6 +47,7 @@ PYTHON_HEADER = re.compile(r"^(Python\.h|structmember\.h|pybind11/.*|numpy/.*)$"
 VENDOR_HEADER = re.compile(r"^(cuda.*|cupti.*|nvml|nvperf.*|nvtx3/.*|crt/.*|generated_cuda.*|driver_types)\.h(pp)?$")
 OPENS_A_LIBRARY = re.compile(r"\b(dlopen|dlmopen)\s*\(")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+STREAMS = {"fstream", "iomanip", "ios", "iostream", "istream", "locale", "ostream", "regex", "sstream", "streambuf"}
 EMPTY_NAMES = {"util", "utils", "common", "helper", "helpers", "misc"}
 
 Rule = Callable[[Path], list[str]]
@@ -195,6 +196,16 @@ def namespace_is_the_folder(root: Path) -> list[str]:
     return offences
 
 
+def no_iostreams(root: Path) -> list[str]:
+    # `import torch` crashes inside libstdc++'s streams when they were used in the process before.
+    return [
+        f"{path.relative_to(root)}:{line}: {name} is an iostream's header"
+        for path in cpp_files(root)
+        for line, _, name in includes(path)
+        if name in STREAMS
+    ]
+
+
 def no_using_namespace_in_headers(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)}: using namespace in a header"
@@ -267,6 +278,7 @@ OFFENCES: tuple[tuple[Rule, str, str, str], ...] = (
         "trace uses gpuscope, which lies above",
     ),
     (python_ladder, "python/gpuscope/misplaced.py", "from gpuscope import errors", "misplaced has no step"),
+    (no_iostreams, "cpp/gpuscope/session/a.cpp", SOURCE + "#include <fstream>", "fstream is an iostream's header"),
     (python_headers_in_bindings_only, "cpp/gpuscope/region/a.cpp", "#include <Python.h>", "Python.h outside bindings"),
     (python_headers_in_bindings_only, "cpp/gpuscope/store/a.h", "#include <pybind11/stl.h>", "outside bindings"),
     (vendor_headers_in_sources_only, "cpp/gpuscope/activity/a.h", "#include <cupti.h>", "cupti.h in a header"),

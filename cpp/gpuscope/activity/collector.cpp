@@ -19,6 +19,7 @@ constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, 64 * 1024> scrap;
 
 constexpr unsigned kFirstBuffers = 8;
+constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
 
 using base::EventLog;
 using base::EventLogs;
@@ -149,13 +150,15 @@ bool Collector::subscribe() {
 }
 
 void Collector::set_attributes() {
-  if (cupti_.set_attribute != nullptr) {
+  if (cupti_.get_attribute != nullptr && cupti_.set_attribute != nullptr) {
     // Both are safe to be refused: CUPTI then zeroes buffers itself, and threads share buffers.
-    for (const int attribute : {kZeroedBuffers, kPerThreadBuffers}) {
+    for (std::size_t index = 0; index < kAttributes.size(); ++index) {
+      size_t size = sizeof(uint8_t);
       uint8_t on = 1;
-      size_t size = sizeof(on);
-      cupti_.set_attribute(attribute, &size, &on);
+      cupti_.get_attribute(kAttributes[index], &size, &attributes_before_[index]);
+      cupti_.set_attribute(kAttributes[index], &size, &on);
     }
+    attributes_set_ = true;
   }
   if (cupti_.set_thread_id_type != nullptr) {
     cupti_.set_thread_id_type(1);  // SYSTEM: gettid
@@ -239,7 +242,17 @@ void Collector::stop() noexcept {
     cupti_.unsubscribe(subscriber_);
     subscriber_ = nullptr;
   }
+  restore_attributes();
   tier_ = Tier::None;
+}
+
+void Collector::restore_attributes() noexcept {
+  // They hold for the whole process: the next client of CUPTI may hand out buffers that are not zeroed.
+  for (std::size_t index = 0; attributes_set_ && index < kAttributes.size(); ++index) {
+    size_t size = sizeof(uint8_t);
+    cupti_.set_attribute(kAttributes[index], &size, &attributes_before_[index]);
+  }
+  attributes_set_ = false;
 }
 
 }  // namespace gpuscope::activity

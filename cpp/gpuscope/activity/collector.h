@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -62,6 +63,7 @@ class Collector {
   void on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept;
   bool subscribe();
   void set_attributes();
+  void restore_attributes() noexcept;
   bool enable_kinds(const Options& options);
   Tier give_up(const std::string& call, driver::CuptiResult code);
 
@@ -75,6 +77,8 @@ class Collector {
   std::atomic<bool> broken_{false};
   std::atomic<uint64_t> unloads_{0};
   uint64_t dropped_ = 0;
+  std::array<uint8_t, 2> attributes_before_{};  // of kAttributes, as they were found
+  bool attributes_set_ = false;
 };
 
 }  // namespace gpuscope::activity

@@ -8,6 +8,7 @@
 #include "gpuscope/analysis/collect.h"
 #include "gpuscope/analysis/grouping.h"
 #include "gpuscope/analysis/work_names.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::analysis {
 namespace {
@@ -181,11 +182,11 @@ void collect_events(const store::Store& store, const CallPaths& paths, DisplayNa
       [&, &table = store.memcpy](std::size_t row) {
         const auto [kind, source, destination] = std::tuple(table.kind[row], table.source[row], table.destination[row]);
         return copies.of(uint32_t{kind} << 16 | uint32_t{source} << 8 | destination, [&] {
-          return copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
+          return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
         });
       },
       [&](std::size_t row) { return store.memcpy.bytes[row]; });
-  const uint32_t memset_name = names.intern(kMemsetName);
+  const uint32_t memset_name = names.intern(store::kMemsetName);
   collector.work(
       Kind::Memset, store.memset, [&](std::size_t) { return memset_name; },
       [&](std::size_t row) { return store.memset.bytes[row]; });
@@ -193,14 +194,15 @@ void collect_events(const store::Store& store, const CallPaths& paths, DisplayNa
   collector.work(
       Kind::Sync, store.sync,
       [&](std::size_t row) {
-        return syncs.of(store.sync.kind[row], [&] { return sync_name(store::SyncKind{store.sync.kind[row]}); });
+        return syncs.of(store.sync.kind[row], [&] { return store::sync_name(store::SyncKind{store.sync.kind[row]}); });
       },
       no_bytes);
   CodedNames graphs(names);
   collector.work(
       Kind::GraphLaunch, store.graph_launch,
       [&](std::size_t row) {
-        return graphs.of(store.graph_launch.graph[row], [&] { return graph_name(store.graph_launch.graph[row]); });
+        return graphs.of(store.graph_launch.graph[row],
+                         [&] { return store::graph_name(store.graph_launch.graph[row]); });
       },
       no_bytes);
 }

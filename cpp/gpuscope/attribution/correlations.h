@@ -7,7 +7,8 @@
 
 namespace gpuscope::attribution {
 
-/// Which region launched what: the newest two million correlation ids, in constant memory. One thread at a time.
+/// Which region launched what: the newest 262,144 correlation ids, and up to two million while they await their
+/// records. One thread at a time.
 ///
 /// CUPTI numbers driver calls one after another, so that pages of consecutive ids need no hashing; a page whose turn
 /// has come round again is emptied, and ids on it count as unknown.
@@ -23,7 +24,9 @@ class Correlations {
 
   void set(uint32_t correlation, uint32_t value, Awaits awaits) {
     Page& page = page_of(correlation);
-    page.entries[correlation & kMask] = value | static_cast<uint32_t>(awaits);
+    uint32_t& entry = page.entries[correlation & kMask];
+    page.waiting += (awaits != Awaits::Nothing ? 1 : 0) - ((entry & kAwaits) != 0 ? 1 : 0);
+    entry = value | static_cast<uint32_t>(awaits);
   }
   uint32_t find(uint32_t correlation) const noexcept {
     const uint32_t* entry = entry_of(correlation);
@@ -31,12 +34,14 @@ class Correlations {
   }
   /// What the call still awaited; nothing from then on.
   Awaits take_awaited(uint32_t correlation) noexcept {
-    auto* entry = const_cast<uint32_t*>(entry_of(correlation));
-    if (entry == nullptr) {
+    Page* page = find_page(correlation);
+    if (page == nullptr) {
       return Awaits::Nothing;
     }
-    const auto awaited = static_cast<Awaits>(*entry & kAwaits);
-    *entry &= ~kAwaits;
+    uint32_t& entry = page->entries[correlation & kMask];
+    const auto awaited = static_cast<Awaits>(entry & kAwaits);
+    page->waiting -= awaited != Awaits::Nothing ? 1 : 0;
+    entry &= ~kAwaits;
     return awaited;
   }
   /// Replaces every reference by `change(reference)`, which may be store::kNone.
@@ -52,6 +57,11 @@ class Correlations {
   /// From now on, what was launched so far is outside the recorded window.
   void end_window() {
     each([](uint32_t& entry) { entry = entry == kUnknown ? kUnknown : kOutside; });
+    for (const std::unique_ptr<Page>& page : pages_) {
+      if (page != nullptr) {
+        page->waiting = 0;
+      }
+    }
   }
   /// A reference as it is kept here: kUnknown is 0, so that references start at 1.
   static uint32_t encode(uint32_t reference) noexcept { return reference <= kMaxReference ? reference + 1 : kNowhere; }
@@ -62,9 +72,12 @@ class Correlations {
   static constexpr uint32_t kPageBits = 12;
   static constexpr uint32_t kMask = (1U << kPageBits) - 1;
   static constexpr uint32_t kPages = 512;
+  // The pages that stay even when all that they awaited has come: a graph's nodes may follow its first by this much.
+  static constexpr uint32_t kLinger = 64;
 
   struct Page {
     uint32_t number = 0;
+    int32_t waiting = 0;  // entries that await a record
     std::array<uint32_t, 1U << kPageBits> entries{};
   };
 
@@ -79,19 +92,24 @@ class Correlations {
   Page& page_of(uint32_t correlation) {
     const uint32_t number = correlation >> kPageBits;
     std::unique_ptr<Page>& page = pages_[number % kPages];
-    if (page == nullptr) {
+    if (page == nullptr || page->number != number) {
       page = std::make_unique<Page>();
       page->number = number;
-    } else if (page->number != number) {
-      page->number = number;
-      page->entries.fill(kUnknown);
+      std::unique_ptr<Page>& old = pages_[(number - kLinger) % kPages];
+      if (old != nullptr && old->number == number - kLinger && old->waiting <= 0) {
+        old.reset();
+      }
     }
     return *page;
   }
-  const uint32_t* entry_of(uint32_t correlation) const noexcept {
+  Page* find_page(uint32_t correlation) const noexcept {
     const uint32_t number = correlation >> kPageBits;
-    const Page* page = pages_[number % kPages].get();
-    return page != nullptr && page->number == number ? &page->entries[correlation & kMask] : nullptr;
+    Page* page = pages_[number % kPages].get();
+    return page != nullptr && page->number == number ? page : nullptr;
+  }
+  const uint32_t* entry_of(uint32_t correlation) const noexcept {
+    const Page* page = find_page(correlation);
+    return page != nullptr ? &page->entries[correlation & kMask] : nullptr;
   }
 
   std::array<std::unique_ptr<Page>, kPages> pages_;

@@ -68,7 +68,17 @@ uint32_t Dictionaries::path(uint32_t parent, uint32_t name) {
   });
 }
 
-uint32_t Dictionaries::variant(const store::Variants::Row& wanted) {
+uint32_t Dictionaries::variant(const store::Variants::Row& row) {
+  const std::size_t slot =
+      (row.name * 31 + row.grid_x * 7 + row.block_x + row.dynamic_shared_bytes) % recent_variants_.size();
+  RecentVariant& recent = recent_variants_[slot];
+  if (std::memcmp(&recent.row, &row, sizeof(row)) != 0) {
+    recent = {row, find_variant(row)};
+  }
+  return recent.id;
+}
+
+uint32_t Dictionaries::find_variant(const store::Variants::Row& wanted) {
   const bool takes_more = variant_rows_.size() < kMaxVariants;
   const store::Variants::Row row = takes_more || variants_.find(hash(wanted)) != nullptr ? wanted : only_name(wanted);
   uint64_t key = hash(row);

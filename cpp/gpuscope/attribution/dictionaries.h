@@ -16,6 +16,12 @@ namespace gpuscope::attribution {
 /// that ids mean the same in all of them. One thread at a time.
 class Dictionaries {
  public:
+  Dictionaries() {
+    for (RecentVariant& recent : recent_variants_) {
+      recent.row.name = store::kNone;  // no kernel's
+    }
+  }
+
   uint32_t string(std::string_view text);
   /// The string of a base::Names id.
   uint32_t region_name(uint32_t name);
@@ -35,6 +41,8 @@ class Dictionaries {
   void copy_into(store::Store& store) const;
 
  private:
+  uint32_t find_variant(const store::Variants::Row& row);
+
   // A program that makes up names for ever must not fill the memory: past these, all else is one "(more names)".
   static constexpr uint32_t kMaxStrings = 1U << 20;
   static constexpr uint32_t kMaxPaths = 1U << 20;
@@ -47,6 +55,12 @@ class Dictionaries {
   base::FlatMap<uint32_t> paths_;
   base::FlatMap<uint32_t> variants_;
   std::vector<store::Variants::Row> variant_rows_;  // the table again, row by row: one cache line to compare
+  struct RecentVariant {
+    store::Variants::Row row;
+    uint32_t id;
+  };
+  // Programs launch the same few kernels again and again.
+  std::array<RecentVariant, 256> recent_variants_{};
   base::FlatMap<uint16_t> tracks_;
   uint64_t last_track_key_ = UINT64_MAX;
   uint16_t last_track_ = 0;

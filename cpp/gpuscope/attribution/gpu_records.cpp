@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "gpuscope/store/labels.h"
+
 namespace gpuscope::attribution {
 namespace {
 
@@ -85,7 +87,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   Counters& counters = recording_->counters;
   Row row{ns(work.start), 0, kNone, 0, 0, true};
   if (work.start == 0 && work.end == 0) {
-    row.flags |= store::kZeroTime;
+    row.flags |= store::kZeroTime | (forced_ ? store::kIncomplete : 0);
     row.start_ns = 0;
   } else if (work.end == 0) {
     row.flags |= store::kIncomplete;
@@ -100,7 +102,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
     return row;
   }
   if (value == Correlations::kUnknown) {
-    row.keep = recording_->window.contains(row.start_ns);
+    row.keep = work.start != 0 && recording_->window.contains(row.start_ns);
     row.flags |= store::kNoLaunch;
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
@@ -114,7 +116,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   counters.matched_graphs += awaited == Correlations::Awaits::Graph;
   ++counters.gpu_records;
   counters.refused += recording_->full;
-  counters.zero_time += (row.flags & store::kZeroTime) != 0;
+  counters.zero_time += (row.flags & (store::kZeroTime | store::kIncomplete)) == store::kZeroTime;
   counters.incomplete += (row.flags & store::kIncomplete) != 0;
   counters.backward_time += (row.flags & store::kBackwardTime) != 0;
   counters.unattributed += (row.flags & store::kNoLaunch) != 0;
@@ -224,9 +226,8 @@ void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
     return;
   }
   if (recording_->aggregates()) {
-    // The kinds of memory are the name: "memcpy 1 1 3"; readers spell it out.
-    const std::string name = "memcpy " + std::to_string(like.kind) + " " + std::to_string(like.source) + " " +
-                             std::to_string(like.destination);
+    const std::string name = store::copy_name(store::CopyKind{like.kind}, store::MemoryKind{like.source},
+                                              store::MemoryKind{like.destination});
     return recording_->totals.add_work(row.reference, store::Work::Memcpy, recording_->dictionaries.string(name),
                                        row.duration_ns, like.bytes);
   }
@@ -275,8 +276,9 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
     return;
   }
   if (recording_->aggregates()) {
-    return recording_->totals.add_work(row.reference, store::Work::Memset, recording_->dictionaries.string("memset"),
-                                       row.duration_ns, record.bytes);
+    return recording_->totals.add_work(row.reference, store::Work::Memset,
+                                       recording_->dictionaries.string(store::kMemsetName), row.duration_ns,
+                                       record.bytes);
   }
   if (merge(work, row) || !recording_->keeps_rows()) {
     return;
@@ -315,7 +317,7 @@ void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
   }
   if (recording_->aggregates()) {
     return recording_->totals.add_work(row.reference, store::Work::GraphLaunch,
-                                       recording_->dictionaries.string("graph " + std::to_string(record.graph)),
+                                       recording_->dictionaries.string(store::graph_name(record.graph)),
                                        row.duration_ns);
   }
   if (recording_->keeps_rows()) {

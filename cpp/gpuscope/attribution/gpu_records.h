@@ -29,6 +29,8 @@ class GpuRecords {
   /// Tries again what came before its launch was known. `last`: what is still unknown is stored without a region.
   void retry(bool last);
   void start_window();
+  /// After a forced flush records without timestamps are those of work that still ran, not lost ones.
+  void set_forced(bool forced) { forced_ = forced; }
   /// The rows of graph launches have moved.
   void follow(const Moved& moved);
 
@@ -81,6 +83,7 @@ class GpuRecords {
   ToNs to_ns_;
   OnApi on_api_;
   bool retrying_ = false;
+  bool forced_ = false;
   std::vector<Deferred> deferred_;
   base::FlatMap<uint32_t> merged_;  // correlation id -> row of graph_launch
   base::FlatMap<GraphCount> graphs_;

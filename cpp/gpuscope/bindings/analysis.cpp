@@ -9,6 +9,7 @@
 #include "gpuscope/base/demangle.h"
 #include "gpuscope/base/utf8.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/store/labels.h"
 
 namespace py = pybind11;
 
@@ -85,7 +86,7 @@ void bind_analysis(py::module_& module) {
   module.def(
       "copy_name",
       [](uint8_t kind, uint8_t source, uint8_t destination) {
-        return analysis::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
+        return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
       },
       py::arg("kind"), py::arg("source"), py::arg("destination"), "The name torch.profiler gives a copy.");
   module.def(

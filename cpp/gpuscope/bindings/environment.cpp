@@ -3,11 +3,12 @@
 
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "gpuscope/base/read_file.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/vendor.h"
 #include "gpuscope/driver/nvml.h"
@@ -64,13 +65,10 @@ py::list devices(const driver::Cuda& cuda, std::string& error) {
 }
 
 std::optional<bool> profiling_admin_only() {
-  std::ifstream file("/proc/driver/nvidia/params");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("RmProfilingAdminOnly:", 0) == 0) {
-      return line.find('1') != std::string::npos;
-    }
-  }
-  return std::nullopt;
+  constexpr std::string_view kKey = "RmProfilingAdminOnly: ";
+  const std::string params = base::read_file("/proc/driver/nvidia/params");
+  const std::size_t at = params.find(kKey);
+  return at == std::string::npos ? std::nullopt : std::optional(params.compare(at + kKey.size(), 1, "1") == 0);
 }
 
 std::vector<std::string> injections() {

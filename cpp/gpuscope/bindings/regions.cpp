@@ -21,6 +21,8 @@ using device::RegionTimer;
 struct RecordFunction {
   PyObject_HEAD;
   PyObject* name;
+  uint64_t strand;   // the task that entered last
+  uint32_t id;       // of the name, once it is known
   uint32_t session;  // that saw the last enter
   uint32_t pair;     // of CUDA events, while one times this region
 };
@@ -32,6 +34,8 @@ struct CachedName {
   uint32_t id;
 };
 std::array<CachedName, 1024> name_cache{};
+
+constexpr uint32_t kNoId = UINT32_MAX;
 
 // x86-64 and AArch64 programs have addresses of 47 or 48 bits.
 constexpr int kAddressBits = 48;
@@ -67,17 +71,15 @@ bool id_of(PyObject* text, uint32_t* id) {
 
 // Each asyncio task runs in a context of its own; regions of one task nest among themselves. The session's number is
 // part of the key, so that every session is told the task anew.
-EventLog* log_of_task(uint32_t session) noexcept {
-  EventLog* log = EventLogs::current();
-  if (log != nullptr) [[likely]] {
-    const auto task =
-        reinterpret_cast<uint64_t>(PyThreadState_Get()->context) ^ (static_cast<uint64_t>(session) << kAddressBits);
-    if (log->strand != task) [[unlikely]] {
-      log->strand = task;
-      log->append(task, 0, Op::Strand);
-    }
+uint64_t strand_of_task(uint32_t session) noexcept {
+  return reinterpret_cast<uint64_t>(PyThreadState_Get()->context) ^ (static_cast<uint64_t>(session) << kAddressBits);
+}
+
+void select_strand(EventLog& log, uint64_t strand) noexcept {
+  if (log.strand != strand) [[unlikely]] {
+    log.strand = strand;
+    log.append(strand, 0, Op::Strand);
   }
-  return log;
 }
 
 extern PyTypeObject record_function_type;
@@ -99,6 +101,7 @@ PyObject* make(PyObject* name) {
   }
   Py_INCREF(name);
   self->name = name;
+  self->id = kNoId;
   self->session = 0;
   self->pair = RegionTimer::kNoPair;
   return reinterpret_cast<PyObject*>(self);
@@ -155,8 +158,7 @@ PyObject* enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   if (listening != 0) {
-    uint32_t id = 0;
-    if (!id_of(self->name, &id)) {
+    if (self->id == kNoId && !id_of(self->name, &self->id)) {
       return nullptr;
     }
     const uint32_t session = listening >> base::kListenBits;
@@ -164,8 +166,10 @@ PyObject* enter(PyObject* object, PyObject*) {
       self->session = session;
       self->pair = RegionTimer::kNoPair;  // the timer took it back when the session began
     }
-    if (EventLog* log = log_of_task(self->session); log != nullptr) {
-      log->append(base::ticks(), id, Op::Enter);
+    self->strand = strand_of_task(session);
+    if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
+      select_strand(*log, self->strand);
+      log->append(base::ticks(), self->id, Op::Enter);
     }
     if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
       RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
@@ -179,19 +183,16 @@ PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   if (listening != 0 && self->session == listening >> base::kListenBits) {
-    uint32_t id = 0;
-    if (!id_of(self->name, &id)) {
-      return nullptr;
-    }
-    if (EventLog* log = log_of_task(self->session); log != nullptr) {
+    if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
+      select_strand(*log, self->strand);  // of the task that entered: a generator may be closed from another one
       if (self->pair != RegionTimer::kNoPair) [[unlikely]] {
         RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
         if (timer != nullptr && timer->end(self->pair)) {
-          log->append(self->pair, id, Op::GpuTime);
+          log->append(self->pair, self->id, Op::GpuTime);
         }
         self->pair = RegionTimer::kNoPair;
       }
-      log->append(base::ticks(), id, Op::Exit);
+      log->append(base::ticks(), self->id, Op::Exit);
     }
   }
   Py_RETURN_NONE;
@@ -229,7 +230,8 @@ PyObject* mark(PyObject*, PyObject* name) {
     if (!id_of(name, &id)) {
       return nullptr;
     }
-    if (EventLog* log = log_of_task(listening >> base::kListenBits); log != nullptr) {
+    if (EventLog* log = EventLogs::current(); log != nullptr) {
+      select_strand(*log, strand_of_task(listening >> base::kListenBits));
       log->append(base::ticks(), id, Op::Mark);
     }
   }

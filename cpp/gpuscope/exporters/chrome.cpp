@@ -13,6 +13,7 @@
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/launches.h"
 #include "gpuscope/exporters/timeline.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
 namespace {
@@ -228,11 +229,12 @@ class ChromeWriter {
 
   void write_sync(const Slice& slice, std::string_view place) {
     const auto row = store_.sync[slice.row];
-    begin("{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":" + quoted(sync_label(row.kind)), place, slice);
+    begin("{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":" + quoted(store::sync_name(store::SyncKind{row.kind})), place,
+          slice);
     out_.put(fragments_.track(row.track));
     out_.put_number(row.correlation);
     out_.put(",\"cuda_sync_kind\":");
-    out_.put(quoted(sync_label(row.kind)));
+    out_.put(quoted(store::sync_name(store::SyncKind{row.kind})));
     out_.put(fragments_.region_argument(region_path(row.region)));
     out_.put("}}");
   }

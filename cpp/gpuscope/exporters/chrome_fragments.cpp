@@ -4,6 +4,7 @@
 #include "gpuscope/base/demangle.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
 namespace {
@@ -92,7 +93,8 @@ std::string_view ChromeFragments::copy(uint8_t kind, uint8_t source, uint8_t des
   const uint32_t key = (uint32_t{kind} << 16) | (uint32_t{source} << 8) | destination;
   std::string& head = copies_[key];
   if (head.empty()) {
-    head = event_head("gpu_memcpy", copy_label(kind, source, destination));
+    head = event_head("gpu_memcpy", store::copy_name(store::CopyKind{kind}, store::MemoryKind{source},
+                                                     store::MemoryKind{destination}));
   }
   return head;
 }

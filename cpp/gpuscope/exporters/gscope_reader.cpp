@@ -115,7 +115,7 @@ class Reader {
   }
 
   bool has_block_after(uint64_t from) const {
-    std::vector<char> window(std::size_t{1} << 20);
+    std::vector<char> window(std::clamp<uint64_t>(file_.size(), sizeof(BlockHeader), uint64_t{1} << 20));
     for (;;) {
       const std::size_t got = file_.read(from, window.data(), window.size());
       for (std::size_t at = 0; at + sizeof(BlockHeader) <= got; ++at) {

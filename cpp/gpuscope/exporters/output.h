@@ -18,15 +18,17 @@ using Write = std::function<void(std::string_view)>;
 /// Collects bytes and hands them over in pieces of about 1 MiB, never splitting between two calls of cut().
 class Output {
  public:
-  explicit Output(Write write) : write_(std::move(write)), bytes_(2 * kPiece) {}
+  explicit Output(Write write) : write_(std::move(write)), bytes_(kFirst) {}
 
   void put(char value) {
     *room(1) = value;
     ++size_;
   }
   void put(std::string_view text) {
-    std::memcpy(room(text.size()), text.data(), text.size());
-    size_ += text.size();
+    if (!text.empty()) {
+      std::memcpy(room(text.size()), text.data(), text.size());
+      size_ += text.size();
+    }
   }
   void put_number(std::integral auto value) {
     constexpr std::size_t kLongest = 20;
@@ -68,6 +70,7 @@ class Output {
 
  private:
   static constexpr std::size_t kPiece = std::size_t{1} << 20;
+  static constexpr std::size_t kFirst = std::size_t{1} << 14;
   Write write_;
   std::vector<char> bytes_;
   std::size_t size_ = 0;

@@ -13,6 +13,7 @@
 #include "gpuscope/exporters/launches.h"
 #include "gpuscope/exporters/perfetto_sequence.h"
 #include "gpuscope/exporters/timeline.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
 namespace {
@@ -224,7 +225,7 @@ class PerfettoWriter {
         return graph_name_;
       }
       default:
-        return names_.made(std::string(sync_label(store_.sync.kind[slice.row])));
+        return names_.made(std::string(store::sync_name(store::SyncKind{store_.sync.kind[slice.row]})));
     }
   }
 
@@ -259,7 +260,10 @@ class PerfettoWriter {
     const auto found = copy_names_.find(key);
     return found != copy_names_.end()
                ? found->second
-               : copy_names_.emplace(key, names_.made(copy_label(kind, source, destination))).first->second;
+               : copy_names_
+                     .emplace(key, names_.made(store::copy_name(store::CopyKind{kind}, store::MemoryKind{source},
+                                                                store::MemoryKind{destination})))
+                     .first->second;
   }
 
   const Store& store_;

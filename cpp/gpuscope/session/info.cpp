@@ -5,10 +5,10 @@
 
 #include <array>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/read_file.h"
 
 namespace gpuscope::session {
 namespace {
@@ -25,8 +25,7 @@ constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
 
 std::string command_line() {
-  std::ifstream file("/proc/self/cmdline");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::string text = base::read_file("/proc/self/cmdline");
   for (char& character : text) {
     character = character == '\0' ? ' ' : character;
   }

@@ -367,7 +367,9 @@ void Session::settle() {
   }
   // What still runs is handed over unfinished, and counted so.
   vendor_.collector.flush(true);
+  decoder_->gpu_records().set_forced(true);
   decode_once(false);
+  decoder_->gpu_records().set_forced(false);
 }
 
 void Session::settle_without_callbacks() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,9 @@
 #include <utility>
 
 namespace gpuscope::store {
+
+/// Asks the system for the pages between two addresses; where it cannot, they come one by one as they are written.
+void populate(void* first, void* last) noexcept;
 
 /// A growing array of plain values, laid out as NumPy and Arrow want it. One writer; readers after it is sealed.
 ///
@@ -30,8 +34,8 @@ class Column {
   ~Column() { std::free(data_); }
 
   void push_back(T value) {
-    if (size_ == capacity_) [[unlikely]] {
-      reserve(capacity_ < kFirst ? kFirst : capacity_ * 2);
+    if (size_ == ready_) [[unlikely]] {
+      make_ready();
     }
     data_[size_++] = value;
   }
@@ -41,6 +45,7 @@ class Column {
       std::memcpy(data_ + size_, values.data(), values.size_bytes());
     }
     size_ += values.size();
+    ready_ = std::max(ready_, size_);
   }
   void reserve(std::size_t capacity) {
     if (capacity <= capacity_) {
@@ -52,6 +57,7 @@ class Column {
     }
     data_ = static_cast<T*>(grown);
     capacity_ = capacity;
+    ready_ = capacity_ * sizeof(T) <= kPopulate ? capacity_ : size_;
   }
   /// Forgets the oldest rows.
   void drop_front(std::size_t rows) {
@@ -74,11 +80,25 @@ class Column {
   void swap(Column& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(ready_, other.ready_);
     std::swap(capacity_, other.capacity_);
   }
 
  private:
   static constexpr std::size_t kFirst = 64;
+  // Large columns fault their pages in by the piece: one system call costs far less than 32 page faults.
+  static constexpr std::size_t kPopulate = 128 * 1024;
+
+  void make_ready() {
+    if (size_ == capacity_) {
+      reserve(capacity_ < kFirst ? kFirst : capacity_ * 2);
+    }
+    if (ready_ == size_) {
+      const std::size_t more = std::min(capacity_ - size_, kPopulate / sizeof(T));
+      populate(data_ + size_, data_ + size_ + more);
+      ready_ = size_ + more;
+    }
+  }
   void reserve_for(std::size_t more) {
     if (size_ + more > capacity_) {
       const std::size_t doubled = capacity_ * 2;
@@ -88,6 +108,7 @@ class Column {
 
   T* data_ = nullptr;
   std::size_t size_ = 0;
+  std::size_t ready_ = 0;  // up to here rows may be written without looking
   std::size_t capacity_ = 0;
 };
 

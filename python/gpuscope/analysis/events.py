@@ -9,6 +9,7 @@ from gpuscope.analysis.audit import audit
 from gpuscope.analysis.event_index import Recording, Source
 from gpuscope.analysis.event_list import DeviceType, EventList
 from gpuscope.analysis.kinds import DEVICE_KINDS, Kind
+from gpuscope.analysis.old_names import OldNames
 from gpuscope.trace import NONE, Trace
 
 NS_PER_US = 1e3
@@ -33,7 +34,7 @@ class KernelInfo(NamedTuple):
     duration: float
 
 
-class FunctionEvent:
+class FunctionEvent(OldNames):
     """One region, driver call, or piece of GPU work, under torch.profiler's names. Reads the columns when asked."""
 
     __slots__ = ("_row", "_source", "id")
@@ -160,21 +161,6 @@ class FunctionEvent:
         if self.is_user_annotation:
             return int(self._source.recording.self_device_ns[self._row]) / NS_PER_US
         return self._duration_ns / NS_PER_US if self._source.kind.is_device else 0.0
-
-    @property
-    def cuda_time(self) -> float:
-        """``device_time`` under its old name."""
-        return self.device_time
-
-    @property
-    def cuda_time_total(self) -> float:
-        """``device_time_total`` under its old name."""
-        return self.device_time_total
-
-    @property
-    def self_cuda_time_total(self) -> float:
-        """``self_device_time_total`` under its old name."""
-        return self.self_device_time_total
 
     @property
     def is_async(self) -> bool:

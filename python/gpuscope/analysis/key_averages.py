@@ -9,6 +9,7 @@ from gpuscope import _core
 from gpuscope.analysis.audit import audit
 from gpuscope.analysis.event_list import DeviceType, EventList
 from gpuscope.analysis.kinds import KINDS, Kind
+from gpuscope.analysis.old_names import OldNames
 from gpuscope.analysis.table import format_time
 from gpuscope.errors import InvalidArgument
 from gpuscope.trace import Trace
@@ -17,7 +18,7 @@ NS_PER_US = 1e3
 
 
 @dataclass(frozen=True)
-class FunctionEventAvg:
+class FunctionEventAvg(OldNames):
     """All events of one kind and name. Times are in us, under torch.profiler's names.
 
     A region's device time is that of the GPU work launched inside it. Inclusive times count only the outermost region
@@ -80,21 +81,6 @@ class FunctionEventAvg:
     def device_time(self) -> float:
         """Inclusive GPU time per event, in us."""
         return self.device_time_total / self.count if self.count else 0.0
-
-    @property
-    def cuda_time(self) -> float:
-        """``device_time`` under its old name."""
-        return self.device_time
-
-    @property
-    def cuda_time_total(self) -> float:
-        """``device_time_total`` under its old name."""
-        return self.device_time_total
-
-    @property
-    def self_cuda_time_total(self) -> float:
-        """``self_device_time_total`` under its old name."""
-        return self.self_device_time_total
 
     @property
     def cuda_memory_usage(self) -> int:

@@ -335,10 +335,10 @@ TEST_F(TotalGpuRecord, IsAddedUpByPathKindAndName) {
   EXPECT_EQ(rows().work_total.count[0], 2U);
   EXPECT_EQ(rows().work_total.total_ns[0], 60);
   EXPECT_EQ(text(rows().work_total.name[0]), "gemm");
-  EXPECT_EQ(text(rows().work_total.name[1]), "memcpy 1 1 3");
+  EXPECT_EQ(text(rows().work_total.name[1]), "Memcpy HtoD (Pageable -> Device)");
   EXPECT_EQ(rows().work_total.bytes[1], 64U);
-  EXPECT_EQ(text(rows().work_total.name[2]), "memset");
-  EXPECT_EQ(text(rows().work_total.name[3]), "graph 6");
+  EXPECT_EQ(text(rows().work_total.name[2]), "Memset (Device)");
+  EXPECT_EQ(text(rows().work_total.name[3]), "CUDA graph 6");
   EXPECT_EQ(rows().kernel.size() + rows().memcpy.size() + rows().memset.size() + rows().graph_launch.size(), 0U);
 }
 

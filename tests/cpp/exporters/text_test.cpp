@@ -4,10 +4,12 @@
 #include <string>
 #include <string_view>
 
+#include "gpuscope/base/demangle.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/proto_writer.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
 namespace {
@@ -31,14 +33,16 @@ TEST(JsonText, ReplacesWhatIsNoUtf8) {
 }
 
 TEST(Labels, DemanglesNamesOfCppOnly) {
-  EXPECT_EQ(demangle("_Z4gemmPKfS0_Pfi"), "gemm(float const*, float const*, float*, int)");
-  EXPECT_EQ(demangle("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
-  EXPECT_EQ(demangle("_Znot_a_name"), "_Znot_a_name");
+  EXPECT_EQ(base::demangle("_Z4gemmPKfS0_Pfi"), "gemm(float const*, float const*, float*, int)");
+  EXPECT_EQ(base::demangle("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
+  EXPECT_EQ(base::demangle("_Znot_a_name"), "_Znot_a_name");
 }
 
 TEST(Labels, NamesCopiesAsTorchDoes) {
-  EXPECT_EQ(copy_label(1, 1, 3), "Memcpy HtoD (Pageable -> Device)");
-  EXPECT_EQ(copy_label(200, 200, 200), "Memcpy unknown (Unknown -> Unknown)");
+  EXPECT_EQ(store::copy_name(store::CopyKind{1}, store::MemoryKind{1}, store::MemoryKind{3}),
+            "Memcpy HtoD (Pageable -> Device)");
+  EXPECT_EQ(store::copy_name(store::CopyKind{200}, store::MemoryKind{200}, store::MemoryKind{200}),
+            "Memcpy Unknown (Unknown -> Unknown)");
 }
 
 std::string written(const std::function<void(Output&)>& put) {

@@ -84,6 +84,13 @@ TEST_F(Lanes, TasksThatTakeTurnsGetLanesAndKeepTheirChildren) {
   EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 1, 1, 0));
 }
 
+TEST_F(Lanes, SiblingWithinTheTimeOfAnotherIsNotDrawnAsItsChild) {
+  const uint32_t outer = make_.region(path_, 0, 100);
+  make_.region(inner_path_, 10, 60, outer);
+  make_.region(inner_path_, 20, 50, outer);
+  EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 0, 1));
+}
+
 TEST_F(Lanes, RegionThatOutlivesItsParentGetsALane) {
   const uint32_t outer = make_.region(path_, 0, 50);
   make_.region(inner_path_, 10, 60, outer);

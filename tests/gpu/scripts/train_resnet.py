@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import torch
 import torchvision
+
 from gpuscope import record_function
 
 torch.manual_seed(0)
@@ -52,6 +53,7 @@ def main() -> None:
             for row in watched.key_averages()
             if row.device_type.name == "CUDA" and not row.key.startswith(("Memcpy", "Memset"))
         ]
+        print(f"kernel count {sum(row.count for row in kernels)}")
         print(f"kernel total {sum(row.self_device_time_total for row in kernels):.1f} us")
 
 
