@@ -343,12 +343,12 @@ class Program {
     std::vector<Work>& list = works[correlation];
     list.reserve(1);
     if (kind == 0) {
-      list.push_back(
-          {activity::kMemcpy, "memcpy 1 1 3", path_of(region), region, launched, duration, bytes, "", false, false});
+      list.push_back({activity::kMemcpy, "Memcpy HtoD (Pageable -> Device)", path_of(region), region, launched,
+                      duration, bytes, "", false, false});
       pending_.push_back({memcpy_record(gpu, bytes), &list[0]});
     } else if (kind == 1) {
       list.push_back(
-          {activity::kMemset, "memset", path_of(region), region, launched, duration, bytes, "", false, false});
+          {activity::kMemset, "Memset (Device)", path_of(region), region, launched, duration, bytes, "", false, false});
       pending_.push_back({memset_record(gpu, bytes), &list[0]});
     } else {
       list.push_back(
