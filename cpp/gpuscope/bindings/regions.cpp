@@ -21,9 +21,10 @@ using device::RegionTimer;
 struct RecordFunction {
   PyObject_HEAD;
   PyObject* name;
-  uint64_t strand;   // the task that entered last
+  uint64_t strand;   // the task that entered; kAnyTask when several have the region open
   uint32_t id;       // of the name, once it is known
   uint32_t session;  // that saw the last enter
+  uint32_t open;     // enters of that session without an exit
   uint32_t pair;     // of CUDA events, while one times this region
 };
 
@@ -36,6 +37,7 @@ struct CachedName {
 std::array<CachedName, 1024> name_cache{};
 
 constexpr uint32_t kNoId = UINT32_MAX;
+constexpr uint64_t kAnyTask = 0;  // a session's number is part of every task's key, and none is 0
 
 // x86-64 and AArch64 programs have addresses of 47 or 48 bits.
 constexpr int kAddressBits = 48;
@@ -103,6 +105,7 @@ PyObject* make(PyObject* name) {
   self->name = name;
   self->id = kNoId;
   self->session = 0;
+  self->open = 0;
   self->pair = RegionTimer::kNoPair;
   return reinterpret_cast<PyObject*>(self);
 }
@@ -164,11 +167,14 @@ PyObject* enter(PyObject* object, PyObject*) {
     const uint32_t session = listening >> base::kListenBits;
     if (self->session != session) {
       self->session = session;
+      self->open = 0;
       self->pair = RegionTimer::kNoPair;  // the timer took it back when the session began
     }
-    self->strand = strand_of_task(session);
+    const uint64_t strand = strand_of_task(session);
+    self->strand = self->open == 0 || self->strand == strand ? strand : kAnyTask;
+    ++self->open;
     if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
-      select_strand(*log, self->strand);
+      select_strand(*log, strand);
       log->append(base::ticks(), self->id, Op::Enter);
     }
     if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
@@ -183,8 +189,11 @@ PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   if (listening != 0 && self->session == listening >> base::kListenBits) {
+    self->open -= self->open != 0 ? 1 : 0;
     if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
-      select_strand(*log, self->strand);  // of the task that entered: a generator may be closed from another one
+      // Of the task that entered: a generator may be closed from another one. Where tasks share the region, of this
+      // one.
+      select_strand(*log, self->strand != kAnyTask ? self->strand : strand_of_task(self->session));
       if (self->pair != RegionTimer::kNoPair) [[unlikely]] {
         RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
         if (timer != nullptr && timer->end(self->pair)) {
