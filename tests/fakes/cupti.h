@@ -80,7 +80,7 @@ struct Cupti {
   std::atomic<int> forced_flushes{0};
   std::multiset<int> kinds;
   std::set<std::pair<int, uint32_t>> callbacks;
-  std::set<int> attributes;
+  std::map<int, uint8_t> attributes;
   // What it works with.
   std::atomic<driver::CuptiCallback> callback{nullptr};
   void* user_data = nullptr;
@@ -246,10 +246,21 @@ struct Cupti {
       instance().change([&] { *count = std::exchange(instance().dropped, 0); });
       return 0;
     };
-    table.set_attribute = [](int attribute, size_t*, void*) {
+    table.get_attribute = [](int attribute, size_t*, void* value) {
       const std::lock_guard lock(instance().mutex);
-      instance().attributes.insert(attribute);
-      return instance().refused_attributes ? 1 : 0;
+      if (instance().refused_attributes) {
+        return 1;
+      }
+      *static_cast<uint8_t*>(value) = instance().attributes[attribute];
+      return 0;
+    };
+    table.set_attribute = [](int attribute, size_t*, void* value) {
+      const std::lock_guard lock(instance().mutex);
+      if (instance().refused_attributes) {
+        return 1;
+      }
+      instance().attributes[attribute] = *static_cast<uint8_t*>(value);
+      return 0;
     };
     table.set_thread_id_type = [](int) { return 0; };
     table.get_graph_node_id = [](void* node, uint64_t* id) {

@@ -155,10 +155,11 @@ void Collector::set_attributes() {
     for (std::size_t index = 0; index < kAttributes.size(); ++index) {
       size_t size = sizeof(uint8_t);
       uint8_t on = 1;
-      cupti_.get_attribute(kAttributes[index], &size, &attributes_before_[index]);
-      cupti_.set_attribute(kAttributes[index], &size, &on);
+      if (cupti_.get_attribute(kAttributes[index], &size, &attributes_before_[index]) == driver::kCuptiSuccess &&
+          cupti_.set_attribute(kAttributes[index], &size, &on) == driver::kCuptiSuccess) {
+        attributes_set_ |= 1U << index;
+      }
     }
-    attributes_set_ = true;
   }
   if (cupti_.set_thread_id_type != nullptr) {
     cupti_.set_thread_id_type(1);  // SYSTEM: gettid
@@ -248,11 +249,13 @@ void Collector::stop() noexcept {
 
 void Collector::restore_attributes() noexcept {
   // They hold for the whole process: the next client of CUPTI may hand out buffers that are not zeroed.
-  for (std::size_t index = 0; attributes_set_ && index < kAttributes.size(); ++index) {
+  for (std::size_t index = 0; index < kAttributes.size(); ++index) {
     size_t size = sizeof(uint8_t);
-    cupti_.set_attribute(kAttributes[index], &size, &attributes_before_[index]);
+    if ((attributes_set_ >> index & 1) != 0) {
+      cupti_.set_attribute(kAttributes[index], &size, &attributes_before_[index]);
+    }
   }
-  attributes_set_ = false;
+  attributes_set_ = 0;
 }
 
 }  // namespace gpuscope::activity

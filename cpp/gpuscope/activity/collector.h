@@ -78,7 +78,7 @@ class Collector {
   std::atomic<uint64_t> unloads_{0};
   uint64_t dropped_ = 0;
   std::array<uint8_t, 2> attributes_before_{};  // of kAttributes, as they were found
-  bool attributes_set_ = false;
+  unsigned attributes_set_ = 0;                 // a bit for each that was changed
 };
 
 }  // namespace gpuscope::activity

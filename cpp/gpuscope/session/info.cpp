@@ -117,6 +117,8 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
   number("audit.missing",
          without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs));
+  // Copies between host buffers bring none; a copy that outlasts its window by far brings one too late.
+  number("audit.copies_without_record", without(counters.copies, counters.matched_copies));
   number("audit.dropped", facts.dropped);
   number("audit.pool_exhausted", facts.pool_exhausted);
   number("audit.zero_time", counters.zero_time);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -123,6 +124,25 @@ TEST_F(Collectors, DoNotStartOnWhatCannotTrace) {
 TEST_F(Collectors, GoOnWhenAttributesAreRefused) {
   cupti_.refused_attributes = true;
   EXPECT_EQ(make()->start({}), Tier::Sole);
+}
+
+TEST_F(Collectors, LeaveAttributesAsTheyWere) {
+  cupti_.attributes = {{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}};
+  const auto collector = make();
+  collector->start({});
+  EXPECT_EQ(cupti_.attributes, (std::map<int, uint8_t>{{kZeroedBuffers, 1}, {kPerThreadBuffers, 1}}));
+  collector->stop();
+  EXPECT_EQ(cupti_.attributes, (std::map<int, uint8_t>{{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}}));
+}
+
+TEST_F(Collectors, SetNoAttributeThatTheyCouldNotRead) {
+  driver::Cupti table = cupti_.table();
+  table.get_attribute = [](int, size_t*, void*) { return 1; };
+  cupti_.attributes = {{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}};
+  Collector collector(table);
+  collector.start({});
+  collector.stop();
+  EXPECT_EQ(cupti_.attributes, (std::map<int, uint8_t>{{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}}));
 }
 
 TEST_F(Collectors, GoOnWithoutOptionalFunctions) {

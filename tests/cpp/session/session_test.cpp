@@ -280,8 +280,10 @@ TEST_F(Sessions, DoNotWaitLongForCopiesThatBringNoRecord) {
   Session& session = start();
   session.open();
   cupti_.call(fakes::kMemcpyAsync);
-  EXPECT_NE(session.cut(), nullptr);
+  const auto store = session.cut();
   EXPECT_EQ(cupti_.forced_flushes, 0);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+  EXPECT_EQ(audit(*store, "copies_without_record"), 1U);
 }
 
 TEST_F(Sessions, GiveNoLaterWindowWhatCameTooLate) {
