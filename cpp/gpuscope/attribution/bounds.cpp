@@ -132,17 +132,23 @@ std::size_t event_bytes(const Store& store) {
          store.region_gpu.size() * store::RegionGpus::kRowBytes + store.mark.size() * store::Marks::kRowBytes;
 }
 
+void refuse_past_cap(Recording& recording) {
+  if (recording.settings.mode == Mode::Full) {
+    recording.full = event_bytes(*recording.store) >= recording.settings.max_bytes;
+  }
+}
+
 std::optional<Moved> keep_in_bounds(Recording& recording) {
   if (recording.aggregates()) {
     recording.totals.refuse_more(recording.totals.bytes() >= recording.settings.max_bytes);
     recording.counters.refused += recording.totals.take_refused();
     return {};
   }
-  const std::size_t bytes = event_bytes(*recording.store);
   if (recording.settings.mode == Mode::Full) {
-    recording.full = bytes >= recording.settings.max_bytes;
+    refuse_past_cap(recording);
     return {};
   }
+  const std::size_t bytes = event_bytes(*recording.store);
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
   each_timed_table(*recording.store, [&](auto& table) {

@@ -44,6 +44,9 @@ struct Moved {
 /// Memory of the event rows, in bytes.
 std::size_t event_bytes(const store::Store& store);
 
+/// Tells a full recording that the cap is reached. Cheap enough to ask every few thousand rows.
+void refuse_past_cap(Recording& recording);
+
 /// Keeps a recording within its memory: full and aggregate mode refuse further rows at the cap, ring mode lets the
 /// oldest go. Then every row number that is kept outside the store has to follow.
 std::optional<Moved> keep_in_bounds(Recording& recording);

@@ -15,6 +15,13 @@ using base::EventLogs;
 
 namespace {
 
+// A full recording overshoots its cap by no more than this many rows, or a buffer's.
+constexpr uint64_t kEventsBetweenLooks = 4096;
+
+}  // namespace
+
+namespace {
+
 /// The buffers that CUPTI has handed back: whatever happens, they return to their pool.
 class Buffers {
  public:
@@ -113,7 +120,12 @@ void Decoder::drain_logs() {
         end = newest;
       }
     }
-    log->read(end, [&](const base::Event& event) { replay.take(event); });
+    log->read(end, [&](const base::Event& event) {
+      replay.take(event);
+      if (++events_ % kEventsBetweenLooks == 0) {
+        refuse_past_cap(recording_);
+      }
+    });
     log_dropped_ += log->take_dropped();
     if (is_main && recording_.window.open_ns.load(std::memory_order_relaxed) <= recording_.clock.now_ns()) {
       replay.open_window();
@@ -173,6 +185,7 @@ void Decoder::decode(activity::BufferPool& pool) {
     recording_.counters.unread_bytes +=
         walker_.walk(buffers.first()->data, buffers.first()->valid,
                      [this](uint32_t kind, const uint8_t* record) { gpu_records_.take(kind, record); });
+    refuse_past_cap(recording_);
   }
   if (recording_.settings.by_time) {
     gpu_records_.retry(false);

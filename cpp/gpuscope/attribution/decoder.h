@@ -71,6 +71,7 @@ class Decoder {
   std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;
   uint64_t log_dropped_ = 0;
+  uint64_t events_ = 0;  // read from logs
 };
 
 }  // namespace gpuscope::attribution

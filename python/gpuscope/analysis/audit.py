@@ -36,9 +36,12 @@ class Audit:
         unattributed: GPU records whose launch was not seen.
         log_dropped: regions and calls that did not fit into a thread's log.
         unmatched_exits: regions left that were never entered.
-        evicted: rows given up to the ring or to the memory cap.
+        evicted: rows that the ring gave up.
+        refused: rows that the memory cap kept out.
+        unread_bytes: bytes of CUPTI's buffers that made no record.
         decode_lag_max_ns: the longest a record waited to be decoded.
-        decode_cpu_ns: CPU time of the decode thread.
+        decode_cpu_ns: CPU time of the decode thread, without CUPTI's own.
+        flush_cpu_ns: CPU time of CUPTI itself on that thread.
         callbacks: driver calls observed.
         overhead_ns: estimated time added to the program's threads.
         recorded_ns: length of the recorded window.
@@ -66,8 +69,11 @@ class Audit:
     log_dropped: int
     unmatched_exits: int
     evicted: int
+    refused: int
+    unread_bytes: int
     decode_lag_max_ns: int
     decode_cpu_ns: int
+    flush_cpu_ns: int
     callbacks: int
     overhead_ns: int
     recorded_ns: int
@@ -133,8 +139,11 @@ _COUNTERS = (
     "log_dropped",
     "unmatched_exits",
     "evicted",
+    "refused",
+    "unread_bytes",
     "decode_lag_max_ns",
     "decode_cpu_ns",
+    "flush_cpu_ns",
     "callbacks",
     "overhead_ns",
 )
@@ -178,6 +187,12 @@ def audit(trace: Trace) -> Audit:
             remarks.append(f"the ring gave up {evicted}, the oldest")
         else:
             reasons.append(f"{evicted} did not fit the memory cap")
+    if counters["refused"]:
+        reasons.append(f"{_count(counters['refused'], 'row')} did not fit the memory cap")
+    if counters["unread_bytes"]:
+        reasons.append(f"{_count(counters['unread_bytes'], 'byte')} of CUPTI's buffers made no record")
+    if "file.truncated_at" in info:
+        reasons.append(f"the file was cut off at byte {info['file.truncated_at']}: what stood behind is gone")
     if counters["unattributed"]:
         remarks.append(
             f"{_count(counters['unattributed'], 'GPU record')} came without a launch seen; no region has them"

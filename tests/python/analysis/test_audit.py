@@ -36,6 +36,8 @@ def test_a_whole_recording_is_complete():
         ("incomplete", 1, "1 kernel has no end, for it was still running when recording stopped"),
         ("log_dropped", 1234, "1,234 regions or calls did not fit the log"),
         ("evicted", 7, "7 rows did not fit the memory cap"),
+        ("refused", 1, "1 row did not fit the memory cap"),
+        ("unread_bytes", 216, "216 bytes of CUPTI's buffers made no record"),
     ],
 )
 def test_each_loss_makes_it_incomplete_and_is_told(counter, count, reason):
@@ -120,3 +122,9 @@ def test_printing_lists_every_counter():
 def test_an_audit_cannot_be_changed():
     with pytest.raises(AttributeError):
         audit(training()).complete = False
+
+
+def test_a_file_that_was_cut_off_is_not_complete() -> None:
+    result = audit_of(file__truncated_at="300")
+    assert not result.complete
+    assert "cut off at byte 300" in result.verdict
