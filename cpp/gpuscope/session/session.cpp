@@ -22,17 +22,6 @@ using namespace std::chrono_literals;
 // How long the decode thread naps: records are at most this old when they are decoded, and a thread's event log holds
 // a million events, far more than this many milliseconds bring.
 constexpr auto kNap = 100ms;
-constexpr auto kSettleNap = 200us;
-// A copy between host buffers brings no record: once all kernels are in, copies are waited for only this long.
-constexpr auto kCopyGrace = 5ms;
-// Graphs do not tell how many nodes will report: those launched once, and those of which fewer nodes came than from an
-// earlier launch, are waited for until nothing has come for this long.
-constexpr auto kNewGraphGrace = 20ms;
-constexpr auto kShortGraphGrace = 250ms;
-constexpr auto kQuietNap = 5ms;
-constexpr int kQuietRounds = 4;
-constexpr unsigned kReadyBuffers = 4;
-
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
@@ -54,18 +43,13 @@ void watch_forks() {
   });
 }
 
-int64_t thread_cpu_ns() {
-  timespec value{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &value);
-  return value.tv_sec * 1'000'000'000LL + value.tv_nsec;
-}
-
 }  // namespace
 
 bool Session::active() noexcept { return active_session.load() != nullptr; }
 bool Session::forked() noexcept { return is_forked_child.load(); }
 
-Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), options_(options), process_(getpid()) {
+Session::Session(Vendor& vendor, const Options& options)
+    : vendor_(vendor), options_(options), recorder_(vendor, options_), process_(getpid()) {
   Session* expected = nullptr;
   if (!active_session.compare_exchange_strong(expected, this)) {
     throw base::InvalidArgument(
@@ -75,17 +59,9 @@ Session::Session(Vendor& vendor, const Options& options) : vendor_(vendor), opti
     watch_forks();
     base::Clock::process();
     base::EventLogs::current();  // the starting thread's log comes first: others inherit its regions
-    exhausted_start_ = vendor_.collector.buffers().exhausted();
-    foreign_start_ = vendor_.collector.buffers().foreign();
     choose_tier();
     options_.settings.by_time = vendor_.collector.tier() == activity::Tier::Shared;
-    main_thread_ = static_cast<uint64_t>(syscall(SYS_gettid));
-    if (collecting_) {
-      clock_ = ClockMap::detect(vendor_.collector.cupti());
-      notes_ += clock_.note.empty() ? "" : clock_.note + "\n";
-    }
-    make_decoder();
-    decoder_->discard_logs();
+    recorder_.begin(collecting_);
     const bool gpu_time = device::RegionTimer::current().load() != nullptr;
     static std::atomic<uint32_t> epochs{0};
     const uint32_t flags = base::kListenRegions | (gpu_time ? base::kListenGpuTime : 0U);
@@ -104,7 +80,7 @@ Session::~Session() {
   if (left_behind()) {
     // The fork may have caught our thread in the middle of changing any of this.
     (void)thread_.release();
-    (void)decoder_.release();
+    recorder_.leave_behind();
     (void)result_.release();
     return;
   }
@@ -115,11 +91,6 @@ Session::~Session() {
 }
 
 bool Session::left_behind() const noexcept { return getpid() != process_; }
-
-void Session::make_decoder() {
-  decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(), main_thread_);
-  decoder_->gpu_records().set_clock(clock_.to_ns);
-}
 
 void Session::start_thread() {
   // The program's signals are its own threads' business: a handler there may be meant to interrupt a call.
@@ -170,7 +141,7 @@ void Session::open() {
   }
   const std::lock_guard calls(calls_);
   if (!stopped_) {
-    decoder_->window().open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
+    recorder_.window().open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
   }
 }
 
@@ -220,7 +191,7 @@ std::unique_ptr<store::Store> Session::stop() {
 }
 
 std::unique_ptr<store::Store> Session::request(Request what) {
-  attribution::Window& window = decoder_->window();
+  attribution::Window& window = recorder_.window();
   const int64_t now_ns = base::Clock::process().now_ns();
   const bool is_open = window.open_ns.load() <= now_ns;
   if (is_open) {
@@ -240,7 +211,7 @@ std::unique_ptr<store::Store> Session::request(Request what) {
 
 void Session::run() {
   pthread_setname_np(pthread_self(), "gpuscope");
-  decode_cpu_start_ns_ = thread_cpu_ns();
+  recorder_.enter_thread();
   while (true) {
     auto& wake = base::EventLogs::process().wake();
     if (wake.try_acquire_for(kNap)) {
@@ -253,15 +224,18 @@ void Session::run() {
       wanted = request_;
     }
     if (wanted == Request::None) {
-      decode_once(true);
+      recorder_.pass(true);
       continue;
     }
     std::unique_ptr<store::Store> store;
     std::exception_ptr error;
-    const int64_t open_ns = decoder_->window().open_ns.load();
-    const int64_t close_ns = decoder_->window().close_ns.load();
+    Facts about;
+    about.tier = tier_;
+    about.tier_reason = tier_reason_;
+    about.open_ns = recorder_.window().open_ns.load();
+    about.close_ns = recorder_.window().close_ns.load();
     try {
-      store = close_ns != INT64_MAX ? end_window(open_ns, close_ns) : nullptr;
+      store = about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
     } catch (...) {
       error = std::current_exception();
     }
@@ -276,162 +250,6 @@ void Session::run() {
       return;
     }
   }
-}
-
-std::unique_ptr<store::Store> Session::end_window(int64_t open_ns, int64_t close_ns) {
-  std::unique_ptr<store::Store> store;
-  try {
-    settle();
-    const Facts facts = gather_facts(open_ns, close_ns);
-    store = decoder_->finish(close_ns);
-    write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
-  } catch (...) {
-    failed_ = true;
-    decoder_->window().open_ns.store(INT64_MAX);
-    decoder_->window().close_ns.store(INT64_MAX);
-    if (store == nullptr) {
-      throw;
-    }  // else its rows are worth more than what it would have said about itself
-  }
-  if (failed_) {  // events are missing from what the threads' regions are told from
-    make_decoder();
-    failed_ = false;
-  }
-  return store;
-}
-
-void Session::decode_once(bool flush) {
-  const auto before = std::chrono::steady_clock::now();
-  activity::Collector& collector = vendor_.collector;
-  if (collecting_) {
-    if (flush) {
-      const int64_t cpu_ns = thread_cpu_ns();
-      collector.flush(false);
-      flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
-    }
-    collector.buffers().provide(kReadyBuffers);
-  }
-  // What this thread throws would end the program.
-  try {
-    if (failed_) {
-      decoder_->discard(collector.buffers());
-    } else {
-      if (const uint64_t unloads = collector.unloads(); unloads != unloads_) {
-        unloads_ = unloads;
-        decoder_->recording().dictionaries.forget_pointers();
-      }
-      decoder_->decode(collector.buffers());
-      read_gpu_spans();
-    }
-  } catch (const std::exception&) {
-    failed_ = true;
-  }
-  const int64_t took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count();
-  decode_lag_max_ns_ = std::max(decode_lag_max_ns_, took_ns);
-}
-
-void Session::settle() {
-  if (options_.settings.by_time) {
-    return settle_without_callbacks();
-  }
-  const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
-  const std::chrono::nanoseconds limit(options_.settle_limit_ns);
-  const auto start = std::chrono::steady_clock::now();
-  auto newest = start;  // when something came last
-  uint64_t records = gpu_records.records();
-  while (true) {
-    decode_once(true);
-    const auto now = std::chrono::steady_clock::now();
-    if (std::exchange(records, gpu_records.records()) != gpu_records.records()) {
-      newest = now;
-    }
-    const bool kernels = collecting_ && decoder_->awaits_kernels();
-    const bool spans = !decoder_->recording().gpu_spans.empty();
-    if (failed_) {
-      return;
-    }
-    if (!kernels && !spans) {
-      const auto grace = !collecting_                     ? 0ms
-                         : gpu_records.has_short_graphs() ? kShortGraphGrace
-                         : gpu_records.has_new_graphs()   ? kNewGraphGrace
-                         : decoder_->awaits_copies()      ? kCopyGrace
-                                                          : 0ms;
-      if (now - newest >= grace) {
-        return;
-      }
-    }
-    if (now - start >= limit) {
-      break;
-    }
-    std::this_thread::sleep_for(kSettleNap);
-  }
-  // What still runs is handed over unfinished, and counted so.
-  vendor_.collector.flush(true);
-  decoder_->gpu_records().set_forced(true);
-  decode_once(false);
-  decoder_->gpu_records().set_forced(false);
-}
-
-void Session::settle_without_callbacks() {
-  // Nobody counts the launches here: all is in when CUPTI has nothing more to give for a while.
-  int quiet = 0;
-  const std::chrono::nanoseconds limit(options_.settle_limit_ns);
-  const auto start = std::chrono::steady_clock::now();
-  while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
-    const uint64_t records = decoder_->gpu_records().records();
-    decode_once(true);
-    quiet = decoder_->gpu_records().records() == records ? quiet + 1 : 0;
-    std::this_thread::sleep_for(kQuietNap);
-  }
-  vendor_.collector.flush(true);
-  for (int round = 0; round < kQuietRounds && vendor_.collector.buffers().lent() != 0; ++round) {
-    std::this_thread::sleep_for(kQuietNap);
-  }
-  decode_once(false);
-}
-
-void Session::read_gpu_spans() {
-  attribution::Recording& recording = decoder_->recording();
-  std::vector<attribution::GpuSpan> running;
-  for (const attribution::GpuSpan& span : recording.gpu_spans) {
-    const device::RegionTimer::Reading reading = vendor_.region_timer.read(span.pair);
-    if (reading.state == device::RegionTimer::State::Running) {
-      running.push_back(span);
-    } else if (reading.state == device::RegionTimer::State::Done && span.path != store::kNone) {
-      recording.add_gpu_time(span, reading.duration_ns);
-    }
-  }
-  recording.gpu_spans.swap(running);
-}
-
-Facts Session::gather_facts(int64_t open_ns, int64_t close_ns) {
-  Facts facts;
-  const attribution::Settings& settings = options_.settings;
-  facts.mode = settings.mode;
-  facts.merged_graphs = settings.merge_graphs;
-  facts.tier = tier_;
-  facts.tier_reason = tier_reason_;
-  facts.notes = notes_ + (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
-  facts.open_ns = open_ns;
-  facts.close_ns = close_ns;
-  facts.counters = decoder_->recording().counters;
-  facts.log_dropped = decoder_->log_dropped();
-  facts.decode_lag_max_ns = decode_lag_max_ns_;
-  facts.flush_cpu_ns = std::exchange(flush_cpu_ns_, 0);
-  facts.decode_cpu_ns = thread_cpu_ns() - decode_cpu_start_ns_ - facts.flush_cpu_ns;
-  if (collecting_) {
-    const uint64_t dropped = vendor_.collector.dropped();
-    facts.dropped = dropped - dropped_start_;
-    facts.pool_exhausted = vendor_.collector.buffers().exhausted() - exhausted_start_;
-    facts.foreign_buffers = vendor_.collector.buffers().foreign() - foreign_start_;
-    dropped_start_ = dropped;
-    exhausted_start_ = vendor_.collector.buffers().exhausted();
-    foreign_start_ = vendor_.collector.buffers().foreign();
-    facts.cupti_broke = vendor_.collector.broken();
-  }
-  decode_cpu_start_ns_ = thread_cpu_ns();
-  decode_lag_max_ns_ = 0;
-  return facts;
 }
 
 }  // namespace gpuscope::session

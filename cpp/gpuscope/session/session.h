@@ -12,36 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "gpuscope/activity/collector.h"
-#include "gpuscope/attribution/decoder.h"
-#include "gpuscope/device/region_timer.h"
-#include "gpuscope/driver/cuda.h"
-#include "gpuscope/session/clock_map.h"
-#include "gpuscope/session/info.h"
+#include "gpuscope/session/recorder.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::session {
-
-/// The vendor libraries and the collector of this process: one each, opened when first wanted, never closed.
-struct Vendor {
-  explicit Vendor(const std::vector<std::string>& cupti_wheels)
-      : cuda(driver::Cuda::open()), collector(driver::Cupti::open(cupti_wheels)), region_timer(cuda) {}
-  Vendor(driver::Cuda with_cuda, const driver::Cupti& with_cupti)
-      : cuda(std::move(with_cuda)), collector(with_cupti), region_timer(cuda) {}
-
-  driver::Cuda cuda;
-  activity::Collector collector;
-  device::RegionTimer region_timer;
-};
-
-struct Options {
-  attribution::Settings settings;
-  bool cuda = true;
-  std::string no_cuda_reason;  // why `cuda` is false
-  bool synchronization = false;
-  bool may_share_cupti = false;
-  int64_t settle_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work
-};
 
 /// One span of collecting, with any number of recorded windows in it.
 ///
@@ -74,27 +48,17 @@ class Session {
   enum class Request { None, Cut, Stop };
 
   void choose_tier();
-  void make_decoder();
   void start_thread();
   /// In the child of a fork, which has neither our thread nor CUPTI.
   bool left_behind() const noexcept;
   void run();
-  void decode_once(bool flush);
-  std::unique_ptr<store::Store> end_window(int64_t open_ns, int64_t close_ns);
-  void settle();
-  void settle_without_callbacks();
-  void read_gpu_spans();
-  Facts gather_facts(int64_t open_ns, int64_t close_ns);
   std::unique_ptr<store::Store> request(Request what);
 
   Vendor& vendor_;
   Options options_;
   std::string tier_;
   std::string tier_reason_;
-  std::string notes_;
-  std::unique_ptr<attribution::Decoder> decoder_;
-  uint64_t main_thread_ = 0;
-  ClockMap clock_;
+  Recorder recorder_;
   bool collecting_ = false;
   bool stopped_ = false;
 
@@ -105,15 +69,6 @@ class Session {
   std::unique_ptr<store::Store> result_;
   std::exception_ptr error_;  // instead of a result
 
-  // The decode thread's.
-  int64_t decode_cpu_start_ns_ = 0;
-  int64_t flush_cpu_ns_ = 0;
-  int64_t decode_lag_max_ns_ = 0;
-  bool failed_ = false;  // memory ran out: the rest of the window is thrown away
-  uint64_t unloads_ = 0;
-  uint64_t exhausted_start_ = 0;
-  uint64_t foreign_start_ = 0;
-  uint64_t dropped_start_ = 0;
   std::unique_ptr<std::thread> thread_;
   const pid_t process_;
 };

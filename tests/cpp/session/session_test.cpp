@@ -620,7 +620,8 @@ TEST_F(Sessions, KeepCountUnderChurn) {
           const Region inner("inner");
           cupti_.launch();
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(10));  // no faster than one buffer after the other
+        // A fake launch takes a tenth of a real one: unslowed, a busy machine's decode thread runs out of buffers.
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
     });
   }

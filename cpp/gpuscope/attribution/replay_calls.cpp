@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of Replay that plays driver calls and graph nodes back.
+#include <algorithm>
+
+#include "gpuscope/attribution/replay.h"
+
+namespace gpuscope::attribution {
+namespace {
+
+using store::kNone;
+
+// Graphs that are captured and thrown away for ever must not fill the memory.
+constexpr std::size_t kMaxNodes = std::size_t{1} << 20;
+
+Correlations::Awaits awaits(store::CallKind kind) {
+  switch (kind) {
+    case store::CallKind::Launch:
+      return Correlations::Awaits::Kernel;
+    case store::CallKind::Memcpy:
+    case store::CallKind::Memset:
+      return Correlations::Awaits::Copy;
+    case store::CallKind::GraphLaunch:
+      return Correlations::Awaits::Graph;
+    default:
+      return Correlations::Awaits::Nothing;
+  }
+}
+
+}  // namespace
+
+void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
+  const activity::DriverCall* what = activity::find_call(callback);
+  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.contains(at_ns), false};
+  if (!call.in_window || what == nullptr) {
+    recording_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
+  } else {
+    ++recording_->counters.calls;
+    recording_->counters.refused += recording_->full;
+    const Place place = place_at(at_ns);
+    call.path = place.path;
+    recording_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
+    if (recording_->keeps_rows()) {
+      const uint16_t id = recording_->dictionaries.call(what->name, what->kind, false, 0, callback);
+      call.row = recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
+    }
+  }
+  calls_.push_back(call);
+}
+
+void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
+  // The enter of a call that was under way when collection began was never seen.
+  if (calls_.empty() || calls_.back().callback != callback) {
+    return;
+  }
+  const OpenCall call = calls_.back();
+  calls_.pop_back();
+  const activity::DriverCall* what = activity::find_call(callback);
+  if (!call.in_window || what == nullptr) {
+    return;
+  }
+  Counters& counters = recording_->counters;
+  if (result != 0 || call.captured) {
+    recording_->correlations.take_awaited(call.correlation);
+  } else {
+    const Correlations::Awaits awaited = awaits(what->kind);
+    counters.launches += awaited == Correlations::Awaits::Kernel;
+    counters.copies += awaited == Correlations::Awaits::Copy;
+    counters.graph_launches += awaited == Correlations::Awaits::Graph;
+  }
+  const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
+  if (recording_->aggregates()) {
+    recording_->totals.add_work(call.path, store::Work::Call, recording_->dictionaries.string(what->name), duration_ns);
+    if (OpenRegion* region = innermost(current_); region != nullptr) {
+      const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+      region->child_ns += std::max<int64_t>(0, std::min(at_ns, close_ns) - call.start_ns);
+    }
+  } else if (call.row != kNone) {
+    recording_->store->api.duration_ns[call.row] = duration_ns;
+    if (result != 0 || call.captured) {
+      recording_->store->api.call[call.row] =
+          recording_->dictionaries.call(what->name, what->kind, call.captured, static_cast<int32_t>(result), callback);
+    }
+  }
+}
+
+void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
+                       uint32_t result) {
+  if (!window_seen_ && recording_->window.contains(start_ns)) {
+    open_window();
+  }
+  call_enter(start_ns, correlation, what.callback);
+  call_exit(end_ns, result, what.callback);
+}
+
+void Replay::node(uint64_t id, bool cloned) {
+  last_node_ = id;
+  if (recording_->node_paths.size() + recording_->node_origins.size() >= kMaxNodes) {
+    recording_->node_paths.clear();
+    recording_->node_origins.clear();
+  }
+  if (cloned) {
+    return;  // its origin follows
+  }
+  const int64_t now_ns = calls_.empty() ? INT64_MAX : calls_.back().start_ns;
+  recording_->node_paths.set(id, place_at(now_ns).path);
+  if (!calls_.empty()) {
+    calls_.back().captured = true;
+  }
+}
+
+}  // namespace gpuscope::attribution
