@@ -15,9 +15,9 @@ constexpr uint32_t kWakeChunks = EventLog::kMaxChunks / 4;
 
 }  // namespace
 
-thread_local EventLog* EventLogs::current_ = nullptr;
+constinit thread_local EventLog* EventLogs::current_ = nullptr;
 thread_local EventLogs::ThreadEnd EventLogs::end_;
-thread_local bool EventLogs::ended_ = false;
+constinit thread_local bool EventLogs::ended_ = false;
 
 EventLog::EventLog() : tail_(new EventChunk), published_tail_(tail_), head_(tail_) {}
 

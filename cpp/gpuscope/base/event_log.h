@@ -173,9 +173,9 @@ class EventLogs {
   // A pointer fits the static TLS block of a library loaded late, and spares the hot path a call.
   [[gnu::tls_model("initial-exec")]]
 #endif
-  static thread_local EventLog* current_;
+  static constinit thread_local EventLog* current_;  // constinit: no check of an initializer at each use
   static thread_local ThreadEnd end_;
-  static thread_local bool ended_;
+  static constinit thread_local bool ended_;
 
   std::atomic<EventLog*> first_{nullptr};
   std::counting_semaphore<> wake_{0};

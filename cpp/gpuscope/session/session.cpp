@@ -229,12 +229,12 @@ void Session::run() {
     }
     std::unique_ptr<store::Store> store;
     std::exception_ptr error;
-    Facts about;
-    about.tier = tier_;
-    about.tier_reason = tier_reason_;
-    about.open_ns = recorder_.window().open_ns.load();
-    about.close_ns = recorder_.window().close_ns.load();
     try {
+      Facts about;
+      about.tier = tier_;
+      about.tier_reason = tier_reason_;
+      about.open_ns = recorder_.window().open_ns.load();
+      about.close_ns = recorder_.window().close_ns.load();
       store = about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
     } catch (...) {
       error = std::current_exception();

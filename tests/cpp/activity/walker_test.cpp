@@ -121,6 +121,7 @@ TEST(Walker, NeverHandsOverACutOffRecord) {
       const Block block(bytes, size);
       uint64_t sum = 0;  // reads every byte that the decoder may read
       walker.walk(block.data, block.valid, [&](uint32_t kind, const uint8_t* record) {
+        ASSERT_LE(record + smallest_record(kind), block.data + block.valid);
         for (std::size_t at = 0; at < smallest_record(kind); ++at) {
           sum += record[at];
         }

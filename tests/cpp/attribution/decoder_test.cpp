@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -78,6 +80,23 @@ testing::AssertionResult same(const Set& found, const Set& expected) {
     return std::to_string(all) + ": " + testing::PrintToString(values);
   };
   return testing::AssertionFailure() << "missing " << few(missing) << "\nsurplus " << few(surplus) << "\n";
+}
+
+// The moment that the ring counts back from.
+int64_t newest(const Store& store) {
+  int64_t newest_ns = INT64_MIN;
+  const auto look = [&](const auto& table) {
+    for (std::size_t row = 0; row < table.size(); ++row) {
+      newest_ns = std::max(newest_ns, table.start_ns[row]);
+    }
+  };
+  look(store.kernel);
+  look(store.memcpy);
+  look(store.memset);
+  look(store.api);
+  look(store.region);
+  look(store.mark);
+  return newest_ns;
 }
 
 struct Case {
@@ -261,10 +280,7 @@ TEST_P(RandomProgram, KeepsItsRegionsInTheRing) {
   program.run(2 * kSteps);
   const auto store = program.cut(0);
   EXPECT_GT(program.counters.evicted, 0U);
-  int64_t newest_ns = 0;
-  for (const Row& row : work_rows(*store)) {
-    newest_ns = std::max(newest_ns, row.start_ns);
-  }
+  const int64_t newest_ns = newest(*store);
   for (const Row& row : work_rows(*store)) {
     const auto& works = program.works[row.correlation];
     ASSERT_FALSE(works.empty());
@@ -298,12 +314,10 @@ TEST_P(RandomProgram, LosesNothingOfTheLastSecondsInTheRing) {
   program.open();
   program.run(2 * kSteps);
   const auto store = program.cut(0);
-  const auto found = found_rows(*store);
   std::multiset<uint32_t> kept;
-  int64_t newest_ns = 0;
+  const int64_t newest_ns = newest(*store);
   for (const Row& row : work_rows(*store)) {
     kept.insert(row.correlation);
-    newest_ns = std::max(newest_ns, row.start_ns);
   }
   for (const auto& [correlation, works] : program.works) {
     if (works[0].launched_ns >= newest_ns - with.settings.ring_ns) {
@@ -402,6 +416,53 @@ TEST_P(RandomProgram, AddsUpRegionsAndWhatLiesInThem) {
       EXPECT_EQ(total.child_ns, expected[path].child_ns) << path;
     }
   }
+}
+
+TEST(Decoder, EndsWhatAThreadLeftOpenWithItsLastEvent) {
+  Decoder decoder({}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  activity::BufferPool pool;
+  decoder.window().open_ns = INT64_MIN;
+  const auto say = [](base::Op op) {
+    const uint64_t ticks = base::ticks();
+    base::EventLogs::current()->append(ticks, base::Names::process().intern("left open"), op);
+    return base::Clock::process().to_ns(ticks);
+  };
+  int64_t first_ns = 0;
+  int64_t last_ns = 0;
+  std::thread([&] {
+    first_ns = say(base::Op::Enter);
+    last_ns = say(base::Op::Mark);
+  }).join();
+  decoder.decode(pool);
+  // Enough threads at a time to need every log again.
+  std::vector<std::unique_ptr<fakes::Puppet>> others;
+  base::EventLogs::process().each([&](base::EventLog&) { others.push_back(std::make_unique<fakes::Puppet>()); });
+  for (const auto& other : others) {
+    other->run([&] { say(base::Op::Mark); });
+  }
+  decoder.decode(pool);
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  ASSERT_EQ(store->region.size(), 1U);
+  EXPECT_EQ(store->region.duration_ns[0], last_ns - first_ns);
+}
+
+TEST(Decoder, ForgetsThreadsThatEnded) {
+  Settings by_time;
+  by_time.by_time = true;
+  Decoder decoder(by_time, fakes::Cupti::instance().table(), 0);
+  activity::BufferPool pool;
+  pool.provide(2);
+  decoder.window().open_ns = INT64_MIN;
+  for (uint32_t thread = 1; thread <= 20'000; ++thread) {  // quadratic if each one stayed
+    uint8_t* data = pool.take();
+    const fakes::Record record = fakes::api_record(activity::kDriver, fakes::kLaunchKernel,
+                                                   {.correlation = thread, .start = 1, .end = 2}, 1'000'000 + thread);
+    std::memcpy(data, record.bytes, record.size);
+    pool.complete(nullptr, 0, data, record.size);
+    decoder.decode(pool);
+  }
+  EXPECT_EQ(decoder.finish(INT64_MAX - 1)->api.size(), 20'000U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomProgram,
