@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 import gpuscope as gs
 
@@ -80,6 +81,18 @@ def test_copies_fills_and_calls_are_rows(kernels):
     assert set(region_names(trace, trace.memcpy.region)) == {"moves"}
     calls = {trace.string(int(trace.calls.name[call])) for call in trace.api.call}
     assert {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemsetD8Async", "cuCtxSynchronize"} <= calls
+
+
+def test_a_large_copy_at_the_end_is_waited_for():
+    torch = pytest.importorskip("torch")
+    source = torch.ones(1 << 29, device="cuda", dtype=torch.uint8)
+    target = torch.empty(1 << 29, dtype=torch.uint8, pin_memory=True)
+    target.copy_(source)
+    with gs.profile() as prof:
+        for _ in range(4):
+            target.copy_(source, non_blocking=True)
+    assert prof.trace.memcpy.bytes.tolist() == [1 << 29] * 4
+    assert prof.audit().copies_without_record == 0
 
 
 def test_synchronizations_are_recorded_when_asked_for(kernels):

@@ -16,8 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSettleNap = 200us;
-// A copy between host buffers brings no record: once all kernels are in, copies are waited for only this long.
-constexpr auto kCopyGrace = 5ms;
+// A copy between host buffers brings no record: copies are waited for until nothing has come for this long, in which a
+// device takes in some gigabytes.
+constexpr auto kCopyGrace = 250ms;
 // Graphs do not tell how many nodes will report: those launched once, and those of which fewer nodes came than from an
 // earlier launch, are waited for until nothing has come for this long.
 constexpr auto kNewGraphGrace = 20ms;

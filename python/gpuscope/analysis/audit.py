@@ -36,6 +36,7 @@ class Audit:
         unattributed: GPU records whose launch was not seen.
         log_dropped: regions and calls that did not fit into a thread's log.
         unmatched_exits: regions left that were never entered.
+        copies_without_record: copies and fills of which no record came, as between host buffers.
         evicted: rows that the ring gave up.
         refused: rows that the memory cap kept out.
         unread_bytes: bytes of CUPTI's buffers that made no record.
@@ -68,6 +69,7 @@ class Audit:
     unattributed: int
     log_dropped: int
     unmatched_exits: int
+    copies_without_record: int
     evicted: int
     refused: int
     unread_bytes: int
@@ -138,6 +140,7 @@ _COUNTERS = (
     "unattributed",
     "log_dropped",
     "unmatched_exits",
+    "copies_without_record",
     "evicted",
     "refused",
     "unread_bytes",
@@ -197,6 +200,9 @@ def audit(trace: Trace) -> Audit:
         remarks.append(
             f"{_count(counters['unattributed'], 'GPU record')} came without a launch seen; no region has them"
         )
+    if counters["copies_without_record"]:
+        copies = _count(counters["copies_without_record"], "call")
+        remarks.append(f"{copies} that copy or fill brought no record, as between host buffers or of no bytes")
     if counters["unmatched_exits"]:
         remarks.append(f"{_count(counters['unmatched_exits'], 'region')} ended without having begun in the recording")
     return Audit(

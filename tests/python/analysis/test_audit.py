@@ -52,7 +52,7 @@ def test_all_losses_are_told():
     assert audit_of(audit__missing="2", audit__dropped="1").verdict.count(";") == 1
 
 
-@pytest.mark.parametrize("counter", ["unattributed", "unmatched_exits"])
+@pytest.mark.parametrize("counter", ["unattributed", "unmatched_exits", "copies_without_record"])
 def test_what_is_no_loss_is_remarked(counter):
     result = audit_of(**{f"audit__{counter}": "4"})
     assert result.complete
