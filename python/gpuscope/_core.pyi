@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -264,6 +264,10 @@ def mark(name: str) -> None:
 def read_gscope(path: str) -> Store:
     """
     Open a .gscope file, up to its last whole block.
+    """
+def region_of_kind(name: str, kind: int) -> record_function:
+    """
+    A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module.
     """
 def short_name(demangled: str) -> str:
     """

@@ -16,7 +16,7 @@ struct Recording {
   store::Store store;
 
   uint32_t path(std::string_view name, uint32_t parent = store::kNone) {
-    return store.path.append({parent, store.strings.intern(name), 0});
+    return store.path.append({parent, store.strings.intern(name), 0, 0, 0});
   }
   uint32_t region(uint32_t path, int64_t duration_ns, uint32_t parent = store::kNone, uint16_t thread = 0) {
     return store.region.append(

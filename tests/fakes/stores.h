@@ -32,7 +32,7 @@ class StoreBuilder {
   }
   uint32_t path(std::string_view name, uint32_t parent = store::kNone) {
     const uint32_t depth = parent == store::kNone ? 0 : store_->path.depth[parent] + 1;
-    return store_->path.append({parent, id(name), depth});
+    return store_->path.append({parent, id(name), depth, 0, 0});
   }
   uint32_t variant(std::string_view name) {
     return store_->variant.append({id(name), 4, 2, 1, 128, 1, 1, 1, 1, 1, 1024, 512, 0, 32});

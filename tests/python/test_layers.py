@@ -22,7 +22,7 @@ CPP_LADDER = (
     ("base",),
     ("driver", "store"),
     ("device", "region", "activity", "memory", "counters", "monitor"),
-    ("attribution", "nvtx", "analysis"),
+    ("attribution", "nvtx", "torch", "analysis"),
     ("session", "exporters"),
     ("bindings",),
 )
@@ -33,11 +33,11 @@ PYTHON_LADDER = (
     ("dataframe",),
     ("environment", "streams", "regions", "trace"),
     ("timing", "memory", "monitor", "counters"),
-    ("analysis", "exporters", "benchmark"),
+    ("analysis", "exporters", "benchmark", "integrations"),
     ("recording",),
     ("profiler",),
     ("gpuscope",),
-    ("integrations", "pytest_plugin"),
+    ("pytest_plugin",),
     ("cli",),
     ("__main__",),
 )

@@ -7,6 +7,7 @@
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/stacks.h"
 
 namespace gpuscope::activity {
 namespace {
@@ -46,6 +47,9 @@ struct Collector::Callbacks {
       return;
     }
     if (call->site == kEnterSite) {
+      if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) != 0) [[unlikely]] {
+        base::append_stack(*log);
+      }
       log->append(base::ticks(), call->correlation, Op::CallEnter, callback);
     } else {
       const int result = call->result != nullptr ? *call->result : 0;

@@ -17,6 +17,7 @@ void each_timed_table(Store& store, F&& visit) {
   visit(store.sync);
   visit(store.graph_launch);
   visit(store.mark);
+  visit(store.allocation);
 }
 
 // Rows lie in the order of their arrival, which is nearly that of their time.
@@ -88,12 +89,20 @@ void follow(Recording& recording, const Moved& moved) {
   Store& store = *recording.store;
   for (auto* references :
        {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region, &store.api.region,
-        &store.graph_launch.region, &store.mark.region, &store.region.parent, &store.region_gpu.region}) {
+        &store.graph_launch.region, &store.mark.region, &store.region.parent, &store.region_gpu.region,
+        &store.detail.region, &store.detail.forward, &store.payload.region, &store.allocation.region}) {
     for (std::size_t row = 0; row < references->size(); ++row) {
       (*references)[row] = moved.region((*references)[row]);
     }
   }
   keep_rows(store.region_gpu, [&](std::size_t row) { return store.region_gpu.region[row] != kNone; });
+  keep_rows(store.detail, [&](std::size_t row) { return store.detail.region[row] != kNone; });
+  keep_rows(store.payload, [&](std::size_t row) { return store.payload.region[row] != kNone; });
+  keep_rows(store.call_stack, [&](std::size_t row) {
+    uint32_t& api = store.call_stack.api[row];
+    api = moved.api(api);
+    return api != kNone;
+  });
   keep_rows(store.graph_node, [&](std::size_t row) {
     uint32_t& event = store.graph_node.event[row];
     event = moved.event(static_cast<store::Work>(store.graph_node.kind[row]), event);
@@ -102,6 +111,8 @@ void follow(Recording& recording, const Moved& moved) {
   for (GpuSpan& span : recording.gpu_spans) {
     span.region = moved.region(span.region);
   }
+  recording.forward_ops.change_regions([&](uint32_t row) { return moved.region(row); });
+  recording.started_ranges.each([&](uint64_t, StartedRange& range) { range.row = moved.region(range.row); });
   recording.correlations.change_references([&](uint32_t row) { return moved.region(row); });
 }
 
@@ -117,7 +128,7 @@ Moved let_go(Recording& recording, int64_t cutoff_ns) {
   recording.counters.evicted += uint64_t{moved.kernels_gone} + moved.memcpys_gone + moved.memsets_gone +
                                 moved.apis_gone + moved.graph_launches_gone + moved.regions_gone -
                                 moved.regions_kept.size() + let_go_of(store.sync, cutoff_ns) +
-                                let_go_of(store.mark, cutoff_ns);
+                                let_go_of(store.mark, cutoff_ns) + let_go_of(store.allocation, cutoff_ns);
   follow(recording, moved);
   return moved;
 }
@@ -129,7 +140,10 @@ std::size_t event_bytes(const Store& store) {
          store.graph_launch.size() * store::GraphLaunches::kRowBytes + store.memcpy.size() * store::Memcpys::kRowBytes +
          store.memset.size() * store::Memsets::kRowBytes + store.sync.size() * store::Syncs::kRowBytes +
          store.api.size() * store::Apis::kRowBytes + store.region.size() * store::Regions::kRowBytes +
-         store.region_gpu.size() * store::RegionGpus::kRowBytes + store.mark.size() * store::Marks::kRowBytes;
+         store.region_gpu.size() * store::RegionGpus::kRowBytes + store.mark.size() * store::Marks::kRowBytes +
+         store.detail.size() * store::Details::kRowBytes + store.payload.size() * store::Payloads::kRowBytes +
+         store.allocation.size() * store::Allocations::kRowBytes +
+         store.call_stack.size() * store::CallStacks::kRowBytes;
 }
 
 void refuse_past_cap(Recording& recording) {

@@ -213,6 +213,8 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   recording_.window.close_ns.store(INT64_MAX, std::memory_order_relaxed);
   recording_.counters = {};
   recording_.gpu_rows.clear();
+  recording_.forward_ops.clear();
+  recording_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
   recording_.full = false;
   log_dropped_ = 0;
   gpu_records_.start_window();

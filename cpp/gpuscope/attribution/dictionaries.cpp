@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "gpuscope/base/names.h"
+#include "gpuscope/base/stacks.h"
 
 namespace gpuscope::attribution {
 namespace {
@@ -57,15 +58,46 @@ uint32_t Dictionaries::pinned(const char* text) {
                                 [&] { return string(text != nullptr ? text : "(no name)"); });
 }
 
-uint32_t Dictionaries::path(uint32_t parent, uint32_t name) {
-  const uint64_t key = (static_cast<uint64_t>(parent) << 32) | name;
-  if (tables_.path.size() >= kMaxPaths && paths_.find(key) == nullptr) {
-    return parent != store::kNone ? parent : 0;
+uint32_t Dictionaries::path(uint32_t parent, uint32_t name, base::RegionKind kind, uint32_t domain) {
+  const auto kind_id = static_cast<uint32_t>(kind);
+  uint64_t key = (static_cast<uint64_t>(parent) << 32) | name;
+  if (kind_id != 0 || domain != 0) {
+    key = base::mix(key ^ base::mix((static_cast<uint64_t>(domain) << 32) | kind_id));
   }
-  return paths_.find_or_make(key, [&] {
-    const uint32_t depth = parent == store::kNone ? 0 : tables_.path.depth[parent] + 1;
-    return tables_.path.append({parent, name, depth});
-  });
+  const store::Paths& paths = tables_.path;
+  while (true) {
+    if (paths.size() >= kMaxPaths && paths_.find(key) == nullptr) {
+      return parent != store::kNone ? parent : 0;
+    }
+    const uint32_t id = paths_.find_or_make(key, [&] {
+      const uint32_t depth = parent == store::kNone ? 0 : paths.depth[parent] + 1;
+      return tables_.path.append({parent, name, depth, kind_id, domain});
+    });
+    if (paths.parent[id] == parent && paths.name[id] == name && paths.kind[id] == kind_id &&
+        paths.domain[id] == domain) {
+      return id;
+    }
+    key = base::mix(key + 1);  // two paths with one hash
+  }
+}
+
+uint32_t Dictionaries::stack(uint32_t stack) {
+  // Outermost frames first, so that a row's parent always stands before it.
+  std::vector<uint32_t> missing;
+  for (uint32_t id = stack; id != 0 && (id >= stacks_.size() || stacks_[id] == kUnmapped);) {
+    missing.push_back(id);
+    id = base::Stacks::process()[id].parent;
+  }
+  for (; !missing.empty(); missing.pop_back()) {
+    const uint32_t id = missing.back();
+    const base::Frame frame = base::Stacks::process()[id];
+    if (id >= stacks_.size()) {
+      stacks_.resize(id + 1, kUnmapped);
+    }
+    stacks_[id] = tables_.stack.append({frame.parent != 0 ? stacks_[frame.parent] : store::kNone,
+                                        region_name(frame.function), region_name(frame.file), frame.line});
+  }
+  return stack != 0 ? stacks_[stack] : store::kNone;
 }
 
 uint32_t Dictionaries::variant(const store::Variants::Row& row) {
@@ -140,6 +172,7 @@ void Dictionaries::copy_into(store::Store& store) const {
     }
   };
   copy(tables_.path, store.path);
+  copy(tables_.stack, store.stack);
   copy(tables_.variant, store.variant);
   copy(tables_.track, store.track);
   copy(tables_.thread, store.thread);

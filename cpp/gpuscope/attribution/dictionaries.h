@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpuscope/base/event_log.h"
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/string_table.h"
 #include "gpuscope/store/store.h"
@@ -29,7 +30,9 @@ class Dictionaries {
   uint32_t pinned(const char* text);
   void forget_pointers() { pointers_.clear(); }
 
-  uint32_t path(uint32_t parent, uint32_t name);
+  uint32_t path(uint32_t parent, uint32_t name, base::RegionKind kind = base::RegionKind::Region, uint32_t domain = 0);
+  /// The row of a base::Stacks id; kNone for none.
+  uint32_t stack(uint32_t stack);
   uint32_t variant(const store::Variants::Row& wanted);
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
@@ -51,6 +54,7 @@ class Dictionaries {
   base::StringTable strings_;
   store::Store tables_;  // its dictionary tables only
   std::vector<uint32_t> region_names_;
+  std::vector<uint32_t> stacks_;  // by base::Stacks id, their rows
   base::FlatMap<uint32_t> pointers_;
   base::FlatMap<uint32_t> paths_;
   base::FlatMap<uint32_t> variants_;

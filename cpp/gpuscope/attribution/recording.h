@@ -8,6 +8,7 @@
 
 #include "gpuscope/attribution/correlations.h"
 #include "gpuscope/attribution/dictionaries.h"
+#include "gpuscope/attribution/forward_ops.h"
 #include "gpuscope/attribution/totals.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/flat_map.h"
@@ -65,6 +66,13 @@ struct GpuSpan {
   uint32_t path;
 };
 
+/// A start/end range that has not ended; path kNone: it has.
+struct StartedRange {
+  uint32_t path = store::kNone;
+  uint32_t row = store::kNone;
+  int64_t start_ns = 0;
+};
+
 /// Everything that rows are made with. The decode thread's alone, but for `window`.
 struct Recording {
   explicit Recording(const Settings& with) : settings(with) {}
@@ -80,6 +88,10 @@ struct Recording {
   bool full = false;                   // the cap is reached: nothing more is added
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;
+
+  ForwardOps forward_ops;
+  base::FlatMap<StartedRange> started_ranges;  // by number
+  base::FlatMap<int64_t> ended_ranges;         // those whose start was not read yet: when they ended; INT64_MIN: it was
 
   std::vector<GpuSpan> gpu_spans;    // not read yet
   base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu

@@ -8,11 +8,32 @@ namespace {
 
 using store::kNone;
 
+/// Whether an event's word is the time.
+constexpr bool has_time(base::Op op) noexcept {
+  switch (op) {
+    case base::Op::Enter:
+    case base::Op::Exit:
+    case base::Op::Mark:
+    case base::Op::CallEnter:
+    case base::Op::CallExit:
+    case base::Op::Pop:
+    case base::Op::RangeStart:
+    case base::Op::RangeEnd:
+    case base::Op::Allocation:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 void Replay::take(const base::Event& event) {
-  const auto at = [&] { return last_ns_; };
-  if (static_cast<base::Op>(event.op) <= base::Op::CallExit && static_cast<base::Op>(event.op) != base::Op::Strand) {
+  if (static_cast<base::Op>(event.op) == base::Op::Argument) {
+    has_arguments_ = true;
+    return argument(event);
+  }
+  if (has_time(static_cast<base::Op>(event.op))) {
     last_ns_ = recording_->clock.to_ns(event.word);
     if (!window_seen_ && recording_->window.contains(last_ns_)) {
       open_window();
@@ -22,9 +43,18 @@ void Replay::take(const base::Event& event) {
     select_strand(*next_strand_);
     next_strand_.reset();
   }
+  play(event);
+  if (has_arguments_ && has_time(static_cast<base::Op>(event.op))) {
+    arguments_.clear();
+    has_arguments_ = false;
+  }
+}
+
+void Replay::play(const base::Event& event) {
+  const auto at = [&] { return last_ns_; };
   switch (static_cast<base::Op>(event.op)) {
     case base::Op::Enter:
-      return enter(at(), event.id);
+      return enter(at(), event.id, event.detail);
     case base::Op::Exit:
       return exit(at(), event.id);
     case base::Op::Mark:
@@ -43,6 +73,16 @@ void Replay::take(const base::Event& event) {
       return;
     case base::Op::GpuTime:
       return gpu_time(static_cast<uint32_t>(event.word), event.id);
+    case base::Op::Pop:
+      return pop(at(), event.detail);
+    case base::Op::RangeStart:
+      return range_start(at(), event.id, event.detail);
+    case base::Op::RangeEnd:
+      return range_end(at());
+    case base::Op::Allocation:
+      return allocation(at());
+    case base::Op::Argument:
+      return;  // taken above
   }
 }
 
@@ -170,15 +210,21 @@ Replay::Place Replay::place_at(int64_t at_ns) const {
   return place;
 }
 
-void Replay::enter(int64_t at_ns, uint32_t name) {
+void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   ++recording_->counters.region_events;
   std::vector<OpenRegion>& stack = strands_[current_].stack;
   const OpenRegion* parent = innermost(current_);
   const uint32_t parent_path = parent != nullptr ? parent->path : kNone;
-  OpenRegion region{name, recording_->dictionaries.path(parent_path, recording_->dictionaries.region_name(name)), kNone,
-                    at_ns, 0};
+  Dictionaries& dictionaries = recording_->dictionaries;
+  const uint32_t domain = dictionaries.region_name(base::EnterDetail::domain(detail));
+  const uint32_t path =
+      dictionaries.path(parent_path, dictionaries.region_name(name), base::EnterDetail::kind(detail), domain);
+  OpenRegion region{name, path, kNone, at_ns, 0, detail};
   if (recording_->window.contains(at_ns)) {
     region.row = add_row(region, parent != nullptr ? parent->row : kNone);
+    if (has_arguments_ && region.row != kNone) {
+      add_details(region.row, region, parent_path);
+    }
   }
   stack.push_back(region);
   note_moment(at_ns);
@@ -203,16 +249,21 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
 bool Replay::close_in(std::size_t strand, int64_t at_ns, uint32_t name) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
   for (std::size_t depth = stack.size(); depth-- > 0;) {
-    if (stack[depth].name == name) {
-      close(stack[depth], at_ns, parent_of(strand, depth));
-      if (const uint32_t row = stack[depth].row; row != kNone) {
-        recording_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
-      }
-      stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
+    if (stack[depth].name == name && (stack[depth].detail & base::EnterDetail::kPopped) == 0) {
+      close_at(strand, depth, at_ns);
       return true;
     }
   }
   return false;
+}
+
+void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns) {
+  std::vector<OpenRegion>& stack = strands_[strand].stack;
+  close(stack[depth], at_ns, parent_of(strand, depth));
+  if (const uint32_t row = stack[depth].row; row != kNone) {
+    recording_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
+  }
+  stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
 }
 
 void Replay::exit(int64_t at_ns, uint32_t name) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/activity/calls.h"
@@ -50,6 +51,32 @@ class Replay {
     uint32_t row;
     int64_t start_ns;
     int64_t child_ns;
+    uint32_t detail;  // base::EnterDetail
+  };
+  /// What was said of the event that comes next.
+  struct Arguments {
+    struct Payload {
+      uint64_t value;
+      uint32_t name;
+      base::Argument type;
+    };
+    int64_t sequence = -1;
+    uint32_t shapes = 0;
+    uint32_t op = 0;
+    uint32_t producer = 0;
+    uint32_t stack = 0;
+    uint32_t device = 0;
+    uint64_t range = 0;
+    uint64_t address = 0;
+    int64_t bytes = 0;
+    uint64_t allocated = 0;
+    uint64_t reserved = 0;
+    std::vector<Payload> payloads;
+
+    void clear() noexcept {
+      payloads.clear();
+      *this = {.payloads = std::move(payloads)};
+    }
   };
   struct Strand {
     uint64_t key = 0;
@@ -70,7 +97,7 @@ class Replay {
     uint32_t path;
   };
 
-  void enter(int64_t at_ns, uint32_t name);
+  void enter(int64_t at_ns, uint32_t name, uint32_t detail);
   void exit(int64_t at_ns, uint32_t name);
   void mark(int64_t at_ns, uint32_t name);
   void gpu_time(uint32_t pair, uint32_t name);
@@ -78,11 +105,20 @@ class Replay {
   void call_exit(int64_t at_ns, uint32_t result, uint32_t callback);
   void select_strand(uint64_t key);
   void node(uint64_t id, bool cloned);
+  void play(const base::Event& event);
+  void argument(const base::Event& event);
+  void pop(int64_t at_ns, uint32_t source);
+  void range_start(int64_t at_ns, uint32_t name, uint32_t detail);
+  void range_end(int64_t at_ns);
+  void end_range(const StartedRange& range, int64_t end_ns);
+  void allocation(int64_t at_ns);
+  void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
 
   OpenRegion* innermost(std::size_t strand);
   OpenRegion* parent_of(std::size_t strand, std::size_t depth);
   void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent);
   bool close_in(std::size_t strand, int64_t at_ns, uint32_t name);
+  void close_at(std::size_t strand, std::size_t depth, int64_t at_ns);
   uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
   void note_moment(int64_t at_ns);
   Place own_place() const;
@@ -99,6 +135,8 @@ class Replay {
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::vector<OpenCall> calls_;
   std::deque<Moment> timeline_;
+  Arguments arguments_;
+  bool has_arguments_ = false;
   uint64_t last_node_ = 0;
   int64_t last_ns_ = INT64_MIN;  // of the newest event
   static constexpr std::size_t kMaxTimeline = 1 << 18;

@@ -42,6 +42,9 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     if (recording_->keeps_rows()) {
       const uint16_t id = recording_->dictionaries.call(what->name, what->kind, false, 0, callback);
       call.row = recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
+      if (has_arguments_ && arguments_.stack != 0) {
+        recording_->store->call_stack.append({call.row, recording_->dictionaries.stack(arguments_.stack)});
+      }
     }
   }
   calls_.push_back(call);

@@ -10,15 +10,65 @@ namespace gpuscope::base {
 
 /// What a logged event says. `word`, `id` and `detail` of an Event mean what the line tells.
 enum class Op : uint8_t {
-  Enter = 1,       // a region opens: ticks, name id
-  Exit = 2,        // the innermost open region of that name closes: ticks, name id
-  Mark = 3,        // an instant: ticks, name id
-  Strand = 4,      // the events that follow belong to this task of the thread: any key
-  CallEnter = 5,   // a driver call begins: ticks, correlation id, callback id
-  CallExit = 6,    // it ends: ticks, CUresult, callback id
-  Node = 7,        // a graph node came to be: its id
-  NodeOrigin = 8,  // the node logged just before was cloned from this one: its id
-  GpuTime = 9,     // GPU time of the region that closes next: index into the event ring
+  Enter = 1,        // a region opens: ticks, name id, EnterDetail
+  Exit = 2,         // the innermost open region of that name closes: ticks, name id
+  Mark = 3,         // an instant: ticks, name id
+  Strand = 4,       // the events that follow belong to this task of the thread: any key
+  CallEnter = 5,    // a driver call begins: ticks, correlation id, callback id
+  CallExit = 6,     // it ends: ticks, CUresult, callback id
+  Node = 7,         // a graph node came to be: its id
+  NodeOrigin = 8,   // the node logged just before was cloned from this one: its id
+  GpuTime = 9,      // GPU time of the region that closes next: index into the event ring
+  Argument = 10,    // says more of the event that follows: value, second value, Argument
+  Pop = 11,         // the range that its source pushed last closes: ticks, -, the source's EnterDetail
+  RangeStart = 12,  // a range opens that any thread may end: ticks, name id, EnterDetail; a RangeId comes before it
+  RangeEnd = 13,    // it closes: ticks; a RangeId comes before it
+  Allocation = 14,  // memory was taken or given back: ticks; Address, Bytes and Totals come before it
+};
+
+/// What an Argument tells: `word` and `id` mean what the line says.
+enum class Argument : uint8_t {
+  Operator = 1,    // autograd's sequence number, -1 for none; Names id of the input shapes, 0 for none
+  Operands = 2,    // torch's number of the operator; of the one that made its first tensor, 0 for none
+  Stack = 3,       // Stacks id of the Python frames
+  RangeId = 4,     // number of a start/end range
+  Unsigned = 5,    // payload; Names id of its name
+  Signed = 6,      // likewise
+  Float = 7,       // likewise, the bits of a double
+  Text = 8,        // likewise, a Names id
+  Address = 9,     // of the memory
+  Bytes = 10,      // taken, negative when given back; the device, UINT32_MAX for the host
+  Allocated = 11,  // bytes that the allocator has given out on that device, itself counted
+  Reserved = 12,   // bytes that the allocator holds on that device
+};
+
+/// What opens: values are stored in files, append only.
+enum class RegionKind : uint8_t {
+  Region = 0,  // record_function's
+  Op = 1,      // an operator of a framework
+  Range = 2,   // an annotation of a library
+  Module = 3,  // a torch.nn.Module
+};
+
+/// The `detail` of an Enter: kind, how it closes, and the Names id of its domain, 0 for none.
+///
+/// Regions close by name, with Exit. Popped ones close by Pop, the last of their source first; the source is all but
+/// the kind.
+struct EnterDetail {
+  static constexpr uint32_t kKindMask = 7;
+  static constexpr uint32_t kPopped = 8;
+  static constexpr uint32_t kTorch = 16;  // from torch's own operator ranges, not from NVTX
+  static constexpr uint32_t kDomainShift = 5;
+  static constexpr uint32_t kDomains = 1U << (24 - kDomainShift);
+
+  static constexpr uint32_t make(RegionKind kind, uint32_t flags = 0, uint32_t domain = 0) noexcept {
+    return static_cast<uint32_t>(kind) | flags | ((domain < kDomains ? domain : 0) << kDomainShift);
+  }
+  static constexpr RegionKind kind(uint32_t detail) noexcept {
+    return RegionKind{static_cast<uint8_t>(detail & kKindMask)};
+  }
+  static constexpr uint32_t domain(uint32_t detail) noexcept { return detail >> kDomainShift; }
+  static constexpr uint32_t source(uint32_t detail) noexcept { return detail & ~kKindMask; }
 };
 
 /// One logged event.
@@ -183,8 +233,8 @@ class EventLogs {
 
 /// What the hot paths ask first. Zero: nobody listens. Above the flags stands the number of the session, so that a
 /// region that was entered before one began is not closed in it.
-enum Listen : uint32_t { kListenRegions = 1, kListenGpuTime = 2 };
-inline constexpr uint32_t kListenBits = 2;
+enum Listen : uint32_t { kListenRegions = 1, kListenGpuTime = 2, kListenStacks = 4 };
+inline constexpr uint32_t kListenBits = 3;
 inline std::atomic<uint32_t> listening{0};
 
 }  // namespace gpuscope::base

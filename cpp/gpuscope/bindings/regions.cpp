@@ -5,12 +5,14 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/names.h"
+#include "gpuscope/base/stacks.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/device/region_timer.h"
 
 namespace gpuscope::bindings {
 namespace {
 
+using base::EnterDetail;
 using base::EventLog;
 using base::EventLogs;
 using base::Op;
@@ -26,6 +28,7 @@ struct RecordFunction {
   uint32_t session;  // that saw the last enter
   uint32_t open;     // enters of that session without an exit
   uint32_t pair;     // of CUDA events, while one times this region
+  uint32_t detail;   // base::EnterDetail
 };
 
 // The ids of the names seen last, by the string's address. Each entry owns its string, so that an address stays its
@@ -107,6 +110,7 @@ PyObject* make(PyObject* name) {
   self->session = 0;
   self->open = 0;
   self->pair = RegionTimer::kNoPair;
+  self->detail = 0;
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -175,7 +179,10 @@ PyObject* enter(PyObject* object, PyObject*) {
     ++self->open;
     if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
       select_strand(*log, strand);
-      log->append(base::ticks(), self->id, Op::Enter);
+      if ((listening & base::kListenStacks) != 0) [[unlikely]] {
+        base::append_stack(*log);
+      }
+      log->append(base::ticks(), self->id, Op::Enter, self->detail);
     }
     if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
       RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
@@ -228,6 +235,23 @@ PyObject* represent(PyObject* object) {
   return PyUnicode_FromFormat("record_function(%R)", reinterpret_cast<RecordFunction*>(object)->name);
 }
 
+PyObject* region_of_kind(PyObject*, PyObject* arguments) {
+  PyObject* name = nullptr;
+  int kind = 0;
+  if (PyArg_ParseTuple(arguments, "Oi:region_of_kind", &name, &kind) == 0) {
+    return nullptr;
+  }
+  if (kind < 0 || kind > static_cast<int>(base::RegionKind::Module)) {
+    PyErr_Format(PyExc_ValueError, "kind is %d; kinds are 0 to %d", kind, static_cast<int>(base::RegionKind::Module));
+    return nullptr;
+  }
+  PyObject* region = make(name);
+  if (region != nullptr) {
+    reinterpret_cast<RecordFunction*>(region)->detail = EnterDetail::make(base::RegionKind{static_cast<uint8_t>(kind)});
+  }
+  return region;
+}
+
 PyObject* mark(PyObject*, PyObject* name) {
   if (!PyUnicode_Check(name)) {
     PyErr_Format(PyExc_TypeError, "name must be a str, not %.200s", Py_TYPE(name)->tp_name);
@@ -257,6 +281,11 @@ PyGetSetDef getters[] = {{"name", get_name, nullptr, "The region's name.", nullp
                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef mark_method = {"mark", mark, METH_O,
                            "mark(name: str) -> None\n\nNotes an instant on the calling thread's timeline."};
+
+PyMethodDef region_of_kind_method = {
+    "region_of_kind", region_of_kind, METH_VARARGS,
+    "region_of_kind(name: str, kind: int) -> record_function\n\n"
+    "A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module."};
 
 constexpr const char* kDoc =
     "record_function(name: str, args: object = None)\n--\n\n"
@@ -289,11 +318,13 @@ void bind_regions(pybind11::module_& module) {
   }
   module.add_object("record_function",
                     pybind11::reinterpret_borrow<pybind11::object>(reinterpret_cast<PyObject*>(&record_function_type)));
-  PyObject* function = PyCFunction_NewEx(&mark_method, nullptr, pybind11::str("gpuscope._core").ptr());
-  if (function == nullptr) {
-    throw pybind11::error_already_set();
+  for (PyMethodDef* method : {&mark_method, &region_of_kind_method}) {
+    PyObject* function = PyCFunction_NewEx(method, nullptr, pybind11::str("gpuscope._core").ptr());
+    if (function == nullptr) {
+      throw pybind11::error_already_set();
+    }
+    module.add_object(method->ml_name, pybind11::reinterpret_steal<pybind11::object>(function));
   }
-  module.add_object("mark", pybind11::reinterpret_steal<pybind11::object>(function));
 }
 
 }  // namespace gpuscope::bindings

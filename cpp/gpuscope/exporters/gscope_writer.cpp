@@ -21,10 +21,11 @@ using store::Store;
 constexpr std::size_t kStringBlockBytes = std::size_t{1} << 20;
 
 // Each table after those it refers to, so that a file cut anywhere has no loose ends; tables not named here follow.
-constexpr std::array<std::string_view, 7> kFirstTables = {"info", "device",  "track", "thread",
-                                                          "call", "variant", "path"};
-constexpr std::array<std::string_view, 9> kNextTables = {"region", "region_gpu", "mark",         "api",      "kernel",
-                                                         "memcpy", "memset",     "graph_launch", "histogram"};
+constexpr std::array<std::string_view, 8> kFirstTables = {"info", "device",  "track", "thread",
+                                                          "call", "variant", "path",  "stack"};
+constexpr std::array<std::string_view, 13> kNextTables = {
+    "region",     "detail", "payload", "allocation", "region_gpu",   "mark",     "api",
+    "call_stack", "kernel", "memcpy",  "memset",     "graph_launch", "histogram"};
 
 /// One block in the making; its memory serves block after block.
 class Block {

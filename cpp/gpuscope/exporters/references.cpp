@@ -30,6 +30,8 @@ class Limits {
         paths_(store.path.size()),
         threads_(store.thread.size()),
         calls_(store.call.size()),
+        apis_(store.api.size()),
+        stacks_(store.stack.size()),
         regions_(store.region.size()) {}
 
   struct Limit {
@@ -38,9 +40,10 @@ class Limits {
   };
   /// False for a column that refers to nothing.
   bool find(std::string_view table, std::string_view column, Limit& limit) const {
-    const bool is_text = column == "name" || column == "uuid" || (table == "info");
+    const bool is_text = column == "name" || column == "uuid" || column == "domain" || column == "function" ||
+                         column == "file" || column == "shapes" || table == "info";
     if (is_text) {
-      limit = {strings_, false};
+      limit = {strings_, column == "shapes"};
     } else if (column == "variant") {
       limit = {variants_, false};
     } else if (column == "track") {
@@ -53,8 +56,14 @@ class Limits {
       limit = {paths_, table != "region"};
     } else if (column == "region") {
       limit = {regions_, table != "region_gpu"};
+    } else if (column == "forward") {
+      limit = {regions_, true};
+    } else if (column == "api") {
+      limit = {apis_, false};
+    } else if (column == "stack") {
+      limit = {stacks_, true};
     } else if (column == "parent") {
-      limit = {table == "path" ? paths_ : regions_, true};
+      limit = {table == "path" ? paths_ : table == "stack" ? stacks_ : regions_, true};
     } else {
       return false;
     }
@@ -62,7 +71,7 @@ class Limits {
   }
 
  private:
-  std::size_t strings_, variants_, tracks_, paths_, threads_, calls_, regions_;
+  std::size_t strings_, variants_, tracks_, paths_, threads_, calls_, apis_, stacks_, regions_;
 };
 
 std::string check_columns(const Store& store) {
@@ -103,6 +112,15 @@ std::string check_paths(const store::Paths& path) {
     }
     if (path.depth[row] != (parent == kNone ? 0 : path.depth[parent] + 1)) {
       return describe("path", "depth", row, path.depth[row]) + ", which is not one more than its parent's";
+    }
+  }
+  return {};
+}
+
+std::string check_stacks(const store::Stacks& stack) {
+  for (std::size_t row = 0; row < stack.size(); ++row) {
+    if (stack.parent[row] != kNone && stack.parent[row] >= row) {
+      return describe("stack", "parent", row, stack.parent[row]) + ", which does not stand before it";
     }
   }
   return {};
@@ -164,9 +182,10 @@ std::string check_bins(const store::Histograms& histogram) {
 
 std::string find_bad_reference(const Store& store) {
   std::string found = check_columns(store);
-  for (const auto& check : {+[](const Store& s) { return check_paths(s.path); },
-                            +[](const Store& s) { return check_region_cycles(s.region); }, +check_graph_nodes,
-                            +[](const Store& s) { return check_bins(s.histogram); }}) {
+  for (const auto& check :
+       {+[](const Store& s) { return check_paths(s.path); }, +[](const Store& s) { return check_stacks(s.stack); },
+        +[](const Store& s) { return check_region_cycles(s.region); }, +check_graph_nodes,
+        +[](const Store& s) { return check_bins(s.histogram); }}) {
     if (!found.empty()) {
       break;
     }

@@ -8,7 +8,8 @@
 
 // Every table and column of a trace, declared once: the C++ rows, the NumPy and Arrow views and the .gscope file all
 // come from these lists. X(type, column). Times are ns since the Unix epoch, sizes bytes. Columns named after a
-// dictionary (variant, track, path, thread, call, device) or `region` hold a row number of that table; kNone is none.
+// dictionary (variant, track, path, stack, thread, call, device) or `region` hold a row number of that table; kNone is
+// none.
 
 // -- events ----------------------------------------------------------------------------------------------------------
 #define GPUSCOPE_KERNEL(X)                        \
@@ -90,6 +91,36 @@
   X(uint32_t, region)    \
   X(uint16_t, thread)    \
   X(uint16_t, flags)
+// What is known of some regions beyond their name; in the order of `region`.
+#define GPUSCOPE_DETAIL(X)                                                           \
+  X(int64_t, sequence) /* autograd's number of the operator; -1 for none */          \
+  X(uint32_t, region)                                                                \
+  X(uint32_t, shapes)   /* a string, as torch writes it; kNone for none */           \
+  X(uint32_t, forward)  /* of a backward operator: the region of its forward one */  \
+  X(uint32_t, op)       /* torch's number of the operator; 0 for none */             \
+  X(uint32_t, producer) /* of the operator that made its first tensor; 0 for none */ \
+  X(uint32_t, stack)
+// Numbers and texts that a region was given along, as an NVTX payload has them.
+#define GPUSCOPE_PAYLOAD(X)                             \
+  X(uint64_t, value) /* the bits of what `type` says */ \
+  X(uint32_t, region)                                   \
+  X(uint32_t, name)                                     \
+  X(uint16_t, type) /* PayloadType */
+// Memory taken from a framework's allocator, or given back.
+#define GPUSCOPE_ALLOCATION(X)                                              \
+  X(int64_t, start_ns)                                                      \
+  X(int64_t, bytes) /* negative when given back */                          \
+  X(uint64_t, address)                                                      \
+  X(uint64_t, allocated_bytes) /* given out on that device, this counted */ \
+  X(uint64_t, reserved_bytes)  /* held by the allocator on that device */   \
+  X(uint32_t, region)                                                       \
+  X(uint32_t, ordinal) /* of the device; kNone for host memory */           \
+  X(uint16_t, thread)                                                       \
+  X(uint16_t, flags)
+// Where in the program a driver call was made; in the order of `api`.
+#define GPUSCOPE_CALL_STACK(X) \
+  X(uint32_t, api)             \
+  X(uint32_t, stack)
 
 // -- totals: one row a call path, in aggregate mode
 // --------------------------------------------------------------------
@@ -120,10 +151,18 @@
 // -- dictionaries
 // ------------------------------------------------------------------------------------------------------ A call path:
 // the regions open around a point in the program, outermost first.
-#define GPUSCOPE_PATH(X) \
-  X(uint32_t, parent)    \
-  X(uint32_t, name)      \
-  X(uint32_t, depth) /* 0 for an outermost region */
+#define GPUSCOPE_PATH(X)                              \
+  X(uint32_t, parent)                                 \
+  X(uint32_t, name)                                   \
+  X(uint32_t, depth)  /* 0 for an outermost region */ \
+  X(uint32_t, kind)   /* base::RegionKind */          \
+  X(uint32_t, domain) /* of an NVTX range: a string */
+// A call stack: a frame, and the stack of its caller.
+#define GPUSCOPE_STACK(X) \
+  X(uint32_t, parent)     \
+  X(uint32_t, function)   \
+  X(uint32_t, file)       \
+  X(uint32_t, line)
 // A kernel with one launch configuration.
 #define GPUSCOPE_VARIANT(X)                               \
   X(uint32_t, name) /* mangled, as the driver gives it */ \
@@ -178,10 +217,15 @@
   X(Regions, region, GPUSCOPE_REGION)                   \
   X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU)        \
   X(Marks, mark, GPUSCOPE_MARK)                         \
+  X(Details, detail, GPUSCOPE_DETAIL)                   \
+  X(Payloads, payload, GPUSCOPE_PAYLOAD)                \
+  X(Allocations, allocation, GPUSCOPE_ALLOCATION)       \
+  X(CallStacks, call_stack, GPUSCOPE_CALL_STACK)        \
   X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL)  \
   X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL)        \
   X(Histograms, histogram, GPUSCOPE_HISTOGRAM)          \
   X(Paths, path, GPUSCOPE_PATH)                         \
+  X(Stacks, stack, GPUSCOPE_STACK)                      \
   X(Variants, variant, GPUSCOPE_VARIANT)                \
   X(Tracks, track, GPUSCOPE_TRACK)                      \
   X(Threads, thread, GPUSCOPE_THREAD)                   \
@@ -232,6 +276,7 @@ enum class CallKind : uint16_t {
   Alloc = 6,
   Free = 7
 };
+enum class PayloadType : uint16_t { Unsigned = 0, Signed = 1, Float = 2, Text = 3 };
 
 enum Flag : uint16_t {
   kZeroTime = 1 << 0,      // the GPU gave no timestamps
@@ -242,6 +287,7 @@ enum Flag : uint16_t {
   kOpen = 1 << 5,          // region: still open when recording ended
   kClipped = 1 << 6,       // region: was open before recording began
   kCaptured = 1 << 7,      // call: recorded into a graph
+  kAsync = 1 << 8,         // region: a start/end range, which nests in nothing and may end on another thread
 };
 
 #define GPUSCOPE_FIELD(type, name) type name;

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
+from gpuscope.integrations import Integrations, Wanted
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities
 from gpuscope.profiler.annotations import Annotations
@@ -40,9 +41,13 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         activities: groups of events, by default all that this machine has; see `ProfilerActivity`.
         schedule: maps the number of a step to a `ProfilerAction`; by default everything is recorded. See `schedule`.
         on_trace_ready: called with this object whenever a window has been recorded.
-        record_shapes: no effect yet, and a warning says so; likewise `profile_memory`, `with_stack`, `with_flops`,
-            `with_modules`, `experimental_config`, `execution_trace_observer`, `acc_events` and
-            `post_processing_timeout_s`.
+        record_shapes: records the shapes of operators' inputs.
+        profile_memory: records what torch's allocators hand out and take back.
+        with_stack: records where in the Python program operators, regions and launches are.
+        with_flops: counts floating-point operations of operators, from their shapes.
+        with_modules: records the torch.nn.Module that operators run in.
+        experimental_config: no effect yet, and a warning says so; likewise `execution_trace_observer`, `acc_events`
+            and `post_processing_timeout_s`.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
@@ -119,17 +124,23 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         self._shortfalls: list[str] = []
         self._annotations = Annotations()
         without_effect = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_stack": with_stack,
-            "with_flops": with_flops,
-            "with_modules": with_modules,
             "experimental_config": experimental_config,
             "execution_trace_observer": execution_trace_observer,
             "acc_events": acc_events,
             "post_processing_timeout_s": post_processing_timeout_s,
             "activities (lists of event names)": in_part,
         }
+        self._integrations = Integrations(
+            Wanted(
+                operators=ProfilerActivity.CPU in self.activities,
+                record_shapes=bool(record_shapes or with_flops),
+                profile_memory=bool(profile_memory),
+                with_stack=bool(with_stack),
+                with_flops=bool(with_flops),
+                with_modules=bool(with_modules),
+            ),
+            self._note,
+        )
         ignored = [name for name, value in without_effect.items() if value]
         if ignored:
             self._say(f"without effect in this version: {', '.join(ignored)}")
@@ -298,6 +309,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
 
     def _begin_window(self, action: ProfilerAction) -> None:
         if self._collector.begin(action):
+            self._integrations.open()
             make_id = self.custom_trace_id_callback
             self._trace_id = make_id() if make_id else os.urandom(16).hex()
 
@@ -306,6 +318,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._collector.window_open and not goes_on:
+            self._integrations.close()
             last = action is None or self._schedule_is_over()
             self._keep(self._collector.stop() if last else self._collector.cut())
             if saves and self.on_trace_ready is not None:
@@ -338,6 +351,10 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         region, self._step_region = self._step_region, None
         if region is not None:
             region.__exit__(None, None, None)
+
+    def _note(self, sentence: str) -> None:
+        """Puts a sentence into the audit's notes, once."""
+        self._annotations.note(sentence)
 
     def _say(self, sentence: str) -> None:
         if self._annotations.note(sentence):

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of Replay that plays operators, annotations of libraries and allocations back.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "gpuscope/attribution/replay.h"
+
+namespace gpuscope::attribution {
+namespace {
+
+using base::Argument;
+using base::EnterDetail;
+using store::kNone;
+using store::PayloadType;
+
+// Ranges that are started and never ended must not fill the memory.
+constexpr std::size_t kMaxStarted = std::size_t{1} << 16;
+constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
+
+PayloadType payload_type(Argument argument) noexcept {
+  switch (argument) {
+    case Argument::Signed:
+      return PayloadType::Signed;
+    case Argument::Float:
+      return PayloadType::Float;
+    case Argument::Text:
+      return PayloadType::Text;
+    default:
+      return PayloadType::Unsigned;
+  }
+}
+
+}  // namespace
+
+void Replay::argument(const base::Event& event) {
+  const auto what = static_cast<Argument>(event.detail);
+  switch (what) {
+    case Argument::Operator:
+      arguments_.sequence = std::bit_cast<int64_t>(event.word);
+      arguments_.shapes = event.id;
+      return;
+    case Argument::Operands:
+      arguments_.op = static_cast<uint32_t>(event.word);
+      arguments_.producer = event.id;
+      return;
+    case Argument::Stack:
+      arguments_.stack = static_cast<uint32_t>(event.word);
+      return;
+    case Argument::RangeId:
+      arguments_.range = event.word;
+      return;
+    case Argument::Unsigned:
+    case Argument::Signed:
+    case Argument::Float:
+    case Argument::Text:
+      arguments_.payloads.push_back({event.word, event.id, what});
+      return;
+    case Argument::Address:
+      arguments_.address = event.word;
+      return;
+    case Argument::Bytes:
+      arguments_.bytes = std::bit_cast<int64_t>(event.word);
+      arguments_.device = event.id;
+      return;
+    case Argument::Allocated:
+      arguments_.allocated = event.word;
+      return;
+    case Argument::Reserved:
+      arguments_.reserved = event.word;
+      return;
+  }
+}
+
+void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path) {
+  store::Store& store = *recording_->store;
+  Dictionaries& dictionaries = recording_->dictionaries;
+  const bool is_op = EnterDetail::kind(region.detail) == base::RegionKind::Op;
+  uint32_t forward = kNone;
+  if (arguments_.sequence >= 0 && is_op) {
+    const auto sequence = static_cast<uint64_t>(arguments_.sequence);
+    const std::string_view name = dictionaries.text(dictionaries.region_name(region.name));
+    const bool backward =
+        parent_path != kNone && dictionaries.text(dictionaries.path_name(parent_path)).starts_with(kEngine);
+    if (backward) {
+      forward = recording_->forward_ops.find(sequence, [&](uint32_t candidate) {
+        return is_backward_of(name, dictionaries.text(dictionaries.path_name(store.region.path[candidate])));
+      });
+    } else {
+      recording_->forward_ops.add(thread_, sequence, row);
+    }
+  }
+  if (arguments_.sequence >= 0 || arguments_.shapes != 0 || arguments_.op != 0 || arguments_.stack != 0) {
+    store.detail.append({arguments_.sequence, row,
+                         arguments_.shapes != 0 ? dictionaries.region_name(arguments_.shapes) : kNone, forward,
+                         arguments_.op, arguments_.producer, dictionaries.stack(arguments_.stack)});
+  }
+  for (const Arguments::Payload& payload : arguments_.payloads) {
+    const bool text = payload.type == Argument::Text;
+    store.payload.append({text ? dictionaries.region_name(static_cast<uint32_t>(payload.value)) : payload.value, row,
+                          dictionaries.region_name(payload.name), static_cast<uint16_t>(payload_type(payload.type))});
+  }
+}
+
+void Replay::pop(int64_t at_ns, uint32_t source) {
+  ++recording_->counters.region_events;
+  std::vector<OpenRegion>& stack = strands_[current_].stack;
+  for (std::size_t depth = stack.size(); depth-- > 0;) {
+    if (EnterDetail::source(stack[depth].detail) == EnterDetail::source(source)) {
+      close_at(current_, depth, at_ns);
+      note_moment(at_ns);
+      return;
+    }
+  }
+  if (recording_->window.contains(at_ns)) {
+    ++recording_->counters.unmatched_exits;
+  }
+}
+
+void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
+  ++recording_->counters.region_events;
+  Dictionaries& dictionaries = recording_->dictionaries;
+  const uint32_t domain = dictionaries.region_name(EnterDetail::domain(detail));
+  OpenRegion range{name,  dictionaries.path(kNone, dictionaries.region_name(name), EnterDetail::kind(detail), domain),
+                   kNone, at_ns,
+                   0,     detail};
+  if (recording_->window.contains(at_ns)) {
+    range.row = add_row(range, kNone);
+    if (range.row != kNone) {
+      recording_->store->region.flags[range.row] |= store::kAsync;
+      add_details(range.row, range, kNone);
+    }
+  }
+  const uint64_t id = arguments_.range;
+  if (const int64_t* ended = recording_->ended_ranges.find(id); ended != nullptr && *ended != INT64_MIN) {
+    end_range({range.path, range.row, at_ns}, *ended);  // on another thread, whose events were read before
+    recording_->ended_ranges.set(id, INT64_MIN);
+    return;
+  }
+  if (recording_->started_ranges.size() >= kMaxStarted) {
+    recording_->started_ranges.clear();
+  }
+  recording_->started_ranges.set(id, {range.path, range.row, at_ns});
+}
+
+void Replay::range_end(int64_t at_ns) {
+  ++recording_->counters.region_events;
+  const uint64_t id = arguments_.range;
+  StartedRange* started = recording_->started_ranges.find(id);
+  if (started != nullptr && started->path != kNone) {
+    end_range(*started, at_ns);
+    *started = {};
+    return;
+  }
+  if (recording_->ended_ranges.size() >= kMaxStarted) {
+    recording_->ended_ranges.clear();
+  }
+  recording_->ended_ranges.set(id, at_ns);
+}
+
+void Replay::end_range(const StartedRange& range, int64_t end_ns) {
+  const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+  const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
+  if (recording_->aggregates()) {
+    if (recording_->window.contains(range.start_ns)) {
+      recording_->totals.add_region(range.path, duration_ns, 0);
+    }
+  } else if (range.row != kNone) {
+    recording_->store->region.duration_ns[range.row] = duration_ns;
+    recording_->store->region.flags[range.row] &= static_cast<uint16_t>(~store::kOpen);
+  }
+}
+
+void Replay::allocation(int64_t at_ns) {
+  if (!recording_->window.contains(at_ns)) {
+    return;
+  }
+  if (!recording_->keeps_rows()) {
+    recording_->counters.refused += recording_->full;
+    return;
+  }
+  recording_->store->allocation.append({at_ns, arguments_.bytes, arguments_.address, arguments_.allocated,
+                                        arguments_.reserved, place_at(at_ns).reference, arguments_.device, thread_, 0});
+}
+
+}  // namespace gpuscope::attribution

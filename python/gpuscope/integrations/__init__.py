@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What frameworks can tell of themselves while a window is recorded: operators, modules, stacks, annotations."""
+
+from __future__ import annotations
+
+from gpuscope.integrations.watch import Integrations, Wanted, Watch
+
+__all__ = ["Integrations", "Wanted", "Watch"]

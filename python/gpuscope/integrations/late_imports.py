@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Doing something as soon as a module has been imported, now or later."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from types import ModuleType
+from typing import Any
+
+
+class WhenImported(MetaPathFinder):
+    """Calls `then` once `module` has been imported: at once, or on the thread that imports it, until `cancel`."""
+
+    def __init__(self, module: str, then: Callable[[], None]) -> None:
+        self._module = module
+        self._then = then
+        self._searching = False
+        if module in sys.modules:
+            then()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def cancel(self) -> None:
+        """Lets go, whether or not the module was imported."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """Part of Python's import protocol."""
+        if fullname != self._module or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self)
+        return spec
+
+    def imported(self) -> None:
+        """The module has been executed."""
+        if self in sys.meta_path:
+            self.cancel()
+            self._then()
+
+
+class _Loader(Loader):
+    """The module's own loader, and after it the call."""
+
+    def __init__(self, loader: Loader, waiting: WhenImported) -> None:
+        self._loader = loader
+        self._waiting = waiting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._waiting.imported()
