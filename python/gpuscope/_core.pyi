@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -236,6 +236,30 @@ class Session:
     def tier_reason(self) -> str:
         """
         Why it is not cupti.
+        """
+class TorchCallbacks:
+    """
+    torch's operators, of every thread, by its own callbacks.
+    """
+    @staticmethod
+    def known() -> dict[str, bool]:
+        """
+        What the study found.
+        """
+    @staticmethod
+    def start(*, shapes: bool = False, results: bool = False) -> None:
+        """
+        Has every operator logged; only after a study that succeeded.
+        """
+    @staticmethod
+    def stop() -> None:
+        """
+        Ends that.
+        """
+    @staticmethod
+    def study(user_name: str, work: collections.abc.Callable) -> str:
+        """
+        Learns where things lie in torch's objects; returns why that failed, empty when it did not.
         """
 class TorchRanges:
     """

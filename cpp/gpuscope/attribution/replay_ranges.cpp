@@ -40,6 +40,12 @@ void Replay::argument(const base::Event& event) {
       arguments_.sequence = std::bit_cast<int64_t>(event.word);
       arguments_.shapes = event.id;
       return;
+    case Argument::Types:
+      arguments_.types = static_cast<uint32_t>(event.word);
+      return;
+    case Argument::Result:
+      arguments_.result = static_cast<uint32_t>(event.word);
+      return;
     case Argument::Operands:
       arguments_.op = static_cast<uint32_t>(event.word);
       arguments_.producer = event.id;
@@ -91,8 +97,8 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
     }
   }
   if (arguments_.sequence >= 0 || arguments_.shapes != 0 || arguments_.op != 0 || arguments_.stack != 0) {
-    store.detail.append({arguments_.sequence, row,
-                         arguments_.shapes != 0 ? dictionaries.region_name(arguments_.shapes) : kNone, forward,
+    const auto text = [&](uint32_t name) { return name != 0 ? dictionaries.region_name(name) : kNone; };
+    store.detail.append({arguments_.sequence, row, text(arguments_.types), kNone, text(arguments_.shapes), forward,
                          arguments_.op, arguments_.producer, dictionaries.stack(arguments_.stack)});
   }
   for (const Arguments::Payload& payload : arguments_.payloads) {
@@ -102,11 +108,24 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   }
 }
 
+void Replay::add_result(uint32_t row) {
+  if (arguments_.result == 0 || row == kNone) {
+    return;
+  }
+  store::Details& detail = recording_->store->detail;
+  const auto* begin = detail.region.begin();
+  const auto* found = std::lower_bound(begin, detail.region.end(), row);
+  if (found != detail.region.end() && *found == row) {
+    detail.result[static_cast<std::size_t>(found - begin)] = recording_->dictionaries.region_name(arguments_.result);
+  }
+}
+
 void Replay::pop(int64_t at_ns, uint32_t source) {
   ++recording_->counters.region_events;
   std::vector<OpenRegion>& stack = strands_[current_].stack;
   for (std::size_t depth = stack.size(); depth-- > 0;) {
     if (EnterDetail::source(stack[depth].detail) == EnterDetail::source(source)) {
+      add_result(stack[depth].row);
       close_at(current_, depth, at_ns);
       note_moment(at_ns);
       return;

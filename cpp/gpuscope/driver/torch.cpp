@@ -20,9 +20,15 @@ Torch Torch::open() {
   Torch torch;
   torch.cpu = Library::open({"libtorch_cpu.so"}, {});
   torch.c10 = Library::open({"libc10.so"}, {});
+  load(torch.cpu, "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE", torch.add_callback);
+  load(torch.cpu, "_ZN2at14removeCallbackEm", torch.remove_callback);
+  load(torch.cpu, "_ZNK2at14RecordFunction4nameEv", torch.function_name);
+  load(torch.cpu, "_ZN2at15sequence_number4peekEv", torch.next_sequence);
+  torch.undefined_tensor = torch.c10.symbol("_ZN3c1019UndefinedTensorImpl10_singletonE");
   load(torch.cpu, "_ZN5torch8profiler4impl19registerCUDAMethodsEPNS1_13ProfilerStubsE", torch.register_cuda_methods);
   load(torch.cpu, "_ZN5torch8profiler4impl9cudaStubsEv", torch.cuda_stubs);
   load(torch.c10, "_ZN3c1020ThreadLocalDebugInfo3getENS_13DebugInfoKindE", torch.debug_info);
+  load(torch.cpu, "_ZN5torch8profiler4impl17ProfilerStateBase14removeCallbackEv", torch.remove_ranges);
   auto* const* kind = static_cast<void* const*>(torch.c10.symbol("_ZN3c1013DebugInfoKind14PROFILER_STATEE"));
   torch.profiler_state = kind != nullptr ? *kind : reinterpret_cast<void*>(kProfilerState);
   return torch;

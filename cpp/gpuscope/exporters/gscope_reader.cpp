@@ -26,7 +26,8 @@ bool is_whole(const BlockHeader& header) {
 
 /// Columns that hold a row number, in a file that lacks them, hold none.
 bool is_reference(std::string_view column) {
-  constexpr std::string_view kReferences[] = {"region", "parent", "path", "histogram", "shapes", "forward", "stack"};
+  constexpr std::string_view kReferences[] = {"region",  "parent", "path",  "histogram", "shapes",
+                                              "forward", "stack",  "types", "result"};
   return std::ranges::find(kReferences, column) != std::end(kReferences);
 }
 

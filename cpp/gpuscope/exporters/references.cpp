@@ -41,9 +41,10 @@ class Limits {
   /// False for a column that refers to nothing.
   bool find(std::string_view table, std::string_view column, Limit& limit) const {
     const bool is_text = column == "name" || column == "uuid" || column == "domain" || column == "function" ||
-                         column == "file" || column == "shapes" || table == "info";
+                         column == "file" || column == "shapes" || column == "types" ||
+                         (column == "result" && table == "detail") || table == "info";
     if (is_text) {
-      limit = {strings_, column == "shapes"};
+      limit = {strings_, column == "shapes" || column == "types" || column == "result"};
     } else if (column == "variant") {
       limit = {variants_, false};
     } else if (column == "track") {

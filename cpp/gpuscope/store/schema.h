@@ -92,13 +92,15 @@
   X(uint16_t, thread)    \
   X(uint16_t, flags)
 // What is known of some regions beyond their name; in the order of `region`.
-#define GPUSCOPE_DETAIL(X)                                                           \
-  X(int64_t, sequence) /* autograd's number of the operator; -1 for none */          \
-  X(uint32_t, region)                                                                \
-  X(uint32_t, shapes)   /* a string, as torch writes it; kNone for none */           \
-  X(uint32_t, forward)  /* of a backward operator: the region of its forward one */  \
-  X(uint32_t, op)       /* torch's number of the operator; 0 for none */             \
-  X(uint32_t, producer) /* of the operator that made its first tensor; 0 for none */ \
+#define GPUSCOPE_DETAIL(X)                                                                \
+  X(int64_t, sequence) /* autograd's number of the operator; -1 for none */               \
+  X(uint32_t, region)                                                                     \
+  X(uint32_t, types)    /* of its inputs: a string, as torch writes it; kNone for none */ \
+  X(uint32_t, result)   /* the shape of its first result: a string; kNone for unknown */  \
+  X(uint32_t, shapes)   /* a string, as torch writes it; kNone for none */                \
+  X(uint32_t, forward)  /* of a backward operator: the region of its forward one */       \
+  X(uint32_t, op)       /* torch's number of the operator; 0 for none */                  \
+  X(uint32_t, producer) /* of the operator that made its first tensor; 0 for none */      \
   X(uint32_t, stack)
 // Numbers and texts that a region was given along, as an NVTX payload has them.
 #define GPUSCOPE_PAYLOAD(X)                             \

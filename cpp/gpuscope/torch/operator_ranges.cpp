@@ -164,7 +164,7 @@ OperatorRanges& OperatorRanges::process() {
 }
 
 bool OperatorRanges::install(const driver::Torch& torch) {
-  if (!torch) {
+  if (!torch.has_ranges()) {
     return false;
   }
   auto* registered = static_cast<Object*>(torch.cuda_stubs());
@@ -199,6 +199,9 @@ bool OperatorRanges::watch_memory(const driver::Torch& torch) noexcept {
     has_memory_table = true;
   }
   state->functions = memory_table.data() + kBefore;
+  if (torch.remove_ranges != nullptr && (wanted.load() & kRanges) == 0) {
+    torch.remove_ranges(state);  // nobody wants its ranges, and each costs
+  }
   return true;
 }
 

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/torch/operator_callbacks.h"
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <thread>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/torch/argument_text.h"
+#include "gpuscope/torch/range_text.h"
+
+namespace gpuscope::torch {
+namespace {
+
+using base::Argument;
+using base::EnterDetail;
+using base::EventLog;
+using base::EventLogs;
+using base::Op;
+using base::RegionKind;
+using driver::TorchCallback;
+
+constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
+constexpr uint8_t kUserScope = 7;  // at::RecordScope
+
+// What the callbacks read. Written while none is registered; those under way still find what they began with.
+struct Reading {
+  Layout layout;
+  const void* undefined_tensor = nullptr;
+  decltype(driver::Torch::function_name) name = nullptr;
+};
+Reading reading;
+
+// -- studying ---------------------------------------------------------------------------------------------------------
+struct Study {
+  const driver::Torch* torch;
+  std::thread::id thread;
+  std::vector<Sighting> seen;
+};
+Study* study_under_way = nullptr;
+constexpr std::size_t kMostSightings = 64;
+
+void sight(const void* function, bool is_end) noexcept {
+  Study* study = study_under_way;
+  if (study == nullptr || study->thread != std::this_thread::get_id() || study->seen.size() >= kMostSightings) {
+    return;
+  }
+  try {
+    study->seen.push_back(
+        look_at(function, study->torch->function_name(function), study->torch->next_sequence(), is_end));
+  } catch (...) {  // out of memory: nothing was seen
+  }
+}
+
+// -- recording --------------------------------------------------------------------------------------------------------
+template <class T>
+T load(const void* object, std::size_t place) noexcept {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(object) + place, sizeof(value));
+  return value;
+}
+
+void say(EventLog& log, Argument what, uint64_t value, uint32_t second = 0) noexcept {
+  log.append(value, second, Op::Argument, static_cast<uint32_t>(what));
+}
+
+EventLog* log_to_write(uint32_t listening) noexcept { return listening != 0 ? EventLogs::current() : nullptr; }
+
+void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes) noexcept {
+  const Layout& layout = reading.layout;
+  const Values inputs{load<const char*>(function, layout.inputs),
+                      load<std::size_t>(function, layout.inputs + sizeof(uint64_t))};
+  if (inputs.count == 0) {
+    return;
+  }
+  const ArgumentText arguments(layout, reading.undefined_tensor);
+  ShortText text;
+  arguments.put_shapes(text, inputs);
+  shapes = log.id_of(text.view());
+  if (layout.dtype != Layout::kUnknown) {
+    ShortText types;
+    arguments.put_types(types, inputs);
+    say(log, Argument::Types, log.id_of(types.view()));
+  }
+}
+
+template <bool kShapes>
+std::unique_ptr<TorchCallback::Context> start(const void* function) {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  EventLog* log = log_to_write(listening);
+  if (log == nullptr) {
+    return nullptr;
+  }
+  const Layout& layout = reading.layout;
+  const std::string_view name = reading.name(function);
+  const auto sequence = load<int64_t>(function, layout.sequence);
+  uint32_t shapes = 0;
+  if constexpr (kShapes) {
+    log_types_and_shapes(*log, function, shapes);
+  }
+  if (sequence >= 0 || shapes != 0) {
+    say(*log, Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
+  }
+  if ((listening & base::kListenStacks) != 0) [[unlikely]] {
+    base::append_stack(*log);
+  }
+  const bool is_op = layout.scope != Layout::kUnknown ? load<uint8_t>(function, layout.scope) != kUserScope
+                                                      : RangeText{.name = name, .sequence = sequence}.is_op();
+  const uint32_t id = log->id_of(name);
+  log->append(base::ticks(), id, Op::Enter, EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, kSource));
+  return nullptr;
+}
+
+template <bool kResults>
+void end(const void* function, TorchCallback::Context*) {
+  EventLog* log = log_to_write(base::listening.load(std::memory_order_relaxed));
+  if (log == nullptr) {
+    return;
+  }
+  if constexpr (kResults) {
+    const auto* first = load<const char*>(function, reading.layout.outputs);
+    const auto* last = load<const char*>(function, reading.layout.outputs + sizeof(uint64_t));
+    ShortText text;
+    ArgumentText(reading.layout, reading.undefined_tensor)
+        .put_shape(text, {first, static_cast<std::size_t>(last - first) / kValueBytes});
+    if (!text.view().empty()) {
+      say(*log, Argument::Result, log->id_of(text.view()));
+    }
+  }
+  log->append(base::ticks(), 0, Op::Pop, kSource);
+}
+
+TorchCallback every_scope(TorchCallback callback) {
+  callback.scopes.fill(true);
+  return callback;
+}
+
+}  // namespace
+
+OperatorCallbacks& OperatorCallbacks::process() {
+  static OperatorCallbacks callbacks;
+  return callbacks;
+}
+
+std::string OperatorCallbacks::study(const driver::Torch& torch, const std::string& user_name,
+                                     const std::function<Work()>& work) {
+  if (!torch.has_callbacks()) {
+    return "this libtorch offers no callbacks";
+  }
+  Study study{&torch, std::this_thread::get_id(), {}};
+  study_under_way = &study;
+  const auto begin = [](const void* function) -> std::unique_ptr<TorchCallback::Context> {
+    sight(function, false);
+    return nullptr;
+  };
+  const uint64_t handle =
+      torch.add_callback(every_scope({.start = begin,
+                                      .end = [](const void* function, auto*) { sight(function, true); },
+                                      .needs_inputs = true,
+                                      .needs_outputs = true}));
+  const auto finish = [&] {
+    torch.remove_callback(handle);
+    study_under_way = nullptr;
+  };
+  Work known;
+  try {
+    known = work();
+  } catch (...) {
+    finish();
+    throw;
+  }
+  finish();
+  return learn(study.seen, known.tensors, known.calls, user_name, layout_);
+}
+
+void OperatorCallbacks::start(const driver::Torch& torch, const Options& options) {
+  stop(torch);
+  const bool shapes = options.shapes && layout_.inputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
+  const bool results = options.results && layout_.outputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
+  if (reading.name == nullptr) {  // once: callbacks of an earlier recording may still read it
+    reading = {layout_, torch.undefined_tensor, torch.function_name};
+  }
+  handle_ =
+      torch.add_callback(every_scope({.start = shapes ? &gpuscope::torch::start<true> : &gpuscope::torch::start<false>,
+                                      .end = results ? &end<true> : &end<false>,
+                                      .needs_inputs = shapes,
+                                      .needs_outputs = results}));
+}
+
+void OperatorCallbacks::stop(const driver::Torch& torch) {
+  if (handle_ != 0) {
+    torch.remove_callback(handle_);
+    handle_ = 0;
+  }
+}
+
+}  // namespace gpuscope::torch
