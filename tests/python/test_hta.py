@@ -100,3 +100,62 @@ def test_rank_is_found_in_the_file(analysis, tmp_path):
     path = tmp_path / "rank.json"
     export_chrome_trace(steps_store(info={"process.rank": "5", "process.world_size": "8"}), path)
     assert create_rank_to_trace_dict([str(path)]) == (True, {5: str(path)})
+
+
+# -- the same program under torch.profiler and under gpuscope ----------------------------------------------------------
+@pytest.fixture(scope="module")
+def pair(analysis):
+    """HTA on torch's file and on ours, as tests/gpu/scripts/hta_pair.py made them on a GPU."""
+    paths = [GOLDEN / f"{name}.json.gz" for name in ("torch", "gpuscope")]
+    for path in paths:
+        if not path.exists():
+            pytest.skip(f"{path.name} has not been recorded yet: tests/gpu/scripts/hta_pair.py makes it on a GPU")
+    from hta.trace_analysis import TraceAnalysis
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tuple(TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True) for path in paths)
+
+
+def test_temporal_breakdown_agrees_with_torchs(pair):
+    theirs, ours = (one.get_temporal_breakdown(visualize=False).iloc[0] for one in pair)
+    for figure in ("idle_time(us)", "compute_time(us)", "kernel_time(us)"):
+        assert ours[figure] == pytest.approx(theirs[figure], rel=AGREE), figure
+    for figure in ("idle_time_pctg", "compute_time_pctg", "non_compute_time_pctg"):
+        assert ours[figure] == pytest.approx(theirs[figure], abs=100 * AGREE), figure
+
+
+def test_idle_time_breakdown_agrees_with_torchs(pair):
+    theirs, ours = (
+        one.get_idle_time_breakdown(visualize=False)[0].set_index(["stream", "idle_category"]) for one in pair
+    )
+    assert set(ours.index) == set(theirs.index)
+    for key in theirs.index:
+        assert ours["idle_time_ratio"][key] == pytest.approx(theirs["idle_time_ratio"][key], abs=AGREE), key
+    largest = theirs["idle_time"].idxmax()
+    assert ours["idle_time"][largest] == pytest.approx(theirs["idle_time"][largest], rel=AGREE)
+
+
+def test_kernel_breakdown_agrees_with_torchs(pair):
+    every = {"visualize": False, "duration_ratio": 1.0, "num_kernels": 10_000, "include_memory_kernels": True}
+    found = [one.get_gpu_kernel_breakdown(**every) for one in pair]
+    their_kinds, our_kinds = (dict(zip(kinds["kernel_type"], kinds["percentage"], strict=True)) for kinds, _ in found)
+    assert our_kinds == pytest.approx(their_kinds, abs=100 * AGREE)
+    theirs, ours = (dict(zip(kernels["name"], kernels["sum (us)"], strict=True)) for _, kernels in found)
+    assert set(ours) == set(theirs)
+    total = sum(theirs.values())
+    long = {name: time for name, time in theirs.items() if time > 0.01 * total}
+    assert {name: ours[name] for name in long} == pytest.approx(long, rel=AGREE)
+    assert sum(ours.values()) == pytest.approx(total, rel=AGREE)
+
+
+def test_launch_delays_agree_with_torchs(pair):
+    theirs, ours = (one.get_cuda_kernel_launch_stats(visualize=False)[0] for one in pair)
+    # A library that calls the driver itself: HTA leaves these out of torch's file, and has all launches in ours.
+    symbols, trace = pair[0].t.symbol_table.get_sym_id_map(), pair[0].t.get_trace(0)
+    own = [symbols[name] for name in ("cuLaunchKernel", "cuLaunchKernelEx") if name in symbols]
+    assert len(ours) == len(theirs) + int(trace["name"].isin(own).sum())
+    for figure in ("launch_delay", "gpu_duration"):
+        assert ours[figure].sum() / len(ours) == pytest.approx(theirs[figure].sum() / len(theirs), rel=AGREE), figure
+    # The time of the call itself is not compared: ours is the driver call's, torch's that of the runtime's around it.
+    assert ours["launch_delay"].median() == pytest.approx(theirs["launch_delay"].median(), rel=AGREE)
