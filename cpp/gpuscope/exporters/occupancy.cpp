@@ -11,7 +11,6 @@ constexpr uint64_t kWarp = 32;
 constexpr uint64_t kRegisters = 65536;
 constexpr uint64_t kRegistersAtOnce = 256;  // a warp's registers come in these steps
 constexpr uint64_t kPartitions = 4;         // of a multiprocessor, each with its own registers
-constexpr uint64_t kSharedAtOnce = 128;
 
 constexpr uint64_t divide_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
 constexpr uint64_t round_up(uint64_t value, uint64_t to) { return divide_up(value, to) * to; }
@@ -21,25 +20,26 @@ constexpr uint64_t round_up(uint64_t value, uint64_t to) { return divide_up(valu
 // CUDA C++ Programming Guide 13.0, "Technical specifications per compute capability".
 std::optional<MultiprocessorLimits> multiprocessor_limits(uint32_t major, uint32_t minor) {
   constexpr uint32_t kKiB = 1024;
-  switch (major * 10 + minor) {
+  switch (minor < 10 && major < 100 ? major * 10 + minor : 0) {
     case 70:
-      return MultiprocessorLimits{2048, 32, 96 * kKiB, 0};
+      return MultiprocessorLimits{2048, 32, 96 * kKiB, 0, 256};
     case 75:
-      return MultiprocessorLimits{1024, 16, 64 * kKiB, 0};
+      return MultiprocessorLimits{1024, 16, 64 * kKiB, 0, 256};
     case 80:
-      return MultiprocessorLimits{2048, 32, 164 * kKiB, kKiB};
+      return MultiprocessorLimits{2048, 32, 164 * kKiB, kKiB, 128};
     case 86:
-      return MultiprocessorLimits{1536, 16, 100 * kKiB, kKiB};
+      return MultiprocessorLimits{1536, 16, 100 * kKiB, kKiB, 128};
     case 87:
-      return MultiprocessorLimits{1536, 16, 164 * kKiB, kKiB};
+      return MultiprocessorLimits{1536, 16, 164 * kKiB, kKiB, 128};
     case 89:
-      return MultiprocessorLimits{1536, 24, 100 * kKiB, kKiB};
+      return MultiprocessorLimits{1536, 24, 100 * kKiB, kKiB, 128};
     case 90:
     case 100:
     case 103:
-      return MultiprocessorLimits{2048, 32, 228 * kKiB, kKiB};
+      return MultiprocessorLimits{2048, 32, 228 * kKiB, kKiB, 128};
     case 120:
-      return MultiprocessorLimits{1536, 24, 100 * kKiB, kKiB};
+    case 121:
+      return MultiprocessorLimits{1536, 24, 100 * kKiB, kKiB, 128};
     default:
       return std::nullopt;
   }
@@ -61,7 +61,7 @@ std::optional<Occupancy> occupancy(const store::Variants::Row& variant, uint32_t
   }
   const uint64_t shared =
       round_up(uint64_t{variant.static_shared_bytes} + variant.dynamic_shared_bytes + limits.reserved_shared_bytes,
-               kSharedAtOnce);
+               limits.shared_step_bytes);
   if (shared != 0) {
     most = std::min(most, limits.shared_bytes / shared);
   }

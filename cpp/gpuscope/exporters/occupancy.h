@@ -14,6 +14,7 @@ struct MultiprocessorLimits {
   uint32_t blocks;
   uint32_t shared_bytes;           // of all its blocks
   uint32_t reserved_shared_bytes;  // which the system takes of each block's
+  uint32_t shared_step_bytes;      // a block's shared memory comes in these steps
 };
 
 /// None for compute capabilities that this version does not know.
