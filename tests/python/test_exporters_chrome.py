@@ -53,6 +53,7 @@ def test_kernel_has_torchs_fields():
             "context": 1,
             "stream": 7,
             "correlation": 12,
+            "External id": 2,
             "grid": [4, 2, 1],
             "block": [128, 1, 1],
             "registers per thread": 32,
@@ -86,16 +87,19 @@ def test_regions_and_calls_stand_on_their_thread():
         ("step", 4242, 4242),
         ("forward", 4242, 4242),
     ]
-    assert [e["name"] for e in events(trace, cat="cuda_driver")] == [
-        "cuMemcpyHtoDAsync",
-        "cuLaunchKernel",
-        "cuLaunchKernel",
+    assert [(e["name"], e["args"]["driver call"]) for e in events(trace, cat="cuda_runtime")] == [
+        ("cudaMemcpyAsync", "cuMemcpyHtoDAsync"),
+        ("cudaLaunchKernel", "cuLaunchKernel"),
+        ("cudaLaunchKernel", "cuLaunchKernel"),
     ]
 
 
-def test_runtime_calls_have_their_own_category():
-    store = training_store(lambda tables: tables["call"].update(name=["cudaLaunchKernel", "cuMemcpyHtoDAsync"]))
-    assert len(events(exported(store), cat="cuda_runtime")) == 2
+def test_calls_keep_their_names_where_the_runtime_has_none_for_them():
+    names = ["cudaLaunchKernel", "cuMemCreate"]
+    trace = exported(training_store(lambda tables: tables["call"].update(name=names)))
+    assert [e["name"] for e in events(trace, cat="cuda_runtime")] == ["cudaLaunchKernel"] * 2
+    assert [e["name"] for e in events(trace, cat="cuda_driver")] == ["cuMemCreate"]
+    assert all("driver call" not in e["args"] for e in events(trace, ph="X") if e["cat"].startswith("cuda_"))
 
 
 def test_mark_is_an_instant():

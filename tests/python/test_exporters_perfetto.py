@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fakes.gscope import make_store
+from fakes.steps import steps_store
 from fakes.stores import START, aggregate_store, training_store
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
@@ -15,7 +16,8 @@ from gpuscope.exporters import export_perfetto
 trace_pb2 = pytest.importorskip(
     "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="the perfetto package is not installed"
 )
-BEGIN, END, INSTANT = 1, 2, 3
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+SIZE_BYTES = 3
 
 
 @dataclass
@@ -25,6 +27,7 @@ class Slice:
     depth: int
     end: int = -1
     flows: list[int] = field(default_factory=list)
+    category: str = ""
     notes: dict[str, object] = field(default_factory=dict)
 
 
@@ -34,6 +37,8 @@ class Track:
     parent: int
     slices: list[Slice] = field(default_factory=list)
     instants: list[Slice] = field(default_factory=list)
+    counts: list[tuple[int, int]] = field(default_factory=list)
+    unit: int = 0
 
 
 def packets(data):
@@ -57,7 +62,7 @@ def read_tracks(data):
         if packet.HasField("track_descriptor"):
             track = packet.track_descriptor
             name = track.name or track.thread.thread_name or track.process.process_name
-            tracks[track.uuid] = Track(name, track.parent_uuid)
+            tracks[track.uuid] = Track(name, track.parent_uuid, unit=track.counter.unit)
         if packet.sequence_flags & 1:
             (delta,) = [clock for clock in packet.clock_snapshot.clocks if clock.clock_id == 64]
             assert delta.is_incremental
@@ -68,6 +73,7 @@ def read_tracks(data):
                 "now": delta.timestamp,
                 "track": track,
                 "names": {},
+                "categories": {},
                 "labels": {},
                 "texts": {},
                 "open": [],
@@ -77,6 +83,7 @@ def read_tracks(data):
         state = states[sequence]
         for kind, entries in (
             ("names", [(e.iid, e.name) for e in packet.interned_data.event_names]),
+            ("categories", [(e.iid, e.name) for e in packet.interned_data.event_categories]),
             ("labels", [(e.iid, e.name) for e in packet.interned_data.debug_annotation_names]),
             ("texts", [(e.iid, e.str.decode()) for e in packet.interned_data.debug_annotation_string_values]),
         ):
@@ -88,7 +95,12 @@ def read_tracks(data):
         if event.type == END:
             state["open"].pop().end = state["now"]
             continue
+        if event.type == COUNTER:
+            assert state["track"].unit == SIZE_BYTES
+            state["track"].counts.append((state["now"], event.counter_value))
+            continue
         new = Slice(state["names"][event.name_iid], state["now"], len(state["open"]), flows=list(event.flow_ids_old))
+        new.category = " ".join(state["categories"][iid] for iid in event.category_iids)
         for note in event.debug_annotations:
             label = state["labels"][note.name_iid]
             new.notes[label] = state["texts"][note.string_value_iid] if note.string_value_iid else note.uint_value
@@ -199,6 +211,60 @@ def test_file_is_compressed_packets(tmp_path):
     trace.ParseFromString(path.read_bytes())
     assert all(packet.HasField("compressed_packets") for packet in trace.packet)
     assert read_tracks(path.read_bytes()).keys() == exported(training_store()).keys()
+
+
+def test_regions_have_the_category_of_their_kind():
+    thread = exported(steps_store())["MainThread"]
+    assert {s.name: s.category for s in thread.slices if not s.name.startswith(("ProfilerStep", "cu"))} == {
+        "nn.Module: Linear_0": "python_function",
+        "aten::linear": "cpu_op",
+        "aten::addmm": "cpu_op",
+        "Optimizer.step#AdamW.step": "user_annotation",
+        "ncclAllReduce": "user_annotation",
+    }
+
+
+def test_operators_tell_shapes_sequence_and_stack():
+    addmm = next(s for s in exported(steps_store())["MainThread"].slices if s.name == "aten::addmm")
+    assert addmm.notes == {
+        "input shapes": "[[16], [64, 32], [32, 16], [], []]",
+        "sequence number": 0,
+        "call stack": "net.py(33): forward;train.py(9): <module>",
+    }
+
+
+def test_flows_join_backward_with_forward_and_with_nothing_else():
+    tracks = exported(steps_store())
+    forward = [s.flows for s in tracks["MainThread"].slices if s.name == "aten::addmm"]
+    backward = [s.flows for s in tracks["autograd"].slices if s.name == "AddmmBackward0"]
+    assert forward == backward
+    assert len({flow for flows in forward for flow in flows}) == 3
+    assert not {flow for flows in forward for flow in flows} & {f for s in tracks["stream 7"].slices for f in s.flows}
+
+
+def test_payload_stands_at_the_range_and_at_its_kernels():
+    tracks = exported(steps_store())
+    found = [s for track in tracks.values() for s in track.slices if s.name.startswith("nccl")]
+    assert len(found) == 6
+    assert all(s.notes["Message size [bytes]"] == 4096 for s in found)
+
+
+def test_allocations_are_counters_of_their_device():
+    tracks = exported(steps_store(lambda tables: tables["allocation"].update(allocated_bytes=[1, 2, 3])))
+    at = [START + step * 400_000 + 13_000 for step in range(3)]
+    assert tracks["memory allocated"].counts == list(zip(at, [1, 2, 3], strict=True))
+    assert tracks["memory reserved"].counts == [(time, 1 << 21) for time in at]
+
+
+def test_allocations_on_the_host_have_counters_of_their_own():
+    tracks = exported(steps_store(lambda tables: tables["allocation"].update(ordinal=[0xFFFFFFFF, 0, 0])))
+    assert len(tracks["host memory allocated"].counts) == 1
+    assert len(tracks["memory allocated"].counts) == 2
+
+
+def test_ranges_that_nest_in_nothing_stand_on_a_track_of_their_own():
+    (prefetch,) = exported(steps_store())["MainThread (ranges)"].slices
+    assert (prefetch.name, prefetch.start - START, prefetch.end - START) == ("prefetch", 20_000, 700_000)
 
 
 def test_empty_recording_has_a_process():

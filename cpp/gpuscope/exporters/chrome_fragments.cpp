@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/exporters/chrome_fragments.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "gpuscope/base/demangle.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
+#include "gpuscope/exporters/occupancy.h"
+#include "gpuscope/exporters/runtime_names.h"
 #include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
@@ -12,20 +17,51 @@ namespace {
 using store::kNone;
 using store::Store;
 
-std::string event_head(std::string_view category, std::string_view name) {
-  return "{\"ph\":\"X\",\"cat\":\"" + std::string(category) + "\",\"name\":" + quoted(name);
-}
-
 std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
   return std::string(",\"") + key + "\":[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) +
          "]";
 }
 
+/// A number with two decimals.
+std::string decimal(double value) {
+  constexpr double kMost = 1e15;
+  const auto hundredths = static_cast<uint64_t>(std::min(value, kMost) * 100 + 0.5);
+  const std::string rest = std::to_string(hundredths % 100);
+  return std::to_string(hundredths / 100) + (rest.size() == 1 ? ".0" : ".") + rest;
+}
+
+/// The device that every kernel ran on as far as its launch is concerned; none where a recording has several kinds.
+std::optional<store::Devices::Row> only_device_kind(const Store& store) {
+  for (std::size_t row = 1; row < store.device.size(); ++row) {
+    if (store.device.multiprocessors[row] != store.device.multiprocessors[0] ||
+        store.device.capability_major[row] != store.device.capability_major[0] ||
+        store.device.capability_minor[row] != store.device.capability_minor[0]) {
+      return std::nullopt;
+    }
+  }
+  return store.device.size() != 0 ? std::optional(store.device[0]) : std::nullopt;
+}
+
+std::string occupancy_arguments(const Store& store, const store::Variants::Row& variant) {
+  const auto device = only_device_kind(store);
+  const auto limits = device ? multiprocessor_limits(device->capability_major, device->capability_minor) : std::nullopt;
+  const auto found = limits ? occupancy(variant, device->multiprocessors, *limits) : std::nullopt;
+  return found ? ",\"blocks per SM\":" + decimal(found->blocks_per_multiprocessor) +
+                     ",\"warps per SM\":" + decimal(found->warps_per_multiprocessor) +
+                     ",\"est. achieved occupancy %\":" + std::to_string(found->percent)
+               : "";
+}
+
 }  // namespace
 
-ChromeFragments::ChromeFragments(const Store& store) : store_(store), graph_nodes_(store) {
-  for (const uint32_t name : store.path.name) {
-    regions_.push_back(event_head("user_annotation", store.strings[name]));
+std::string ChromeFragments::event_head(std::string_view category, std::string_view name) {
+  return std::string(kPhase) + ",\"cat\":\"" + std::string(category) + "\",\"name\":" + quoted(name);
+}
+
+ChromeFragments::ChromeFragments(const Store& store, const RegionLinks& links) : store_(store), graph_nodes_(store) {
+  for (uint32_t path = 0; path < store.path.size(); ++path) {
+    const uint32_t name = store.path.name[path];
+    regions_.push_back(event_head(region_category(links.path_kind(path)), store.strings[name]));
     region_arguments_.push_back(",\"region\":" + quoted(store.strings[name]));
   }
   add_calls();
@@ -38,8 +74,10 @@ void ChromeFragments::add_calls() {
   for (std::size_t row = 0; row < store_.call.size(); ++row) {
     const auto call = store_.call[row];
     const std::string_view name = store_.strings[call.name];
-    calls_.push_back(event_head(name.starts_with("cuda") ? "cuda_runtime" : "cuda_driver", name));
-    std::string arguments = (call.flags & store::kCaptured) != 0 ? ",\"captured into a graph\":true" : "";
+    const std::string_view runtime = name.starts_with("cuda") ? name : runtime_name(name);
+    calls_.push_back(runtime.empty() ? event_head("cuda_driver", name) : event_head("cuda_runtime", runtime));
+    std::string arguments = runtime.empty() || runtime == name ? "" : ",\"driver call\":" + quoted(name);
+    arguments += (call.flags & store::kCaptured) != 0 ? ",\"captured into a graph\":true" : "";
     if (call.result != 0) {
       arguments += ",\"result\":" + std::to_string(call.result);
     }
@@ -66,7 +104,7 @@ void ChromeFragments::add_variants() {
     if (variant.local_bytes != 0) {
       arguments += ",\"local memory\":" + std::to_string(variant.local_bytes);
     }
-    kernel_arguments_.push_back(std::move(arguments));
+    kernel_arguments_.push_back(arguments + occupancy_arguments(store_, variant));
   }
 }
 
@@ -87,6 +125,14 @@ void ChromeFragments::add_captures() {
       capture_arguments_[path] = ",\"captured in\":" + quoted(capture_path(path));
     }
   }
+}
+
+std::string_view ChromeFragments::gpu_annotation(uint32_t path) {
+  std::string& head = gpu_annotations_[path];
+  if (head.empty()) {
+    head = event_head("gpu_user_annotation", store_.strings[store_.path.name[path]]);
+  }
+  return head;
 }
 
 std::string_view ChromeFragments::copy(uint8_t kind, uint8_t source, uint8_t destination) {

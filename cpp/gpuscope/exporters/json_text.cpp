@@ -72,4 +72,41 @@ std::string valid_utf8(std::string_view text) {
   return result;
 }
 
+bool is_json_lists(std::string_view text) {
+  constexpr std::size_t kDeepest = 64;  // parsers of JSON have limits of their own
+  enum { kValue, kValueOrEnd, kCommaOrEnd } next = kValue;
+  std::size_t depth = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char letter = text[at];
+    if (letter == ' ') {
+      continue;
+    }
+    if (letter == '[' && next != kCommaOrEnd && depth < kDeepest && (depth != 0 || at == 0)) {
+      ++depth;
+      next = kValueOrEnd;
+    } else if (letter == ']' && next != kValue && depth != 0) {
+      if (--depth == 0) {
+        return at + 1 == text.size();
+      }
+      next = kCommaOrEnd;
+    } else if (letter == ',' && next == kCommaOrEnd) {
+      next = kValue;
+    } else if (next != kCommaOrEnd && depth != 0) {
+      const std::size_t digits = at + (letter == '-' ? 1 : 0);
+      std::size_t end = digits;
+      while (end < text.size() && text[end] >= '0' && text[end] <= '9') {
+        ++end;
+      }
+      if (end == digits || (text[digits] == '0' && end > digits + 1)) {  // JSON has no leading zeros
+        return false;
+      }
+      at = end - 1;
+      next = kCommaOrEnd;
+    } else {
+      return false;
+    }
+  }
+  return false;
+}
+
 }  // namespace gpuscope::exporters

@@ -12,4 +12,7 @@ std::string quoted(std::string_view text);
 /// The same without quotes around it or characters escaped: whatever it was, it is UTF-8 now.
 std::string valid_utf8(std::string_view text);
 
+/// Whether a text is lists of whole numbers as JSON has them, as "[[2, 3], []]".
+bool is_json_lists(std::string_view text);
+
 }  // namespace gpuscope::exporters

@@ -30,4 +30,31 @@ std::string flag_label(uint16_t flags) {
   return label;
 }
 
+std::string stack_label(const store::Store& store, uint32_t stack) {
+  std::string label;
+  for (; stack != store::kNone; stack = store.stack.parent[stack]) {
+    label += label.empty() ? "" : ";";
+    label += store.strings[store.stack.file[stack]];
+    label += "(" + std::to_string(store.stack.line[stack]) + "): ";
+    label += store.strings[store.stack.function[stack]];
+  }
+  return label;
+}
+
+std::string thread_label(const store::Store& store, uint32_t thread) {
+  const std::string_view name = store.strings[store.thread.name[thread]];
+  return name.empty() ? "thread " + std::to_string(store.thread.system_id[thread]) : std::string(name);
+}
+
+std::string_view region_category(base::RegionKind kind) {
+  switch (kind) {
+    case base::RegionKind::Op:
+      return "cpu_op";
+    case base::RegionKind::Module:
+      return "python_function";
+    default:
+      return "user_annotation";
+  }
+}
+
 }  // namespace gpuscope::exporters

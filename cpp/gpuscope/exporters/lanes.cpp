@@ -21,12 +21,38 @@ void place_side_by_side(Strand& strand) {
   strand.lanes = static_cast<uint32_t>(free_at_ns.size());
 }
 
+void place_within(Strand& strand) {
+  struct Open {
+    int64_t end_ns;
+    bool holds;
+  };
+  std::vector<std::vector<Open>> lanes(1);
+  for (Slice& slice : strand.slices) {
+    uint32_t lane = 0;
+    for (;; ++lane) {
+      if (lane == lanes.size()) {
+        lanes.emplace_back();
+      }
+      std::vector<Open>& open = lanes[lane];
+      while (!open.empty() && open.back().end_ns <= slice.start_ns) {
+        open.pop_back();
+      }
+      if (open.empty() || (open.back().holds && open.back().end_ns >= slice.end_ns)) {
+        open.push_back({slice.end_ns, slice.source == Source::Annotation});
+        break;
+      }
+    }
+    slice.lane = lane & kMaxLane;
+  }
+  strand.lanes = static_cast<uint32_t>(lanes.size());
+}
+
 RegionLanes::RegionLanes(const store::Store& store) : store_(store), lane_of_region_(store.region.size(), kNone) {}
 
 void RegionLanes::place(Strand& strand) {
   lanes_.assign(1, {});
   for (Slice& slice : strand.slices) {
-    if (slice.source == Source::Mark) {
+    if (slice.source == Source::Mark || slice.source == Source::Allocation) {
       continue;  // an instant overlaps nothing
     }
     slice.lane = find_lane(slice) & kMaxLane;

@@ -11,6 +11,9 @@ namespace gpuscope::exporters {
 /// Gives each slice the first lane that is free when it begins, so that slices of a lane never overlap.
 void place_side_by_side(Strand& strand);
 
+/// The same, but that GPU annotations may hold slices that lie within them.
+void place_within(Strand& strand);
+
 /// Puts regions and calls into lanes where each lies within its parent: tasks that take turns on one thread overlap
 /// without nesting, and go to lanes of their own.
 class RegionLanes {

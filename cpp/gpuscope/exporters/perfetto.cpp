@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/exporters/perfetto.h"
 
+#include <algorithm>
 #include <charconv>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "gpuscope/exporters/graph_nodes.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
-#include "gpuscope/exporters/launches.h"
+#include "gpuscope/exporters/perfetto_describe.h"
 #include "gpuscope/exporters/perfetto_sequence.h"
 #include "gpuscope/exporters/timeline.h"
-#include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
 namespace {
@@ -31,9 +31,8 @@ class PerfettoWriter {
         out_(std::move(write)),
         proto_(out_),
         timeline_(lay_out(store)),
-        launches_(store),
-        graph_nodes_(store),
         names_(store),
+        describer_(store, names_),
         sequence_(out_, names_) {}
 
   void write() {
@@ -42,6 +41,10 @@ class PerfettoWriter {
     for (const Strand& strand : timeline_.threads) {
       write_thread(strand);
     }
+    for (const Strand& strand : timeline_.ranges) {
+      write_ranges(strand);
+    }
+    write_memory();
     for (const Strand& strand : timeline_.streams) {
       write_stream(strand, "");
     }
@@ -82,8 +85,7 @@ class PerfettoWriter {
 
   void write_thread(const Strand& strand) {
     const uint64_t system_id = store_.thread.system_id[strand.row];
-    const std::string_view own_name = store_.strings[store_.thread.name[strand.row]];
-    const std::string name = own_name.empty() ? "thread " + std::to_string(system_id) : valid_utf8(own_name);
+    const std::string name = valid_utf8(thread_label(store_, strand.row));
     uint64_t thread_track = 0;
     each_lane(strand, [&](uint32_t lane, const std::vector<Slice>& slices) {
       if (lane == 0) {
@@ -101,8 +103,47 @@ class PerfettoWriter {
     });
   }
 
+  void write_ranges(const Strand& strand) {
+    const std::string name = valid_utf8(thread_label(store_, strand.row)) + " (ranges)";
+    each_lane(strand, [&](uint32_t lane, const std::vector<Slice>& slices) {
+      write_events(describe_track(process_track_, lane_name(name, lane), [] {}), slices);
+    });
+  }
+
+  /// How much of each memory was given out, and how much its allocator held.
+  void write_memory() {
+    std::map<uint32_t, std::vector<uint32_t>> rows;
+    for (uint32_t row = 0; row < store_.allocation.size(); ++row) {
+      rows[store_.allocation.ordinal[row]].push_back(row);
+    }
+    for (auto& [ordinal, found] : rows) {
+      std::stable_sort(found.begin(), found.end(), [&](uint32_t a, uint32_t b) {
+        return store_.allocation.start_ns[a] < store_.allocation.start_ns[b];
+      });
+      const bool on_host = ordinal == kNone;
+      const uint64_t parent = on_host ? process_track_ : device_track(ordinal);
+      const std::string name = on_host ? "host memory " : "memory ";
+      write_counter(parent, name + "allocated", found, store_.allocation.allocated_bytes);
+      write_counter(parent, name + "reserved", found, store_.allocation.reserved_bytes);
+    }
+  }
+
+  void write_counter(uint64_t parent, const std::string& name, const std::vector<uint32_t>& rows,
+                     const store::Column<uint64_t>& values) {
+    const uint64_t track = describe_track(parent, name, [&] {
+      proto_.number(descriptor::kRank, next_rank_++);
+      const std::size_t in_counter = proto_.begin(descriptor::kCounter);
+      proto_.number(counter::kUnit, counter::kBytes);
+      proto_.end(in_counter);
+    });
+    sequence_.begin_track(track, timeline_.base_ns);
+    for (const uint32_t row : rows) {
+      sequence_.put_counter(std::max(store_.allocation.start_ns[row], timeline_.base_ns), values[row]);
+    }
+  }
+
   void write_stream(const Strand& strand, const std::string& suffix) {
-    const uint64_t device = device_track(strand);
+    const uint64_t device = device_track(device_ordinal(store_, store_.track.device[strand.row]));
     const uint32_t stream = store_.track.stream[strand.row];
     const std::string name = (stream == kNone ? "context" : "stream " + std::to_string(stream)) + suffix;
     each_lane(strand, [&](uint32_t lane, const std::vector<Slice>& slices) {
@@ -116,14 +157,15 @@ class PerfettoWriter {
     return lane == 0 ? name : name + " (lane " + std::to_string(lane + 1) + ")";
   }
 
-  uint64_t device_track(const Strand& strand) {
-    const uint32_t device = store_.track.device[strand.row];
-    const uint32_t ordinal = device_ordinal(store_, device);
+  uint64_t device_track(uint32_t ordinal) {
     uint64_t& track = device_tracks_[ordinal];
     if (track == 0) {
       std::string name = "GPU " + std::to_string(ordinal);
-      if (device < store_.device.size()) {
-        name += ": " + valid_utf8(store_.strings[store_.device.name[device]]);
+      for (std::size_t device = 0; device < store_.device.size(); ++device) {
+        if (store_.device.ordinal[device] == ordinal) {
+          name += ": " + valid_utf8(store_.strings[store_.device.name[device]]);
+          break;
+        }
       }
       track = describe_track(0, name, [&] { proto_.number(descriptor::kChildOrdering, kExplicitOrder); });
     }
@@ -169,8 +211,11 @@ class PerfettoWriter {
     sequence_.begin_track(track, timeline_.base_ns);
     open_until_ns_.clear();
     for (const Slice& slice : slices) {
+      if (slice.source == Source::Allocation) {
+        continue;  // they have counters
+      }
       close_slices(slice.start_ns);
-      const uint32_t name = describe(slice);
+      const uint32_t name = describer_.describe(slice, details_);
       if (slice.source == Source::Mark) {
         sequence_.put_instant(slice.start_ns, name, details_);
       } else {
@@ -188,104 +233,16 @@ class PerfettoWriter {
     }
   }
 
-  /// Fills details_ and returns the name.
-  uint32_t describe(const Slice& slice) {
-    details_.clear();
-    switch (slice.source) {
-      case Source::Region:
-        add_notes(store_.region.flags[slice.row]);
-        return names_.plain(store_.path.name[store_.region.path[slice.row]]);
-      case Source::Api:
-        details_.flow = launches_.has_work(slice.row) ? store_.api.correlation[slice.row] : 0;
-        return names_.plain(store_.call.name[store_.api.call[slice.row]]);
-      case Source::Mark:
-        return names_.plain(store_.mark.name[slice.row]);
-      case Source::Kernel: {
-        const auto row = store_.kernel[slice.row];
-        add_work(slice, row);
-        details_.texts.push_back({configuration_label_, names_.configuration(row.variant)});
-        return names_.demangled(store_.variant.name[row.variant]);
-      }
-      case Source::Memcpy: {
-        const auto row = store_.memcpy[slice.row];
-        add_work(slice, row);
-        details_.numbers.push_back({bytes_label_, row.bytes});
-        return copy_name(row.kind, row.source, row.destination);
-      }
-      case Source::Memset: {
-        const auto row = store_.memset[slice.row];
-        add_work(slice, row);
-        details_.numbers.push_back({bytes_label_, row.bytes});
-        return fill_name_;
-      }
-      case Source::GraphLaunch: {
-        const auto row = store_.graph_launch[slice.row];
-        add_work(slice, row);
-        details_.numbers.push_back({graph_label_, row.graph});
-        return graph_name_;
-      }
-      default:
-        return names_.made(std::string(store::sync_name(store::SyncKind{store_.sync.kind[slice.row]})));
-    }
-  }
-
-  template <class Row>
-  void add_work(const Slice& slice, const Row& row) {
-    details_.flow = launches_.is_known(row.correlation) ? row.correlation : 0;
-    if (row.region != kNone) {
-      details_.texts.push_back({region_label_, path_name(store_.region.path[row.region])});
-    }
-    add_notes(row.flags);
-    if (const uint32_t node = graph_nodes_.find(slice.source, slice.row); node != kNone) {
-      details_.numbers.push_back({graph_label_, store_.graph_node.graph[node]});
-      if (const uint32_t path = store_.graph_node.path[node]; path != kNone) {
-        details_.texts.push_back({capture_label_, path_name(path)});
-      }
-    }
-  }
-
-  void add_notes(uint16_t flags) {
-    if (flags == 0) {
-      return;
-    }
-    if (const std::string notes = flag_label(flags); !notes.empty()) {
-      details_.texts.push_back({notes_label_, names_.made(notes)});
-    }
-  }
-
-  uint32_t path_name(uint32_t path) const { return names_.plain(store_.path.name[path]); }
-
-  uint32_t copy_name(uint8_t kind, uint8_t source, uint8_t destination) {
-    const uint32_t key = (uint32_t{kind} << 16) | (uint32_t{source} << 8) | destination;
-    const auto found = copy_names_.find(key);
-    return found != copy_names_.end()
-               ? found->second
-               : copy_names_
-                     .emplace(key, names_.made(store::copy_name(store::CopyKind{kind}, store::MemoryKind{source},
-                                                                store::MemoryKind{destination})))
-                     .first->second;
-  }
-
   const Store& store_;
   Output out_;
   ProtoWriter proto_;
   Timeline timeline_;
-  Launches launches_;
-  GraphNodes graph_nodes_;
   PerfettoNames names_;
+  PerfettoDescriber describer_;
   PerfettoSequence sequence_;
   EventDetails details_;
   std::vector<int64_t> open_until_ns_;
   std::unordered_map<uint32_t, uint64_t> device_tracks_;
-  std::unordered_map<uint32_t, uint32_t> copy_names_;
-  uint32_t region_label_ = names_.made("region");
-  uint32_t configuration_label_ = names_.made("launch");
-  uint32_t bytes_label_ = names_.made("bytes");
-  uint32_t graph_label_ = names_.made("graph");
-  uint32_t capture_label_ = names_.made("captured in");
-  uint32_t notes_label_ = names_.made("notes");
-  uint32_t fill_name_ = names_.made("Memset");
-  uint32_t graph_name_ = names_.made("CUDA graph");
   uint64_t process_ = 1;
   uint64_t process_track_ = 0;
   uint64_t tracks_ = 0;

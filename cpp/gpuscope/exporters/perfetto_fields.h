@@ -41,6 +41,7 @@ inline constexpr uint32_t kName = 2;
 inline constexpr uint32_t kProcess = 3;
 inline constexpr uint32_t kThread = 4;
 inline constexpr uint32_t kParent = 5;
+inline constexpr uint32_t kCounter = 8;
 inline constexpr uint32_t kChildOrdering = 11;
 inline constexpr uint32_t kRank = 12;  // sibling_order_rank
 }  // namespace descriptor
@@ -57,15 +58,22 @@ inline constexpr uint32_t kTid = 2;
 inline constexpr uint32_t kName = 5;
 }  // namespace thread
 
+namespace counter {
+inline constexpr uint32_t kUnit = 3;
+inline constexpr uint64_t kBytes = 3;  // UNIT_SIZE_BYTES
+}  // namespace counter
+
 namespace event {
+inline constexpr uint32_t kCategory = 3;  // category_iids
 inline constexpr uint32_t kAnnotation = 4;
 inline constexpr uint32_t kType = 9;
 inline constexpr uint32_t kName = 10;
 inline constexpr uint32_t kTrack = 11;
+inline constexpr uint32_t kCounterValue = 30;
 // flow_ids_old: a varint, where flow_ids takes eight bytes. Every reader knows both.
 inline constexpr uint32_t kFlow = 36;
 }  // namespace event
-enum class EventType : uint8_t { Begin = 1, End = 2, Instant = 3 };
+enum class EventType : uint8_t { Begin = 1, End = 2, Instant = 3, Counter = 4 };
 
 namespace annotation {
 inline constexpr uint32_t kName = 1;
@@ -74,6 +82,7 @@ inline constexpr uint32_t kText = 17;  // an interned string
 }  // namespace annotation
 
 namespace interned {
+inline constexpr uint32_t kCategories = 1;
 inline constexpr uint32_t kEventNames = 2;
 inline constexpr uint32_t kAnnotationNames = 3;
 inline constexpr uint32_t kTexts = 29;  // debug_annotation_string_values

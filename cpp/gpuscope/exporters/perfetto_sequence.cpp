@@ -7,6 +7,7 @@ using namespace perfetto;
 
 void PerfettoSequence::begin_track(uint64_t track, int64_t base_ns) {
   event_names_.restart();
+  categories_.restart();
   labels_.restart();
   texts_.restart();
   ++sequence_;
@@ -45,13 +46,28 @@ void PerfettoSequence::end_slice(int64_t at_ns) {
   out_.cut();
 }
 
+void PerfettoSequence::put_counter(int64_t at_ns, uint64_t value) {
+  const std::size_t in_packet = begin_packet(at_ns);
+  const std::size_t in_event = proto_.begin(packet::kTrackEvent);
+  proto_.number(event::kType, static_cast<uint64_t>(EventType::Counter));
+  proto_.number(event::kCounterValue, value);
+  proto_.end(in_event);
+  proto_.end(in_packet);
+  out_.cut();
+}
+
 void PerfettoSequence::put(EventType type, int64_t at_ns, uint32_t name, const EventDetails& details) {
   const std::size_t in_packet = begin_packet(at_ns);
   const std::size_t in_event = proto_.begin(packet::kTrackEvent);
   proto_.number(event::kType, static_cast<uint64_t>(type));
   proto_.number(event::kName, intern(event_names_, interned::kEventNames, name));
-  if (details.flow != 0) {
-    proto_.number(event::kFlow, details.flow);
+  if (details.category != store::kNone) {
+    proto_.number(event::kCategory, intern(categories_, interned::kCategories, details.category));
+  }
+  for (const uint64_t flow : {details.flow, details.backward_flow}) {
+    if (flow != 0) {
+      proto_.number(event::kFlow, flow);
+    }
   }
   for (const auto& [label, text] : details.texts) {
     const std::size_t in_annotation = proto_.begin(event::kAnnotation);

@@ -22,12 +22,15 @@ struct EventDetails {
     uint32_t label;
     uint32_t name;
   };
-  uint32_t flow = 0;
+  uint64_t flow = 0;           // an arrow that begins or ends here; 0 for none
+  uint64_t backward_flow = 0;  // another, from a forward operator
+  uint32_t category = store::kNone;
   std::vector<Number> numbers;
   std::vector<Text> texts;
 
   void clear() {
-    flow = 0;
+    flow = backward_flow = 0;
+    category = store::kNone;
     numbers.clear();
     texts.clear();
   }
@@ -47,6 +50,7 @@ class PerfettoSequence {
     put(perfetto::EventType::Instant, at_ns, name, details);
   }
   void end_slice(int64_t at_ns);
+  void put_counter(int64_t at_ns, uint64_t value);
 
  private:
   struct New {
@@ -61,7 +65,7 @@ class PerfettoSequence {
   Output& out_;
   ProtoWriter proto_;
   PerfettoNames& names_;
-  Interner event_names_, labels_, texts_;
+  Interner event_names_, categories_, labels_, texts_;
   std::vector<New> new_;
   uint32_t sequence_ = 1;  // 1 is the sequence of the tracks' descriptions
   int64_t last_ns_ = 0;

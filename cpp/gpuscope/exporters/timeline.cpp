@@ -2,6 +2,7 @@
 #include "gpuscope/exporters/timeline.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -35,6 +36,7 @@ int64_t find_base(const Store& store) {
   find_first(store.region, first_ns);
   find_first(store.api, first_ns);
   find_first(store.mark, first_ns);
+  find_first(store.allocation, first_ns);
   find_first(store.kernel, first_ns);
   find_first(store.memcpy, first_ns);
   find_first(store.memset, first_ns);
@@ -64,7 +66,15 @@ class Builder {
 
   template <class Table, class Index>
   void add(const Table& table, const Index& strand, Source source) {
+    add_if(table, strand, source, [](std::size_t) { return true; });
+  }
+
+  template <class Table, class Index, class Take>
+  void add_if(const Table& table, const Index& strand, Source source, Take&& take) {
     for (std::size_t row = 0; row < table.size(); ++row) {
+      if (!take(row)) {
+        continue;
+      }
       int64_t start_ns = base_ns_;
       int64_t end_ns = base_ns_;
       if (!has_no_time(table, row)) {
@@ -136,20 +146,28 @@ uint32_t device_ordinal(const Store& store, uint32_t device) {
   return device < store.device.size() ? store.device.ordinal[device] : device;
 }
 
-Timeline lay_out(const Store& store) {
+Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
   if (store.find_info("session.mode") == "aggregate") {
     throw base::InvalidArgument(
         "an aggregate recording has totals, no events; record with mode='full' or mode='ring' to export a trace");
   }
-  Timeline timeline{find_base(store), {}, {}, {}};
+  Timeline timeline{find_base(store), {}, {}, {}, {}};
+  const auto thread_key = [&](std::size_t row) { return std::pair(store.thread.system_id[row], 0UL); };
+  const auto nests = [&](std::size_t row) { return (store.region.flags[row] & store::kAsync) == 0; };
 
   Builder threads(store, timeline.base_ns);
-  threads.define(store.thread.size(), [&](std::size_t row) { return std::pair(store.thread.system_id[row], 0UL); });
-  threads.add(store.region, store.region.thread, Source::Region);
+  threads.define(store.thread.size(), thread_key);
+  threads.add_if(store.region, store.region.thread, Source::Region, nests);
   threads.add(store.api, store.api.thread, Source::Api);
   threads.add(store.mark, store.mark.thread, Source::Mark);
+  threads.add(store.allocation, store.allocation.thread, Source::Allocation);
   RegionLanes region_lanes(store);
   timeline.threads = threads.finish([&](Strand& strand) { region_lanes.place(strand); });
+
+  Builder ranges(store, timeline.base_ns);
+  ranges.define(store.thread.size(), thread_key);
+  ranges.add_if(store.region, store.region.thread, Source::Region, std::not_fn(nests));
+  timeline.ranges = ranges.finish(&place_side_by_side);
 
   // Contexts of one device have streams of the same number: one strand, as viewers know no contexts.
   const auto stream_key = [&](std::size_t row) {
@@ -157,11 +175,12 @@ Timeline lay_out(const Store& store) {
   };
   Builder streams(store, timeline.base_ns);
   streams.define(store.track.size(), stream_key);
+  streams.add(annotations, annotations.track, Source::Annotation);
   streams.add(store.kernel, store.kernel.track, Source::Kernel);
   streams.add(store.memcpy, store.memcpy.track, Source::Memcpy);
   streams.add(store.memset, store.memset.track, Source::Memset);
   streams.add(store.graph_launch, store.graph_launch.track, Source::GraphLaunch);
-  timeline.streams = streams.finish(&place_side_by_side);
+  timeline.streams = streams.finish(annotations.size() == 0 ? &place_side_by_side : &place_within);
 
   Builder waits(store, timeline.base_ns);
   waits.define(store.track.size(), stream_key);

@@ -4,12 +4,24 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpuscope/exporters/gpu_annotations.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::exporters {
 
 /// The table a slice is a row of.
-enum class Source : uint8_t { Region, Api, Mark, Kernel, Memcpy, Memset, GraphLaunch, Sync };
+enum class Source : uint8_t {
+  Region,
+  Api,
+  Mark,
+  Allocation,
+  Annotation,  // of GpuAnnotations
+  Kernel,
+  Memcpy,
+  Memset,
+  GraphLaunch,
+  Sync
+};
 
 inline constexpr uint32_t kMaxLane = (1U << 24) - 1;
 
@@ -33,13 +45,15 @@ struct Timeline {
   int64_t base_ns;  // no slice begins earlier
   std::vector<Strand> threads;
   std::vector<Strand> streams;
-  std::vector<Strand> waits;  // synchronization, apart from the work of its stream that it overlaps
+  std::vector<Strand> ranges;  // of each thread what it started that nests in nothing: Flag::kAsync
+  std::vector<Strand> waits;   // synchronization, apart from the work of its stream that it overlaps
 };
 
 /// The number users know a device by.
 uint32_t device_ordinal(const store::Store& store, uint32_t device);
 
-/// Lays a recording out for trace viewers. Throws InvalidArgument for a recording that has totals and no events.
-Timeline lay_out(const store::Store& store);
+/// Lays a recording out for trace viewers, with `annotations` on the streams where there are any. Throws
+/// InvalidArgument for a recording that has totals and no events.
+Timeline lay_out(const store::Store& store, const GpuAnnotations& annotations = {});
 
 }  // namespace gpuscope::exporters

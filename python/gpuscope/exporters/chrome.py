@@ -14,6 +14,10 @@ CHROME_SUFFIXES = (".json", ".json.gz")
 def export_chrome_trace(store: _core.Store, path: str | os.PathLike[str]) -> None:
     """Write a recording as a Chrome trace; times in it are us since ``baseTimeNanoseconds``.
 
+    Names, categories and arguments are those of torch.profiler's files, for what reads these. Driver calls stand there
+    under the runtime's names (``cudaLaunchKernel``) with their own in the argument ``driver call``; their times are the
+    driver call's own, which is shorter than the runtime's around it.
+
     Args:
         store: the recording.
         path: ``.json``, or ``.json.gz`` for about a tenth of the size.

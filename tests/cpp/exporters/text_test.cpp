@@ -9,6 +9,7 @@
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/proto_writer.h"
+#include "gpuscope/exporters/runtime_names.h"
 #include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
@@ -30,6 +31,25 @@ TEST(JsonText, ReplacesWhatIsNoUtf8) {
   EXPECT_EQ(valid_utf8("\xC0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD");                  // overlong
   EXPECT_EQ(valid_utf8("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");  // a surrogate
   EXPECT_EQ(valid_utf8("\xF4\x90\x80\x80").size(), 12U);                          // past U+10FFFF
+}
+
+TEST(JsonText, KnowsListsOfNumbers) {
+  for (const char* good : {"[]", "[[2, 3], []]", "[[[0], [-1]], [12]]", "[ 1 , 2 ]"}) {
+    EXPECT_TRUE(is_json_lists(good)) << good;
+  }
+  for (const char* bad : {"", "1", "[", "]", "[1", "[1,]", "[,1]", "[1 2]", "[01]", "[-]", "[1]]", "[] []", "[\"a\"]",
+                          "[1.5]", "[1e5]"}) {
+    EXPECT_FALSE(is_json_lists(bad)) << bad;
+  }
+  EXPECT_FALSE(is_json_lists(std::string(1000, '[') + std::string(1000, ']')));
+}
+
+TEST(RuntimeNames, FindTheFunctionThatMakesADriverCall) {
+  EXPECT_EQ(runtime_name("cuLaunchKernelEx"), "cudaLaunchKernelExC");
+  EXPECT_EQ(runtime_name("cuMemcpyDtoHAsync"), "cudaMemcpyAsync");
+  EXPECT_EQ(runtime_name("cuMemsetD32"), "cudaMemset");
+  EXPECT_EQ(runtime_name("cuMemsetD2D8Async"), "cudaMemset2DAsync");
+  EXPECT_EQ(runtime_name("cuMemCreate"), "");
 }
 
 TEST(Labels, DemanglesNamesOfCppOnly) {

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace gpuscope::exporters {
+
+/// The function of the CUDA runtime that makes a driver call, as "cudaLaunchKernel" for "cuLaunchKernel"; empty where
+/// there is none that does nothing else.
+std::string_view runtime_name(std::string_view driver_call) noexcept;
+
+}  // namespace gpuscope::exporters
