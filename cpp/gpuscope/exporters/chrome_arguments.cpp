@@ -16,10 +16,17 @@ using store::kNone;
 using store::PayloadType;
 
 // Arguments that events have of their own: a payload of that name must not take their place.
-constexpr std::string_view kOwn[] = {
-    "External id", "Ev Idx", "Sequence number", "Fwd thread id", "Input Dims",  "Call stack",           "device",
-    "context",     "stream", "correlation",     "grid",          "block",       "registers per thread", "shared memory",
-    "region",      "notes",  "graph id",        "graph node id", "captured in", "Collective name"};
+constexpr std::string_view kOwn[] = {"External id",     "Ev Idx",
+                                     "Sequence number", "Fwd thread id",
+                                     "Input Dims",      "Input type",
+                                     "Call stack",      "device",
+                                     "context",         "stream",
+                                     "correlation",     "grid",
+                                     "block",           "registers per thread",
+                                     "shared memory",   "region",
+                                     "notes",           "graph id",
+                                     "graph node id",   "captured in",
+                                     "Collective name"};
 
 void put_number(Output& out, double value) {
   if (!std::isfinite(value)) {
@@ -47,6 +54,9 @@ void ChromeArguments::put_details(Output& out, uint32_t region) {
   }
   if (store_.detail.shapes[row] != kNone) {
     out.put(shapes(store_.detail.shapes[row]));
+  }
+  if (store_.detail.types[row] != kNone) {
+    out.put(types(store_.detail.types[row]));
   }
   put_stack(out, store_.detail.stack[row]);
 }
@@ -95,6 +105,14 @@ void ChromeArguments::put_stack(Output& out, uint32_t stack) {
     text = ",\"Call stack\":" + quoted(stack_label(store_, stack));
   }
   out.put(text);
+}
+
+std::string_view ChromeArguments::types(uint32_t text) {
+  std::string& argument = types_[text];
+  if (argument.empty()) {
+    argument = ",\"Input type\":" + quoted_list(store_.strings[text]);
+  }
+  return argument;
 }
 
 std::string_view ChromeArguments::shapes(uint32_t text) {

@@ -17,7 +17,7 @@ class ChromeArguments {
  public:
   ChromeArguments(const store::Store& store, const RegionLinks& links) : store_(store), links_(links) {}
 
-  /// An operator's sequence number, its forward operator's thread, input shapes and call stack.
+  /// An operator's sequence number, its forward operator's thread, input shapes and types, and call stack.
   void put_details(Output& out, uint32_t region);
   /// The payloads of the region; nothing for kNone.
   void put_payloads(Output& out, uint32_t region) const;
@@ -26,10 +26,11 @@ class ChromeArguments {
 
  private:
   std::string_view shapes(uint32_t text);
+  std::string_view types(uint32_t text);
 
   const store::Store& store_;
   const RegionLinks& links_;
-  std::unordered_map<uint32_t, std::string> shapes_, stacks_;  // made when first asked for
+  std::unordered_map<uint32_t, std::string> shapes_, types_, stacks_;  // made when first asked for
 };
 
 }  // namespace gpuscope::exporters

@@ -109,4 +109,31 @@ bool is_json_lists(std::string_view text) {
   return false;
 }
 
+std::string quoted_list(std::string_view text) {
+  std::string list(1, '[');
+  std::string_view rest = text;
+  if (!rest.starts_with('[') || !rest.ends_with(']') || rest.size() < 2) {
+    return quoted(text);
+  }
+  rest = rest.substr(1, rest.size() - 2);
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\'', 1);
+    if (rest.front() != '\'' || end == std::string_view::npos) {
+      return quoted(text);
+    }
+    list += quoted(rest.substr(1, end - 1));
+    rest.remove_prefix(end + 1);
+    if (rest.empty()) {
+      break;
+    }
+    if (!rest.starts_with(", ") || rest.size() == 2) {
+      return quoted(text);
+    }
+    rest.remove_prefix(2);
+    list += ',';
+  }
+  list += ']';
+  return list;
+}
+
 }  // namespace gpuscope::exporters

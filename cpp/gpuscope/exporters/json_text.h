@@ -15,4 +15,7 @@ std::string valid_utf8(std::string_view text);
 /// Whether a text is lists of whole numbers as JSON has them, as "[[2, 3], []]".
 bool is_json_lists(std::string_view text);
 
+/// A list of texts as Python writes it, `['float', '']`, as JSON; other text as one JSON string.
+std::string quoted_list(std::string_view text);
+
 }  // namespace gpuscope::exporters

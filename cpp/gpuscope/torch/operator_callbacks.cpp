@@ -107,8 +107,8 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
     base::append_stack(*log);
   }
-  const bool is_op = layout.scope != Layout::kUnknown ? load<uint8_t>(function, layout.scope) != kUserScope
-                                                      : RangeText{.name = name, .sequence = sequence}.is_op();
+  const bool is_op =
+      layout.scope != Layout::kUnknown ? load<uint8_t>(function, layout.scope) != kUserScope : names_op(name, sequence);
   const uint32_t id = log->id_of(name);
   log->append(base::ticks(), id, Op::Enter, EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, kSource));
   return nullptr;

@@ -75,7 +75,7 @@ void log_push(const char* text, uint32_t what) noexcept {
     return;
   }
   const RangeText range = parse_range(text);
-  const bool is_op = range.is_op();
+  const bool is_op = names_op(range.name, range.sequence);
   if (range.sequence >= 0 || !range.shapes.empty()) {
     say(*log, Argument::Operator, std::bit_cast<uint64_t>(range.sequence),
         range.shapes.empty() ? 0 : log->id_of(range.shapes));

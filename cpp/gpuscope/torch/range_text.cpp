@@ -47,7 +47,7 @@ bool is_backward(std::string_view name) noexcept {
 
 }  // namespace
 
-bool RangeText::is_op() const noexcept {
+bool names_op(std::string_view name, int64_t sequence) noexcept {
   // torch writes no word on what a range is. record_function's have no number of autograd; operators but a few old ones
   // have a namespace.
   return sequence >= 0 || name.find("::") != std::string_view::npos || is_backward(name) || name == "detach" ||

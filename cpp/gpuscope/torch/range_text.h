@@ -14,10 +14,11 @@ struct RangeText {
   uint32_t op = 0;          // the operator's own number
   std::string_view shapes;  // "[[2, 3], []]", empty where it has none
   uint32_t producer = 0;    // the number of the operator that made its first tensor
-
-  /// An operator or autograd function, rather than what a program or library named with record_function.
-  bool is_op() const noexcept;
 };
+
+/// Whether a range of that name and number of autograd is an operator or autograd function, rather than what a program
+/// or library named with record_function.
+bool names_op(std::string_view name, int64_t sequence) noexcept;
 
 /// Reads the text; whatever does not look as above is the name. Allocates nothing.
 RangeText parse_range(std::string_view text) noexcept;

@@ -111,5 +111,16 @@ TEST(ProtoWriter, WidensTheLengthOfLongMessages) {
   EXPECT_EQ(nest(300), "\x1A\xAF\x02\x0A\xAC\x02" + std::string(300, 'a') + "\x20\x01");
 }
 
+TEST(QuotedList, WritesPythonsListsOfTextsAsJson) {
+  EXPECT_EQ(quoted_list("['float', '']"), R"(["float",""])");
+  EXPECT_EQ(quoted_list("[]"), "[]");
+}
+
+TEST(QuotedList, KeepsOtherTextAsOneString) {
+  for (const char* text : {"", "[", "float", "['a'", "['a' 'b']", "['a', ]", "['a'], 'b']", "[1]"}) {
+    EXPECT_EQ(quoted_list(text).front(), '"') << text;
+  }
+}
+
 }  // namespace
 }  // namespace gpuscope::exporters

@@ -58,11 +58,13 @@ TEST(RangeText, TellsOperatorsFromWhatAProgramNamed) {
   for (const char* op : {"aten::add_, op_id = 1", "torch::autograd::AccumulateGrad, op_id = 1",
                          "MulBackward0, op_id = 1", "MyFunctionBackward, op_id = 1", "detach, op_id = 1",
                          "Exp, seq = 3, op_id = 1", "autograd::engine::evaluate_function: MulBackward0, op_id = 1"}) {
-    EXPECT_TRUE(parse_range(op).is_op()) << op;
+    const RangeText range = parse_range(op);
+    EXPECT_TRUE(names_op(range.name, range.sequence)) << op;
   }
-  for (const char* range : {"forward, op_id = 1", "Optimizer.step#SGD.step, op_id = 1", "data transfer, op_id = 1",
-                            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__, op_id = 1"}) {
-    EXPECT_FALSE(parse_range(range).is_op()) << range;
+  for (const char* text : {"forward, op_id = 1", "Optimizer.step#SGD.step, op_id = 1", "data transfer, op_id = 1",
+                           "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__, op_id = 1"}) {
+    const RangeText range = parse_range(text);
+    EXPECT_FALSE(names_op(range.name, range.sequence)) << text;
   }
 }
 
