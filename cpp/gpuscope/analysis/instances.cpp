@@ -12,17 +12,18 @@ namespace {
 using store::kNone;
 
 /// The rows of the region table, each before the one it lies in: by depth, deepest first.
-std::vector<uint32_t> inner_first(const store::Regions& regions, const store::Paths& paths) {
-  const auto depth_of = [&](std::size_t row) -> std::size_t {
-    return regions.path[row] < paths.size() ? paths.depth[regions.path[row]] : 0;
-  };
-  std::size_t deepest = 0;
-  for (std::size_t row = 0; row < regions.size(); ++row) {
-    deepest = std::max(deepest, depth_of(row));
+std::vector<uint32_t> inner_first(const store::Regions& regions, const CallPaths& paths) {
+  std::vector<uint32_t> depths(paths.size());
+  uint32_t deepest = 0;
+  for (uint32_t path = 0; path < paths.size(); ++path) {
+    depths[path] = paths.parent(path) == kNone ? 0 : depths[paths.parent(path)] + 1;
+    deepest = std::max(deepest, depths[path]);
   }
-  deepest = std::min(deepest, paths.size());  // a damaged file may name any depth
-  std::vector<std::size_t> next(deepest + 2);
-  const auto place_of = [&](std::size_t row) { return deepest - std::min(depth_of(row), deepest); };
+  const auto place_of = [&](std::size_t row) {
+    const uint32_t path = paths.valid(regions.path[row]);
+    return deepest - (path == kNone ? 0 : depths[path]);
+  };
+  std::vector<std::size_t> next(std::size_t{deepest} + 2);
   for (std::size_t row = 0; row < regions.size(); ++row) {
     ++next[place_of(row) + 1];
   }
@@ -101,7 +102,7 @@ Instances measure_instances(const store::Store& store) {
   const store::Regions& regions = store.region;
   const std::size_t count = regions.size();
   const CallPaths paths(store);
-  const std::vector<uint32_t> order = inner_first(regions, store.path);
+  const std::vector<uint32_t> order = inner_first(regions, paths);
 
   Instances result;
   result.self_cpu_ns = time_inside(store);

@@ -230,11 +230,12 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
         return []
     remarks = []
     flags = trace.regions.flags
-    is_range = np.array([kind == RegionKind.RANGE for kind in rows.path_kinds])[rows.path]
-    open_ranges = int(np.count_nonzero((flags & OPEN != 0) & (is_range | (flags & ASYNC != 0))))
+    still_open = np.flatnonzero(flags & OPEN)
+    is_range = np.array([kind == RegionKind.RANGE for kind in rows.path_kinds])[rows.path[still_open]]
+    open_ranges = int(np.count_nonzero(is_range | (flags[still_open] & ASYNC != 0)))
     if open_ranges:
         remarks.append(f"{_count(open_ranges, 'range')} had not ended when the recording did")
-    if len(trace.details):
+    if SCOPE_BACKWARD in rows.path_scopes:
         in_backward = np.array([scope == SCOPE_BACKWARD for scope in rows.path_scopes])[rows.path]
         lonely = int(np.count_nonzero(in_backward & (rows.sequence >= 0) & (rows.forward == NONE)))
         if lonely:

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from gpuscope.analysis import flops
+from gpuscope.analysis.convolutions import UNKNOWN, count_convolutions
 from gpuscope.analysis.region_rows import RegionRows
-from gpuscope.analysis.shapes import Shapes, is_shape
 
 Array = np.ndarray[Any, Any]
-UNKNOWN = -1
 
 
 def count_flops(rows: RegionRows) -> Array:
@@ -30,7 +28,7 @@ def count_flops(rows: RegionRows) -> Array:
     for path, shapes, members in _by_path_and_shapes(rows, formula_of):
         value = formula_of[path](rows.shapes_of(shapes))
         counts[members] = UNKNOWN if value is None else value
-    _Convolutions(rows, names).count(counts)
+    count_convolutions(rows, counts)
     _only_outermost(counts, rows.parent)
     return counts
 
@@ -61,89 +59,3 @@ def _only_outermost(counts: Array, parents: Array) -> None:
         on = (above < len(parents)) & ~known[above]
         climbing, above = climbing[on], parents[above[on]]
     counts[counted[inside]] = 0
-
-
-class _Convolutions:
-    """Convolutions, whose work depends on the size of their output, which stands elsewhere.
-
-    It is the gradient that the backward operator of the convolution takes, or the first input of an operator that takes
-    the output.
-    """
-
-    def __init__(self, rows: RegionRows, names: list[str]) -> None:
-        self.rows = rows
-        self.names = names
-        self.outputs: dict[int, Shapes] = {}
-
-    def count(self, counts: Array) -> None:
-        rows = self.rows
-        forward = self._rows_named(flops.CONVOLUTIONS)
-        backward = self._rows_named({flops.CONVOLUTION_BACKWARD: None})
-        taken = self._taken_from([*forward, *backward])
-        for row in forward:
-            for shape in taken.get(int(rows.op[row]), ()):
-                self._note(row, shape)
-        for row in backward:
-            shapes = rows.shapes_of(int(rows.shapes[row]))
-            origin = next((f for f in map(rows.forward.__getitem__, rows.ancestry(row)) if f < len(rows)), None)
-            if origin is not None and shapes and is_shape(shapes[0]):
-                self._note(int(origin), shapes[0])
-        for row in forward:
-            counts[row] = _or_unknown(self._forward(row))
-        for row in backward:
-            counts[row] = _or_unknown(self._backward(row, taken))
-
-    def _rows_named(self, names: dict[str, Any]) -> list[int]:
-        wanted = np.array([*(name in names for name in self.names), False])
-        return np.flatnonzero(wanted[self.rows.path] & self.rows.has_shapes).tolist()
-
-    def _taken_from(self, makers: list[int]) -> dict[int, list[Shapes]]:
-        """The first inputs of the operators whose first input one of the rows made, by the maker's number."""
-        rows = self.rows
-        numbers = rows.op[makers]
-        takers = np.flatnonzero((rows.producer > 0) & rows.has_shapes & np.isin(rows.producer, numbers))
-        taken: defaultdict[int, list[Shapes]] = defaultdict(list)
-        for row in takers.tolist():
-            shapes = rows.shapes_of(int(rows.shapes[row]))
-            if shapes and is_shape(shapes[0]):
-                taken[int(rows.producer[row])].append(shapes[0])
-        return taken
-
-    def _note(self, row: int, output: Shapes) -> None:
-        """The output of a convolution is that of the convolutions around it."""
-        for around in self.rows.ancestry(row):
-            if self.names[self.rows.path[around]] in flops.CONVOLUTIONS:
-                self.outputs.setdefault(around, output)
-
-    def _forward(self, row: int) -> int | None:
-        shapes = self.rows.shapes_of(int(self.rows.shapes[row]))
-        out = self.outputs.get(row, ())
-        if len(shapes) < 2 or not all(map(is_shape, shapes[:2])) or not flops.makes(shapes[0], shapes[1], out):
-            return None
-        return flops.convolution(shapes[0], shapes[1], out, flops.CONVOLUTIONS[self.names[self.rows.path[row]]])
-
-    def _backward(self, row: int, taken: dict[int, list[Shapes]]) -> int | None:
-        """As much as the forward one for the gradient of the input, if it was wanted, and for that of the weight."""
-        shapes = self.rows.shapes_of(int(self.rows.shapes[row]))
-        if len(shapes) < 3 or not all(map(is_shape, shapes[:3])) or not flops.makes(shapes[1], shapes[2], shapes[0]):
-            return None
-        out, x, weight = shapes[:3]
-        gradients = taken.get(int(self.rows.op[row]), [])
-        made = (x in gradients) + (weight in gradients)
-        each = flops.convolution(x, weight, out, self._is_transposed(row))
-        return made * each if each is not None and made else None
-
-    def _is_transposed(self, row: int) -> bool | None:
-        """What the names of the forward operator and of those around it say."""
-        rows = self.rows
-        for inside in rows.ancestry(row):
-            forward = int(rows.forward[inside])
-            if forward < len(rows):
-                names = (self.names[rows.path[around]] for around in rows.ancestry(forward))
-                told = (flops.CONVOLUTIONS.get(name) for name in names)
-                return next((transposed for transposed in told if transposed is not None), None)
-        return None
-
-
-def _or_unknown(count: int | None) -> int:
-    return UNKNOWN if count is None else count

@@ -45,7 +45,7 @@ class RegionKind(IntEnum):
     @classmethod
     def of(cls, number: int) -> RegionKind:
         """The kind of that number; a region where a newer or damaged file has another."""
-        return cls(number) if 0 <= number <= max(cls) else cls.REGION
+        return cls(number) if number in _REGION_KINDS else cls.REGION
 
     @property
     def is_annotation(self) -> bool:
@@ -61,6 +61,8 @@ MEMORY = "[memory]"
 
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
 """How the name of a step begins, and what stands for all of them, torch.profiler's."""
+
+_REGION_KINDS = frozenset(map(int, RegionKind))
 
 REGION_LABELS = frozenset(kind.label for kind in RegionKind)
 """The labels of what is open for a while and has others inside."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -102,28 +101,29 @@ class RegionRows:
         return self._detail("producer", 0, np.uint32)
 
     @cached_property
+    def origin(self) -> Array:
+        """The forward operator of the innermost backward operator that each lies in, or is; NONE for none."""
+        origin = self.forward.copy()
+        if not (origin != NONE).any():
+            return origin
+        above = self.parent.copy()
+        climbing = np.flatnonzero((origin == NONE) & (above < self._length))
+        while len(climbing):
+            origin[climbing] = self.forward[above[climbing]]
+            above[climbing] = self.parent[above[climbing]]
+            climbing = climbing[(origin[climbing] == NONE) & (above[climbing] < self._length)]
+        return origin
+
+    @cached_property
     def stack(self) -> Array:
         """Rows of the stack table; NONE for none. Backward operators have those of the forward one, as in torch."""
         own = self._detail("stack", NONE, np.uint32)
-        forward = np.append(self.forward, NONE)
-        origin = forward[: self._length].copy()
-        above = self.parent.copy()
-        climbing = np.flatnonzero((origin == NONE) & (above < self._length))
-        while len(climbing) and (self.forward != NONE).any():
-            origin[climbing] = forward[above[climbing]]
-            above[climbing] = self.parent[above[climbing]]
-            climbing = climbing[(origin[climbing] == NONE) & (above[climbing] < self._length)]
-        return np.where(origin < self._length, np.append(own, NONE)[np.minimum(origin, self._length)], own)
+        forward = np.append(own, np.uint32(NONE))[np.minimum(self.origin, self._length)]
+        return np.where(self.origin < self._length, forward, own)
 
     def shapes_of(self, string_id: int) -> Shapes:
         """What a string id of ``shapes`` says."""
         return parse_shapes(self.trace.string(string_id)) if string_id != NONE else ()
-
-    def ancestry(self, row: int) -> Iterator[int]:
-        """The row and those it lies in, innermost first."""
-        while row < self._length:
-            yield row
-            row = int(self.parent[row])
 
     @cached_property
     def stack_texts(self) -> list[tuple[str, ...]]:
