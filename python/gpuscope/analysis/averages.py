@@ -23,7 +23,7 @@ class FunctionEventAvg(OldNames, FormattedTimes):
             "Memcpy HtoD (Pageable -> Device)"; "[memory]" for memory taken or given back outside every region.
         kind: region, op (an operator of a framework), range (an annotation of a library), module, kernel, memcpy,
             memset, call, sync, graph launch or memory.
-        count: how many there were.
+        count: how many there were; an operator that is all that one of its name has inside is not counted, as in torch.
         cpu_time_total: inclusive CPU time.
         self_cpu_time_total: CPU time without regions and driver calls inside.
         device_time_total: inclusive GPU time.

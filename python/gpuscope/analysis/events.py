@@ -225,6 +225,7 @@ class Events(EventList[FunctionEvent]):
 def events(trace: Trace) -> Events:
     """Every region, operator, driver call, kernel, copy, fill, synchronization, and allocation outside regions.
 
-    In order of their start. Empty in aggregate mode, which keeps no single events.
+    In order of their start; also those that torch.profiler leaves out, for they are all that one of their name has
+    inside. Empty in aggregate mode, which keeps no single events.
     """
     return Events(trace)

@@ -39,6 +39,8 @@ def group_regions(
         stacks = _classes(rows.stack, lambda stack: _frames(rows, stack, stack_depth))
         groups, first = _numbered(groups.astype(np.int64) * (int(stacks.max()) + 1) + stacks)
     count = len(first)
+    groups = groups[rows.counted_as]
+    counted = rows.counted_as == np.arange(len(rows))
 
     def summed(values: Array) -> list[int]:
         """Exact below 2^53."""
@@ -50,7 +52,7 @@ def group_regions(
     outermost = instances.outermost
     none = [0] * count
     has_memory, has_shapes = len(trace.memory) > 0, bool(rows.has_shapes.any())
-    durations = _core.measure_groups(duration_ns, groups, count)
+    durations = _core.measure_groups(duration_ns[counted], groups[counted], count)
     columns = zip(
         first.tolist(),
         durations,
@@ -70,7 +72,7 @@ def group_regions(
     flags = trace.regions.flags
     for row, stat, cpu, own_cpu, device, own_device, host, own_host, memory, own_memory, flops, top in columns:
         path = int(rows.path[row])
-        if path == len(trace.paths):
+        if path == len(trace.paths) or not stat.count:
             continue
         yield FunctionEventAvg(
             key=names[path_names[path]],

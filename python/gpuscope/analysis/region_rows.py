@@ -115,6 +115,23 @@ class RegionRows:
         return origin
 
     @cached_property
+    def counted_as(self) -> Array:
+        """The region that each counts as: itself, or for an operator one of its name that has nothing else inside.
+
+        So torch.profiler counts an operator that only hands on to another of its overloads: once.
+        """
+        length = self._length
+        names = np.array([*self.trace.summary.path_names, -1])[self.path]
+        children = np.bincount(self.parent, minlength=length + 1)
+        children[:length] += np.bincount(np.minimum(self.trace.api.region, length), minlength=length + 1)[:length]
+        is_op = np.array([kind == RegionKind.OP for kind in self.path_kinds])[self.path]
+        only = is_op & (children[self.parent] == 1) & (np.append(names, -2)[self.parent] == names)
+        counted = np.where(only, self.parent, np.arange(length))
+        while (counted != counted[counted]).any():
+            counted = counted[counted]
+        return counted
+
+    @cached_property
     def stack(self) -> Array:
         """Rows of the stack table; NONE for none. Backward operators have those of the forward one, as in torch."""
         own = self._detail("stack", NONE, np.uint32)

@@ -76,6 +76,25 @@ def test_scopes_are_torchs_numbers():
     assert row("AddmmBackward0").scope == 1
 
 
+@pytest.mark.parametrize(("inside", "count"), [([], 1), (["aten::empty"], 2)])
+def test_an_operator_that_only_hands_on_to_another_of_its_name_counts_once(inside, count):
+    names = ["aten::mean", "aten::mean", *inside]
+    trace = make_trace(
+        {
+            "path": {"name": names, "parent": [NONE, 0, 0][: len(names)], "kind": [1] * len(names)},
+            "thread": {"system_id": [1]},
+            "region": {
+                "duration_ns": [9_000, 5_000, 1_000][: len(names)],
+                "path": list(range(len(names))),
+                "parent": [NONE, 0, 0][: len(names)],
+            },
+            "allocation": {"bytes": [4], "region": [1], "ordinal": [NONE]},
+        }
+    )
+    mean = row("aten::mean", trace, group_by_input_shape=True)
+    assert (mean.count, mean.cpu_time_total, mean.self_cpu_memory_usage) == (count, 9.0, 4)
+
+
 # -- shapes, stacks, autograd ----------------------------------------------------------------------------------------
 
 
