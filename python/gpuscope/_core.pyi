@@ -3,13 +3,14 @@
 from __future__ import annotations
 import collections.abc
 import numpy
+import numpy.typing
 import types
 import typing
 import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'measure_groups', 'measure_instances', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -136,6 +137,9 @@ class NameStat:
     def name(self) -> int:
         ...
     @property
+    def region_kind(self) -> int:
+        ...
+    @property
     def self_cpu_ns(self) -> int:
         ...
     @property
@@ -158,6 +162,9 @@ class Summary:
     def names(self) -> list[str]:
         ...
     @property
+    def path_names(self) -> list[int]:
+        ...
+    @property
     def paths(self) -> list[PathStat]:
         ...
     @property
@@ -165,6 +172,34 @@ class Summary:
         ...
     @property
     def work(self) -> list[WorkStat]:
+        ...
+class Instances:
+    """
+    What each region came to: arrays with one entry a region, ns and bytes.
+    """
+    @property
+    def cpu_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def device_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def outermost(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_cpu_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_device_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
 class Kernels:
     """
@@ -237,30 +272,6 @@ class Session:
         """
         Why it is not cupti.
         """
-class TorchCallbacks:
-    """
-    torch's operators, of every thread, by its own callbacks.
-    """
-    @staticmethod
-    def known() -> dict[str, bool]:
-        """
-        What the study found.
-        """
-    @staticmethod
-    def start(*, shapes: bool = False, results: bool = False) -> None:
-        """
-        Has every operator logged; only after a study that succeeded.
-        """
-    @staticmethod
-    def stop() -> None:
-        """
-        Ends that.
-        """
-    @staticmethod
-    def study(user_name: str, work: collections.abc.Callable) -> str:
-        """
-        Learns where things lie in torch's objects; returns why that failed, empty when it did not.
-        """
 class TorchRanges:
     """
     torch's operator ranges, and what its allocators report.
@@ -308,6 +319,14 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
+    """
+def measure_groups(durations_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], group: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], count: int) -> list[Durations]:
+    """
+    The durations of each of `count` groups; `group` says which one each duration belongs to.
+    """
+def measure_instances(store: Store) -> Instances:
+    """
+    Times and memory of each region.
     """
 def read_gscope(path: str) -> Store:
     """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import os
 
     from gpuscope import _core
-    from gpuscope.analysis import Audit, Averages, EventList, FunctionEvent, Tree
+    from gpuscope.analysis import Audit, Averages, Events, Tree
     from gpuscope.trace import Trace
 
 
@@ -25,15 +25,18 @@ class Results(ABC):
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
     ) -> Averages:
-        """Totals and percentiles per name, in us: one row a region, driver call, kernel or copy.
+        """Totals and percentiles per name, in us: one row a region, operator, driver call, kernel or copy.
 
-        Input shapes, stacks and overloads are not recorded, so asking to group by them changes nothing.
+        Args:
+            group_by_input_shape: a row for each name and shapes of inputs (with ``record_shapes``).
+            group_by_stack_n: a row for each name and so many of the innermost Python frames (with ``with_stack``).
+            group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
         """
         from gpuscope.analysis import key_averages
 
-        return key_averages(self.trace, group_by_input_shape, group_by_stack_n)
+        return key_averages(self.trace, group_by_input_shape, group_by_stack_n, group_by_overload_name)
 
-    def events(self) -> EventList[FunctionEvent]:
+    def events(self) -> Events:
         """Every event by itself, in order of time."""
         from gpuscope.analysis import events
 
@@ -100,6 +103,23 @@ class Results(ABC):
         text = "".join(f"{line}\n" for line in folded_stacks(self.trace, metric))
         with replacing(checked) as file:
             file.write(text.encode())
+
+    def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
+        """Writes the memory in use over time, in torch.profiler's forms; every size is of torch's category "unknown".
+
+        Args:
+            path: ``.html`` for a page with a chart, ``.json`` or ``.json.gz`` for ``[times in us, sizes by category]``,
+                ``.raw.json.gz`` for a ``[time in ns, action, bytes, category]`` an allocation.
+            device: "cuda:0" or "cpu"; None takes the first GPU with allocations, else the host.
+
+        Raises:
+            InvalidArgument: the suffix is another, or the device has no allocations.
+            NotAvailable: memory was not recorded: ``profile(profile_memory=True)`` does.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters.memory_timeline import export_memory_timeline
+
+        export_memory_timeline(self.trace, path, device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.gscope`` file, which `load` opens again without loss.

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # pandas is optional
 NONE = 0xFFFFFFFF
 """What a column that refers to a row of another table holds where there is none."""
 
+OPEN, ASYNC = 1 << 5, 1 << 8
+"""Flags of regions: still open when recording ended; a start/end range, which overlaps what runs beside it."""
+
 
 class Table:
     """One table: its columns are read-only arrays that share the recording's memory and keep it alive.
@@ -162,6 +165,11 @@ class Trace:
     def summary(self) -> _core.Summary:
         """Statistics per call path and per name, worked out once; tables and trees are made from them."""
         return _core.summarize(self.store)
+
+    @cached_property
+    def instances(self) -> _core.Instances:
+        """Times and memory of each row of ``regions``, worked out once."""
+        return _core.measure_instances(self.store)
 
     def __repr__(self) -> str:
         mode = self.info.get("session.mode", "full")

@@ -18,15 +18,16 @@ std::vector<bool> CallPaths::outermost() const {
 
   // Depth first, counting the open regions of each name: linear, however deep a recursion goes.
   std::vector<bool> result(count);
-  std::unordered_map<uint32_t, uint32_t> open;
+  std::unordered_map<uint64_t, uint32_t> open;
+  const auto key = [&](uint32_t path) { return uint64_t{kind(path)} << 32 | name(path); };
   for (uint32_t path = first_root; path != store::kNone;) {
-    result[path] = open[name(path)]++ == 0;
+    result[path] = open[key(path)]++ == 0;
     if (first_child[path] != store::kNone) {
       path = first_child[path];
       continue;
     }
     while (path != store::kNone) {
-      --open[name(path)];
+      --open[key(path)];
       if (next_sibling[path] != store::kNone) {
         path = next_sibling[path];
         break;

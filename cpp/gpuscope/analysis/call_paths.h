@@ -15,6 +15,8 @@ class CallPaths {
 
   std::size_t size() const noexcept { return paths_.size(); }
   uint32_t name(uint32_t path) const noexcept { return paths_.name[path]; }
+  /// A base::RegionKind.
+  uint32_t kind(uint32_t path) const noexcept { return paths_.kind[path]; }
   /// kNone for an outermost region.
   uint32_t parent(uint32_t path) const noexcept {
     return paths_.parent[path] < path ? paths_.parent[path] : store::kNone;
@@ -24,7 +26,7 @@ class CallPaths {
   uint32_t of_region(uint32_t region) const noexcept {
     return region < regions_.size() ? valid(regions_.path[region]) : store::kNone;
   }
-  /// For each path, whether none of those it lies in has its name.
+  /// For each path, whether none of those it lies in has its name and kind.
   std::vector<bool> outermost() const;
 
  private:

@@ -7,8 +7,8 @@
 
 namespace gpuscope::analysis {
 
-// Both fill paths (CPU side), work and totals (durations and bytes) of a summary whose paths are sized; what follows
-// from the call tree is left to summarize.
+// Both fill paths (CPU side), work and totals (durations and bytes) of a summary whose paths are sized and named; what
+// follows from the call tree is left to summarize.
 
 /// From the rows of full and ring mode.
 void collect_events(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary);

@@ -7,6 +7,7 @@
 
 #include "gpuscope/analysis/collect.h"
 #include "gpuscope/analysis/grouping.h"
+#include "gpuscope/analysis/instances.h"
 #include "gpuscope/analysis/work_names.h"
 #include "gpuscope/store/labels.h"
 
@@ -62,16 +63,13 @@ class Collector {
 
   void regions() {
     const store::Regions& regions = store_.region;
-    const std::vector<int64_t> inside = time_inside();
-    std::vector<uint32_t> name_of(paths_.size());
-    for (uint32_t path = 0; path < paths_.size(); ++path) {
-      name_of[path] = names_.of_string(paths_.name(path));
-    }
+    const std::vector<int64_t> inside = time_inside(store_);
+    const std::vector<uint32_t>& name_of = summary_.path_names;
     Grouping grouping(regions.size());
     for (std::size_t row = 0; row < regions.size(); ++row) {
       const uint32_t path = paths_.valid(regions.path[row]);
       grouping.add({path == kNone ? kNone : name_of[path], path, kNone});
-      if (path != kNone) {
+      if (path != kNone && (regions.flags[row] & store::kAsync) == 0) {
         summary_.paths[path].self_cpu_ns += std::max<int64_t>(0, regions.duration_ns[row] - inside[row]);
       }
     }
@@ -106,24 +104,6 @@ class Collector {
   }
 
  private:
-  /// For each region, how long its own thread was in the regions and driver calls directly inside it.
-  std::vector<int64_t> time_inside() const {
-    const store::Regions& regions = store_.region;
-    std::vector<int64_t> inside(regions.size());
-    const auto add = [&](uint32_t region, uint16_t thread, int64_t duration_ns) {
-      if (region < inside.size() && regions.thread[region] == thread) {
-        inside[region] += duration_ns;
-      }
-    };
-    for (std::size_t row = 0; row < regions.size(); ++row) {
-      add(regions.parent[row], regions.thread[row], regions.duration_ns[row]);
-    }
-    for (std::size_t row = 0; row < store_.api.size(); ++row) {
-      add(store_.api.region[row], store_.api.thread[row], store_.api.duration_ns[row]);
-    }
-    return inside;
-  }
-
   const store::Store& store_;
   const CallPaths& paths_;
   DisplayNames& names_;

@@ -72,7 +72,7 @@ void collect_totals(const store::Store& store, const CallPaths& paths, DisplayNa
     stat.self_cpu_ns = std::max<int64_t>(0, region.total_ns - region.child_ns);
     std::vector<BinCount> bins = histograms.of(region.histogram);
     fill_quantiles(stat.cpu, bins);
-    totals.add(Kind::Region, names.of_string(paths.name(region.path)), 0, stat.cpu, bins);
+    totals.add(Kind::Region, summary.path_names[region.path], 0, stat.cpu, bins);
   }
   for (std::size_t row = 0; row < store.work_total.size(); ++row) {
     const auto work = store.work_total[row];

@@ -19,6 +19,9 @@ class DisplayNames {
   uint32_t intern(std::string_view text);
 
   uint32_t of_string(uint32_t id);
+  /// Regions of one name and different kinds have different numbers. The steps of a schedule share one name, as in
+  /// torch.profiler: "ProfilerStep*".
+  uint32_t of_region(uint32_t id, uint32_t kind);
   uint32_t of_kernel(uint32_t id);
   std::vector<std::string> take() { return std::move(texts_); }
 
@@ -26,6 +29,7 @@ class DisplayNames {
   const store::Store& store_;
   std::vector<std::string> texts_;
   std::unordered_map<std::string, uint32_t> ids_;
+  std::unordered_map<std::string, uint32_t> regions_;
   std::unordered_map<uint32_t, uint32_t> kernels_;
 };
 

@@ -2,6 +2,7 @@
 #include "gpuscope/analysis/durations.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "gpuscope/store/histogram.h"
 
@@ -50,6 +51,26 @@ Durations measure(std::span<int64_t> durations_ns) {
   result.p50_ns = select(50);
   result.p95_ns = select(95);
   result.p99_ns = select(99);
+  return result;
+}
+
+std::vector<Durations> measure_groups(std::span<const int64_t> durations_ns, std::span<const uint32_t> group,
+                                      std::size_t count) {
+  std::vector<std::size_t> begin(count + 1);
+  for (const uint32_t which : group) {
+    ++begin[which + 1];
+  }
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<std::size_t> next(begin.begin(), begin.end() - 1);
+  std::vector<int64_t> arranged(durations_ns.size());
+  for (std::size_t row = 0; row < durations_ns.size(); ++row) {
+    arranged[next[group[row]]++] = durations_ns[row];
+  }
+  std::vector<Durations> result;
+  result.reserve(count);
+  for (std::size_t which = 0; which < count; ++which) {
+    result.push_back(measure(std::span(arranged).subspan(begin[which], begin[which + 1] - begin[which])));
+  }
   return result;
 }
 

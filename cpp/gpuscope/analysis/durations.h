@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace gpuscope::analysis {
 
@@ -19,6 +21,10 @@ struct Durations {
 
 /// Exact; leaves the values in another order.
 Durations measure(std::span<int64_t> durations_ns);
+
+/// The durations of each group: `group[row]` says which of `count` a row belongs to.
+std::vector<Durations> measure_groups(std::span<const int64_t> durations_ns, std::span<const uint32_t> group,
+                                      std::size_t count);
 
 struct BinCount {
   uint32_t bin;  // of store::histogram_bin

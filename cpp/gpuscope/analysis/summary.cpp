@@ -47,7 +47,7 @@ void add_device_times(const store::Store& store, const CallPaths& paths, Summary
   }
 }
 
-void add_region_times(const CallPaths& paths, DisplayNames& names, Summary& summary) {
+void add_region_times(const CallPaths& paths, Summary& summary) {
   std::unordered_map<uint32_t, NameStat*> regions;
   for (NameStat& total : summary.totals) {
     if (total.kind == Kind::Region) {
@@ -56,12 +56,13 @@ void add_region_times(const CallPaths& paths, DisplayNames& names, Summary& summ
   }
   const std::vector<bool> outermost = paths.outermost();
   for (uint32_t path = 0; path < paths.size(); ++path) {
-    const auto found = regions.find(names.of_string(paths.name(path)));
+    const auto found = regions.find(summary.path_names[path]);
     if (found == regions.end()) {
       continue;
     }
     const PathStat& stat = summary.paths[path];
     NameStat& total = *found->second;
+    total.region_kind = paths.kind(path);
     total.self_cpu_ns += stat.self_cpu_ns;
     total.self_device_ns += stat.self_device_ns;
     total.is_top_level |= paths.parent(path) == kNone;
@@ -100,10 +101,13 @@ Summary summarize(const store::Store& store) {
   DisplayNames names(store);
   Summary summary;
   summary.paths.resize(paths.size());
+  for (uint32_t path = 0; path < paths.size(); ++path) {
+    summary.path_names.push_back(names.of_region(paths.name(path), paths.kind(path)));
+  }
   collect_events(store, paths, names, summary);
   collect_totals(store, paths, names, summary);
   add_device_times(store, paths, summary);
-  add_region_times(paths, names, summary);
+  add_region_times(paths, summary);
   add_work_times(summary);
   summary.names = names.take();
   return summary;

@@ -32,11 +32,12 @@ struct WorkStat {
   Durations durations;
 };
 
-/// Everything of one kind and name. An inclusive time counts only the outermost region of the name on a call path, so
-/// that recursion counts no moment twice; `durations` are those of all instances.
+/// Everything of one kind and name; regions also of one region kind. An inclusive time counts only the outermost region
+/// of the name on a call path, so that recursion counts no moment twice; `durations` are those of all instances.
 struct NameStat {
   Kind kind;
   uint32_t name;
+  uint32_t region_kind = 0;  // of a region: base::RegionKind
   uint64_t bytes = 0;
   Durations durations{};
   int64_t cpu_ns = 0;
@@ -48,8 +49,9 @@ struct NameStat {
 
 /// What a recording comes to, per call path and per name. Plain data.
 struct Summary {
-  std::vector<std::string> names;  // kernels demangled
-  std::vector<PathStat> paths;     // one a row of the path table
+  std::vector<std::string> names;    // kernels demangled
+  std::vector<PathStat> paths;       // one a row of the path table
+  std::vector<uint32_t> path_names;  // likewise: the number in `names`, another one for each kind of region
   std::vector<WorkStat> work;
   std::vector<NameStat> totals;
   int64_t cpu_ns = 0;       // self CPU times summed

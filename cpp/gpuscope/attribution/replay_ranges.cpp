@@ -182,7 +182,7 @@ void Replay::end_range(const StartedRange& range, int64_t end_ns) {
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
   if (recording_->aggregates()) {
     if (recording_->window.contains(range.start_ns)) {
-      recording_->totals.add_region(range.path, duration_ns, 0);
+      recording_->totals.add_region(range.path, duration_ns, duration_ns);  // overlaps others: no self time
     }
   } else if (range.row != kNone) {
     recording_->store->region.duration_ns[range.row] = duration_ns;

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from gpuscope.analysis.audit import Audit, audit
+from gpuscope.analysis.averages import Averages, FunctionEventAvg
 from gpuscope.analysis.event_list import DeviceType, EventList
-from gpuscope.analysis.events import FunctionEvent, events
-from gpuscope.analysis.key_averages import Averages, FunctionEventAvg, key_averages
+from gpuscope.analysis.events import Events, FunctionEvent, events
+from gpuscope.analysis.key_averages import key_averages
 from gpuscope.analysis.kinds import Kind
 from gpuscope.analysis.tree import Node, Tree, tree
 
@@ -15,6 +16,7 @@ __all__ = [
     "Averages",
     "DeviceType",
     "EventList",
+    "Events",
     "FunctionEvent",
     "FunctionEventAvg",
     "Kind",

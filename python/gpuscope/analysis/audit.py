@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from gpuscope.trace import Trace
+import numpy as np
+
+from gpuscope.analysis.kinds import RegionKind
+from gpuscope.analysis.region_rows import SCOPE_BACKWARD, RegionRows
+from gpuscope.trace import ASYNC, NONE, OPEN, Trace
 
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
@@ -205,6 +209,7 @@ def audit(trace: Trace) -> Audit:
         remarks.append(f"{copies} that copy or fill brought no record, as between host buffers or of no bytes")
     if counters["unmatched_exits"]:
         remarks.append(f"{_count(counters['unmatched_exits'], 'region')} ended without having begun in the recording")
+    remarks += _remarks_on_ranges(trace)
     return Audit(
         complete=not reasons,
         reasons=tuple(reasons),
@@ -216,6 +221,29 @@ def audit(trace: Trace) -> Audit:
         recorded_ns=_number(info.get("session.stop_ns", "0")) - _number(info.get("session.start_ns", "0")),
         **counters,
     )
+
+
+def _remarks_on_ranges(trace: Trace) -> list[str]:
+    """What is odd about ranges of libraries and about backward operators, as far as single ones are kept."""
+    rows = RegionRows(trace)
+    if not len(rows):
+        return []
+    remarks = []
+    flags = trace.regions.flags
+    still_open = np.flatnonzero(flags & OPEN)
+    is_range = np.array([kind == RegionKind.RANGE for kind in rows.path_kinds])[rows.path[still_open]]
+    open_ranges = int(np.count_nonzero(is_range | (flags[still_open] & ASYNC != 0)))
+    if open_ranges:
+        remarks.append(f"{_count(open_ranges, 'range')} had not ended when the recording did")
+    if SCOPE_BACKWARD in rows.path_scopes:
+        in_backward = np.array([scope == SCOPE_BACKWARD for scope in rows.path_scopes])[rows.path]
+        lonely = int(np.count_nonzero(in_backward & (rows.sequence >= 0) & (rows.forward == NONE)))
+        if lonely:
+            remarks.append(
+                f"{_count(lonely, 'backward operator')} could not be joined to the forward one: "
+                "it ran before the recording, or several could be it"
+            )
+    return remarks
 
 
 def _number(text: str) -> int:

@@ -10,17 +10,38 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.analysis.kinds import DEVICE_KINDS, Kind
+from gpuscope.analysis.kinds import DEVICE_KINDS, MEMORY, Kind
+from gpuscope.analysis.region_rows import RegionRows
 from gpuscope.trace import NONE, Table, Trace
 
 Array = np.ndarray[Any, Any]
 E = TypeVar("E")
 
 
+class OutsideMemory:
+    """The rows of the table of allocations that lie in no region: events without duration."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._memory = trace.memory
+        self._rows = np.flatnonzero(trace.memory.region >= len(trace.regions))
+        self.duration_ns: Array = np.zeros(len(self._rows), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._memory
+
+    def __getattr__(self, column: str) -> Array:
+        if column.startswith("_"):
+            raise AttributeError(column)
+        return self._memory[column][self._rows]
+
+
 class Source(Generic[E]):
     """The events of one table."""
 
-    def __init__(self, recording: Recording[E], kind: Kind, table: Table) -> None:
+    def __init__(self, recording: Recording[E], kind: Kind, table: Table | OutsideMemory) -> None:
         self.recording = recording
         self.kind = kind
         self.table = table
@@ -31,6 +52,8 @@ class Source(Generic[E]):
 
     def name(self, row: int) -> str:
         """The name of a row's event."""
+        if self.kind == Kind.MEMORY:
+            return MEMORY
         if self.kind == Kind.KERNEL:
             names = self.recording.kernel_names
             variant = int(self.table.variant[row])
@@ -77,7 +100,7 @@ class Recording(Generic[E]):
 
     def __init__(self, trace: Trace, make: Callable[[Source[E], int, int], E]) -> None:
         self.trace = trace
-        tables = {
+        tables: dict[Kind, Table | OutsideMemory] = {
             Kind.REGION: trace.regions,
             Kind.CALL: trace.api,
             Kind.KERNEL: trace.kernels,
@@ -85,6 +108,7 @@ class Recording(Generic[E]):
             Kind.MEMSET: trace.memset,
             Kind.GRAPH_LAUNCH: trace.graph_launches,
             Kind.SYNC: trace.sync,
+            Kind.MEMORY: OutsideMemory(trace),
         }
         self.sources = {kind: Source(self, kind, table) for kind, table in tables.items()}
         starts = np.concatenate([source.start_ns for source in self.sources.values()])
@@ -128,32 +152,15 @@ class Recording(Generic[E]):
         return self.trace.kernel_names()
 
     @cached_property
-    def self_device_ns(self) -> Array:
-        """For each region, the GPU time launched directly in it."""
-        count = len(self.trace.regions)
-        total = np.zeros(count + 1, dtype=np.int64)  # the last is for work outside every region
-        for kind in DEVICE_KINDS:
-            source = self.sources[kind]
-            np.add.at(total, np.minimum(source.regions, count), source.duration_ns)
-        return total[:count]
+    def regions(self) -> RegionRows:
+        """What is known of each region."""
+        return RegionRows(self.trace)
 
     @cached_property
-    def device_ns(self) -> Array:
-        """For each region, the GPU time launched in it and below, or between its CUDA events."""
-        regions, paths = self.trace.regions, self.trace.paths
-        count = len(regions)
-        total = np.append(self.self_device_ns, 0)
-        depths = np.append(paths.depth, 0)[np.minimum(regions.path, len(paths))]
-        measured = self.trace.region_gpu
-        own = np.full(count, -1, dtype=np.int64)
-        known = measured.region < count
-        own[measured.region[known]] = measured.duration_ns[known]
-        for depth in range(int(depths.max(initial=0)), -1, -1):
-            rows = np.flatnonzero(depths == depth)
-            timed = rows[own[rows] >= 0]
-            total[timed] = own[timed]
-            np.add.at(total, np.minimum(regions.parent[rows], count), total[rows])
-        return total[:count]
+    def call_stacks(self) -> dict[int, int]:
+        """The row of the stack table where each driver call was made."""
+        table = self.trace.call_stacks
+        return dict(zip(table.api.tolist(), table.stack.tolist(), strict=True))
 
 
 def _index(values: Array) -> tuple[Array, Array]:

@@ -35,6 +35,7 @@ class EventList(list[E], Generic[E]):
         self_cpu_time_total: the self CPU times of the recording summed, in us.
         self_device_time_total: the GPU work of the recording summed, in us.
         has_device: some GPU time was recorded.
+        has_memory: what the framework's allocators did was recorded.
         verdict: the audit's line, printed under every table.
     """
 
@@ -45,12 +46,14 @@ class EventList(list[E], Generic[E]):
         self_cpu_time_total: float = 0.0,
         self_device_time_total: float = 0.0,
         has_device: bool = False,
+        has_memory: bool = False,
         verdict: str = "",
     ) -> None:
         super().__init__(events)
         self.self_cpu_time_total = self_cpu_time_total
         self.self_device_time_total = self_device_time_total
         self.has_device = has_device
+        self.has_memory = has_memory
         self.verdict = verdict
 
     def table(
@@ -66,15 +69,16 @@ class EventList(list[E], Generic[E]):
     ) -> str:
         """The events as text, in torch.profiler's layout with p50, p95 and p99 added; CUDA columns if there is a GPU.
 
+        Columns of memory, shapes, source locations and floating-point operations stand there when they were recorded.
         Percentages are of all self CPU time and of all GPU work. The last line is the audit's.
 
         Args:
             sort_by: the column that sorts the rows, largest first: a name in ``SORT_KEYS`` (``cuda`` may stand for
                 ``device``); None keeps the order of the list.
             row_limit: print so many rows at most; -1 prints all.
-            max_src_column_width: accepted as torch does; sources are not recorded.
+            max_src_column_width: cut source locations to their last so many characters; None keeps them whole.
             max_name_column_width: cut names to this many characters; None keeps them whole.
-            max_shapes_column_width: accepted as torch does; shapes are not recorded.
+            max_shapes_column_width: cut shapes to this many characters; None keeps them whole.
             header: a line above the table.
             top_level_events_only: leave out what ran only inside regions.
             time_unit: "s", "ms" or "us" for every time; None chooses for each.
@@ -97,11 +101,14 @@ class EventList(list[E], Generic[E]):
             self.sorted_by(sort_by) if sort_by is not None else self,
             row_limit=row_limit,
             name_width=max_name_column_width,
+            shapes_width=max_shapes_column_width,
+            src_width=max_src_column_width,
             header=header,
             top_level_only=top_level_events_only,
             time_unit=time_unit,
             cpu_total=self.self_cpu_time_total,
             device_total=self.self_device_time_total if self.has_device else None,
+            has_memory=self.has_memory,
             verdict=self.verdict,
         )
 
@@ -119,7 +126,8 @@ class EventList(list[E], Generic[E]):
             )
 
         def by(event: E) -> Any:
-            return getattr(event, attribute)
+            value = getattr(event, attribute)
+            return 0 if value is None else value
 
         return sorted(self, key=by, reverse=attribute != "key")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class DeviceTimed(Protocol):
-    """Anything with the device times of torch.profiler, in us."""
+    """Anything with the device times (us) and memory (bytes) of torch.profiler."""
 
     @property
     def device_time(self) -> float:
@@ -21,9 +21,17 @@ class DeviceTimed(Protocol):
     def self_device_time_total(self) -> float:
         """Exclusive."""
 
+    @property
+    def device_memory_usage(self) -> int:
+        """Inclusive, in bytes."""
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """Exclusive, in bytes."""
+
 
 class OldNames:
-    """Gives a class with device times their old names too."""
+    """Gives a class with device times and memory their old names too."""
 
     __slots__ = ()
 
@@ -41,3 +49,13 @@ class OldNames:
     def self_cuda_time_total(self: DeviceTimed) -> float:
         """``self_device_time_total`` under its old name."""
         return self.self_device_time_total
+
+    @property
+    def cuda_memory_usage(self: DeviceTimed) -> int:
+        """``device_memory_usage`` under its old name."""
+        return self.device_memory_usage
+
+    @property
+    def self_cuda_memory_usage(self: DeviceTimed) -> int:
+        """``self_device_memory_usage`` under its old name."""
+        return self.self_device_memory_usage

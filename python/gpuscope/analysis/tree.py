@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuscope import _core
 from gpuscope.analysis.audit import audit
-from gpuscope.analysis.kinds import KINDS, Kind
+from gpuscope.analysis.kinds import KINDS, REGION_LABELS, Kind, RegionKind
 from gpuscope.analysis.tree_text import render
 from gpuscope.dataframe import path_texts
 from gpuscope.errors import InvalidArgument
@@ -25,7 +25,8 @@ class Node:
 
     Attributes:
         name: of the region, kernel (demangled), copy or call; "[graph] path" for what a CUDA graph captured there ran.
-        kind: recording (the root), region, graph, kernel, memcpy, memset, call, sync or graph launch.
+        kind: recording (the root), region, op (an operator of a framework), range (an annotation of a library), module,
+            graph, kernel, memcpy, memset, call, sync or graph launch.
         count: how many there were.
         cpu_ns: inclusive CPU time.
         self_cpu_ns: CPU time without regions and driver calls inside.
@@ -109,7 +110,7 @@ def tree(trace: Trace) -> Tree:
     under = _work_by_path(trace, summary, names)
     children: defaultdict[int, list[Node]] = defaultdict(list)
     strings = [trace.string(name) for name in trace.paths.name.tolist()]
-    parents = trace.paths.parent.tolist()
+    parents, kinds = trace.paths.parent.tolist(), trace.paths.kind.tolist()
     # Children come behind their parents: going backwards, a path's children are ready before it.
     for path, stat in reversed(list(enumerate(summary.paths))):
         inside = [*reversed(children.pop(path, [])), *under.pop(path, [])]
@@ -118,7 +119,7 @@ def tree(trace: Trace) -> Tree:
             children[parent].append(
                 Node(
                     name=strings[path],
-                    kind=Kind.REGION.label,
+                    kind=RegionKind.of(kinds[path]).label,
                     count=stat.cpu.count,
                     cpu_ns=stat.cpu.total_ns,
                     self_cpu_ns=stat.self_cpu_ns,
@@ -130,6 +131,7 @@ def tree(trace: Trace) -> Tree:
                 )
             )
     top = _group("recording", "recording", [*reversed(children.pop(NONE, [])), *under.pop(NONE, [])])
+    top = replace(top, cpu_ns=summary.cpu_ns)  # start/end ranges overlap the others: times at the top do not add up
     return Tree(root=top, has_device=summary.has_device, verdict=audit(trace).verdict)
 
 
@@ -174,7 +176,7 @@ def _group(name: str, kind: str, nodes: list[Node]) -> Node:
         cpu_ns=sum(node.cpu_ns for node in nodes if node.kind != Kind.SYNC.label),
         self_cpu_ns=0,
         device_ns=sum(node.device_ns for node in nodes),
-        self_device_ns=sum(node.device_ns for node in nodes if node.kind != Kind.REGION.label),
+        self_device_ns=sum(node.device_ns for node in nodes if node.kind not in REGION_LABELS),
         p50_ns=0,
         bytes=sum(node.bytes for node in nodes),
         children=_ordered(nodes),

@@ -41,7 +41,7 @@ def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[
             result.append((branch + node, None))
             continue
         if node is not root:
-            result.append((branch + node.name.replace("\n", " "), node))
+            result.append((branch + _title(node), node))
         depth = depth_of[id(node)]
         if max_depth is not None and depth >= max_depth:
             continue
@@ -54,6 +54,12 @@ def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[
             stack.append((indent + tip, indent + rest, child))
             depth_of[id(child)] = depth + 1
     return result
+
+
+def _title(node: Node) -> str:
+    """The name; with a mark where it does not tell that this is a module or a library's range."""
+    mark = {"module": "module ", "range": "range "}.get(node.kind, "")
+    return mark + node.name.replace("\n", " ")
 
 
 def _share(node: Node, root: Node) -> float:

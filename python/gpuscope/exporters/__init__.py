@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings as files: Chrome JSON, Perfetto traces and gpuscope's own .gscope."""
+"""Recordings as files: Chrome JSON, Perfetto traces, memory timelines and gpuscope's own .gscope."""
 
 from __future__ import annotations
 

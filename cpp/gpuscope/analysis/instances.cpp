@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/analysis/instances.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "gpuscope/analysis/call_paths.h"
+
+namespace gpuscope::analysis {
+namespace {
+
+using store::kNone;
+
+/// The rows of the region table, each before the one it lies in: by depth, deepest first.
+std::vector<uint32_t> inner_first(const store::Regions& regions, const CallPaths& paths) {
+  std::vector<uint32_t> depths(paths.size());
+  uint32_t deepest = 0;
+  for (uint32_t path = 0; path < paths.size(); ++path) {
+    depths[path] = paths.parent(path) == kNone ? 0 : depths[paths.parent(path)] + 1;
+    deepest = std::max(deepest, depths[path]);
+  }
+  const auto place_of = [&](std::size_t row) {
+    const uint32_t path = paths.valid(regions.path[row]);
+    return deepest - (path == kNone ? 0 : depths[path]);
+  };
+  std::vector<std::size_t> next(std::size_t{deepest} + 2);
+  for (std::size_t row = 0; row < regions.size(); ++row) {
+    ++next[place_of(row) + 1];
+  }
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  std::vector<uint32_t> order(regions.size());
+  for (std::size_t row = 0; row < regions.size(); ++row) {
+    order[next[place_of(row)]++] = static_cast<uint32_t>(row);
+  }
+  return order;
+}
+
+void add_up(const store::Regions& regions, const std::vector<uint32_t>& order, std::vector<int64_t>& inclusive) {
+  for (const uint32_t row : order) {
+    if (regions.parent[row] < inclusive.size()) {
+      inclusive[regions.parent[row]] += inclusive[row];
+    }
+  }
+}
+
+template <class Table>
+void add_device_time(const Table& table, std::vector<int64_t>& self) {
+  for (std::size_t row = 0; row < table.size(); ++row) {
+    if (table.region[row] < self.size()) {
+      self[table.region[row]] += table.duration_ns[row];
+    }
+  }
+}
+
+/// What lies below each region, or what its own CUDA events measured.
+std::vector<int64_t> inclusive_device_time(const store::Store& store, const std::vector<uint32_t>& order,
+                                           std::vector<int64_t>& self) {
+  const store::Regions& regions = store.region;
+  std::vector<int64_t> below(regions.size());
+  std::vector<int64_t> measured(regions.size(), -1);
+  for (std::size_t row = 0; row < store.region_gpu.size(); ++row) {
+    if (store.region_gpu.region[row] < measured.size()) {
+      measured[store.region_gpu.region[row]] = store.region_gpu.duration_ns[row];
+    }
+  }
+  for (const uint32_t row : order) {
+    if (measured[row] >= 0) {
+      self[row] = std::max<int64_t>(0, measured[row] - below[row]);
+      below[row] = measured[row];
+    } else {
+      below[row] += self[row];
+    }
+    if (regions.parent[row] < below.size()) {
+      below[regions.parent[row]] += below[row];
+    }
+  }
+  return below;
+}
+
+}  // namespace
+
+std::vector<int64_t> time_inside(const store::Store& store) {
+  const store::Regions& regions = store.region;
+  std::vector<int64_t> inside(regions.size());
+  const auto add = [&](uint32_t region, uint16_t thread, int64_t duration_ns) {
+    if (region < inside.size() && regions.thread[region] == thread) {
+      inside[region] += duration_ns;
+    }
+  };
+  for (std::size_t row = 0; row < regions.size(); ++row) {
+    if ((regions.flags[row] & store::kAsync) == 0) {
+      add(regions.parent[row], regions.thread[row], regions.duration_ns[row]);
+    }
+  }
+  for (std::size_t row = 0; row < store.api.size(); ++row) {
+    add(store.api.region[row], store.api.thread[row], store.api.duration_ns[row]);
+  }
+  return inside;
+}
+
+Instances measure_instances(const store::Store& store) {
+  const store::Regions& regions = store.region;
+  const std::size_t count = regions.size();
+  const CallPaths paths(store);
+  const std::vector<uint32_t> order = inner_first(regions, paths);
+
+  Instances result;
+  result.self_cpu_ns = time_inside(store);
+  for (std::size_t row = 0; row < count; ++row) {
+    const bool overlaps = (regions.flags[row] & store::kAsync) != 0;
+    const int64_t own = regions.duration_ns[row] - result.self_cpu_ns[row];
+    result.self_cpu_ns[row] = overlaps ? 0 : std::max<int64_t>(0, own);
+  }
+
+  result.self_device_ns.resize(count);
+  add_device_time(store.kernel, result.self_device_ns);
+  add_device_time(store.memcpy, result.self_device_ns);
+  add_device_time(store.memset, result.self_device_ns);
+  add_device_time(store.graph_launch, result.self_device_ns);
+  result.device_ns = inclusive_device_time(store, order, result.self_device_ns);
+
+  result.self_cpu_bytes.resize(count);
+  result.self_device_bytes.resize(count);
+  for (std::size_t row = 0; row < store.allocation.size(); ++row) {
+    auto& self = store.allocation.ordinal[row] == kNone ? result.self_cpu_bytes : result.self_device_bytes;
+    if (store.allocation.region[row] < count) {
+      self[store.allocation.region[row]] += store.allocation.bytes[row];
+    }
+  }
+  result.cpu_bytes = result.self_cpu_bytes;
+  add_up(regions, order, result.cpu_bytes);
+  result.device_bytes = result.self_device_bytes;
+  add_up(regions, order, result.device_bytes);
+
+  const std::vector<bool> outermost = paths.outermost();
+  result.outermost.resize(count);
+  for (std::size_t row = 0; row < count; ++row) {
+    const uint32_t path = paths.valid(regions.path[row]);
+    result.outermost[row] = path != kNone && outermost[path];
+  }
+  return result;
+}
+
+}  // namespace gpuscope::analysis

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page with the memory in use over time, drawn as SVG: it needs nothing but a browser."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+WIDTH, HEIGHT = 1100, 420
+LEFT, RIGHT, TOP, BOTTOM = 90, 20, 20, 50
+POINTS = 2000  # more cannot be told apart on a screen
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Memory of {device}</title>
+<style>
+body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff }}
+svg {{ width: 100%; max-width: {width}px; height: auto }}
+text {{ font-size: 12px; fill: #555 }}
+.grid {{ stroke: #ddd }} .used {{ fill: #4477aa; fill-opacity: .35; stroke: #4477aa; stroke-width: 1.5 }}
+.reserved {{ fill: none; stroke: #cc6677; stroke-dasharray: 5 4 }}
+</style></head><body>
+<h1>Memory of {device}</h1>
+<p>Most in use: <b>{most}</b>{reserved_note}. {count:,} allocations and releases over {span}.</p>
+<svg viewBox="0 0 {width} {height}" role="img" aria-label="memory in use over time">
+{grid}
+<path class="used" d="{used}"/>
+{reserved}
+</svg>
+<p>Blue: in use. {legend}The time counts from the first allocation recorded.</p>
+</body></html>
+"""
+
+
+def memory_page(device: str, times_ns: Array, in_use: Array, reserved: Array) -> str:
+    """HTML with one inline SVG; at most ``POINTS`` points, each the most of its stretch of time."""
+    elapsed = (times_ns - times_ns[0]) / 1e6
+    span = max(float(elapsed[-1]), 1e-6)
+    has_reserved = bool(reserved.any())
+    top = max(1, int(in_use.max()), int(reserved.max()) if has_reserved else 0)
+    kept = _most_of_each_stretch(elapsed, in_use)
+
+    def x(time_ms: Array) -> Array:
+        return np.asarray(LEFT + time_ms / span * (WIDTH - LEFT - RIGHT))
+
+    def y(size: Array) -> Array:
+        return np.asarray(HEIGHT - BOTTOM - np.maximum(size, 0) / top * (HEIGHT - TOP - BOTTOM))
+
+    floor = HEIGHT - BOTTOM
+    used = _steps(x(elapsed[kept]), y(in_use[kept]))
+    line = f'<path class="reserved" d="{_steps(x(elapsed[kept]), y(reserved[kept]))}"/>' if has_reserved else ""
+    return _PAGE.format(
+        device=escape(device),
+        width=WIDTH,
+        height=HEIGHT,
+        most=_size(int(in_use.max())),
+        reserved_note=f"; held by the allocator: <b>{_size(int(reserved.max()))}</b>" if has_reserved else "",
+        legend="Dashed red: held by the allocator. " if has_reserved else "",
+        count=len(times_ns),
+        span=f"{span:,.3f} ms",
+        grid=_grid(span, top),
+        used=f"{used} L {WIDTH - RIGHT:.1f} {floor} L {LEFT} {floor} Z",
+        reserved=line,
+    )
+
+
+def _most_of_each_stretch(elapsed: Array, sizes: Array) -> Array:
+    if len(elapsed) <= POINTS:
+        return np.arange(len(elapsed))
+    stretch = np.minimum((elapsed / max(float(elapsed[-1]), 1e-9) * POINTS).astype(np.int64), POINTS - 1)
+    order = np.lexsort((sizes, stretch))
+    last = np.flatnonzero(np.diff(stretch[order], append=POINTS))
+    return np.asarray(order[last])
+
+
+def _steps(x: Array, y: Array) -> str:
+    """Each size holds until the next."""
+    parts = [f"M {x[0]:.1f} {y[0]:.1f}"]
+    parts += [f"H {at:.1f} V {to:.1f}" for at, to in zip(x[1:].tolist(), y[1:].tolist(), strict=True)]
+    return " ".join(parts)
+
+
+def _grid(span_ms: float, top: int) -> str:
+    lines = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        y = HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+        x = LEFT + share * (WIDTH - LEFT - RIGHT)
+        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_size(int(share * top))}</text>')
+        lines.append(
+            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{share * span_ms:,.3g} ms</text>'
+        )
+    return "\n".join(lines)
+
+
+def _size(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} B"

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+import pytest
+
+from fakes.gscope import NONE
+from fakes.operators import training_step
+from fakes.recordings import make_trace, training
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.exporters.memory_chart import POINTS
+from gpuscope.exporters.memory_timeline import CATEGORIES, export_memory_timeline, memory_timeline
+
+
+def load(path):
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if path.name.endswith(".gz") else data)
+
+
+def many(count):
+    return make_trace(
+        {
+            "thread": {"system_id": [1]},
+            "allocation": {
+                "start_ns": list(range(0, count * 100, 100)),
+                "bytes": [1] * count,
+                "region": [NONE] * count,
+                "ordinal": [NONE] * count,
+            },
+        }
+    )
+
+
+def test_the_order_of_categories_is_torchs():
+    profiler = pytest.importorskip("torch.profiler._memory_profiler")
+    theirs = [category.name if category else "Unknown" for category in profiler._CATEGORY_TO_INDEX]
+    assert list(CATEGORIES) == theirs
+    assert (profiler.Action.PREEXISTING.value, profiler.Action.CREATE.value, profiler.Action.DESTROY.value) == (1, 2, 4)
+
+
+@pytest.mark.parametrize("name", ["memory.json", "memory.json.gz"])
+def test_json_has_times_in_us_and_sizes_by_category(tmp_path, name):
+    export_memory_timeline(training_step(), tmp_path / name)
+    times, sizes = load(tmp_path / name)
+    assert times == [1007, 1045, 1046, 1200]
+    assert [len(row) for row in sizes] == [1 + len(CATEGORIES)] * 4
+    assert [row[-1] for row in sizes] == [1064, 1160, 1096, 1000]
+    assert not any(any(row[:-1]) for row in sizes)
+
+
+def test_changes_within_one_us_are_one_point(tmp_path):
+    export_memory_timeline(many(25), tmp_path / "memory.json")
+    times, sizes = load(tmp_path / "memory.json")
+    assert (times, [row[-1] for row in sizes]) == ([0, 1, 2], [10, 20, 25])
+
+
+def test_raw_has_every_allocation_in_ns(tmp_path):
+    export_memory_timeline(training_step(), tmp_path / "memory.raw.json.gz", device="cuda:0")
+    assert load(tmp_path / "memory.raw.json.gz") == [
+        [-1, 1, 1000, 7],
+        [1_007_000, 2, 64, 7],
+        [1_045_000, 2, 96, 7],
+        [1_046_000, 4, -64, 7],
+        [1_200_000, 4, -96, 7],
+    ]
+
+
+def test_the_host_is_a_device_too(tmp_path):
+    export_memory_timeline(training_step(), tmp_path / "memory.json", device="cpu")
+    assert [row[-1] for row in load(tmp_path / "memory.json")[1]] == [4, 0]
+
+
+def test_the_page_needs_nothing_from_elsewhere(tmp_path):
+    export_memory_timeline(training_step(), tmp_path / "memory.html")
+    page = (tmp_path / "memory.html").read_text()
+    assert "Memory of cuda:0" in page
+    assert "1.13 KiB" in page
+    assert "4.00 KiB" in page
+    assert re.search(r'<path class="used" d="M [\d. HVLMZ]+"/>', page)
+    assert not re.search(r"https?:|<script|<img|<link", page)
+
+
+def test_the_page_shows_the_most_of_each_stretch_of_time(tmp_path):
+    trace = many(10 * POINTS)
+    export_memory_timeline(trace, tmp_path / "memory.html")
+    page = (tmp_path / "memory.html").read_text()
+    assert page.count(" V ") <= POINTS
+    assert f"{10 * POINTS / 1024:.2f} KiB" in page
+
+
+def test_one_allocation_alone_makes_a_page(tmp_path):
+    export_memory_timeline(many(1), tmp_path / "memory.html")
+    assert "1 B" in (tmp_path / "memory.html").read_text()
+
+
+def test_without_allocations_the_option_is_named(tmp_path):
+    with pytest.raises(NotAvailable, match="profile_memory=True"):
+        export_memory_timeline(training(), tmp_path / "memory.html")
+    assert not (tmp_path / "memory.html").exists()
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "xpu", "", 3])
+def test_a_device_without_allocations_is_an_error(device):
+    with pytest.raises(InvalidArgument, match="cuda:0, cpu"):
+        memory_timeline(training_step(), device)
+
+
+def test_another_suffix_is_an_error(tmp_path):
+    with pytest.raises(InvalidArgument, match="html"):
+        export_memory_timeline(training_step(), tmp_path / "memory.png")
