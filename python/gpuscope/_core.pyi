@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -211,7 +211,7 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False) -> None:
         """
         Starts collecting; nothing is recorded until open().
         """
@@ -256,6 +256,10 @@ def event_name(store: Store, kind: int, row: int) -> str:
 def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
     The demangled name of each row of the variant table.
+    """
+def knows_stacks() -> bool:
+    """
+    Whether Python frames can be read in this version of Python.
     """
 def mark(name: str) -> None:
     """

@@ -29,13 +29,22 @@ class Collector:
     """
 
     def __init__(
-        self, *, cuda: bool, mode: str, graphs: str, sync: bool, max_bytes: int | str, ring_seconds: float
+        self,
+        *,
+        cuda: bool,
+        mode: str,
+        graphs: str,
+        sync: bool,
+        max_bytes: int | str,
+        ring_seconds: float,
+        stacks: bool = False,
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
         self._cuda, self._mode, self._graphs, self._sync = cuda, mode, graphs, bool(sync)
         self._max_bytes = parse_bytes("max_bytes", max_bytes, _LEAST_BYTES)
         self._ring_ns = _nanoseconds("ring_seconds", ring_seconds)
+        self._stacks = stacks and mode != "aggregate"  # which keeps no events, and so none of their stacks
         self._session: _core.Session | None = None
         self.window_open = False
 
@@ -56,6 +65,7 @@ class Collector:
                 sync=self._sync,
                 max_bytes=self._max_bytes,
                 ring_ns=self._ring_ns,
+                stacks=self._stacks,
             )
         opens = action.records and not self.window_open
         if opens:

@@ -10,6 +10,7 @@ import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from gpuscope import _core
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.integrations import Integrations, Wanted
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from gpuscope import _core
     from gpuscope.trace import Trace
 
 
@@ -114,6 +114,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             sync=sync,
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
+            stacks=bool(with_stack),
         )
         self._running = False
         self._forked = False
@@ -141,6 +142,10 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             ),
             self._note,
         )
+        if with_stack and mode == "aggregate":
+            self._note("with_stack: mode='aggregate' keeps no events, and so none of their stacks")
+        elif with_stack and not _core.knows_stacks():
+            self._note("with_stack: call stacks cannot be read in this version of Python, so none were recorded")
         ignored = [name for name, value in without_effect.items() if value]
         if ignored:
             self._say(f"without effect in this version: {', '.join(ignored)}")
