@@ -26,6 +26,7 @@ class Collector:
 
     Attributes:
         window_open: whether events are kept at the moment.
+        notes: what was asked for and cannot be had.
     """
 
     def __init__(
@@ -44,7 +45,12 @@ class Collector:
         self._cuda, self._mode, self._graphs, self._sync = cuda, mode, graphs, bool(sync)
         self._max_bytes = parse_bytes("max_bytes", max_bytes, _LEAST_BYTES)
         self._ring_ns = _nanoseconds("ring_seconds", ring_seconds)
-        self._stacks = stacks and mode != "aggregate"  # which keeps no events, and so none of their stacks
+        self._stacks = stacks and mode != "aggregate" and _core.knows_stacks()
+        self.notes: list[str] = []
+        if stacks and not self._stacks:
+            keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
+            unknown = "call stacks cannot be read in this build of Python"
+            self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
         self._session: _core.Session | None = None
         self.window_open = False
 

