@@ -293,3 +293,44 @@ def test_stacks_survive_saving_and_loading(tmp_path):
     loaded = gs.load(tmp_path / "run.gscope").trace
     assert Recorded(loaded.store) == Recorded(profiler.trace.store)
     assert functions(Recorded(loaded.store)["r"][0])[0] == "work"
+
+
+# -- operators of torch, which run without the GIL ---------------------------------------------------------------------
+
+
+def test_operators_of_torch_carry_the_frames_that_called_them():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2)
+
+    def inner():
+        with gs.record_function("r"): return x.exp(), real_stack()  # fmt: skip  # noqa: E701
+
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_stack=True) as profiler:
+        expected = [inner()[1] for _ in range(50)]
+    recorded = Recorded(profiler.trace.store)
+    assert recorded["aten::exp"] == expected
+    assert recorded["r"] == expected
+
+
+def test_operators_on_many_threads_while_stacks_are_new_do_no_harm():
+    torch = pytest.importorskip("torch")
+    names = {"torch": torch, "x": torch.ones(4)}
+    for number in range(40):
+        exec(compile(f"def f{number}():\n  return x.exp()", f"<cell {number}>", "exec"), names)
+
+    def work():
+        for _ in range(50):
+            for number in range(40):
+                names[f"f{number}"]()
+            exec("x.exp()", {"x": names["x"]})
+
+    # torch's ranges are on on the thread that opened the window alone: regions stand for operators on the others
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_stack=True) as profiler:
+        threads = [threading.Thread(target=gs.record_function("thread")(work)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+    stacks = Recorded(profiler.trace.store)["aten::exp"]
+    assert {stack[0] for stack in stacks} >= {f"<cell {number}>(2): f{number}" for number in range(40)}
