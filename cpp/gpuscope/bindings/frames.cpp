@@ -23,9 +23,8 @@
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/bindings/bind.h"
 
-#define GPUSCOPE_KNOWS_FRAMES (PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED))
-
-#if GPUSCOPE_KNOWS_FRAMES
+// How frames lie in memory is CPython's own affair: these versions were looked at.
+#if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
 #if PY_VERSION_HEX >= 0x030B0000
 #define Py_BUILD_CORE 1
 #include <internal/pycore_frame.h>

@@ -45,9 +45,11 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         profile_memory: records what torch's allocators hand out and take back.
         with_stack: records where in the Python program operators, regions and launches are: the 64 innermost frames.
             Measured with Python 3.11 on an AMD EPYC, a region of 59 ns then takes 84 ns with 1 frame around it, 114
-            with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame, for an operator or a launch likewise.
+            with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame. An operator of torch 2.13, here a neg_
+            of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60.
         with_flops: counts floating-point operations of operators, from their shapes.
-        with_modules: records the torch.nn.Module that operators run in.
+        with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
+            there, 1.2 of them torch's for any hook.
         experimental_config: no effect yet, and a warning says so; likewise `execution_trace_observer`, `acc_events`
             and `post_processing_timeout_s`.
         use_cuda: superseded by `activities`.
