@@ -3,14 +3,13 @@
 from __future__ import annotations
 import collections.abc
 import numpy
-import numpy.typing
 import types
 import typing
 import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'measure_groups', 'measure_instances', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -137,9 +136,6 @@ class NameStat:
     def name(self) -> int:
         ...
     @property
-    def region_kind(self) -> int:
-        ...
-    @property
     def self_cpu_ns(self) -> int:
         ...
     @property
@@ -162,9 +158,6 @@ class Summary:
     def names(self) -> list[str]:
         ...
     @property
-    def path_names(self) -> list[int]:
-        ...
-    @property
     def paths(self) -> list[PathStat]:
         ...
     @property
@@ -172,34 +165,6 @@ class Summary:
         ...
     @property
     def work(self) -> list[WorkStat]:
-        ...
-class Instances:
-    """
-    What each region came to: arrays with one entry a region, ns and bytes.
-    """
-    @property
-    def cpu_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def device_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def outermost(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def self_cpu_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def self_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def self_device_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
-        ...
-    @property
-    def self_device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
 class Kernels:
     """
@@ -246,7 +211,7 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False) -> None:
         """
         Starts collecting; nothing is recorded until open().
         """
@@ -316,17 +281,13 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
     The demangled name of each row of the variant table.
     """
+def knows_stacks() -> bool:
+    """
+    Whether Python frames can be read in this version of Python.
+    """
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
-    """
-def measure_groups(durations_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], group: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], count: int) -> list[Durations]:
-    """
-    The durations of each of `count` groups; `group` says which one each duration belongs to.
-    """
-def measure_instances(store: Store) -> Instances:
-    """
-    Times and memory of each region.
     """
 def read_gscope(path: str) -> Store:
     """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import os
 
     from gpuscope import _core
-    from gpuscope.analysis import Audit, Averages, Events, Tree
+    from gpuscope.analysis import Audit, Averages, Events, Modules, Tree
     from gpuscope.trace import Trace
 
 
@@ -47,6 +47,16 @@ class Results(ABC):
         from gpuscope.analysis import tree
 
         return tree(self.trace)
+
+    def modules(self) -> Modules:
+        """What each torch.nn.Module costs, forward and backward; recorded ``with_modules=True``.
+
+        Raises:
+            NotAvailable: the recording has totals alone (``mode="aggregate"``).
+        """
+        from gpuscope.analysis import modules
+
+        return modules(self.trace)
 
     def audit(self) -> Audit:
         """Whether the recording is complete, and every count behind that verdict."""

@@ -496,6 +496,7 @@ def test_the_core_is_asked_for_the_defaults(log):
         "sync": False,
         "max_bytes": 1 << 30,
         "ring_ns": 10_000_000_000,
+        "stacks": False,
     }
 
 
@@ -516,6 +517,7 @@ def test_the_core_is_asked_for_what_was_given(log):
         "sync": True,
         "max_bytes": 512_000_000,
         "ring_ns": 2_500_000_000,
+        "stacks": False,
     }
 
 

@@ -9,6 +9,7 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/frames.h"
 #include "gpuscope/bindings/vendor.h"
 
 namespace py = pybind11;
@@ -69,7 +70,7 @@ bool merges_graphs(const std::string& name) {
 }
 
 std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, const std::string& graphs, bool sync,
-                                        uint64_t max_bytes, int64_t ring_ns) {
+                                        uint64_t max_bytes, int64_t ring_ns, bool stacks) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -78,6 +79,7 @@ std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, cons
   options.cuda = cuda;
   options.no_cuda_reason = cuda ? "" : "the profiler was not asked for CUDA activity";
   options.synchronization = sync;
+  options.stacks = stacks && watch_stacks();
   options.may_share_cupti = torch_profiler_is_idle();
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
@@ -97,10 +99,12 @@ std::shared_ptr<store::Store> cut(session::Session& session) {
 
 void bind_session(py::module_& module) {
   using session::Session;
+  module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
   py::class_<Session>(module, "Session", "One span of collecting, with any number of recorded windows in it.")
       .def(py::init(&start), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
            py::arg("graphs") = "node", py::arg("sync") = false, py::arg("max_bytes") = uint64_t{1} << 30,
-           py::arg("ring_ns") = int64_t{10'000'000'000}, "Starts collecting; nothing is recorded until open().")
+           py::arg("ring_ns") = int64_t{10'000'000'000}, py::arg("stacks") = false,
+           "Starts collecting; nothing is recorded until open().")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
       .def("cut", &cut, "Ends the window and returns its Store; waits for its GPU work, at most two seconds.")
       .def(

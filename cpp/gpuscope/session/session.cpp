@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "gpuscope/base/names.h"
+#include "gpuscope/base/stacks.h"
 
 namespace gpuscope::session {
 namespace {
@@ -26,20 +27,28 @@ std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
 
+void hold_dictionaries() {
+  base::Names::process().hold();
+  base::Stacks::process().hold();
+}
+void let_go_of_dictionaries() {
+  base::Stacks::process().let_go();
+  base::Names::process().let_go();
+}
+
 void watch_forks() {
   static std::once_flag once;
   std::call_once(once, [] {
-    pthread_atfork([] { base::Names::process().hold(); }, [] { base::Names::process().let_go(); },
-                   [] {
-                     base::Names::process().let_go();
-                     base::EventLogs::process().forget_all();
-                     // Not even a collector that was stopped survives: CUPTI's own threads stayed behind.
-                     if (active_session.exchange(nullptr) != nullptr || cupti_was_started.load()) {
-                       is_forked_child.store(true);
-                     }
-                     base::listening.store(0, std::memory_order_relaxed);
-                     device::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
-                   });
+    pthread_atfork(hold_dictionaries, let_go_of_dictionaries, [] {
+      let_go_of_dictionaries();
+      base::EventLogs::process().forget_all();
+      // Not even a collector that was stopped survives: CUPTI's own threads stayed behind.
+      if (active_session.exchange(nullptr) != nullptr || cupti_was_started.load()) {
+        is_forked_child.store(true);
+      }
+      base::listening.store(0, std::memory_order_relaxed);
+      device::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
+    });
   });
 }
 
@@ -64,7 +73,8 @@ Session::Session(Vendor& vendor, const Options& options)
     recorder_.begin(collecting_);
     const bool gpu_time = device::RegionTimer::current().load() != nullptr;
     static std::atomic<uint32_t> epochs{0};
-    const uint32_t flags = base::kListenRegions | (gpu_time ? base::kListenGpuTime : 0U);
+    const uint32_t flags =
+        base::kListenRegions | (gpu_time ? base::kListenGpuTime : 0U) | (options_.stacks ? base::kListenStacks : 0U);
     base::listening.store((++epochs << base::kListenBits) | flags, std::memory_order_release);
     start_thread();
   } catch (...) {

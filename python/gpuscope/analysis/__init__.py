@@ -9,6 +9,7 @@ from gpuscope.analysis.event_list import DeviceType, EventList
 from gpuscope.analysis.events import Events, FunctionEvent, events
 from gpuscope.analysis.key_averages import key_averages
 from gpuscope.analysis.kinds import Kind
+from gpuscope.analysis.modules import Modules, ModuleTotal, modules
 from gpuscope.analysis.tree import Node, Tree, tree
 
 __all__ = [
@@ -20,10 +21,13 @@ __all__ = [
     "FunctionEvent",
     "FunctionEventAvg",
     "Kind",
+    "ModuleTotal",
+    "Modules",
     "Node",
     "Tree",
     "audit",
     "events",
     "key_averages",
+    "modules",
     "tree",
 ]

@@ -26,16 +26,31 @@ class Collector:
 
     Attributes:
         window_open: whether events are kept at the moment.
+        notes: what was asked for and cannot be had.
     """
 
     def __init__(
-        self, *, cuda: bool, mode: str, graphs: str, sync: bool, max_bytes: int | str, ring_seconds: float
+        self,
+        *,
+        cuda: bool,
+        mode: str,
+        graphs: str,
+        sync: bool,
+        max_bytes: int | str,
+        ring_seconds: float,
+        stacks: bool = False,
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
         self._cuda, self._mode, self._graphs, self._sync = cuda, mode, graphs, bool(sync)
         self._max_bytes = parse_bytes("max_bytes", max_bytes, _LEAST_BYTES)
         self._ring_ns = _nanoseconds("ring_seconds", ring_seconds)
+        self._stacks = stacks and mode != "aggregate" and _core.knows_stacks()
+        self.notes: list[str] = []
+        if stacks and not self._stacks:
+            keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
+            unknown = "call stacks cannot be read in this build of Python"
+            self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
         self._session: _core.Session | None = None
         self.window_open = False
 
@@ -56,6 +71,7 @@ class Collector:
                 sync=self._sync,
                 max_bytes=self._max_bytes,
                 ring_ns=self._ring_ns,
+                stacks=self._stacks,
             )
         opens = action.records and not self.window_open
         if opens:

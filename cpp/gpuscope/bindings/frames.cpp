@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the calling thread is in its Python program, told without the GIL.
+//
+// Operators of torch run without the GIL, and driver calls under locks of the allocator that another thread may wait
+// for while it holds the GIL: to wait for it here could hang the program. It is not needed either. While a thread is
+// inside C code nobody changes its frames; these keep their code alive, and what is read of a code never changes.
+#include "gpuscope/bindings/frames.h"
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "gpuscope/base/flat_map.h"
+#include "gpuscope/base/names.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/bindings/bind.h"
+
+// How frames lie in memory is CPython's own affair: these versions were looked at.
+#if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX >= 0x030B0000
+#define Py_BUILD_CORE 1
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#else
+#include <frameobject.h>
+#endif
+
+namespace gpuscope::bindings {
+namespace {
+
+constexpr std::size_t kMostFrames = 64;           // innermost ones
+constexpr std::size_t kCacheSize = 8192;          // stacks a thread knows by heart
+constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+
+// A frame's code and the number of its instruction.
+struct Place {
+  PyCodeObject* code;
+  int instruction;
+};
+
+// Calls `visit(Place)` for the innermost frames of the calling thread.
+template <class F>
+inline void each_frame(const PyThreadState* thread, F&& visit) noexcept {
+  std::size_t seen = 0;
+#if PY_VERSION_HEX < 0x030B0000
+  for (PyFrameObject* frame = thread->frame; frame != nullptr && seen < kMostFrames; frame = frame->f_back, ++seen) {
+    visit(Place{frame->f_code, frame->f_lasti});
+  }
+#else
+#if PY_VERSION_HEX < 0x030D0000
+  _PyInterpreterFrame* frame = thread->cframe != nullptr ? thread->cframe->current_frame : nullptr;
+#else
+  _PyInterpreterFrame* frame = thread->current_frame;
+#endif
+  for (; frame != nullptr && seen < kMostFrames; frame = frame->previous) {
+#if PY_VERSION_HEX >= 0x030C0000
+    if (frame->owner == FRAME_OWNED_BY_CSTACK) {
+      continue;  // stands for a C function that called Python
+    }
+#endif
+#if PY_VERSION_HEX < 0x030D0000
+    PyCodeObject* code = frame->f_code;
+#else
+    PyCodeObject* code = _PyFrame_GetCode(frame);
+#endif
+    visit(Place{code, _PyInterpreterFrame_LASTI(frame)});
+    ++seen;
+  }
+#endif
+}
+
+uint64_t ends_of(PyObject* bytes) noexcept {
+  uint64_t first = 0;
+  uint64_t last = 0;
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(bytes));
+  const std::size_t part = size < sizeof(first) ? size : sizeof(first);
+  std::memcpy(&first, PyBytes_AS_STRING(bytes), part);
+  std::memcpy(&last, PyBytes_AS_STRING(bytes) + size - part, part);
+  return first ^ std::rotl(last, 29) ^ std::rotl(static_cast<uint64_t>(size), 53);
+}
+
+PyObject* name_of(PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return code->co_qualname;
+#else
+  return code->co_name;
+#endif
+}
+
+uint64_t hash_of(PyObject* text) noexcept {
+  const Py_hash_t known = reinterpret_cast<PyASCIIObject*>(text)->hash;
+  return known != -1 ? static_cast<uint64_t>(known) : reinterpret_cast<uintptr_t>(text);
+}
+
+// Tells a code from every other, also from a later one at the same address: from 3.12 on each has a number. Before, two
+// codes of one address, name, file and first line are told apart by the ends of their line tables.
+uint64_t identity(PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  if (code->co_version != 0) [[likely]] {
+    return code->co_version;
+  }
+#endif
+  uint64_t value = reinterpret_cast<uintptr_t>(code);
+  value = (value ^ static_cast<uint64_t>(code->co_firstlineno)) * kOdd;
+  value = (std::rotl(value, 23) ^ hash_of(name_of(code))) * kOdd;
+  value = (std::rotl(value, 23) ^ hash_of(code->co_filename)) * kOdd;
+  return std::rotl(value, 23) ^ ends_of(code->co_linetable);
+}
+
+// What CPython's own conversion would keep inside the string, which needs the GIL.
+void append_utf8(std::string& utf8, PyObject* text) {
+  const auto kind = PyUnicode_KIND(text);
+  const void* data = PyUnicode_DATA(text);
+  const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
+  if (PyUnicode_IS_ASCII(text)) {
+    utf8.append(static_cast<const char*>(data), static_cast<std::size_t>(length));
+    return;
+  }
+  const auto put = [&](uint32_t byte) { utf8.push_back(static_cast<char>(byte)); };
+  for (Py_ssize_t index = 0; index < length; ++index) {
+    const uint32_t letter = PyUnicode_READ(kind, data, index);
+    if (letter < 0x80) {
+      put(letter);
+    } else if (letter < 0x800) {
+      put(0xC0 | letter >> 6);
+      put(0x80 | (letter & 0x3F));
+    } else if (letter < 0x10000) {
+      const bool surrogate = letter >= 0xD800 && letter < 0xE000;
+      const uint32_t shown = surrogate ? 0xFFFD : letter;  // a file name that was not UTF-8
+      put(0xE0 | shown >> 12);
+      put(0x80 | (shown >> 6 & 0x3F));
+      put(0x80 | (shown & 0x3F));
+    } else {
+      put(0xF0 | letter >> 18);
+      put(0x80 | (letter >> 12 & 0x3F));
+      put(0x80 | (letter >> 6 & 0x3F));
+      put(0x80 | (letter & 0x3F));
+    }
+  }
+}
+
+// Set before the source is, never changed after.
+std::string& own_folder() {
+  static auto* folder = new std::string;
+  return *folder;
+}
+uint32_t more_stacks = 0;
+
+// Python's numbers of a line; where an instruction has none, the function's own.
+uint32_t line_of(const Place& place) noexcept {
+  const int instruction = place.instruction > 0 ? place.instruction : 0;
+  const int line = PyCode_Addr2Line(place.code, instruction * static_cast<int>(sizeof(_Py_CODEUNIT)));
+  return static_cast<uint32_t>(line > 0 ? line : place.code->co_firstlineno);
+}
+
+uint32_t intern(const PyThreadState* thread) {
+  std::array<Place, kMostFrames> places;
+  std::size_t count = 0;
+  each_frame(thread, [&](const Place& place) { places[count++] = place; });
+  base::Names& names = base::Names::process();
+  base::Stacks& stacks = base::Stacks::process();
+  uint32_t stack = 0;
+  std::string text;
+  while (count-- != 0) {
+    const Place& place = places[count];
+    text.clear();
+    append_utf8(text, place.code->co_filename);
+    if (text.starts_with(own_folder())) {
+      continue;
+    }
+    const uint32_t file = names.intern(text);
+    text.clear();
+    append_utf8(text, name_of(place.code));
+    stack = stacks.intern({stack, names.intern(text), file, line_of(place)});
+    if (stack == 0) {
+      return more_stacks;
+    }
+  }
+  return stack;
+}
+
+struct Known {
+  uint64_t key;
+  uint32_t stack;
+};
+
+// A thread's cache, given back when the thread ends.
+#if defined(__x86_64__) || defined(__aarch64__)
+[[gnu::tls_model("initial-exec")]]
+#endif
+constinit thread_local Known* cache = nullptr;
+constinit thread_local bool ended = false;
+struct ThreadEnd {
+  bool armed = false;
+  ~ThreadEnd() {
+    ended = true;
+    std::free(cache);
+    cache = nullptr;
+  }
+};
+thread_local ThreadEnd thread_end;
+
+Known* make_cache() noexcept {
+  if (!ended) {
+    thread_end.armed = true;
+    cache = static_cast<Known*>(std::calloc(kCacheSize, sizeof(Known)));
+  }
+  return cache;
+}
+
+bool is_finalizing() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+uint32_t current_stack() noexcept {
+  const PyThreadState* thread = is_finalizing() ? nullptr : PyGILState_GetThisThreadState();
+  if (thread == nullptr) {
+    return 0;
+  }
+  uint64_t key = 0;
+  each_frame(thread, [&](const Place& place) {
+    const uint64_t instruction = static_cast<uint64_t>(place.instruction) << 40;
+    key = (std::rotl(key, 23) ^ identity(place.code) ^ instruction) * kOdd;
+  });
+  if (key == 0) {
+    return 0;
+  }
+  key = base::mix(key);
+  Known* known = cache != nullptr ? cache : make_cache();
+  if (known == nullptr) {
+    return 0;
+  }
+  known += key % kCacheSize;
+  if (known->key != key) [[unlikely]] {
+    try {
+      *known = {key, intern(thread)};
+    } catch (const std::exception&) {  // no memory: this one event has no stack
+      return 0;
+    }
+  }
+  return known->stack;
+}
+
+}  // namespace
+
+bool knows_stacks() noexcept { return true; }
+
+bool watch_stacks() {
+  if (more_stacks == 0) {
+    const auto package = pybind11::module_::import("gpuscope").attr("__file__").cast<std::string>();
+    own_folder() = package.substr(0, package.rfind('/') + 1);
+    base::Names& names = base::Names::process();
+    more_stacks = base::Stacks::process().intern({0, names.intern("(more stacks)"), names.intern(""), 0});
+  }
+  base::stack_source.store(current_stack, std::memory_order_release);
+  return true;
+}
+
+}  // namespace gpuscope::bindings
+
+#else
+
+namespace gpuscope::bindings {
+
+bool knows_stacks() noexcept { return false; }
+bool watch_stacks() { return false; }
+
+}  // namespace gpuscope::bindings
+
+#endif

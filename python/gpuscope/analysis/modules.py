@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each torch.nn.Module costs: its time on the CPU, and that of its forward and backward work on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuscope.analysis.table import format_time
+from gpuscope.errors import NotAvailable
+from gpuscope.trace import NONE
+
+if TYPE_CHECKING:
+    from gpuscope.trace import Trace
+
+_MODULE = 3  # base::RegionKind
+_NS_PER_US = 1e3
+_Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class ModuleTotal:
+    """One module under one path, with the modules inside it.
+
+    Attributes:
+        path: as ``ResNet.layer1.0.conv1``; equal paths are one row, wherever the modules were called.
+        count: how often it was called.
+        cpu_time_total: time from the begin of its calls to their end, in us.
+        forward_device_time: GPU time of what was launched meanwhile, in us.
+        backward_device_time: GPU time of what autograd launched for operators that ran meanwhile, in us.
+    """
+
+    path: str
+    count: int
+    cpu_time_total: float
+    forward_device_time: float
+    backward_device_time: float
+
+    @property
+    def device_time_total(self) -> float:
+        """Both, in us."""
+        return self.forward_device_time + self.backward_device_time
+
+
+@dataclass(frozen=True)
+class Modules:
+    """A row for each path, in the order of first calls; prints as a table."""
+
+    rows: tuple[ModuleTotal, ...]
+
+    def __iter__(self) -> Iterator[ModuleTotal]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, path: str) -> ModuleTotal:
+        """The row of a path; KeyError when no such module was called."""
+        for row in self.rows:
+            if row.path == path:
+                return row
+        raise KeyError(path)
+
+    def table(self, row_limit: int = 100) -> str:
+        """The rows as text; -1 shows all."""
+        rows = self.rows if row_limit < 0 else self.rows[:row_limit]
+        times = ("cpu_time_total", "forward_device_time", "backward_device_time")
+        lines: list[tuple[str, ...]] = [("Module", "# of Calls", "CPU total", "CUDA forward", "CUDA backward")]
+        lines += [(row.path, str(row.count), *(format_time(getattr(row, time)) for time in times)) for row in rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+        return "".join(
+            f"{line[0]:<{widths[0]}}"
+            + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
+            + "\n"
+            for line in lines
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def modules(trace: Trace) -> Modules:
+    """Totals for each module; none without ``with_modules=True``.
+
+    A backward operator belongs to the module in which its forward operator ran, which autograd's sequence numbers tell;
+    what a checkpoint computes anew in the backward pass counts as backward work. Adding up gradients belongs to none.
+
+    Raises:
+        NotAvailable: the recording has totals alone (``mode="aggregate"``).
+    """
+    if trace.info.get("session.mode") == "aggregate":
+        raise NotAvailable("modules() needs single events, and mode='aggregate' keeps totals; record with mode='full'")
+    regions = trace.regions
+    names, row_of = np.unique(_names(trace), return_inverse=True)
+    is_module = names[row_of] != NONE
+    if not is_module.any():
+        return Modules(())
+    parent = regions.parent.astype(np.int64)
+    forward = np.full(len(regions), NONE, dtype=np.int64)
+    forward[trace.details.region] = trace.details.forward
+    # Upwards from a region: through the forward operator where there is one, for that is where the module is.
+    above = np.where(forward != NONE, forward, parent)
+    module = _nearest(is_module, above)
+    around = np.where(above != NONE, module[np.where(above != NONE, above, 0)], NONE)
+    outermost = _outermost(is_module, row_of, around)
+    is_backward = _nearest(forward != NONE, parent) != NONE
+
+    device = _device_ns(trace)
+    count = np.bincount(row_of[is_module], minlength=len(names))
+    cpu = np.bincount(row_of[outermost], weights=regions.duration_ns[outermost], minlength=len(names))
+    inside = [np.zeros(len(names)), np.zeros(len(names))]
+    for backward, total in enumerate(inside):
+        source = np.flatnonzero((device != 0) & (is_backward == bool(backward)) & (module != NONE))
+        at, time = module[source], device[source]
+        while len(at):
+            counted = outermost[at]
+            total += np.bincount(row_of[at[counted]], weights=time[counted], minlength=len(names))
+            at = around[at]
+            at, time = at[at != NONE], time[at != NONE]
+    first = np.full(len(names), len(regions))
+    np.minimum.at(first, row_of, np.arange(len(regions)))
+    return Modules(
+        tuple(
+            ModuleTotal(
+                trace.string(int(names[row])),
+                int(count[row]),
+                cpu[row] / _NS_PER_US,
+                inside[0][row] / _NS_PER_US,
+                inside[1][row] / _NS_PER_US,
+            )
+            for row in np.argsort(first)
+            if names[row] != NONE
+        )
+    )
+
+
+def _names(trace: Trace) -> _Rows:
+    """The name of each region that is a module, else NONE."""
+    paths = trace.paths
+    names = np.where(paths.kind == _MODULE, paths.name, NONE).astype(np.int64)
+    return names[trace.regions.path] if len(names) else np.zeros(0, dtype=np.int64)
+
+
+def _nearest(wanted: np.ndarray[Any, Any], above: _Rows) -> _Rows:
+    """For each region the first that is `wanted`, itself or upwards; NONE without one."""
+    result = np.full(len(above), NONE, dtype=np.int64)
+    start = np.arange(len(above))
+    at = start
+    for _ in range(len(above) + 1):  # a damaged file may have a ring
+        found = wanted[at]
+        result[start[found]] = at[found]
+        start, at = start[~found], above[at[~found]]
+        start, at = start[at < len(above)], at[at < len(above)]
+        if not len(at):
+            break
+    return result
+
+
+def _outermost(is_module: np.ndarray[Any, Any], row_of: _Rows, around: _Rows) -> np.ndarray[Any, Any]:
+    """The modules that run in none of the same path, as one does that is called anew by a checkpoint."""
+    result = is_module.copy()
+    start = np.flatnonzero(is_module)
+    at = around[start]
+    for _ in range(len(around) + 1):
+        start, at = start[at != NONE], at[at != NONE]
+        if not len(at):
+            break
+        result[start[row_of[start] == row_of[at]]] = False
+        at = around[at]
+    return result
+
+
+def _device_ns(trace: Trace) -> np.ndarray[Any, Any]:
+    """GPU time of what each region launched itself."""
+    total = np.zeros(len(trace.regions))
+    for table in (trace.kernels, trace.memcpy, trace.memset, trace.graph_launches):
+        inside = table.region < len(total)
+        total += np.bincount(table.region[inside], weights=table.duration_ns[inside], minlength=len(total))
+    return total
