@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -260,6 +260,14 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
+    """
+def nvtx_libraries() -> list[str]:
+    """
+    The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.
+    """
+def own_file() -> str:
+    """
+    The extension module's file, empty when it cannot be told.
     """
 def read_gscope(path: str) -> Store:
     """

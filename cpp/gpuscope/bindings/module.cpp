@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, module) {
   bind_device(module);
   bind_session(module);
   bind_environment(module);
+  bind_nvtx(module);
 }
