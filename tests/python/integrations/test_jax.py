@@ -24,7 +24,7 @@ def annotations():
 
 def ranges(trace: Trace) -> list[str]:
     kinds = trace.paths.kind
-    names = [trace.text(name) for name in trace.paths.name]
+    names = [trace.string(name) for name in trace.paths.name]
     return [names[path] for path in trace.regions.path if kinds[path] == 2]
 
 
