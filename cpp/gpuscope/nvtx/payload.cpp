@@ -199,7 +199,12 @@ void PayloadWriter::write_field(const Field& field, std::string_view bytes, int 
   const bool registered = field.type >= NVTX_PAYLOAD_SCHEMA_ID_STATIC_START;
   const Schema* schema = registered ? find_schema(domain_, field.type) : nullptr;
   if (schema != nullptr && schema->values.empty()) {
-    if (nesting < kDeepest && !hidden) {
+    const bool wraps = schema->fields.size() == 1;  // a value in a schema of its own is what the outer field says
+    if (nesting < kDeepest && !hidden && wraps && schema->fields[0].offset < bytes.size()) {
+      Field inner = schema->fields[0];
+      inner.name = field.name;
+      write_field(inner, bytes.substr(inner.offset), nesting + 1);
+    } else if (nesting < kDeepest && !hidden && !wraps) {
       write_schema(*schema, schema->size != 0 ? bytes.substr(0, schema->size) : bytes, nesting + 1);
     }
     return;

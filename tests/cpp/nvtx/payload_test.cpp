@@ -172,6 +172,13 @@ TEST_F(NvtxPayloads, SchemasMayContainSchemas) {
   EXPECT_EQ(record(outer, &values, sizeof(values)), (Values{{"first", "1"}, {"x", "2"}, {"y", "3"}, {"last", "4"}}));
 }
 
+TEST_F(NvtxPayloads, ValueInASchemaOfItsOwnHasTheNameOfItsField) {
+  const uint64_t value = schema({{0, NVTX_PAYLOAD_ENTRY_TYPE_INT, "int32"}}, sizeof(int));
+  const uint64_t outer = schema({{0, value, "rows"}, {0, value, "columns"}}, 2 * sizeof(int));
+  const int values[] = {2, 3};
+  EXPECT_EQ(record(outer, values, sizeof(values)), (Values{{"rows", "2"}, {"columns", "3"}}));
+}
+
 TEST_F(NvtxPayloads, SchemaThatContainsItselfComesToAnEnd) {
   constexpr uint64_t kSelf = (1 << 24) + 99;
   const uint64_t id = schema({{0, NVTX_PAYLOAD_ENTRY_TYPE_INT, "number"}, {0, kSelf, "self"}}, 0, kSelf);

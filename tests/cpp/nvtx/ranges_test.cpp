@@ -108,6 +108,21 @@ TEST(Nvtx, RangesOfDomainsCloseInTheirOwnOrder) {
   nvtxDomainDestroy(first);
 }
 
+TEST(Nvtx, RangeClosesWhileAnotherTaskHasItsTurn) {
+  Window window;
+  const auto turn_to_task = [](uint64_t key) {
+    base::EventLogs::current()->append(key, 0, base::Op::Strand);
+    nvtxMarkA("turn");
+  };
+  turn_to_task(1);
+  nvtxRangePushA("range");
+  turn_to_task(2);
+  nvtxRangePop();
+  window.close();
+  EXPECT_THAT(window.regions(), ElementsAre("range"));
+  EXPECT_EQ(window.unmatched_exits(), 0U);
+}
+
 TEST(Nvtx, StartedRangeEndsOnAnotherThreadAndOutOfOrder) {
   Window window;
   const nvtxRangeId_t first = nvtxRangeStartA("first");

@@ -85,6 +85,34 @@ print(prof.audit().complete)
     assert out.splitlines() == ["within", "True"]
 
 
+def test_a_library_that_began_with_the_variable_set_is_heard():
+    pytest.importorskip("nvtx")
+    code = """
+        import nvtx
+        nvtx.mark("before gpuscope is imported")
+        import gpuscope as gs
+        with gs.profile() as prof, nvtx.annotate("heard"):
+            pass
+        print(len(prof.trace.regions))
+    """
+    assert run(code, **{VARIABLE: _core.own_file()}) == "1\n"
+
+
+def test_structs_that_a_library_describes_are_recorded_field_by_field():
+    pytest.importorskip("nvtx")
+    code = """
+        import gpuscope as gs, numpy
+        with gs.profile() as prof:
+            import nvtx
+            payload = numpy.array((3, 0.5), dtype=[("rows", "i4"), ("share", "f8")])
+            with nvtx.annotate("range", domain="structs", payload=payload):
+                pass
+        trace = prof.trace
+        print({trace.string(name): int(value) for name, value in zip(trace.payloads.name, trace.payloads.value)})
+    """
+    assert run(code) == str({"rows": 3, "share": 0x3FE0000000000000}) + "\n"  # the bits of 0.5
+
+
 def test_a_library_that_began_before_the_profiler_goes_on_unheard():
     pytest.importorskip("nvtx")
     code = """
