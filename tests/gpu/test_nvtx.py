@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libraries on a GPU say of themselves through NVTX; each in a process of its own, for they ask for a tool once."""
+"""What libraries on a GPU say through NVTX; each in a process of its own, for a library looks for its tool once."""
 
 from __future__ import annotations
 
