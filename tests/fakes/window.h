@@ -34,11 +34,12 @@ class Window {
   const store::Store& close() {
     base::listening.store(0);
     decoder_.decode(pool_);
+    unmatched_exits_ = decoder_.recording().counters.unmatched_exits;
     store_ = decoder_.finish(base::Clock::process().now_ns());
     return *store_;
   }
 
-  uint64_t unmatched_exits() { return decoder_.recording().counters.unmatched_exits; }
+  uint64_t unmatched_exits() const { return unmatched_exits_; }
 
   /// One line a region, in the order of their beginnings: its path, with "!" when it never closed and "~" when it is a
   /// start/end range.
@@ -97,6 +98,7 @@ class Window {
   attribution::Decoder decoder_{{}, Cupti::instance().table(), 0};
   activity::BufferPool pool_;
   std::unique_ptr<store::Store> store_;
+  uint64_t unmatched_exits_ = 0;
 };
 
 }  // namespace gpuscope::fakes

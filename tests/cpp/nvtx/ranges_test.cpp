@@ -195,6 +195,20 @@ TEST(Nvtx, TextThatChangesInPlaceIsReadAnew) {
   EXPECT_EQ(window.marks()[2], std::string(4096, 'a'));
 }
 
+TEST(Nvtx, MoreNamesThanAreCachedKeepApart) {
+  constexpr int kNames = 5000;
+  Window window;
+  for (int name = 0; name < kNames; ++name) {
+    nvtxMarkA(std::to_string(name).c_str());
+  }
+  window.close();
+  const std::vector<std::string> marks = window.marks();
+  ASSERT_EQ(marks.size(), std::size_t{kNames});
+  for (int name = 0; name < kNames; ++name) {
+    ASSERT_EQ(marks[name], std::to_string(name));
+  }
+}
+
 TEST(Nvtx, NumbersAndCategoriesAreGivenAlong) {
   nvtxDomainHandle_t domain = nvtxDomainCreateA("payloads");
   nvtxDomainNameCategoryA(domain, 7, "loading");
