@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -211,7 +211,7 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000) -> None:
         """
         Starts collecting; nothing is recorded until open().
         """
@@ -237,30 +237,6 @@ class Session:
         """
         Why it is not cupti.
         """
-class TorchRanges:
-    """
-    torch's operator ranges, and what its allocators report.
-    """
-    @staticmethod
-    def install() -> bool:
-        """
-        Registers with the libtorch of this process, once; False where it offers no place for that.
-        """
-    @staticmethod
-    def take_counts() -> tuple[int, int, int]:
-        """
-        What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.
-        """
-    @staticmethod
-    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False, probe: bool = False) -> None:
-        """
-        What is taken from now on; the rest goes to who was registered before.
-        """
-    @staticmethod
-    def watch_memory() -> bool:
-        """
-        Takes the reports of allocations, on the thread that has just switched torch's ranges on.
-        """
 def copy_name(kind: int, source: int, destination: int) -> str:
     """
     The name torch.profiler gives a copy.
@@ -281,13 +257,17 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
     The demangled name of each row of the variant table.
     """
-def knows_stacks() -> bool:
-    """
-    Whether Python frames can be read in this version of Python.
-    """
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
+    """
+def nvtx_libraries() -> list[str]:
+    """
+    The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.
+    """
+def own_file() -> str:
+    """
+    The extension module's file, empty when it cannot be told.
     """
 def read_gscope(path: str) -> Store:
     """

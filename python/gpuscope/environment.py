@@ -165,7 +165,16 @@ def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables
         gpu_present=present,
         tier=tier,
         tier_reason=reason,
-        checks=(driver, cupti, tools, torch, process, _check_nvml(core, present=present), _check_counters(core)),
+        checks=(
+            driver,
+            cupti,
+            tools,
+            torch,
+            process,
+            _check_nvml(core, present=present),
+            _check_nvtx(core),
+            _check_counters(core),
+        ),
     )
 
 
@@ -254,6 +263,15 @@ def _check_nvml(core: Mapping[str, Any], *, present: bool) -> Check:
     if not present:
         return Check("NVML", None, error)
     return Check("NVML", False, error, "no clocks, power and utilization", "install the NVIDIA driver's NVML library")
+
+
+def _check_nvtx(core: Mapping[str, Any]) -> Check:
+    libraries = core.get("nvtx_libraries") or ()
+    if libraries:
+        return Check("NVTX", True, f"ranges come from {', '.join(sorted({Path(name).name for name in libraries}))}")
+    why = "a library looks for its tool once, at its first NVTX call"
+    fix = "make the profiler before that call, or start the program with gpuscope run"
+    return Check("NVTX", None, "no library has sent ranges", why, fix)
 
 
 def _check_counters(core: Mapping[str, Any]) -> Check:

@@ -110,6 +110,7 @@ class Replay {
   void play(const base::Event& event);
   void argument(const base::Event& event);
   void pop(int64_t at_ns, uint32_t source);
+  bool pop_in(std::size_t strand, int64_t at_ns, uint32_t source);
   void range_start(int64_t at_ns, uint32_t name, uint32_t detail);
   void range_end(int64_t at_ns);
   void end_range(const StartedRange& range, int64_t end_ns);

@@ -120,20 +120,29 @@ void Replay::add_result(uint32_t row) {
   }
 }
 
-void Replay::pop(int64_t at_ns, uint32_t source) {
-  ++recording_->counters.region_events;
-  std::vector<OpenRegion>& stack = strands_[current_].stack;
+bool Replay::pop_in(std::size_t strand, int64_t at_ns, uint32_t source) {
+  const std::vector<OpenRegion>& stack = strands_[strand].stack;
   for (std::size_t depth = stack.size(); depth-- > 0;) {
     if (EnterDetail::source(stack[depth].detail) == EnterDetail::source(source)) {
       add_result(stack[depth].row);
-      close_at(current_, depth, at_ns);
-      note_moment(at_ns);
-      return;
+      close_at(strand, depth, at_ns);
+      return true;
     }
   }
-  if (recording_->window.contains(at_ns)) {
+  return false;
+}
+
+void Replay::pop(int64_t at_ns, uint32_t source) {
+  ++recording_->counters.region_events;
+  // Libraries know nothing of Python's tasks: another one may have its turn since the push.
+  bool closed = pop_in(current_, at_ns, source);
+  for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
+    closed = pop_in(other, at_ns, source);
+  }
+  if (!closed && recording_->window.contains(at_ns)) {
     ++recording_->counters.unmatched_exits;
   }
+  note_moment(at_ns);
 }
 
 void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {

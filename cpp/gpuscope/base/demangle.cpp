@@ -3,6 +3,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
@@ -10,6 +11,7 @@ namespace gpuscope::base {
 namespace {
 
 constexpr std::string_view kOperator = "operator";
+constexpr std::string_view kCutlass = "<cutlass";
 constexpr std::string_view kAnonymous = "(anonymous namespace)";
 
 bool is_word(char character) noexcept {
@@ -63,6 +65,15 @@ std::size_t skip_operator(std::string_view text, std::size_t at) noexcept {
   return end == std::string_view::npos ? text.size() : end;
 }
 
+/// Whether the template arguments are one word of CUTLASS's: its wrapper kernel has no other name.
+bool is_cutlass_name(std::string_view arguments) noexcept {
+  if (!arguments.starts_with(kCutlass) || !arguments.ends_with('>')) {
+    return false;
+  }
+  arguments = arguments.substr(1, arguments.size() - 2);
+  return std::all_of(arguments.begin(), arguments.end(), is_word);
+}
+
 }  // namespace
 
 std::string demangle(std::string_view symbol) {
@@ -89,6 +100,9 @@ std::string short_name(std::string_view demangled) {
       kept += demangled.substr(at, next - at);
     } else if (demangled[at] == '<') {
       next = skip_template(demangled, at);
+      if (const std::string_view arguments = demangled.substr(at, next - at); is_cutlass_name(arguments)) {
+        kept += arguments;
+      }
     } else if (demangled.substr(at).starts_with(kAnonymous)) {
       next = at + kAnonymous.size();
       kept += kAnonymous;

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace gpuscope::bindings {
 
 // One function a file of this folder; module.cpp calls them in this order.
@@ -15,5 +17,9 @@ void bind_device(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
+void bind_nvtx(pybind11::module_& module);
+
+/// The file of the extension module.
+std::string own_file();
 
 }  // namespace gpuscope::bindings

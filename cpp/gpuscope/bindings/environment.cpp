@@ -12,6 +12,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/vendor.h"
 #include "gpuscope/driver/nvml.h"
+#include "gpuscope/nvtx/injection.h"
 #include "gpuscope/session/info.h"
 
 namespace py = pybind11;
@@ -73,9 +74,10 @@ std::optional<bool> profiling_admin_only() {
 
 std::vector<std::string> injections() {
   std::vector<std::string> found;
+  const std::string own = own_file();  // NVTX's tool may be us
   for (const char* variable : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
                                "NSYS_PROFILING_SESSION_ID", "COMPUTE_PROFILE"}) {
-    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') {
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0' && value != own) {
       found.push_back(std::string(variable) + "=" + value);
     }
   }
@@ -112,6 +114,7 @@ py::dict environment() {
   facts["nvml_error"] = nvml_error;
   facts["profiling_admin_only"] = profiling_admin_only();
   facts["injection"] = injections();
+  facts["nvtx_libraries"] = nvtx::attached_libraries();
   facts["forked"] = session::Session::forked();
   return facts;
 }

@@ -14,4 +14,5 @@ PYBIND11_MODULE(_core, module) {
   bind_session(module);
   bind_torch(module);
   bind_environment(module);
+  bind_nvtx(module);
 }

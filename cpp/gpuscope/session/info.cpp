@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/names.h"
 #include "gpuscope/base/read_file.h"
+#include "gpuscope/nvtx/domains.h"
 
 namespace gpuscope::session {
 namespace {
@@ -51,6 +53,15 @@ const char* name_of(attribution::Mode mode) {
       return "aggregate";
     default:
       return "full";
+  }
+}
+
+// Names that a program gave its threads through NVTX go before those that the system knows.
+void name_threads(store::Store& store) {
+  for (std::size_t row = 0; row < store.thread.size(); ++row) {
+    if (const uint32_t name = nvtx::thread_name(store.thread.system_id[row]); name != 0) {
+      store.thread.name[row] = store.strings.intern(base::Names::process().text(name));
+    }
   }
 }
 
@@ -141,6 +152,7 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
                                   static_cast<int64_t>(counters.calls) * kCallNs +
                                   static_cast<int64_t>(counters.region_events) * kRegionEventNs);
   write_devices(store, cuda);
+  name_threads(store);
 }
 
 bool graph_trace_is_safe(const driver::Cuda& cuda) {

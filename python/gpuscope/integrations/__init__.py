@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from gpuscope.integrations.rank import Rank, distributed_rank
 from gpuscope.integrations.watch import Integrations, Wanted, Watch
 
-__all__ = ["Integrations", "Wanted", "Watch"]
+__all__ = ["Integrations", "Rank", "Wanted", "Watch", "distributed_rank"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
-from gpuscope.integrations import Integrations, Wanted
+from gpuscope.integrations import Integrations, Wanted, distributed_rank
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities
 from gpuscope.profiler.annotations import Annotations
@@ -344,7 +344,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
     def _keep(self, store: _core.Store | None) -> None:
         if store is None:
             return
-        self._annotations.write_to(store, **{"trace.id": self._trace_id or ""})
+        rank = distributed_rank(os.environ, self._note)
+        self._annotations.write_to(store, **{"trace.id": self._trace_id or ""}, **(rank.facts() if rank else {}))
         self._recording = Recording(store)
         if self._strict:
             self._shortfalls += self._recording.audit().reasons

@@ -50,6 +50,52 @@ TEST(ShortName, LeavesOtherLanguagesNamesAlone) {
   }
 }
 
+TEST(ShortName, LeavesNamesOfCompilersAndLibrariesAlone) {
+  for (const char* name : {
+           "loop_add_fusion",
+           "input_reduce_fusion_1",
+           "gemm_fusion_dot_3",
+           "wrapped_transpose",
+           "triton_poi_fused_add_relu_0",
+           "_attn_fwd",
+           "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel"
+           "__5x_cublas",
+           "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_nn_align8",
+           "nvjet_tst_128x64_64x11_1x2_h_bz_coopA_TNT",
+       }) {
+    EXPECT_EQ(demangle(name), name);
+    EXPECT_EQ(short_name(name), name);
+  }
+}
+
+TEST(ShortName, KeepsWhatACutlassKernelRuns) {
+  EXPECT_EQ(short_name("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8>"
+                       "(cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8::Params)"),
+            "cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8>");
+  EXPECT_EQ(short_name("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int, int> >(int)"),
+            "cutlass::device_kernel");
+}
+
+TEST(ShortName, ReadsTheKernelsOfNcclAndTorch) {
+  EXPECT_EQ(demangle("_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"),
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)");
+  EXPECT_EQ(short_name("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+  EXPECT_EQ(short_name("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+                       "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"),
+            "at::native::vectorized_elementwise_kernel");
+  EXPECT_EQ(short_name("void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
+                       "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::"
+                       "{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_cuda("
+                       "at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(float)#1} const&)::"
+                       "{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<int>)"),
+            "at::native::elementwise_kernel");
+  EXPECT_EQ(short_name("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<"
+                       "float, at::native::sum_functor<float>::operator()(at::TensorIterator&)::{lambda(float, "
+                       "float)#1}>, unsigned int, float, 4, 4> >(int)"),
+            "at::native::reduce_kernel");
+}
+
 TEST(ShortName, EndsOnUnbalancedBrackets) {
   for (const char* name : {"f<", "f<(", "f{", "operator", "operator("}) {
     EXPECT_FALSE(short_name(name).empty());

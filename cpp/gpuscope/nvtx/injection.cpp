@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvtx/injection.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+
+#define NVTX_NO_IMPL
+#include <nvtx3/nvToolsExt.h>
+
+#include "gpuscope/nvtx/attributes.h"
+#include "gpuscope/nvtx/ranges.h"
+
+namespace gpuscope::nvtx {
+namespace {
+
+// What the callbacks below are made from. A text is a char or a wchar_t string, or null.
+
+template <class Text>
+auto named(const Text* text) noexcept {
+  return [text](Thread& thread, base::EventLog&) { return text_id(thread, text); };
+}
+
+auto described(Domain domain, const nvtxEventAttributes_t* attributes) noexcept {
+  return
+      [domain, attributes](Thread& thread, base::EventLog& log) { return describe(thread, log, domain, attributes); };
+}
+
+template <class Text>
+uint32_t interned(const Text* text) noexcept {
+  return text != nullptr ? intern(bytes_of(text), Encoding{sizeof(Text)}) : no_name();
+}
+
+// Handles are numbers, so that one that a program made up harms nobody.
+Domain number_of(nvtxDomainHandle_t domain) noexcept {
+  return static_cast<Domain>(reinterpret_cast<uintptr_t>(domain));
+}
+template <class Handle>
+Handle handle_of(uint64_t number) noexcept {
+  return reinterpret_cast<Handle>(static_cast<uintptr_t>(number));
+}
+
+// The functions of module CORE.
+void mark_ex(const nvtxEventAttributes_t* attributes) { mark(described(kDefaultDomain, attributes)); }
+template <class Text>
+void mark_text(const Text* message) {
+  mark(named(message));
+}
+nvtxRangeId_t start_ex(const nvtxEventAttributes_t* attributes) {
+  return start(kDefaultDomain, described(kDefaultDomain, attributes));
+}
+template <class Text>
+nvtxRangeId_t start_text(const Text* message) {
+  return start(kDefaultDomain, named(message));
+}
+void end_range(nvtxRangeId_t range) { end(range); }
+int push_ex(const nvtxEventAttributes_t* attributes) {
+  return push(kDefaultDomain, described(kDefaultDomain, attributes));
+}
+template <class Text>
+int push_text(const Text* message) {
+  return push(kDefaultDomain, named(message));
+}
+int pop_range() { return pop(kDefaultDomain); }
+template <class Text>
+void name_category_text(uint32_t category, const Text* name) {
+  name_category(kDefaultDomain, category, interned(name));
+}
+template <class Text>
+void name_thread_text(uint32_t thread, const Text* name) {
+  name_thread(thread, interned(name));
+}
+
+// The functions of module CORE2.
+void domain_mark(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
+  mark(described(number_of(domain), attributes));
+}
+nvtxRangeId_t domain_start(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
+  return start(number_of(domain), described(number_of(domain), attributes));
+}
+void domain_end(nvtxDomainHandle_t, nvtxRangeId_t range) { end(range); }
+int domain_push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
+  return push(number_of(domain), described(number_of(domain), attributes));
+}
+int domain_pop(nvtxDomainHandle_t domain) { return pop(number_of(domain)); }
+template <class Text>
+void domain_name_category(nvtxDomainHandle_t domain, uint32_t category, const Text* name) {
+  name_category(number_of(domain), category, interned(name));
+}
+template <class Text>
+nvtxStringHandle_t register_string(nvtxDomainHandle_t, const Text* text) {
+  const bool given = text != nullptr;
+  return handle_of<nvtxStringHandle_t>(given ? register_text(bytes_of(text), Encoding{sizeof(Text)}) : 0);
+}
+template <class Text>
+nvtxDomainHandle_t create_domain(const Text* name) {
+  return handle_of<nvtxDomainHandle_t>(domain_of(interned(name)));
+}
+
+// One module's table: pointers to the pointers that the copy of NVTX calls.
+class Slots {
+ public:
+  Slots(const NvtxExportTableCallbacks& callbacks, NvtxCallbackModule module) noexcept {
+    if (callbacks.GetModuleFunctionTable(module, &table_, &size_) == 0 || table_ == nullptr) {
+      size_ = 0;
+    }
+  }
+  bool found() const noexcept { return size_ != 0; }
+  template <class F>
+  void put(unsigned index, F* function) noexcept {
+    if (index < size_ && table_[index] != nullptr) {
+      *table_[index] = reinterpret_cast<NvtxFunctionPointer>(function);
+    }
+  }
+
+ private:
+  NvtxFunctionTable table_ = nullptr;
+  unsigned size_ = 0;
+};
+
+void fill_core(Slots& slots) noexcept {
+  slots.put(NVTX_CBID_CORE_MarkEx, &mark_ex);
+  slots.put(NVTX_CBID_CORE_MarkA, &mark_text<char>);
+  slots.put(NVTX_CBID_CORE_MarkW, &mark_text<wchar_t>);
+  slots.put(NVTX_CBID_CORE_RangeStartEx, &start_ex);
+  slots.put(NVTX_CBID_CORE_RangeStartA, &start_text<char>);
+  slots.put(NVTX_CBID_CORE_RangeStartW, &start_text<wchar_t>);
+  slots.put(NVTX_CBID_CORE_RangeEnd, &end_range);
+  slots.put(NVTX_CBID_CORE_RangePushEx, &push_ex);
+  slots.put(NVTX_CBID_CORE_RangePushA, &push_text<char>);
+  slots.put(NVTX_CBID_CORE_RangePushW, &push_text<wchar_t>);
+  slots.put(NVTX_CBID_CORE_RangePop, &pop_range);
+  slots.put(NVTX_CBID_CORE_NameCategoryA, &name_category_text<char>);
+  slots.put(NVTX_CBID_CORE_NameCategoryW, &name_category_text<wchar_t>);
+  slots.put(NVTX_CBID_CORE_NameOsThreadA, &name_thread_text<char>);
+  slots.put(NVTX_CBID_CORE_NameOsThreadW, &name_thread_text<wchar_t>);
+}
+
+void fill_core2(Slots& slots) noexcept {
+  slots.put(NVTX_CBID_CORE2_DomainMarkEx, &domain_mark);
+  slots.put(NVTX_CBID_CORE2_DomainRangeStartEx, &domain_start);
+  slots.put(NVTX_CBID_CORE2_DomainRangeEnd, &domain_end);
+  slots.put(NVTX_CBID_CORE2_DomainRangePushEx, &domain_push);
+  slots.put(NVTX_CBID_CORE2_DomainRangePop, &domain_pop);
+  slots.put(NVTX_CBID_CORE2_DomainNameCategoryA, &domain_name_category<char>);
+  slots.put(NVTX_CBID_CORE2_DomainNameCategoryW, &domain_name_category<wchar_t>);
+  slots.put(NVTX_CBID_CORE2_DomainRegisterStringA, &register_string<char>);
+  slots.put(NVTX_CBID_CORE2_DomainRegisterStringW, &register_string<wchar_t>);
+  slots.put(NVTX_CBID_CORE2_DomainCreateA, &create_domain<char>);
+  slots.put(NVTX_CBID_CORE2_DomainCreateW, &create_domain<wchar_t>);
+}
+
+struct Libraries {
+  std::mutex mutex;
+  std::vector<std::string> paths;
+};
+
+Libraries& libraries() {
+  static auto* all = new Libraries;  // leaked: a library may make its first call at the last moment
+  return *all;
+}
+
+}  // namespace
+
+bool attach(GetExportTable get_export_table) noexcept {
+  const auto* callbacks = get_export_table != nullptr
+                              ? static_cast<const NvtxExportTableCallbacks*>(get_export_table(NVTX_ETID_CALLBACKS))
+                              : nullptr;
+  if (callbacks == nullptr || callbacks->struct_size < sizeof(*callbacks) ||
+      callbacks->GetModuleFunctionTable == nullptr) {
+    return false;
+  }
+  Slots core(*callbacks, NVTX_CB_MODULE_CORE);
+  Slots core2(*callbacks, NVTX_CB_MODULE_CORE2);
+  fill_core(core);
+  fill_core2(core2);
+  try {
+    Dl_info info{};
+    const bool known = dladdr(reinterpret_cast<const void*>(get_export_table), &info) != 0 && info.dli_fname != nullptr;
+    Libraries& all = libraries();
+    const std::lock_guard lock(all.mutex);
+    all.paths.emplace_back(known ? info.dli_fname : "(unknown)");
+  } catch (...) {  // out of memory: it is only told
+  }
+  return core.found() || core2.found();
+}
+
+std::vector<std::string> attached_libraries() {
+  Libraries& all = libraries();
+  const std::lock_guard lock(all.mutex);
+  return all.paths;
+}
+
+}  // namespace gpuscope::nvtx

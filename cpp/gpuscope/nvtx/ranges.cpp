@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvtx/ranges.h"
+
+#include <atomic>
+#include <new>
+
+namespace gpuscope::nvtx {
+namespace {
+
+// A range's number: the low bits of the session above a count.
+constexpr int kCountBits = 40;
+constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
+constexpr uint32_t kSessionMask = (1U << (64 - kCountBits)) - 1;
+std::atomic<uint64_t> ranges{0};
+
+}  // namespace
+
+constinit thread_local Thread* Thread::current_ = nullptr;
+thread_local Thread::End Thread::end_;
+constinit thread_local bool Thread::ended_ = false;
+
+Thread::End::~End() {
+  ended_ = true;
+  delete current_;
+  current_ = nullptr;
+}
+
+Thread* Thread::make() noexcept {
+  if (!ended_) {
+    current_ = new (std::nothrow) Thread;
+    end_.armed = true;  // touching it makes its destructor run at the thread's end
+  }
+  return current_;
+}
+
+TextCache* Thread::texts() noexcept {
+  if (texts_ == nullptr) [[unlikely]] {
+    texts_.reset(new (std::nothrow) TextCache);
+  }
+  return texts_.get();
+}
+
+uint64_t new_range(uint32_t session) noexcept {
+  const uint64_t count = ranges.fetch_add(1, std::memory_order_relaxed) + 1;
+  return (static_cast<uint64_t>(session & kSessionMask) << kCountBits) | (count & kCountMask);
+}
+
+uint32_t session_of_range(uint64_t range) noexcept { return static_cast<uint32_t>(range >> kCountBits); }
+
+int pop(Domain domain) noexcept {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  Thread* thread = Thread::current();
+  if (thread == nullptr) [[unlikely]] {
+    return kNotCounted;
+  }
+  const Thread::Popped popped = thread->pop(domain, listening >> base::kListenBits);
+  base::EventLog* log = listening != 0 && popped.recorded ? base::EventLogs::current() : nullptr;
+  if (log != nullptr) {
+    log->append(base::ticks(), 0, base::Op::Pop, range_detail(domain, base::EnterDetail::kPopped));
+  }
+  return popped.depth;
+}
+
+void end(uint64_t range) noexcept {
+  const uint32_t session = base::listening.load(std::memory_order_relaxed) >> base::kListenBits;
+  if (session == 0 || session_of_range(range) != (session & kSessionMask)) {
+    return;  // nobody listens, or nobody did when it began
+  }
+  if (base::EventLog* log = base::EventLogs::current(); log != nullptr) {
+    log->append(range, 0, base::Op::Argument, static_cast<uint32_t>(base::Argument::RangeId));
+    log->append(base::ticks(), 0, base::Op::RangeEnd);
+  }
+}
+
+}  // namespace gpuscope::nvtx

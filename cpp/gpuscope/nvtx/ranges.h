@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/nvtx/domains.h"
+#include "gpuscope/nvtx/texts.h"
+
+namespace gpuscope::nvtx {
+
+/// What NVTX answers where no depth is counted (nvToolsExt.h, NVTX_NO_PUSH_POP_TRACKING).
+inline constexpr int kNotCounted = -2;
+
+/// What one thread has pushed, and the texts that it met.
+class Thread {
+ public:
+  /// The calling thread's; nullptr once it is being torn down or when memory ran out.
+  static Thread* current() noexcept {
+    Thread* thread = current_;
+    return thread != nullptr ? thread : make();
+  }
+  /// nullptr when memory ran out.
+  TextCache* texts() noexcept;
+
+  /// The depth of the range that opens now.
+  int push(Domain domain, uint32_t session) noexcept {
+    Level& level = level_of(domain, session);
+    return static_cast<int>(level.depth++);
+  }
+  struct Popped {
+    int depth;      // of the range that closed, -1 for none
+    bool recorded;  // it was opened in that session
+  };
+  Popped pop(Domain domain, uint32_t session) noexcept {
+    Level& level = level_of(domain, session);
+    if (level.depth == 0) {
+      return {-1, false};
+    }
+    const bool recorded = level.depth-- > level.floor;
+    level.floor = recorded ? level.floor : level.depth;
+    return {static_cast<int>(level.depth), recorded};
+  }
+
+ private:
+  // Ranges of one domain. Those below the floor were opened when nobody listened, or for an earlier session.
+  struct Level {
+    uint32_t depth = 0;
+    uint32_t floor = 0;
+    uint32_t session = 0;
+  };
+  struct End {
+    bool armed = false;
+    ~End();
+  };
+
+  Level& level_of(Domain domain, uint32_t session) noexcept {
+    Level& level = levels_[domain < levels_.size() ? domain : levels_.size() - 1];
+    if (level.session != session) [[unlikely]] {
+      level.session = session;
+      level.floor = level.depth;
+    }
+    return level;
+  }
+  static Thread* make() noexcept;
+
+#if defined(__x86_64__) || defined(__aarch64__)
+  [[gnu::tls_model("initial-exec")]]  // as the event log's: the hot path is spared a call
+#endif
+  static constinit thread_local Thread* current_;
+  static thread_local End end_;
+  static constinit thread_local bool ended_;
+
+  std::array<Level, 64> levels_;  // by domain; those beyond share the last
+  std::unique_ptr<TextCache> texts_;
+};
+
+/// A number for a range that any thread may end. Tells whether it was started for the session that listens.
+uint64_t new_range(uint32_t session) noexcept;
+uint32_t session_of_range(uint64_t range) noexcept;
+
+inline uint32_t range_detail(Domain domain, uint32_t flags) noexcept {
+  return base::EnterDetail::make(base::RegionKind::Range, flags, domain_name(domain));
+}
+
+// Every function below may be called on any thread at any moment. `describe(Thread&, EventLog&)` is called while a
+// profiler listens: it appends the event's payload and returns its name, a base::Names id.
+
+/// Returns the depth of the new range in its domain, from 0.
+template <class F>
+int push(Domain domain, F&& describe) noexcept {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  Thread* thread = Thread::current();
+  if (thread == nullptr) [[unlikely]] {
+    return kNotCounted;
+  }
+  const int depth = thread->push(domain, listening >> base::kListenBits);
+  base::EventLog* log = listening != 0 ? base::EventLogs::current() : nullptr;
+  if (log != nullptr) {
+    const uint32_t name = describe(*thread, *log);
+    if ((listening & base::kListenStacks) != 0) [[unlikely]] {
+      base::append_stack(*log);
+    }
+    log->append(base::ticks(), name, base::Op::Enter, range_detail(domain, base::EnterDetail::kPopped));
+  }
+  return depth;
+}
+
+/// Returns the depth of the range that closes, or -1 when none is open.
+int pop(Domain domain) noexcept;
+
+/// Returns the number of the new range.
+template <class F>
+uint64_t start(Domain domain, F&& describe) noexcept {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  const uint64_t range = new_range(listening >> base::kListenBits);
+  Thread* thread = listening != 0 ? Thread::current() : nullptr;
+  base::EventLog* log = thread != nullptr ? base::EventLogs::current() : nullptr;
+  if (log != nullptr) {
+    const uint32_t name = describe(*thread, *log);
+    if ((listening & base::kListenStacks) != 0) [[unlikely]] {
+      base::append_stack(*log);
+    }
+    log->append(range, 0, base::Op::Argument, static_cast<uint32_t>(base::Argument::RangeId));
+    log->append(base::ticks(), name, base::Op::RangeStart, range_detail(domain, 0));
+  }
+  return range;
+}
+
+void end(uint64_t range) noexcept;
+
+template <class F>
+void mark(F&& describe) noexcept {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  Thread* thread = listening != 0 ? Thread::current() : nullptr;
+  base::EventLog* log = thread != nullptr ? base::EventLogs::current() : nullptr;
+  if (log != nullptr) {
+    const uint32_t name = describe(*thread, *log);
+    log->append(base::ticks(), name, base::Op::Mark);
+  }
+}
+
+}  // namespace gpuscope::nvtx

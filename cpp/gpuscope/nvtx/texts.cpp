@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvtx/texts.h"
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <cwchar>
+
+#include "gpuscope/base/names.h"
+#include "gpuscope/base/utf8.h"
+
+namespace gpuscope::nvtx {
+namespace {
+
+static_assert(sizeof(wchar_t) == static_cast<std::size_t>(Encoding::Utf32));
+constexpr uint32_t kReplacement = 0xFFFD;
+std::atomic<uint32_t> highest_registered{0};
+
+uint64_t hash_of(std::string_view bytes, Encoding encoding) noexcept {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+  uint64_t hash = bytes.size() * 8 + static_cast<uint64_t>(encoding);
+  for (; !bytes.empty(); bytes.remove_prefix(bytes.size() < 8 ? bytes.size() : 8)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), bytes.size() < 8 ? bytes.size() : 8);
+    hash = (std::rotl(hash, 23) ^ word) * kOdd;
+  }
+  return hash ^ (hash >> 32);
+}
+
+bool is_surrogate(uint32_t unit) noexcept { return unit >= 0xD800 && unit < 0xE000; }
+
+void append_utf8(std::string& text, uint32_t point) {
+  if (is_surrogate(point) || point > 0x10FFFF) {
+    point = kReplacement;
+  }
+  const auto tail = [&](unsigned shift) { text += static_cast<char>(0x80 | ((point >> shift) & 0x3F)); };
+  if (point < 0x80) {
+    text += static_cast<char>(point);
+  } else if (point < 0x800) {
+    text += static_cast<char>(0xC0 | (point >> 6));
+    tail(0);
+  } else if (point < 0x10000) {
+    text += static_cast<char>(0xE0 | (point >> 12));
+    tail(6);
+    tail(0);
+  } else {
+    text += static_cast<char>(0xF0 | (point >> 18));
+    tail(12);
+    tail(6);
+    tail(0);
+  }
+}
+
+template <class Unit>
+std::string from_units(std::string_view bytes) {
+  std::string text;
+  const auto unit = [&](std::size_t at) -> uint32_t {
+    Unit value{};
+    std::memcpy(&value, bytes.data() + at * sizeof(Unit), sizeof(Unit));
+    return value;
+  };
+  const std::size_t count = bytes.size() / sizeof(Unit);
+  for (std::size_t at = 0; at < count; ++at) {
+    uint32_t point = unit(at);
+    if (sizeof(Unit) == 2 && point >= 0xD800 && point < 0xDC00 && at + 1 < count && (unit(at + 1) & 0xFC00) == 0xDC00) {
+      point = 0x10000 + ((point & 0x3FF) << 10) + (unit(++at) & 0x3FF);
+    }
+    append_utf8(text, point);
+  }
+  return text;
+}
+
+std::string decoded(std::string_view bytes, Encoding encoding) {
+  switch (encoding) {
+    case Encoding::Utf16:
+      return from_units<uint16_t>(bytes);
+    case Encoding::Utf32:
+      return from_units<uint32_t>(bytes);
+    default:
+      return base::to_utf8(bytes);
+  }
+}
+
+}  // namespace
+
+std::string_view bytes_of(const char* text) noexcept { return {text, strnlen(text, kLongestText)}; }
+
+std::string_view bytes_of(const wchar_t* text) noexcept {
+  return {reinterpret_cast<const char*>(text), wcsnlen(text, kLongestText / sizeof(wchar_t)) * sizeof(wchar_t)};
+}
+
+uint32_t intern(std::string_view bytes, Encoding encoding) noexcept {
+  try {
+    return base::Names::process().intern(decoded(bytes.substr(0, kLongestText), encoding));
+  } catch (...) {  // out of memory
+    return 0;
+  }
+}
+
+uint32_t no_name() noexcept {
+  static const uint32_t id = intern("(no name)");
+  return id;
+}
+
+uint64_t register_text(std::string_view bytes, Encoding encoding) noexcept {
+  const uint32_t id = intern(bytes, encoding);
+  uint32_t highest = highest_registered.load(std::memory_order_relaxed);
+  while (highest < id && !highest_registered.compare_exchange_weak(highest, id, std::memory_order_relaxed)) {
+  }
+  return uint64_t{id} + 1;
+}
+
+uint32_t registered_text(uint64_t number) noexcept {
+  const bool known = number != 0 && number <= uint64_t{highest_registered.load(std::memory_order_relaxed)} + 1;
+  return known ? static_cast<uint32_t>(number - 1) : no_name();
+}
+
+uint32_t TextCache::id_of(std::string_view bytes, Encoding encoding) noexcept {
+  const uint64_t hash = hash_of(bytes, encoding);
+  Entry& entry = entries_[hash % entries_.size()];
+  if (entry.hash != hash || entry.encoding != encoding || entry.bytes != bytes) [[unlikely]] {
+    const uint32_t id = intern(bytes, encoding);
+    try {
+      entry.bytes = bytes;
+    } catch (...) {
+      return id;
+    }
+    entry.hash = hash;
+    entry.id = id;
+    entry.encoding = encoding;
+  }
+  return entry.id;
+}
+
+}  // namespace gpuscope::nvtx

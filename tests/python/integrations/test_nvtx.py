@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package nvtx plays the library: a process makes its first NVTX call once, so each test has one of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import gpuscope
+from gpuscope import _core, profile
+from gpuscope.environment import judge
+
+VARIABLE = "NVTX_INJECTION64_PATH"
+
+# Prints one line a range: its path, and what was given along.
+SHOW = """
+def show(trace):
+    names = list(trace.paths.name)
+    for row in range(len(trace.regions)):
+        path, text = trace.regions.path[row], []
+        while path != 0xFFFFFFFF:
+            domain = trace.string(trace.paths.domain[path])
+            text.insert(0, (domain + ":" if domain else "") + trace.string(names[path]))
+            path = trace.paths.parent[path]
+        of_row = [at for at, region in enumerate(trace.payloads.region) if region == row]
+        given = [trace.string(trace.payloads.name[at]) for at in of_row]
+        print("/".join(text), *given)
+"""
+
+
+def run(code: str, **variables: str) -> str:
+    """What a new Python prints; it must end well and without a complaint."""
+    paths = os.pathsep.join(filter(None, sys.path))
+    env = {**os.environ, "PYTHONPATH": paths, **variables}
+    if VARIABLE not in variables:
+        env.pop(VARIABLE, None)
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_ranges_of_a_library_are_recorded_with_domain_category_and_payload():
+    pytest.importorskip("nvtx")
+    out = run(
+        SHOW
+        + """
+import gpuscope as gs
+with gs.profile() as prof:
+    import nvtx
+    with gs.record_function("step"), nvtx.annotate("load", domain="data", category="disk", payload=7):
+        with nvtx.annotate("decode"):
+            pass
+    nvtx.mark("done")
+show(prof.trace)
+print(prof.audit().complete, len(prof.trace.marks))
+"""
+    )
+    assert out.splitlines() == ["step", "step/data:load category payload", "step/data:load/decode", "True 1"]
+
+
+def test_a_library_that_begins_between_two_windows_is_heard_in_the_second():
+    pytest.importorskip("nvtx")
+    out = run(
+        SHOW
+        + """
+import gpuscope as gs, nvtx
+with gs.profile():
+    pass
+nvtx.push_range("before")
+with gs.profile() as prof:
+    nvtx.push_range("within")
+    nvtx.pop_range()
+    nvtx.pop_range()
+show(prof.trace)
+print(prof.audit().complete)
+"""
+    )
+    assert out.splitlines() == ["within", "True"]
+
+
+def test_a_library_that_began_with_the_variable_set_is_heard():
+    pytest.importorskip("nvtx")
+    code = """
+        import nvtx
+        nvtx.mark("before gpuscope is imported")
+        import gpuscope as gs
+        with gs.profile() as prof, nvtx.annotate("heard"):
+            pass
+        print(len(prof.trace.regions))
+    """
+    assert run(code, **{VARIABLE: _core.own_file()}) == "1\n"
+
+
+def test_structs_that_a_library_describes_are_recorded_field_by_field():
+    pytest.importorskip("nvtx")
+    code = """
+        import gpuscope as gs, numpy
+        with gs.profile() as prof:
+            import nvtx
+            payload = numpy.array((3, 0.5), dtype=[("rows", "i4"), ("share", "f8")])
+            with nvtx.annotate("range", domain="structs", payload=payload):
+                pass
+        trace = prof.trace
+        print({trace.string(name): int(value) for name, value in zip(trace.payloads.name, trace.payloads.value)})
+    """
+    assert run(code) == str({"rows": 3, "share": 0x3FE0000000000000}) + "\n"  # the bits of 0.5
+
+
+def test_a_library_that_began_before_the_profiler_goes_on_unheard():
+    pytest.importorskip("nvtx")
+    code = """
+        import gpuscope as gs, nvtx
+        nvtx.mark("first")
+        with gs.profile() as prof, nvtx.annotate("lost"):
+            pass
+        print(len(prof.trace.regions), gs._core.nvtx_libraries())
+    """
+    assert run(code) == "0 []\n"
+
+
+def test_a_python_child_without_gpuscope_works_with_the_variable():
+    pytest.importorskip("nvtx")
+    code = """
+        import sys, threading, nvtx
+        def work():
+            for _ in range(1000):
+                with nvtx.annotate("a", domain="d", payload=1, category="c"):
+                    nvtx.mark("b")
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        [thread.start() for thread in threads], [thread.join() for thread in threads]
+        print("gpuscope" in sys.modules)
+    """
+    assert run(code, **{VARIABLE: _core.own_file()}) == "False\n"
+
+
+def test_a_forked_child_works_with_the_variable():
+    pytest.importorskip("nvtx")
+    code = """
+        import os, warnings, gpuscope as gs, nvtx
+        warnings.simplefilter("ignore")  # of forking with threads
+        with gs.profile() as prof, nvtx.annotate("parent"):
+            child = os.fork()
+            if child == 0:
+                with nvtx.annotate("child"):
+                    os._exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(len(prof.trace.regions))
+    """
+    assert run(code) == "7\n1\n"
+
+
+def test_a_child_that_is_no_python_works_with_the_variable(tmp_path: Path):
+    """It does what NVTX does at its first call: nvtxInit.h."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    source = tmp_path / "client.c"
+    source.write_text(
+        "#include <dlfcn.h>\n#include <stdio.h>\n#include <stdlib.h>\nint main(void) {\n"
+        f'  void* tool = dlopen(getenv("{VARIABLE}"), RTLD_LAZY);\n'
+        '  int (*attach)(void*) = tool ? (int (*)(void*))dlsym(tool, "InitializeInjectionNvtx2") : 0;\n'
+        '  printf("%d\\n", attach ? attach(0) : 0);\n  return 0;\n}\n'
+    )
+    subprocess.run([compiler, str(source), "-o", str(tmp_path / "client"), "-ldl"], check=True)
+    env = {**os.environ, VARIABLE: _core.own_file()}
+    done = subprocess.run([str(tmp_path / "client")], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_the_variable_is_set_when_a_profiler_is_made_and_stays():
+    code = """
+        import os, gpuscope as gs
+        print(os.environ.get("NVTX_INJECTION64_PATH"))
+        with gs.profile() as prof:
+            pass
+        print(os.environ["NVTX_INJECTION64_PATH"] == gs._core.own_file())
+        print(gs._core.environment()["injection"])
+    """
+    assert run(code) == "None\nTrue\n[]\n"
+
+
+def test_another_tool_keeps_the_variable_and_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, "/opt/nsys/libToolsInjection64.so")
+    with profile() as profiler:
+        pass
+    assert os.environ[VARIABLE] == "/opt/nsys/libToolsInjection64.so"
+    assert f"{VARIABLE} is /opt/nsys/libToolsInjection64.so" in profiler.trace.info["session.notes"]
+
+
+def test_it_is_left_alone_without_cpu_activities(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    gpuscope.profile(activities=["CUDA"])
+    assert VARIABLE not in os.environ
+
+
+def test_nccl_that_began_before_the_profiler_is_named(monkeypatch: pytest.MonkeyPatch):
+    class Distributed:
+        is_initialized = staticmethod(lambda: True)
+        get_backend = staticmethod(lambda: "cpu:gloo,cuda:nccl")
+
+    monkeypatch.setitem(sys.modules, "torch.distributed", Distributed())
+    monkeypatch.setattr(_core, "nvtx_libraries", lambda: ["/lib/libtorch_cuda.so"])
+    with profile() as profiler:
+        pass
+    assert "NVTX ranges of NCCL are missing" in profiler.trace.info["session.notes"]
+    monkeypatch.setattr(_core, "nvtx_libraries", lambda: ["/lib/libnccl.so.2"])
+    with profile() as profiler:
+        pass
+    assert "NCCL" not in profiler.trace.info["session.notes"]
+
+
+def test_the_environment_tells_who_sends_ranges():
+    def check(**core: object):
+        found = judge(core, torch_profiler="absent", root=Path("/nowhere"), variables={})
+        return next(check for check in found.checks if check.name == "NVTX")
+
+    assert check().ok is None
+    assert "gpuscope run" in check().fix
+    assert check(nvtx_libraries=["/lib/libnccl.so.2"]).found == "ranges come from libnccl.so.2"
