@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'merge', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -227,6 +227,14 @@ class Session:
         """
         Ends collecting; returns the open window's Store, if one is open. Further calls return None.
         """
+    def switch_gpu(self, on: bool) -> None:
+        """
+        Whether driver calls and GPU work are recorded from now on, within the open window.
+        """
+    def switch_regions(self, on: bool) -> None:
+        """
+        Whether regions, operators and marks are recorded from now on, within the open window.
+        """
     @property
     def tier(self) -> str:
         """
@@ -260,6 +268,10 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
+    """
+def merge(stores: collections.abc.Sequence[Store]) -> Store:
+    """
+    One new Store with all that these hold, in their order; they are of one process.
     """
 def read_gscope(path: str) -> Store:
     """

@@ -102,7 +102,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
     return row;
   }
   if (value == Correlations::kUnknown) {
-    row.keep = work.start != 0 && recording_->window.contains(row.start_ns);
+    row.keep = work.start != 0 && recording_->window.keeps_calls(row.start_ns);
     row.flags |= store::kNoLaunch;
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
@@ -291,7 +291,7 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
 void GpuRecords::synchronization(const activity::SynchronizationRecord& record) {
   const int64_t start_ns = ns(record.start);
   const uint32_t value = recording_->correlations.find(record.correlation);
-  if (value == Correlations::kOutside || !recording_->window.contains(start_ns)) {
+  if (value == Correlations::kOutside || !recording_->window.keeps_calls(start_ns)) {
     return;
   }
   const bool placed = value != Correlations::kUnknown && value != Correlations::kNowhere;

@@ -9,6 +9,7 @@
 #include "gpuscope/attribution/correlations.h"
 #include "gpuscope/attribution/dictionaries.h"
 #include "gpuscope/attribution/forward_ops.h"
+#include "gpuscope/attribution/switch.h"
 #include "gpuscope/attribution/totals.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/flat_map.h"
@@ -30,10 +31,14 @@ struct Settings {
 struct Window {
   std::atomic<int64_t> open_ns{INT64_MAX};
   std::atomic<int64_t> close_ns{INT64_MAX};
+  Switch gpu;      // driver calls and the GPU work that they ask for
+  Switch regions;  // regions, operators and marks
 
   bool contains(int64_t at_ns) const noexcept {
-    return at_ns >= open_ns.load(std::memory_order_relaxed) && at_ns < close_ns.load(std::memory_order_relaxed);
+    return at_ns >= open_ns.load(std::memory_order_acquire) && at_ns < close_ns.load(std::memory_order_relaxed);
   }
+  bool keeps_calls(int64_t at_ns) const noexcept { return contains(at_ns) && !gpu.off_at(at_ns); }
+  bool keeps_regions(int64_t at_ns) const noexcept { return contains(at_ns) && !regions.off_at(at_ns); }
 };
 
 /// What the audit counts. Zeroed with each window.

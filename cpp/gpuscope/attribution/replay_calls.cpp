@@ -30,7 +30,7 @@ Correlations::Awaits awaits(store::CallKind kind) {
 
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
   const activity::DriverCall* what = activity::find_call(callback);
-  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.contains(at_ns), false};
+  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.keeps_calls(at_ns), false};
   if (!call.in_window || what == nullptr) {
     recording_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
   } else {

@@ -110,6 +110,10 @@ void bind_session(py::module_& module) {
             return std::shared_ptr<store::Store>(session.stop());
           },
           "Ends collecting; returns the open window's Store, if one is open. Further calls return None.")
+      .def("switch_gpu", &Session::switch_gpu, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
+           "Whether driver calls and GPU work are recorded from now on, within the open window.")
+      .def("switch_regions", &Session::switch_regions, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
+           "Whether regions, operators and marks are recorded from now on, within the open window.")
       .def_property_readonly("tier", &Session::tier, "cupti, cupti-shared, events or cpu.")
       .def_property_readonly("tier_reason", &Session::tier_reason, "Why it is not cupti.")
       .def_static("active", &Session::active, "True while a session collects in this process.");

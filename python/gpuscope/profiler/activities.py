@@ -28,6 +28,11 @@ def supported_activities() -> set[ProfilerActivity]:
     return supported
 
 
+def kineto_available() -> bool:
+    """Whether there is a tracer, by torch.profiler's name for it: always. `supported_activities` says what it sees."""
+    return True
+
+
 def parse_activities(activities: Iterable[Any] | None) -> tuple[frozenset[ProfilerActivity], bool]:
     """Reads the `activities` argument of `profile`, in any form that torch.profiler takes.
 
@@ -58,6 +63,17 @@ def parse_activities(activities: Iterable[Any] | None) -> tuple[frozenset[Profil
     if not wanted:
         raise InvalidArgument(f"activities is empty; accepted is at least one of {_accepted()}")
     return frozenset(activity for activity, on in wanted.items() if on), in_part
+
+
+def parse_group(activities: Iterable[Any]) -> frozenset[ProfilerActivity]:
+    """Reads the `activities` argument of `toggle_collection_dynamic`: any number of members, twice or not at all.
+
+    Raises:
+        InvalidArgument: an activity is unknown.
+    """
+    if isinstance(activities, str) or not hasattr(activities, "__iter__"):
+        raise _unknown(activities)
+    return frozenset(_member(item) for item in activities)
 
 
 def _member(item: object) -> ProfilerActivity:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.sizes import parse_bytes
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ class Collector:
             self._session.open()
             self.window_open = True
         return opens
+
+    def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
+        """Records these activities or leaves them out from now on, within the open window."""
+        if self._session is not None:
+            if ProfilerActivity.CUDA in activities:
+                self._session.switch_gpu(on)
+            if ProfilerActivity.CPU in activities:
+                self._session.switch_regions(on)
 
     def cut(self) -> _core.Store | None:
         """Closes the window and hands it over; the session goes on."""
