@@ -497,6 +497,7 @@ def test_the_core_is_asked_for_the_defaults(log):
         "sync": False,
         "max_bytes": 1 << 30,
         "ring_ns": 10_000_000_000,
+        "left_out": set(),
     }
 
 
@@ -517,6 +518,7 @@ def test_the_core_is_asked_for_what_was_given(log):
         "sync": True,
         "max_bytes": 512_000_000,
         "ring_ns": 2_500_000_000,
+        "left_out": set(),
     }
 
 
@@ -585,6 +587,36 @@ def test_an_empty_list_of_events_leaves_its_activity_out(log):
     assert prof.activities == {ProfilerActivity.CPU}
 
 
+@pytest.mark.parametrize(
+    ("activities", "left_out", "sync"),
+    [
+        ([{ProfilerActivity.CUDA: ["GPU_MEMCPY"]}], {"kernel", "memset", "api"}, False),
+        ([ProfilerActivity.CPU, {ProfilerActivity.CUDA: ["GPU_MEMCPY"]}], {"kernel", "memset"}, False),
+        ([{ProfilerActivity.CUDA: ["CONCURRENT_KERNEL", "CUDA_RUNTIME", "CUDA_SYNC"]}], {"memcpy", "memset"}, True),
+        ([{ProfilerActivity.CPU: ["CPU_OP"]}, ProfilerActivity.CUDA], set(), False),
+        (
+            [{ProfilerActivity.CPU: ["CPU_OP"], ProfilerActivity.CUDA: ["GPU_MEMSET"]}],
+            {"kernel", "memcpy", "api"},
+            False,
+        ),
+        ([ProfilerActivity.CPU, ProfilerActivity.CUDA], set(), False),
+    ],
+)
+def test_a_list_of_events_leaves_out_what_it_does_not_name(log, activities, left_out, sync):
+    with profile(activities=activities) as prof:
+        pass
+    assert fake.Session.options["left_out"] == left_out
+    assert fake.Session.options["sync"] == sync
+    notes = prof.trace.store.info()["session.notes"]
+    assert notes.startswith("recorded as activities asks: of ") == any(isinstance(item, dict) for item in activities)
+
+
+@pytest.mark.parametrize("names", ["GPU_MEMCPY", 3, [3]])
+def test_events_that_are_no_list_of_names_are_refused(names):
+    with pytest.raises(InvalidArgument, match=r"activities gives CUDA the events .*accepted is a list of names"):
+        profile(activities=[{ProfilerActivity.CUDA: names}])
+
+
 def test_use_cuda_is_accepted_and_deprecated(log):
     with pytest.warns(FutureWarning, match="use activities instead"):
         prof = profile(use_cuda=False)
@@ -597,15 +629,13 @@ def test_counters_are_not_available():
 
 
 def test_options_without_effect_are_said_once_and_noted_in_the_recording(log):
-    events = [{ProfilerActivity.CPU: ["CPU_OP"]}]
-    with pytest.warns(GpuscopeWarning, match=r"experimental_config, activities \(lists") as caught:
-        prof = profile(experimental_config=object(), activities=events)
+    with pytest.warns(GpuscopeWarning, match="without effect in this version") as caught:
+        prof = profile(experimental_config=object())
     assert len(caught) == 1
     assert caught[0].filename == __file__
     with prof:
         pass
-    notes = "without effect in this version: experimental_config, activities (lists of event names)"
-    assert prof.trace.store.info()["session.notes"] == notes
+    assert prof.trace.store.info()["session.notes"] == "without effect in this version: experimental_config"
 
 
 def test_notes_of_the_core_stay(log, monkeypatch):

@@ -34,7 +34,7 @@ ABSENT_MEMBERS = {
 # Attributes of a profile object that torch shows and gpuscope does not.
 ABSENT_ATTRIBUTES = {
     "action_map": "torch's table from pairs of actions to its own methods",
-    "activity_filters": "lists of event names have no effect: a group is recorded as a whole",
+    "activity_filters": "torch's reading of lists of event names",
     "export_memory_timeline": "not built yet",
     "has_cudagraphs": "a workaround of torch's for CUPTI's teardown, which gpuscope does not do",
     "mem_tl": "what torch's export_memory_timeline keeps",

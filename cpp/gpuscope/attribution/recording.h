@@ -25,6 +25,11 @@ struct Settings {
   bool by_time = false;       // launches are joined to regions by thread and time: no callbacks
   uint64_t max_bytes = uint64_t{1} << 30;
   int64_t ring_ns = 10'000'000'000;
+  // What gets no rows, though it is counted like all else.
+  bool no_kernels = false;
+  bool no_copies = false;
+  bool no_fills = false;
+  bool no_calls = false;
 };
 
 /// The stretch of time whose launches are recorded. Written by the session, read by the decode thread.

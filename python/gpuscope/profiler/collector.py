@@ -30,13 +30,22 @@ class Collector:
     """
 
     def __init__(
-        self, *, cuda: bool, mode: str, graphs: str, sync: bool, max_bytes: int | str, ring_seconds: float
+        self,
+        *,
+        cuda: bool,
+        mode: str,
+        graphs: str,
+        sync: bool,
+        max_bytes: int | str,
+        ring_seconds: float,
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
         self._cuda, self._mode, self._graphs, self._sync = cuda, mode, graphs, bool(sync)
         self._max_bytes = parse_bytes("max_bytes", max_bytes, _LEAST_BYTES)
         self._ring_ns = _nanoseconds("ring_seconds", ring_seconds)
+        self._left_out = set(left_out)
         self._session: _core.Session | None = None
         self.window_open = False
 
@@ -57,6 +66,7 @@ class Collector:
                 sync=self._sync,
                 max_bytes=self._max_bytes,
                 ring_ns=self._ring_ns,
+                left_out=self._left_out,
             )
         opens = action.records and not self.window_open
         if opens:

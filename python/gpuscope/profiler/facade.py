@@ -33,8 +33,8 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
     Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`.
 
     Args:
-        activities: groups of events, by default all that this machine has; see `ProfilerActivity`. Of a dictionary
-            from such a group to names of events the group is what counts; an empty list leaves it out.
+        activities: groups of events, by default all that this machine has; see `ProfilerActivity`. A dictionary from
+            a group to names of events, as GPU_MEMCPY, leaves out what it does not name.
         schedule: maps the number of a step to a `ProfilerAction`; by default everything is recorded. See `schedule`.
         on_trace_ready: called with this object whenever a window has been recorded.
         record_shapes: records the shapes of operators' inputs.
@@ -113,7 +113,8 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
             raise NotAvailable(
                 f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
             )
-        self.activities, in_part = parse_activities(activities)
+        asked = parse_activities(activities)
+        self.activities = asked.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
             cuda = frozenset({ProfilerActivity.CUDA})
@@ -147,7 +148,8 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
             graphs=graphs,
-            sync=sync,
+            sync=sync or asked.sync,
+            left_out=asked.left_out,
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
         )
@@ -159,10 +161,10 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
             accumulates=self.acc_events,
             strict=bool(strict),
         )
-        without_effect = {"experimental_config": experimental_config, "activities (lists of event names)": in_part}
-        ignored = [name for name, value in without_effect.items() if value]
-        if ignored:
-            self._say(f"without effect in this version: {', '.join(ignored)}")
+        if asked.note:
+            self._note(asked.note)
+        if experimental_config:
+            self._say("without effect in this version: experimental_config")
 
     # -- running -----------------------------------------------------------------------------------------------------
 

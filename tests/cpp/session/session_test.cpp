@@ -158,6 +158,22 @@ TEST_F(Sessions, LeaveOutWhatIsLaunchedWhileTheGpuIsSwitchedOff) {
   EXPECT_EQ(session.cut()->kernel.size(), 1U);
 }
 
+TEST_F(Sessions, GiveNoRowsToWhatIsLeftOutAndCountIt) {
+  Options options;
+  options.settings.no_kernels = true;
+  options.settings.no_calls = true;
+  Session& session = start(options);
+  session.open();
+  for (int count = 0; count < 10; ++count) {
+    cupti_.launch();
+  }
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 0U);
+  EXPECT_EQ(store->api.size(), 0U);
+  EXPECT_EQ(audit(*store, "launches"), 10U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+}
+
 TEST_F(Sessions, LeaveOutRegionsWhileTheyAreSwitchedOff) {
   Session& session = start();
   session.open();
