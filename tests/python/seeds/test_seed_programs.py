@@ -32,7 +32,11 @@ def test_a_program_runs_and_leaves_a_complete_recording(run, name, everywhere, c
     prof.key_averages().table(sort_by="cuda_time_total")
 
 
-@pytest.mark.parametrize("name", seeds.ANYWHERE)
+# torch.profiler refuses to watch CUDA alone where there is none.
+RUN_BY_TORCH = [name for name, program in seeds.ANYWHERE.items() if "activities=[ProfilerActivity.CUDA]" not in program]
+
+
+@pytest.mark.parametrize("name", RUN_BY_TORCH)
 def test_a_program_prints_its_tables_where_torch_prints_them(run, name, capsys):
     if not HAS_OPERATORS:
         pytest.skip("this build records no operators of torch")
