@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuscope._core import __version__
+    from gpuscope.analysis import DeviceType
     from gpuscope.environment import environment
     from gpuscope.errors import (
         CorruptTrace,
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from gpuscope.profiler import (
         ProfilerAction,
         ProfilerActivity,
+        kineto_available,
         profile,
         schedule,
         step,
         supported_activities,
         tensorboard_trace_handler,
     )
+    from gpuscope.profiler.execution_trace import ExecutionTraceObserver, itt
     from gpuscope.recording import Recording, load
     from gpuscope.regions import mark, record_function
 
@@ -42,6 +45,8 @@ __all__ = [
     "CorruptTrace",
     "CudaError",
     "CuptiError",
+    "DeviceType",
+    "ExecutionTraceObserver",
     "GpuscopeError",
     "GpuscopeWarning",
     "IncompleteCapture",
@@ -54,6 +59,8 @@ __all__ = [
     "Recording",
     "__version__",
     "environment",
+    "itt",
+    "kineto_available",
     "load",
     "mark",
     "profile",
@@ -66,6 +73,7 @@ __all__ = [
 
 _HOMES = {
     "_core": ("__version__",),
+    "analysis": ("DeviceType",),
     "environment": ("environment",),
     "errors": (
         "CorruptTrace",
@@ -82,12 +90,14 @@ _HOMES = {
     "profiler": (
         "ProfilerAction",
         "ProfilerActivity",
+        "kineto_available",
         "profile",
         "schedule",
         "step",
         "supported_activities",
         "tensorboard_trace_handler",
     ),
+    "profiler.execution_trace": ("ExecutionTraceObserver", "itt"),
     "recording": ("Recording", "load"),
     "regions": ("mark", "record_function"),
 }

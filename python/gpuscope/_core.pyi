@@ -3,13 +3,14 @@
 from __future__ import annotations
 import collections.abc
 import numpy
+import numpy.typing
 import types
 import typing
 import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -136,6 +137,9 @@ class NameStat:
     def name(self) -> int:
         ...
     @property
+    def region_kind(self) -> int:
+        ...
+    @property
     def self_cpu_ns(self) -> int:
         ...
     @property
@@ -158,6 +162,9 @@ class Summary:
     def names(self) -> list[str]:
         ...
     @property
+    def path_names(self) -> list[int]:
+        ...
+    @property
     def paths(self) -> list[PathStat]:
         ...
     @property
@@ -165,6 +172,34 @@ class Summary:
         ...
     @property
     def work(self) -> list[WorkStat]:
+        ...
+class Instances:
+    """
+    What each region came to: arrays with one entry a region, ns and bytes.
+    """
+    @property
+    def cpu_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def device_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def outermost(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_cpu_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_device_bytes(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def self_device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
 class Kernels:
     """
@@ -211,9 +246,9 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, left_out: collections.abc.Set[str] = set()) -> None:
         """
-        Starts collecting; nothing is recorded until open().
+        Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows.
         """
     def cut(self) -> Store:
         """
@@ -227,6 +262,14 @@ class Session:
         """
         Ends collecting; returns the open window's Store, if one is open. Further calls return None.
         """
+    def switch_gpu(self, on: bool) -> None:
+        """
+        Whether driver calls and GPU work are recorded from now on, within the open window.
+        """
+    def switch_regions(self, on: bool) -> None:
+        """
+        Whether regions, operators and marks are recorded from now on, within the open window.
+        """
     @property
     def tier(self) -> str:
         """
@@ -236,6 +279,54 @@ class Session:
     def tier_reason(self) -> str:
         """
         Why it is not cupti.
+        """
+class TorchCallbacks:
+    """
+    torch's operators, of every thread, by its own callbacks.
+    """
+    @staticmethod
+    def known() -> dict[str, bool]:
+        """
+        What the study found.
+        """
+    @staticmethod
+    def start(*, shapes: bool = False, results: bool = False) -> None:
+        """
+        Has every operator logged; only after a study that succeeded.
+        """
+    @staticmethod
+    def stop() -> None:
+        """
+        Ends that.
+        """
+    @staticmethod
+    def study(user_name: str, work: collections.abc.Callable) -> str:
+        """
+        Learns where things lie in torch's objects; returns why that failed, empty when it did not.
+        """
+class TorchRanges:
+    """
+    torch's operator ranges, and what its allocators report.
+    """
+    @staticmethod
+    def install() -> bool:
+        """
+        Registers with the libtorch of this process, once; False where it offers no place for that.
+        """
+    @staticmethod
+    def take_counts() -> tuple[int, int, int]:
+        """
+        What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.
+        """
+    @staticmethod
+    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False, probe: bool = False) -> None:
+        """
+        What is taken from now on; the rest goes to who was registered before.
+        """
+    @staticmethod
+    def watch_memory() -> bool:
+        """
+        Takes the reports of allocations, on the thread that has just switched torch's ranges on.
         """
 def copy_name(kind: int, source: int, destination: int) -> str:
     """
@@ -257,9 +348,25 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
     The demangled name of each row of the variant table.
     """
+def knows_stacks() -> bool:
+    """
+    Whether Python frames can be read in this version of Python.
+    """
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
+    """
+def measure_groups(durations_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], group: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], count: int) -> list[Durations]:
+    """
+    The durations of each of `count` groups; `group` says which one each duration belongs to.
+    """
+def measure_instances(store: Store) -> Instances:
+    """
+    Times and memory of each region.
+    """
+def merge(stores: collections.abc.Sequence[Store]) -> Store:
+    """
+    One new Store with all that these hold, in their order; they are of one process.
     """
 def nvtx_libraries() -> list[str]:
     """

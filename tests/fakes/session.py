@@ -8,7 +8,7 @@ from gpuscope.errors import InvalidArgument
 
 
 class Log(list):
-    """What happened, in order: ``start``, ``open``, ``cut``, ``stop``, ``+name`` and ``-name`` of regions."""
+    """What happened: ``start``, ``open``, ``gpu off``, ``cut``, ``stop``, ``+name`` and ``-name`` of regions."""
 
 
 class Store:
@@ -21,6 +21,13 @@ class Store:
 
     def set_info(self, key, value):
         self.facts[key] = value
+
+
+def merge(stores):
+    merged = Store(tuple(store.number for store in stores))
+    for store in stores:
+        merged.facts.update(store.facts)
+    return merged
 
 
 class Trace:
@@ -47,6 +54,12 @@ class Session:
         assert not self.window
         self.window = True
         self.log.append("open")
+
+    def switch_gpu(self, on):
+        self.log.append(f"gpu {'on' if on else 'off'}")
+
+    def switch_regions(self, on):
+        self.log.append(f"regions {'on' if on else 'off'}")
 
     def cut(self):
         assert self.window
@@ -93,6 +106,7 @@ def install(patch=setattr):
     import gpuscope.trace
 
     patch(_core, "Session", Session)
+    patch(_core, "merge", merge)
     patch(_core, "environment", lambda: {"devices": []})
     patch(gpuscope.trace, "Trace", Trace)
     patch(gpuscope.profiler.facade, "record_function", Region)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpuscope as ours
 from fakes import session as fake
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.profiler import ProfilerAction, ProfilerActivity, profile, schedule
@@ -479,7 +480,7 @@ def test_the_methods_of_torch_take_what_they_take_there():
     torch_profiler = pytest.importorskip("torch.profiler")
     not_built = {"export_memory_timeline"}
     for name, method in inspect.getmembers(torch_profiler.profile, inspect.isfunction):
-        if name.startswith("_") or name in not_built | {"prepare_trace", "start_trace", "stop_trace"}:
+        if name.startswith("_") or name in not_built:
             continue
         ours = inspect.signature(getattr(profile, name)).parameters
         theirs = inspect.signature(method).parameters
@@ -497,6 +498,7 @@ def test_the_core_is_asked_for_the_defaults(log):
         "max_bytes": 1 << 30,
         "ring_ns": 10_000_000_000,
         "stacks": False,
+        "left_out": set(),
     }
 
 
@@ -518,6 +520,7 @@ def test_the_core_is_asked_for_what_was_given(log):
         "max_bytes": 512_000_000,
         "ring_ns": 2_500_000_000,
         "stacks": False,
+        "left_out": set(),
     }
 
 
@@ -558,6 +561,12 @@ def test_sizes_that_are_none_are_refused(size):
         ("activities", ["TPU"], "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
         ("activities", "CPU", "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
         ("activities", 3, "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
+        ("record_shapes", "yes", "accepted are True and False"),
+        ("acc_events", 3, "accepted are True and False"),
+        ("post_processing_timeout_s", "1", "accepted are seconds above 0, or None"),
+        ("post_processing_timeout_s", 0, "accepted are seconds above 0, or None"),
+        ("custom_trace_id_callback", "id", "accepted is a callable or None"),
+        ("execution_trace_observer", "trace.json", r"without start\(\); accepted are an ExecutionTraceObserver"),
         ("activities", [ProfilerActivity.CPU] * 2, "accepted is each activity once"),
     ],
 )
@@ -580,6 +589,36 @@ def test_an_empty_list_of_events_leaves_its_activity_out(log):
     assert prof.activities == {ProfilerActivity.CPU}
 
 
+@pytest.mark.parametrize(
+    ("activities", "left_out", "sync"),
+    [
+        ([{ProfilerActivity.CUDA: ["GPU_MEMCPY"]}], {"kernel", "memset", "api"}, False),
+        ([ProfilerActivity.CPU, {ProfilerActivity.CUDA: ["GPU_MEMCPY"]}], {"kernel", "memset"}, False),
+        ([{ProfilerActivity.CUDA: ["CONCURRENT_KERNEL", "CUDA_RUNTIME", "CUDA_SYNC"]}], {"memcpy", "memset"}, True),
+        ([{ProfilerActivity.CPU: ["CPU_OP"]}, ProfilerActivity.CUDA], set(), False),
+        (
+            [{ProfilerActivity.CPU: ["CPU_OP"], ProfilerActivity.CUDA: ["GPU_MEMSET"]}],
+            {"kernel", "memcpy", "api"},
+            False,
+        ),
+        ([ProfilerActivity.CPU, ProfilerActivity.CUDA], set(), False),
+    ],
+)
+def test_a_list_of_events_leaves_out_what_it_does_not_name(log, activities, left_out, sync):
+    with profile(activities=activities) as prof:
+        pass
+    assert fake.Session.options["left_out"] == left_out
+    assert fake.Session.options["sync"] == sync
+    notes = prof.trace.store.info()["session.notes"]
+    assert notes.startswith("recorded as activities asks: of ") == any(isinstance(item, dict) for item in activities)
+
+
+@pytest.mark.parametrize("names", ["GPU_MEMCPY", 3, [3]])
+def test_events_that_are_no_list_of_names_are_refused(names):
+    with pytest.raises(InvalidArgument, match=r"activities gives CUDA the events .*accepted is a list of names"):
+        profile(activities=[{ProfilerActivity.CUDA: names}])
+
+
 def test_use_cuda_is_accepted_and_deprecated(log):
     with pytest.warns(FutureWarning, match="use activities instead"):
         prof = profile(use_cuda=False)
@@ -592,13 +631,13 @@ def test_counters_are_not_available():
 
 
 def test_options_without_effect_are_said_once_and_noted_in_the_recording(log):
-    with pytest.warns(GpuscopeWarning, match="record_shapes, with_stack") as caught:
-        prof = profile(record_shapes=True, with_stack=True)
+    with pytest.warns(GpuscopeWarning, match="without effect in this version") as caught:
+        prof = profile(experimental_config=object())
     assert len(caught) == 1
     assert caught[0].filename == __file__
     with prof:
         pass
-    assert prof.trace.store.info()["session.notes"] == "without effect in this version: record_shapes, with_stack"
+    assert prof.trace.store.info()["session.notes"] == "without effect in this version: experimental_config"
 
 
 def test_notes_of_the_core_stay(log, monkeypatch):
@@ -611,20 +650,222 @@ def test_notes_of_the_core_stay(log, monkeypatch):
         ),
     )
     with pytest.warns(GpuscopeWarning):
-        prof = profile(with_flops=True)
+        prof = profile(experimental_config=object())
     with prof:
         pass
     assert prof.trace.store.facts["session.notes"].splitlines()[0] == "from the core"
 
 
-def test_toggling_is_accepted_said_once_and_noted(log):
+def test_toggling_switches_what_is_named(log):
     with profile() as prof:
-        with pytest.warns(GpuscopeWarning, match="toggle_collection_dynamic"):
-            prof.toggle_collection_dynamic(False, [ProfilerActivity.CUDA])
-        prof.toggle_collection_dynamic(True, [ProfilerActivity.CUDA])  # a second warning would fail this test
-        with pytest.raises(InvalidArgument):
-            prof.toggle_collection_dynamic(False, ["TPU"])
-    assert "toggle_collection_dynamic" in prof.trace.store.info()["session.notes"]
+        prof.toggle_collection_dynamic(False, [ProfilerActivity.CUDA])
+        prof.toggle_collection_dynamic(True, {ProfilerActivity.CUDA, ProfilerActivity.CPU})
+        prof.toggle_collection_dynamic(False, [])
+    assert log == ["start", "open", "gpu off", "gpu on", "regions on", "stop"]
+
+
+def test_toggling_takes_the_members_of_torch(log):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    with profile() as prof:
+        prof.toggle_collection_dynamic(False, [torch_profiler.ProfilerActivity.CPU])
+    assert log == ["start", "open", "regions off", "stop"]
+
+
+def test_toggling_outside_a_run_does_nothing(log):
+    prof = profile()
+    prof.toggle_collection_dynamic(False, [ProfilerActivity.CUDA])
+    with prof:
+        pass
+    prof.toggle_collection_dynamic(False, [ProfilerActivity.CUDA])
+    assert log == ["start", "open", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("enable", "activities", "complaint"),
+    [
+        (False, ["TPU"], "activities contains 'TPU'; accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
+        (False, "CUDA", "activities contains 'CUDA'"),
+        (False, None, "activities contains None"),
+        ("off", [ProfilerActivity.CUDA], "enable is 'off'; accepted are True and False"),
+    ],
+)
+def test_a_bad_toggle_is_named_with_what_is_accepted(log, enable, activities, complaint):
+    with profile() as prof, pytest.raises(InvalidArgument, match=complaint):
+        prof.toggle_collection_dynamic(enable, activities)
+    assert log == ["start", "open", "stop"]
+
+
+# -- windows together, and by hand -----------------------------------------------------------------------------------
+
+
+def test_windows_accumulate_when_asked_to(log):
+    seen = []
+    prof = profile(
+        schedule=schedule(wait=0, warmup=0, active=1, repeat=3),
+        on_trace_ready=lambda p: seen.append(p.trace.store.number),
+        acc_events=True,
+    )
+    run(prof, 3)
+    assert seen == [1, (1, 2), ((1, 2), 3)]
+    assert prof.trace.store.number == ((1, 2), 3)
+
+
+def test_windows_are_put_together_only_when_somebody_asks(log):
+    prof = run(profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=3), acc_events=True), 3)
+    assert prof.trace.store.number == (1, 2, 3)
+    assert prof.trace is prof.trace
+
+
+def test_windows_accumulate_over_runs(log):
+    prof = profile(acc_events=True)
+    for _ in range(2):
+        with prof:
+            pass
+    assert prof.trace.store.number == (1, 2)
+
+
+def test_metadata_reaches_the_windows_put_together(log):
+    prof = run(profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=2), acc_events=True), 2)
+    store = prof.trace.store
+    prof.add_metadata("model", "large")
+    assert store.info()["metadata.model"] == '"large"'
+
+
+def test_a_chrome_trace_is_that_of_the_latest_window_even_when_they_accumulate(log, monkeypatch, tmp_path):
+    import gpuscope.exporters
+
+    written = []
+    monkeypatch.setattr(gpuscope.exporters, "export_chrome_trace", lambda store, path: written.append(store.number))
+    prof = run(profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=2), acc_events=True), 2)
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    assert written == [2]
+
+
+def test_windows_can_be_opened_and_closed_by_hand(log):
+    prof = profile()
+    prof.prepare_trace()
+    prof.start_trace()
+    with pytest.raises(NotAvailable, match="window is still open"):
+        prof.events()
+    prof.stop_trace()
+    assert log == ["start", "open", "stop"]
+    assert prof.trace.store.number == 1
+
+
+def test_the_inner_profiler_is_there_from_the_first_window_on(log):
+    prof = profile(custom_trace_id_callback=lambda: "mine")
+    assert prof.profiler is None
+    with prof:
+        assert prof.profiler.trace_id == "mine"
+    assert prof.profiler.trace.store.number == 1
+    with pytest.raises(NotAvailable, match="without Kineto"):
+        _ = prof.profiler.kineto_results
+
+
+# -- observers of torch ----------------------------------------------------------------------------------------------
+
+
+class Observer:
+    def __init__(self, words):
+        self.words = words
+
+    def start(self):
+        self.words.append("start")
+
+    def stop(self):
+        self.words.append("stop")
+
+    def cleanup(self):
+        self.words.append("cleanup")
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_an_observer_is_called_as_torch_calls_it(log, steps):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    heard = {}
+    plan = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
+    for module, options in ((torch_profiler, {"activities": [torch_profiler.ProfilerActivity.CPU]}), (ours, {})):
+        words = heard[module] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with module.profile(
+                schedule=module.schedule(**plan), execution_trace_observer=Observer(words), **options
+            ) as prof:
+                for step in range(steps):
+                    words.append(step)
+                    prof.step()
+    # torch opens and closes a window to end a warm-up; nothing is recorded in it.
+    without = {module: " ".join(map(str, words)).replace("start stop ", "") for module, words in heard.items()}
+    assert without[ours] == without[torch_profiler]
+
+
+def test_an_observer_that_fails_is_said_and_the_recording_goes_on(log):
+    observer = Observer([])
+    observer.start = lambda: 1 / 0
+    with (
+        pytest.warns(GpuscopeWarning, match=r"execution_trace_observer.start\(\) failed: ZeroDivisionError"),
+        profile(execution_trace_observer=observer) as prof,
+    ):
+        pass
+    assert "failed: ZeroDivisionError" in prof.trace.store.info()["session.notes"]
+
+
+def test_the_observer_of_torch_writes_its_file(log, tmp_path):
+    torch = pytest.importorskip("torch")
+    from gpuscope import ExecutionTraceObserver
+
+    path = tmp_path / "trace.json"
+    with profile(execution_trace_observer=ExecutionTraceObserver().register_callback(str(path))):
+        torch.ones(3).sum()
+    assert "aten::sum" in path.read_text()
+
+
+def test_the_environment_can_ask_for_the_observer_of_torch(log, monkeypatch):
+    pytest.importorskip("torch.profiler")
+    monkeypatch.setenv("ENABLE_PYTORCH_EXECUTION_TRACE", "1")
+    prof = profile()
+    assert prof.execution_trace_observer.is_registered
+    with prof:
+        pass
+    assert not prof.execution_trace_observer.is_registered
+    os.unlink(prof.execution_trace_observer.get_output_file_path())
+
+
+# -- without torch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    import sys
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch.profiler", None)
+
+
+def test_options_of_operators_are_accepted_without_torch_and_noted_only(log, no_torch):
+    with profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        pass
+    assert prof.trace.store.info()["session.notes"].split("\n") == [
+        "record_shapes: no shapes were recorded, as the program did not import PyTorch",
+        "profile_memory: no allocations were recorded, as the program did not import PyTorch",
+    ]
+
+
+def test_nothing_is_noted_without_torch_when_nothing_of_it_was_wanted(log, no_torch):
+    with profile(with_stack=True) as prof:
+        pass
+    assert prof.trace.store.info()["session.notes"] == ""
+
+
+def test_names_of_torch_can_be_imported_without_it_and_say_what_is_missing(no_torch):
+    from gpuscope.profiler import execution_trace
+
+    assert execution_trace.ExecutionTraceObserver.build_execution_trace_obs_from_env() is None
+    assert not execution_trace.itt.is_available()
+    for use in (execution_trace.ExecutionTraceObserver, lambda: execution_trace.itt.range_push("a")):
+        with pytest.raises(NotAvailable, match="PyTorch is not installed"):
+            use()
 
 
 # -- metadata --------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
     return row;
   }
   if (value == Correlations::kUnknown) {
-    row.keep = work.start != 0 && recording_->window.contains(row.start_ns);
+    row.keep = work.start != 0 && recording_->window.keeps_calls(row.start_ns);
     row.flags |= store::kNoLaunch;
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
@@ -203,6 +203,9 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
     return;
   }
   recording_->counters.kernels += work.graph_node == 0;
+  if (recording_->settings.no_kernels) {
+    return;
+  }
   const uint32_t name = recording_->dictionaries.pinned(record.name);
   if (recording_->aggregates()) {
     return recording_->totals.add_work(row.reference, store::Work::Kernel, name, row.duration_ns);
@@ -222,7 +225,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
 
 void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
   const Row row = place(work);
-  if (!row.keep) {
+  if (!row.keep || recording_->settings.no_copies) {
     return;
   }
   if (recording_->aggregates()) {
@@ -272,7 +275,7 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
   const Work work{record.start,  record.end,         record.device, record.context,
                   record.stream, record.correlation, record.graph,  record.graph_node};
   const Row row = place(work);
-  if (!row.keep) {
+  if (!row.keep || recording_->settings.no_fills) {
     return;
   }
   if (recording_->aggregates()) {
@@ -291,7 +294,7 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
 void GpuRecords::synchronization(const activity::SynchronizationRecord& record) {
   const int64_t start_ns = ns(record.start);
   const uint32_t value = recording_->correlations.find(record.correlation);
-  if (value == Correlations::kOutside || !recording_->window.contains(start_ns)) {
+  if (value == Correlations::kOutside || !recording_->window.keeps_calls(start_ns)) {
     return;
   }
   const bool placed = value != Correlations::kUnknown && value != Correlations::kNowhere;
@@ -312,7 +315,7 @@ void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
   }
   const Row row = place(
       {record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph, 0});
-  if (!row.keep) {
+  if (!row.keep || recording_->settings.no_kernels) {
     return;
   }
   if (recording_->aggregates()) {

@@ -9,6 +9,7 @@
 #include "gpuscope/attribution/correlations.h"
 #include "gpuscope/attribution/dictionaries.h"
 #include "gpuscope/attribution/forward_ops.h"
+#include "gpuscope/attribution/switch.h"
 #include "gpuscope/attribution/totals.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/flat_map.h"
@@ -24,16 +25,25 @@ struct Settings {
   bool by_time = false;       // launches are joined to regions by thread and time: no callbacks
   uint64_t max_bytes = uint64_t{1} << 30;
   int64_t ring_ns = 10'000'000'000;
+  // What gets no rows, though it is counted like all else.
+  bool no_kernels = false;
+  bool no_copies = false;
+  bool no_fills = false;
+  bool no_calls = false;
 };
 
 /// The stretch of time whose launches are recorded. Written by the session, read by the decode thread.
 struct Window {
   std::atomic<int64_t> open_ns{INT64_MAX};
   std::atomic<int64_t> close_ns{INT64_MAX};
+  Switch gpu;      // driver calls and the GPU work that they ask for
+  Switch regions;  // regions, operators and marks
 
   bool contains(int64_t at_ns) const noexcept {
-    return at_ns >= open_ns.load(std::memory_order_relaxed) && at_ns < close_ns.load(std::memory_order_relaxed);
+    return at_ns >= open_ns.load(std::memory_order_acquire) && at_ns < close_ns.load(std::memory_order_relaxed);
   }
+  bool keeps_calls(int64_t at_ns) const noexcept { return contains(at_ns) && !gpu.off_at(at_ns); }
+  bool keeps_regions(int64_t at_ns) const noexcept { return contains(at_ns) && !regions.off_at(at_ns); }
 };
 
 /// What the audit counts. Zeroed with each window.

@@ -2,6 +2,7 @@
 #include "gpuscope/attribution/replay.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpuscope::attribution {
 namespace {
@@ -104,9 +105,14 @@ void Replay::open_window() {
     lender_->open_window();  // its regions are lent from here on, whether or not anything happens in it
   }
   const int64_t open_ns = recording_->window.open_ns.load(std::memory_order_relaxed);
+  bool shows_hidden = false;
   each_open([&](OpenRegion& region, OpenRegion* parent) {
     region.start_ns = std::max(region.start_ns, open_ns);
     region.child_ns = 0;
+    shows_hidden |= std::exchange(region.is_hidden, false);  // each window begins with everything switched on
+    if (shows_hidden) {
+      region.path = path_of(region, parent != nullptr ? parent->path : kNone);
+    }
     region.row = add_row(region, parent != nullptr ? parent->row : kNone);
     if (region.row != kNone) {
       recording_->store->region.flags[region.row] |= store::kClipped;
@@ -140,7 +146,7 @@ void Replay::close_window(int64_t close_ns) {
 void Replay::follow(const Moved& moved) {
   each_open([&](OpenRegion& region, OpenRegion*) {
     region.row = moved.region(region.row);
-    if (region.row != kNone) {
+    if (region.row != kNone && !region.is_hidden) {
       region.start_ns = recording_->store->region.start_ns[region.row];
     }
   });
@@ -158,6 +164,13 @@ uint32_t Replay::add_row(const OpenRegion& region, uint32_t parent_row) {
     return kNone;
   }
   return recording_->store->region.append({region.start_ns, 0, parent_row, region.path, thread_, store::kOpen});
+}
+
+uint32_t Replay::path_of(const OpenRegion& region, uint32_t parent_path) {
+  Dictionaries& dictionaries = recording_->dictionaries;
+  const uint32_t domain = dictionaries.region_name(base::EnterDetail::domain(region.detail));
+  return dictionaries.path(parent_path, dictionaries.region_name(region.name), base::EnterDetail::kind(region.detail),
+                           domain);
 }
 
 void Replay::note_moment(int64_t at_ns) {
@@ -215,12 +228,12 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   std::vector<OpenRegion>& stack = strands_[current_].stack;
   const OpenRegion* parent = innermost(current_);
   const uint32_t parent_path = parent != nullptr ? parent->path : kNone;
-  Dictionaries& dictionaries = recording_->dictionaries;
-  const uint32_t domain = dictionaries.region_name(base::EnterDetail::domain(detail));
-  const uint32_t path =
-      dictionaries.path(parent_path, dictionaries.region_name(name), base::EnterDetail::kind(detail), domain);
-  OpenRegion region{name, path, kNone, at_ns, 0, detail};
-  if (recording_->window.contains(at_ns)) {
+  OpenRegion region{name, kNone, kNone, at_ns, 0, detail};
+  region.is_hidden = recording_->window.contains(at_ns) && !recording_->window.keeps_regions(at_ns);
+  region.path = region.is_hidden ? parent_path : path_of(region, parent_path);
+  if (region.is_hidden) {
+    region.row = parent != nullptr ? parent->row : kNone;
+  } else if (recording_->window.contains(at_ns)) {
     region.row = add_row(region, parent != nullptr ? parent->row : kNone);
     if (has_arguments_ && region.row != kNone) {
       add_details(region.row, region, parent_path);
@@ -231,6 +244,12 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
 }
 
 void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
+  if (region.is_hidden) {
+    if (parent != nullptr) {
+      parent->child_ns += region.child_ns;
+    }
+    return;
+  }
   const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
   region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of turn
@@ -260,7 +279,7 @@ bool Replay::close_in(std::size_t strand, int64_t at_ns, uint32_t name) {
 void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
   close(stack[depth], at_ns, parent_of(strand, depth));
-  if (const uint32_t row = stack[depth].row; row != kNone) {
+  if (const uint32_t row = stack[depth].row; row != kNone && !stack[depth].is_hidden) {
     recording_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
   }
   stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
@@ -283,13 +302,14 @@ void Replay::gpu_time(uint32_t pair, uint32_t name) {
   const std::vector<OpenRegion>& stack = strands_[current_].stack;
   const auto region =
       std::find_if(stack.rbegin(), stack.rend(), [name](const OpenRegion& open) { return open.name == name; });
-  const bool kept = region != stack.rend() && window_seen_;
+  const bool kept =
+      region != stack.rend() && window_seen_ && !region->is_hidden && !recording_->window.gpu.off_at(region->start_ns);
   recording_->gpu_spans.push_back({pair, kept ? region->row : kNone, kept ? region->path : kNone});
 }
 
 void Replay::mark(int64_t at_ns, uint32_t name) {
   note_moment(at_ns);  // it may be the first that is heard of another task
-  if (recording_->aggregates() || !recording_->window.contains(at_ns)) {
+  if (recording_->aggregates() || !recording_->window.keeps_regions(at_ns)) {
     return;
   }
   if (recording_->full) {

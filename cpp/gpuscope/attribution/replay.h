@@ -51,7 +51,8 @@ class Replay {
     uint32_t row;
     int64_t start_ns;
     int64_t child_ns;
-    uint32_t detail;  // base::EnterDetail
+    uint32_t detail;         // base::EnterDetail
+    bool is_hidden = false;  // entered while regions were switched off: its path and row are those of what it lies in
   };
   /// What was said of the event that comes next.
   struct Arguments {
@@ -124,6 +125,7 @@ class Replay {
   bool close_in(std::size_t strand, int64_t at_ns, uint32_t name);
   void close_at(std::size_t strand, std::size_t depth, int64_t at_ns);
   uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
+  uint32_t path_of(const OpenRegion& region, uint32_t parent_path);
   void note_moment(int64_t at_ns);
   Place own_place() const;
   template <class F>

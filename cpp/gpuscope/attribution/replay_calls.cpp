@@ -30,7 +30,7 @@ Correlations::Awaits awaits(store::CallKind kind) {
 
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
   const activity::DriverCall* what = activity::find_call(callback);
-  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.contains(at_ns), false};
+  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.keeps_calls(at_ns), false};
   if (!call.in_window || what == nullptr) {
     recording_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
   } else {
@@ -39,7 +39,7 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     const Place place = place_at(at_ns);
     call.path = place.path;
     recording_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
-    if (recording_->keeps_rows()) {
+    if (recording_->keeps_rows() && !recording_->settings.no_calls) {
       const uint16_t id = recording_->dictionaries.call(what->name, what->kind, false, 0, callback);
       call.row = recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
       if (has_arguments_ && arguments_.stack != 0) {
@@ -71,6 +71,9 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
     counters.graph_launches += awaited == Correlations::Awaits::Graph;
   }
   const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
+  if (recording_->settings.no_calls) {
+    return;
+  }
   if (recording_->aggregates()) {
     recording_->totals.add_work(call.path, store::Work::Call, recording_->dictionaries.string(what->name), duration_ns);
     if (OpenRegion* region = innermost(current_); region != nullptr) {

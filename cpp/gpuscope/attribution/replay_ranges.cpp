@@ -152,7 +152,7 @@ void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
   OpenRegion range{name,  dictionaries.path(kNone, dictionaries.region_name(name), EnterDetail::kind(detail), domain),
                    kNone, at_ns,
                    0,     detail};
-  if (recording_->window.contains(at_ns)) {
+  if (recording_->window.keeps_regions(at_ns)) {
     range.row = add_row(range, kNone);
     if (range.row != kNone) {
       recording_->store->region.flags[range.row] |= store::kAsync;
@@ -190,7 +190,7 @@ void Replay::end_range(const StartedRange& range, int64_t end_ns) {
   const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
   if (recording_->aggregates()) {
-    if (recording_->window.contains(range.start_ns)) {
+    if (recording_->window.keeps_regions(range.start_ns)) {
       recording_->totals.add_region(range.path, duration_ns, duration_ns);  // overlaps others: no self time
     }
   } else if (range.row != kNone) {

@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
@@ -70,12 +72,17 @@ bool merges_graphs(const std::string& name) {
 }
 
 std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, const std::string& graphs, bool sync,
-                                        uint64_t max_bytes, int64_t ring_ns, bool stacks) {
+                                        uint64_t max_bytes, int64_t ring_ns, bool stacks,
+                                        const std::set<std::string>& left_out) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
   options.settings.max_bytes = max_bytes;
   options.settings.ring_ns = ring_ns;
+  options.settings.no_kernels = left_out.count("kernel") != 0;
+  options.settings.no_copies = left_out.count("memcpy") != 0;
+  options.settings.no_fills = left_out.count("memset") != 0;
+  options.settings.no_calls = left_out.count("api") != 0;
   options.cuda = cuda;
   options.no_cuda_reason = cuda ? "" : "the profiler was not asked for CUDA activity";
   options.synchronization = sync;
@@ -104,7 +111,9 @@ void bind_session(py::module_& module) {
       .def(py::init(&start), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
            py::arg("graphs") = "node", py::arg("sync") = false, py::arg("max_bytes") = uint64_t{1} << 30,
            py::arg("ring_ns") = int64_t{10'000'000'000}, py::arg("stacks") = false,
-           "Starts collecting; nothing is recorded until open().")
+           py::arg("left_out") = std::set<std::string>{},
+           "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
+           "that get no rows.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
       .def("cut", &cut, "Ends the window and returns its Store; waits for its GPU work, at most two seconds.")
       .def(
@@ -114,6 +123,10 @@ void bind_session(py::module_& module) {
             return std::shared_ptr<store::Store>(session.stop());
           },
           "Ends collecting; returns the open window's Store, if one is open. Further calls return None.")
+      .def("switch_gpu", &Session::switch_gpu, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
+           "Whether driver calls and GPU work are recorded from now on, within the open window.")
+      .def("switch_regions", &Session::switch_regions, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
+           "Whether regions, operators and marks are recorded from now on, within the open window.")
       .def_property_readonly("tier", &Session::tier, "cupti, cupti-shared, events or cpu.")
       .def_property_readonly("tier_reason", &Session::tier_reason, "Why it is not cupti.")
       .def_static("active", &Session::active, "True while a session collects in this process.");

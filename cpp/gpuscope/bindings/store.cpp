@@ -14,6 +14,7 @@
 #include "gpuscope/base/utf8.h"
 #include "gpuscope/bindings/arrow.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/store/append.h"
 
 namespace py = pybind11;
 
@@ -91,6 +92,14 @@ py::typing::List<py::str> strings(const store::Store& store) {
   return all;
 }
 
+StorePointer merge(const std::vector<StorePointer>& stores) {
+  auto all = std::make_shared<store::Store>();
+  for (const StorePointer& each : stores) {
+    store::append(*all, *each);
+  }
+  return all;
+}
+
 }  // namespace
 
 void bind_store(py::module_& module) {
@@ -106,6 +115,8 @@ void bind_store(py::module_& module) {
       .def(
           "arrow_stream", [](const StorePointer& store, std::string_view table) { return arrow_stream(store, table); },
           py::arg("table"), "A table as a capsule of the Arrow C stream interface, which keeps the store alive.");
+  module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
+             "One new Store with all that these hold, in their order; they are of one process.");
 }
 
 }  // namespace gpuscope::bindings

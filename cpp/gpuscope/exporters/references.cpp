@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpuscope/store/histogram.h"
+#include "gpuscope/store/references.h"
 
 namespace gpuscope::exporters {
 namespace {
@@ -20,72 +21,32 @@ std::string describe(std::string_view table, std::string_view column, std::size_
          std::to_string(value);
 }
 
-/// Row counts by the name of the column that refers to them.
-class Limits {
- public:
-  explicit Limits(const Store& store)
-      : strings_(store.strings.size()),
-        variants_(store.variant.size()),
-        tracks_(store.track.size()),
-        paths_(store.path.size()),
-        threads_(store.thread.size()),
-        calls_(store.call.size()),
-        apis_(store.api.size()),
-        stacks_(store.stack.size()),
-        regions_(store.region.size()) {}
-
-  struct Limit {
-    std::size_t rows;
-    bool optional;  // kNone is accepted
-  };
-  /// False for a column that refers to nothing.
-  bool find(std::string_view table, std::string_view column, Limit& limit) const {
-    const bool is_text = column == "name" || column == "uuid" || column == "domain" || column == "function" ||
-                         column == "file" || column == "shapes" || column == "types" ||
-                         (column == "result" && table == "detail") || table == "info";
-    if (is_text) {
-      limit = {strings_, column == "shapes" || column == "types" || column == "result"};
-    } else if (column == "variant") {
-      limit = {variants_, false};
-    } else if (column == "track") {
-      limit = {tracks_, false};
-    } else if (column == "thread") {
-      limit = {threads_, false};
-    } else if (column == "call") {
-      limit = {calls_, false};
-    } else if (column == "path") {
-      limit = {paths_, table != "region"};
-    } else if (column == "region") {
-      limit = {regions_, table != "region_gpu"};
-    } else if (column == "forward") {
-      limit = {regions_, true};
-    } else if (column == "api") {
-      limit = {apis_, false};
-    } else if (column == "stack") {
-      limit = {stacks_, true};
-    } else if (column == "parent") {
-      limit = {table == "path" ? paths_ : table == "stack" ? stacks_ : regions_, true};
-    } else {
-      return false;
-    }
-    return true;
+/// How many rows, or strings, there are to refer to.
+std::size_t rows_of(const Store& store, store::Target target) {
+  switch (target) {
+#define GPUSCOPE_ROWS(Type, table, LIST) \
+  case store::Target::Type:              \
+    return store.table.size();
+    GPUSCOPE_TABLES(GPUSCOPE_ROWS)
+#undef GPUSCOPE_ROWS
+    case store::Target::Strings:
+      return store.strings.size();
+    case store::Target::Nothing:
+      break;
   }
-
- private:
-  std::size_t strings_, variants_, tracks_, paths_, threads_, calls_, apis_, stacks_, regions_;
-};
+  return SIZE_MAX;
+}
 
 std::string check_columns(const Store& store) {
-  const Limits limits(store);
   std::string found;
   store.each_table([&](const char* table, const auto& rows) {
     rows.each_column([&](std::string_view column, const auto& values) {
       if (!found.empty()) {
         return;
       }
-      using T = typename std::remove_reference_t<decltype(values)>::value_type;
-      Limits::Limit limit{};
-      const bool refers = std::is_unsigned_v<T> && limits.find(table, column, limit);
+      const store::Reference reference = store::reference_of(table, column);
+      const std::size_t rows = rows_of(store, reference.target);
+      const bool refers = reference.target != store::Target::Nothing && reference.target != store::Target::Histograms;
       const bool is_time = column == "start_ns" || column == "duration_ns";
       if (!refers && !is_time) {
         return;
@@ -93,10 +54,10 @@ std::string check_columns(const Store& store) {
       for (std::size_t row = 0; row < values.size(); ++row) {
         const auto value = static_cast<int64_t>(values[row]);
         const bool good = is_time ? value >= 0 && value < kLatest
-                                  : static_cast<uint64_t>(value) < limit.rows || (limit.optional && value == kNone);
+                                  : static_cast<uint64_t>(value) < rows || (reference.optional && value == kNone);
         if (!good) {
           found = describe(table, column, row, value);
-          found += is_time ? ", which is no time" : ", of " + std::to_string(limit.rows);
+          found += is_time ? ", which is no time" : ", of " + std::to_string(rows);
           return;
         }
       }

@@ -142,6 +142,10 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.unread_bytes", counters.unread_bytes);
   number("audit.refused", counters.refused);
   number("audit.evicted", counters.evicted);
+  number("audit.gpu_off", facts.gpu_off.times);
+  number("audit.gpu_off_ns", facts.gpu_off.duration_ns);
+  number("audit.regions_off", facts.regions_off.times);
+  number("audit.regions_off_ns", facts.regions_off.duration_ns);
   number("audit.decode_lag_max_ns", facts.decode_lag_max_ns);
   number("audit.decode_cpu_ns", facts.decode_cpu_ns);
   number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on our thread

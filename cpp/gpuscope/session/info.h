@@ -18,6 +18,7 @@ struct Facts {
   std::string tier, tier_reason, notes;
   int64_t open_ns = 0, close_ns = 0;
   attribution::Counters counters;
+  attribution::Switch::Total gpu_off, regions_off;
   uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
   int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0;
   bool cupti_broke = false;

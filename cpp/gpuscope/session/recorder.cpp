@@ -192,6 +192,8 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.notes += (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
   facts.counters = decoder_->recording().counters;
   facts.log_dropped = decoder_->log_dropped();
+  facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
+  facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);
   facts.decode_lag_max_ns = decode_lag_max_ns_;
   facts.flush_cpu_ns = std::exchange(flush_cpu_ns_, 0);
   facts.decode_cpu_ns = thread_cpu_ns() - decode_cpu_start_ns_ - facts.flush_cpu_ns;

@@ -151,7 +151,27 @@ void Session::open() {
   }
   const std::lock_guard calls(calls_);
   if (!stopped_) {
-    recorder_.window().open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
+    attribution::Window& window = recorder_.window();
+    if (window.open_ns.load() == INT64_MAX) {  // nobody asks the switches now
+      window.gpu.reset();
+      window.regions.reset();
+    }
+    window.open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
+  }
+}
+
+void Session::switch_gpu(bool on) { turn(&attribution::Window::gpu, on); }
+void Session::switch_regions(bool on) { turn(&attribution::Window::regions, on); }
+
+void Session::turn(attribution::Switch attribution::Window::*which, bool on) {
+  if (left_behind()) {
+    return;
+  }
+  const std::lock_guard calls(calls_);
+  attribution::Window& window = recorder_.window();
+  const int64_t now_ns = base::Clock::process().now_ns();
+  if (!stopped_ && window.contains(now_ns)) {
+    (window.*which).turn(on, now_ns);
   }
 }
 

@@ -37,6 +37,12 @@ class Session {
   /// Ends collecting; the open window's store, if one is open. Further calls do nothing.
   std::unique_ptr<store::Store> stop();
 
+  /// Within the open window: whether calls of the driver, and the GPU work that they ask for, are recorded from now on.
+  /// Each window begins with all of it.
+  void switch_gpu(bool on);
+  /// The same for regions, operators and marks; what lies inside belongs to the recorded region around.
+  void switch_regions(bool on);
+
   const std::string& tier() const noexcept { return tier_; }
   const std::string& tier_reason() const noexcept { return tier_reason_; }
 
@@ -53,6 +59,7 @@ class Session {
   bool left_behind() const noexcept;
   void run();
   std::unique_ptr<store::Store> request(Request what);
+  void turn(attribution::Switch attribution::Window::*which, bool on);
 
   Vendor& vendor_;
   Options options_;

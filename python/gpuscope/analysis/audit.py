@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -43,6 +44,10 @@ class Audit:
         copies_without_record: copies and fills of which no record came, as between host buffers.
         evicted: rows that the ring gave up.
         refused: rows that the memory cap kept out.
+        gpu_off: times that launches and GPU work were left out on request, by `toggle_collection_dynamic`.
+        gpu_off_ns: for how long in all.
+        regions_off: the same for regions, operators and marks.
+        regions_off_ns: for how long in all.
         unread_bytes: bytes of CUPTI's buffers that made no record.
         decode_lag_max_ns: the longest a record waited to be decoded.
         decode_cpu_ns: CPU time of the decode thread, without CUPTI's own.
@@ -76,6 +81,10 @@ class Audit:
     copies_without_record: int
     evicted: int
     refused: int
+    gpu_off: int
+    gpu_off_ns: int
+    regions_off: int
+    regions_off_ns: int
     unread_bytes: int
     decode_lag_max_ns: int
     decode_cpu_ns: int
@@ -147,6 +156,10 @@ _COUNTERS = (
     "copies_without_record",
     "evicted",
     "refused",
+    "gpu_off",
+    "gpu_off_ns",
+    "regions_off",
+    "regions_off_ns",
     "unread_bytes",
     "decode_lag_max_ns",
     "decode_cpu_ns",
@@ -207,6 +220,10 @@ def audit(trace: Trace) -> Audit:
     if counters["copies_without_record"]:
         copies = _count(counters["copies_without_record"], "call")
         remarks.append(f"{copies} that copy or fill brought no record, as between host buffers or of no bytes")
+    for what, counter in (("launches and GPU work were", "gpu_off"), ("regions and operators were", "regions_off")):
+        if times := counters[counter]:
+            length = f"{counters[f'{counter}_ns'] / 1e6:,.3f} ms"
+            remarks.append(f"{what} left out on request {_count(times, 'time')}, for {length} in all")
     if counters["unmatched_exits"]:
         remarks.append(f"{_count(counters['unmatched_exits'], 'region')} ended without having begun in the recording")
     remarks += _remarks_on_ranges(trace)
@@ -218,7 +235,7 @@ def audit(trace: Trace) -> Audit:
         tier=tier,
         tier_reason=info.get("session.tier_reason", ""),
         mode=mode,
-        recorded_ns=_number(info.get("session.stop_ns", "0")) - _number(info.get("session.start_ns", "0")),
+        recorded_ns=_recorded_ns(info),
         **counters,
     )
 
@@ -244,6 +261,13 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
                 "it ran before the recording, or several could be it"
             )
     return remarks
+
+
+def _recorded_ns(info: Mapping[str, str]) -> int:
+    """Windows that were put together say how long they were without the gaps between them."""
+    if "session.recorded_ns" in info:
+        return _number(info["session.recorded_ns"])
+    return _number(info.get("session.stop_ns", "0")) - _number(info.get("session.start_ns", "0"))
 
 
 def _number(text: str) -> int:

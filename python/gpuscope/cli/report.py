@@ -17,6 +17,8 @@ class Report:
     examples = """\
   gpuscope report train.gscope
   gpuscope report train.gscope --sort-by cpu_time_total --row-limit 50
+  gpuscope report train.gscope --group-by-input-shape    recorded with --record-shapes
+  gpuscope report train.gscope --group-by-stack-n 3      recorded with --with-stack
   gpuscope report train.gscope --no-table --tree --max-depth 3"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from gpuscope.profiler import Schedule, profile
     from gpuscope.recording import Results
 
+# Options of profile() that say what of operators is recorded.
+_OPERATOR_OPTIONS = {
+    "record_shapes": "record the shapes of operators' inputs",
+    "with_stack": "record where in the program operators, regions and launches are",
+    "profile_memory": "record what PyTorch's allocators hand out and take back",
+    "with_modules": "record the torch.nn.Module that operators run in",
+    "with_flops": "count floating-point operations of operators, from their shapes",
+}
+
 
 class Run:
     """Runs a script, module or code as ``python`` would, and hands over what was recorded."""
@@ -37,6 +46,12 @@ class Run:
   gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
   gpuscope run --schedule wait=5,warmup=1,active=3 train.py
                                                          steps 6 to 8; train.py calls gpuscope.step() after each
+  gpuscope run --record-shapes --group-by-input-shape train.py
+                                                         operators of PyTorch, a row for each shape of their inputs
+  gpuscope run --profile-memory --sort-by self_device_memory_usage train.py
+                                                         which operators take the GPU's memory
+  gpuscope run --with-stack --group-by-stack-n 3 train.py
+                                                         operators by the three frames that call them
   gpuscope run -c 'import torch; torch.ones(9).sum()'"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -70,6 +85,8 @@ class Run:
         what.add_argument("--ring-seconds", metavar="S", type=float, help="how far back the ring reaches")
         what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
         what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
+        for option, words in _OPERATOR_OPTIONS.items():
+            what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=words)
         view.add_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
@@ -77,6 +94,7 @@ class Run:
         program = _program(options)
         program.check()
         view.check(options)
+        _check_groups(options)
         outputs = Outputs(options.output or [f"{program.name}.gscope"])
         delivery = _Delivery(outputs, console.errors())
         profiler = _profiler(options, delivery)
@@ -163,8 +181,17 @@ def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:
         mode=options.mode,
         graphs=options.graphs,
         sync=options.sync,
+        **{option: getattr(options, option) for option in _OPERATOR_OPTIONS},
         **{name: value for name, value in limits.items() if value is not None},
     )
+
+
+def _check_groups(options: argparse.Namespace) -> None:
+    """Finds rows asked for by what is not recorded, before the run."""
+    for group, option in (("group_by_input_shape", "record_shapes"), ("group_by_stack_n", "with_stack")):
+        if getattr(options, group) and not getattr(options, option):
+            names = [f"--{name.replace('_', '-')}" for name in (group, option)]
+            raise InvalidArgument(f"{names[0]} needs {names[1]}, which records what the rows are grouped by")
 
 
 def _profiled_itself(error: BaseException | None) -> bool:

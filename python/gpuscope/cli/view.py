@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import columns
 from gpuscope.cli.console import Console
+from gpuscope.trace import NONE
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit
@@ -29,6 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sort-by", metavar="KEY", help="column that orders the table, as device_time_total")
     group.add_argument(
         "--row-limit", metavar="N", type=positive, default=25, help="rows of the table at most (default: 25)"
+    )
+    group.add_argument("--group-by-input-shape", action="store_true", help="a row for each shape of operators' inputs")
+    group.add_argument(
+        "--group-by-stack-n", metavar="N", type=positive, default=0, help="a row for each N innermost frames"
     )
     group.add_argument("--no-table", action="store_true", help="leave the table out")
     group.add_argument("--tree", action="store_true", help="the call tree too")
@@ -73,6 +78,7 @@ def show_origin(results: Results, out: Console) -> None:
         ("when", f"{when}, for {duration(stop_ns - start_ns)}"),
         ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
         ("how", ", ".join(filter(None, (*_how(info), *versions)))),
+        ("with", ", ".join(_extras(results))),
     )
     for name, text in rows:
         if text:
@@ -92,15 +98,39 @@ def show_summary(results: Results, out: Console) -> None:
 def show(results: Results, options: argparse.Namespace, out: Console) -> None:
     """The parts that the options ask for, and the verdict under them."""
     if not options.no_table:
-        show_table(results, out, sort_by=options.sort_by, row_limit=options.row_limit)
+        show_table(
+            results,
+            out,
+            sort_by=options.sort_by,
+            row_limit=options.row_limit,
+            by_shape=options.group_by_input_shape,
+            by_frames=options.group_by_stack_n,
+        )
     if options.tree:
         show_tree(results, out, max_depth=options.max_depth)
     show_audit(results.audit(), out)
 
 
-def show_table(results: Results, out: Console, *, sort_by: str | None = None, row_limit: int = 25) -> None:
-    """One row per name, the longest first; on a narrow terminal without the columns that do not fit."""
-    events = results.key_averages()
+def show_table(
+    results: Results,
+    out: Console,
+    *,
+    sort_by: str | None = None,
+    row_limit: int = 25,
+    by_shape: bool = False,
+    by_frames: int = 0,
+) -> None:
+    """One row per name, the longest first; on a narrow terminal without the columns that do not fit.
+
+    Args:
+        results: what to show.
+        out: where to.
+        sort_by: the column that orders the rows; by default the time on the GPU, or the CPU without one.
+        row_limit: rows at most.
+        by_shape: a row of its own for each shape of an operator's inputs.
+        by_frames: so many innermost frames of the stack tell rows of one name apart; 0 for none.
+    """
+    events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
     if not events:
         out.line("no region, driver call or GPU work was recorded")
         out.line()
@@ -114,6 +144,10 @@ def show_table(results: Results, out: Console, *, sort_by: str | None = None, ro
         out.line((line, "dim" if not line.strip("- ") else ""))
     if len(events) > row_limit:
         out.line((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
+    extras = _extras(results)
+    for wanted, what, option in ((by_shape, "shapes", "--record-shapes"), (by_frames, "stacks", "--with-stack")):
+        if wanted and what not in extras:
+            out.line((f"no {what} were recorded to group by: gpuscope run {option}", "dim"))
     if hidden:
         out.line((f"too narrow for {', '.join(hidden)}", "dim"))
     out.line()
@@ -152,6 +186,17 @@ def duration(elapsed_ns: int) -> str:
 def _how(info: Mapping[str, str]) -> list[str]:
     tier = info.get("session.tier", "")
     return [f"{info.get('session.mode', 'full')} mode", _TIERS.get(tier, tier)]
+
+
+def _extras(results: Results) -> list[str]:
+    """What was recorded of operators and calls beside their time."""
+    trace = results.trace
+    there = {
+        "shapes": bool((trace.details.shapes != NONE).any()),
+        "stacks": len(trace.stacks) > 0,
+        "memory": len(trace.memory) > 0,
+    }
+    return [name for name, is_there in there.items() if is_there]
 
 
 def _devices(results: Results) -> list[str]:

@@ -42,7 +42,7 @@ class Rank:
 
 
 def distributed_rank(
-    variables: Mapping[str, str] = os.environ, say: Callable[[str], None] = lambda sentence: None
+    variables: Mapping[str, str] = os.environ, say: Callable[[str], object] = lambda sentence: None
 ) -> Rank | None:
     """Reads what torchrun, mpirun or srun has put into the environment.
 

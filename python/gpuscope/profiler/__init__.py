@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpuscope.profiler.activities import ProfilerActivity, supported_activities
+from gpuscope.profiler.activities import ProfilerActivity, kineto_available, supported_activities
 from gpuscope.profiler.facade import profile
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, schedule
 from gpuscope.profiler.steps import step
@@ -15,6 +15,7 @@ __all__ = [
     "ProfilerActivity",
     "Recording",
     "Schedule",
+    "kineto_available",
     "load",
     "profile",
     "schedule",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -28,36 +29,95 @@ def supported_activities() -> set[ProfilerActivity]:
     return supported
 
 
-def parse_activities(activities: Iterable[Any] | None) -> tuple[frozenset[ProfilerActivity], bool]:
+def kineto_available() -> bool:
+    """Whether there is a tracer, by torch.profiler's name for it: always. `supported_activities` says what it sees."""
+    return True
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the `activities` argument of `profile` comes to.
+
+    Attributes:
+        groups: the activities asked for.
+        left_out: tables of the recording that get no rows, as no event of theirs is among those named.
+        sync: events of waiting for the GPU are named.
+        note: what to say of it in the audit; empty when whole groups were asked for.
+    """
+
+    groups: frozenset[ProfilerActivity]
+    left_out: frozenset[str] = frozenset()
+    sync: bool = False
+    note: str = ""
+
+
+# torch.profiler's names of events, by the tables of a recording that hold them.
+_EVENTS_OF = {
+    "kernel": {"CONCURRENT_KERNEL"},
+    "memcpy": {"GPU_MEMCPY"},
+    "memset": {"GPU_MEMSET"},
+    "api": {"CUDA_RUNTIME", "CUDA_DRIVER"},
+}
+_GPU_TABLES = ("kernel", "memcpy", "memset")
+_SYNC = "CUDA_SYNC"
+
+
+def parse_activities(activities: Iterable[Any] | None) -> Asked:
     """Reads the `activities` argument of `profile`, in any form that torch.profiler takes.
 
     Args:
         activities: members of `ProfilerActivity` or of torch's enumeration, or dictionaries from such a member to
-            the names of the events wanted of it, where an empty list leaves the group out. None asks for
-            everything.
-
-    Returns:
-        The groups asked for, and whether any was asked for in part.
+            the names of the events wanted of it, as GPU_MEMCPY, where an empty list leaves the group out. None asks
+            for everything.
 
     Raises:
-        InvalidArgument: an activity is unknown or named twice, or there is none.
+        InvalidArgument: an activity is unknown or named twice, or there is none; names are no list of text.
     """
     if activities is None:
-        return frozenset(ProfilerActivity), False
+        return Asked(frozenset(ProfilerActivity))
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
-    wanted: dict[ProfilerActivity, bool] = {}
-    in_part = False
+    wanted: dict[ProfilerActivity, frozenset[str] | None] = {}
     for item in activities:
         for member, names in item.items() if isinstance(item, dict) else ((item, None),):
             activity = _member(member)
             if activity in wanted:
                 raise InvalidArgument(f"activities names {activity.name} twice; accepted is each activity once")
-            wanted[activity] = names is None or bool(names)
-            in_part = in_part or bool(names)
+            wanted[activity] = None if names is None else _names(activity, names)
     if not wanted:
         raise InvalidArgument(f"activities is empty; accepted is at least one of {_accepted()}")
-    return frozenset(activity for activity, on in wanted.items() if on), in_part
+    groups = frozenset(activity for activity, names in wanted.items() if names is None or names)
+    lists = {activity: names for activity, names in wanted.items() if names}
+    if not lists:
+        return Asked(groups)
+    named = frozenset().union(*lists.values())
+    left_out = {
+        table
+        for table, events in _EVENTS_OF.items()
+        if not events & named
+        and (ProfilerActivity.CUDA in lists if table in _GPU_TABLES else len(lists) == len(wanted))
+    }
+    said = "; ".join(f"of {activity.name} {', '.join(sorted(names))}" for activity, names in lists.items())
+    return Asked(groups, frozenset(left_out), _SYNC in named, f"recorded as activities asks: {said}")
+
+
+def _names(activity: ProfilerActivity, names: Any) -> frozenset[str]:
+    if isinstance(names, str) or not hasattr(names, "__iter__") or not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(
+            f"activities gives {activity.name} the events {names!r}; accepted is a list of names, as ['GPU_MEMCPY']"
+        )
+    return frozenset(names)
+
+
+def parse_group(activities: Iterable[Any]) -> frozenset[ProfilerActivity]:
+    """Reads the `activities` argument of `toggle_collection_dynamic`: any number of members, twice or not at all.
+
+    Raises:
+        InvalidArgument: an activity is unknown.
+    """
+    if isinstance(activities, str) or not hasattr(activities, "__iter__"):
+        raise _unknown(activities)
+    return frozenset(_member(item) for item in activities)
 
 
 def _member(item: object) -> ProfilerActivity:

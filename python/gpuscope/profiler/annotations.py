@@ -53,8 +53,8 @@ class Annotations:
 
     def write_to(self, store: _core.Store, **facts: str) -> None:
         """Puts everything said so far, and `facts`, into a recording; what is added later follows."""
-        notes = [store.info().get(_NOTES, ""), *self._notes]
-        store.set_info(_NOTES, "\n".join(filter(None, notes)))
+        notes = [*store.info().get(_NOTES, "").split("\n"), *self._notes]
+        store.set_info(_NOTES, "\n".join(dict.fromkeys(filter(None, notes))))
         for key, value in (self._facts | facts).items():
             store.set_info(key, value)
         self._latest = store

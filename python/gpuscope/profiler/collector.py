@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.sizes import parse_bytes
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Collector:
         max_bytes: int | str,
         ring_seconds: float,
         stacks: bool = False,
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
@@ -51,6 +53,7 @@ class Collector:
             keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
             unknown = "call stacks cannot be read in this build of Python"
             self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
+        self._left_out = set(left_out)
         self._session: _core.Session | None = None
         self.window_open = False
 
@@ -72,12 +75,21 @@ class Collector:
                 max_bytes=self._max_bytes,
                 ring_ns=self._ring_ns,
                 stacks=self._stacks,
+                left_out=self._left_out,
             )
         opens = action.records and not self.window_open
         if opens:
             self._session.open()
             self.window_open = True
         return opens
+
+    def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
+        """Records these activities or leaves them out from now on, within the open window."""
+        if self._session is not None:
+            if ProfilerActivity.CUDA in activities:
+                self._session.switch_gpu(on)
+            if ProfilerActivity.CPU in activities:
+                self._session.switch_regions(on)
 
     def cut(self) -> _core.Store | None:
         """Closes the window and hands it over; the session goes on."""

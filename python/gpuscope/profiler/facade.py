@@ -3,42 +3,38 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import os
 import warnings
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
-from gpuscope.integrations import Integrations, Wanted, distributed_rank
-from gpuscope.profiler import lifecycle
+from gpuscope.integrations import Integrations, Wanted
+from gpuscope.profiler import lifecycle, options
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities
-from gpuscope.profiler.annotations import Annotations
 from gpuscope.profiler.collector import Collector
+from gpuscope.profiler.decorator import decorate
+from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
-from gpuscope.recording import Recording, Results
+from gpuscope.profiler.windowed import Windowed
+from gpuscope.profiler.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
-
-    from gpuscope import _core
-    from gpuscope.trace import Trace
 
 
 def _always_record(_: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
-class profile(Results):  # noqa: N801 - torch.profiler's name
+class profile(Windowed):  # noqa: N801 - torch.profiler's name
     """Records what runs inside it: a context manager, or a decorator of functions and coroutine functions.
 
     Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`.
 
     Args:
-        activities: groups of events, by default all that this machine has; see `ProfilerActivity`.
+        activities: groups of events, by default all that this machine has; see `ProfilerActivity`. A dictionary from
+            a group to names of events, as GPU_MEMCPY, leaves out what it does not name.
         schedule: maps the number of a step to a `ProfilerAction`; by default everything is recorded. See `schedule`.
         on_trace_ready: called with this object whenever a window has been recorded.
         record_shapes: records the shapes of operators' inputs.
@@ -50,14 +46,17 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook.
-        experimental_config: no effect yet, and a warning says so; likewise `execution_trace_observer`, `acc_events`
-            and `post_processing_timeout_s`.
+        experimental_config: no effect, and a warning says so.
+        execution_trace_observer: torch's `ExecutionTraceObserver`, or anything with start() and stop(), called with
+            each window, and cleanup(), called when the with block is left.
+        acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
+        post_processing_timeout_s: accepted; there is no processing at the end that it could cut short.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
-        max_bytes: cap on the memory that events take, in bytes or as ``"512MB"``.
+        max_bytes: cap on the memory that the events of a window take, in bytes or as ``"512MB"``.
         ring_seconds: how much time a ring holds.
         counters: hardware counters; not available yet.
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.
@@ -65,6 +64,13 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
         NotAvailable: counters are asked for.
+
+    Attributes:
+        step_num: the current step, counted from 0.
+        current_action: what the schedule asks for in it.
+        activities: the groups recorded.
+        record_steps: each step is a region ``ProfilerStep#N``: there is a schedule.
+        use_device: "cuda" when GPU work is wanted, else None.
     """
 
     def __init__(
@@ -92,14 +98,27 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         counters: object = None,
         strict: bool = False,
     ) -> None:
-        for name, value in (("schedule", schedule), ("on_trace_ready", on_trace_ready)):
-            if value is not None and not callable(value):
-                raise InvalidArgument(f"{name} is {value!r}; accepted is a callable or None")
+        super().__init__()
+        options.check_callable("schedule", schedule)
+        options.check_callable("on_trace_ready", on_trace_ready)
+        options.check_callable("custom_trace_id_callback", custom_trace_id_callback)
+        options.check_timeout("post_processing_timeout_s", post_processing_timeout_s)
+        flags = options.check_flags(
+            {
+                "record_shapes": record_shapes,
+                "profile_memory": profile_memory,
+                "with_stack": with_stack,
+                "with_flops": with_flops,
+                "with_modules": with_modules,
+                "acc_events": acc_events,
+            }
+        )
         if counters is not None:
             raise NotAvailable(
                 f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
             )
-        self.activities, in_part = parse_activities(activities)
+        asked = parse_activities(activities)
+        self.activities = asked.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
             cuda = frozenset({ProfilerActivity.CUDA})
@@ -107,50 +126,50 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         self.schedule = schedule or _always_record
         self.on_trace_ready = on_trace_ready
         self.custom_trace_id_callback = custom_trace_id_callback
+        self.execution_trace_observer = observer_of(execution_trace_observer)
+        self.experimental_config = experimental_config
+        self.post_processing_timeout_s = post_processing_timeout_s
+        self.record_shapes, self.profile_memory = flags["record_shapes"], flags["profile_memory"]
+        self.with_stack, self.with_flops = flags["with_stack"], flags["with_flops"]
+        self.with_modules, self.acc_events = flags["with_modules"], flags["acc_events"]
+        self.use_device = "cuda" if ProfilerActivity.CUDA in self.activities else None
         self.step_num = 0
         self.current_action = self._action_of(0)
-        self._names_steps = schedule is not None
-        self._strict = strict
-        self._collector = Collector(
-            cuda=ProfilerActivity.CUDA in self.activities,
-            mode=mode,
-            graphs=graphs,
-            sync=sync,
-            max_bytes=max_bytes,
-            ring_seconds=ring_seconds,
-            stacks=bool(with_stack),
-        )
+        self.record_steps = schedule is not None
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None
         self._step_region: record_function | None = None
-        self._trace_id: str | None = None
-        self._recording: Recording | None = None
-        self._shortfalls: list[str] = []
-        self._annotations = Annotations()
-        without_effect = {
-            "experimental_config": experimental_config,
-            "execution_trace_observer": execution_trace_observer,
-            "acc_events": acc_events,
-            "post_processing_timeout_s": post_processing_timeout_s,
-            "activities (lists of event names)": in_part,
-        }
-        self._integrations = Integrations(
-            Wanted(
-                operators=ProfilerActivity.CPU in self.activities,
-                record_shapes=bool(record_shapes or with_flops),
-                profile_memory=bool(profile_memory),
-                with_stack=bool(with_stack),
-                with_flops=bool(with_flops),
-                with_modules=bool(with_modules),
-            ),
-            self._note,
+        self._wanted = Wanted(
+            operators=ProfilerActivity.CPU in self.activities,
+            record_shapes=self.record_shapes or self.with_flops,
+            profile_memory=self.profile_memory,
+            with_stack=self.with_stack,
+            with_flops=self.with_flops,
+            with_modules=self.with_modules,
         )
-        for sentence in self._collector.notes:
+        self._collector = Collector(
+            cuda=ProfilerActivity.CUDA in self.activities,
+            mode=mode,
+            graphs=graphs,
+            sync=sync or asked.sync,
+            left_out=asked.left_out,
+            stacks=self.with_stack,
+            max_bytes=max_bytes,
+            ring_seconds=ring_seconds,
+        )
+        self._windows = Windows(
+            self._collector,
+            Integrations(self._wanted, self._note),
+            self._annotations,
+            self.execution_trace_observer,
+            accumulates=self.acc_events,
+            strict=bool(strict),
+        )
+        for sentence in filter(None, (*self._collector.notes, asked.note)):
             self._note(sentence)
-        ignored = [name for name, value in without_effect.items() if value]
-        if ignored:
-            self._say(f"without effect in this version: {', '.join(ignored)}")
+        if experimental_config:
+            self._say("without effect in this version: experimental_config")
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -161,15 +180,17 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self.stop()
-            return
         try:
             self.stop()
-        except Exception as second:  # the user's own exception is the one to see
+        except Exception as second:
+            if error is None:
+                raise
+            # The user's own exception is the one to see.
             with warnings.catch_warnings():
                 warnings.simplefilter("always", GpuscopeWarning)
                 warnings.warn(f"while the profiler stopped: {second!r}", GpuscopeWarning, stacklevel=2)
+        finally:
+            self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Records every call of `function`; a call from within such a call belongs to the outer one.
@@ -177,21 +198,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         Raises:
             InvalidArgument: `function` is no function or coroutine function.
         """
-        if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidArgument(
-                f"profile decorates {function!r}; accepted are functions and coroutine functions, and in a generator "
-                "`with profile():`"
-            )
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with nullcontext() if self._running else self:
-                return function(*args, **kwargs)
-
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            with nullcontext() if self._running else self:
-                return await function(*args, **kwargs)
-
-        return functools.wraps(function)(run if inspect.iscoroutinefunction(function) else call)
+        return decorate(self, lambda: self._running, function)
 
     def start(self) -> None:
         """Begins the run, and with it the first window unless the schedule has it later.
@@ -203,8 +210,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             raise InvalidArgument("profile.start: this profiler is running already; accepted after stop()")
         self._forked = False
         self._started_at_step = self.step_num
-        self._shortfalls = []
-        self._begin_window(self.current_action)
+        self._windows.shortfalls = []
+        self._windows.begin(self.current_action, self.custom_trace_id_callback)
         self._running = True
         lifecycle.watch(self)
         self._begin_step()
@@ -225,7 +232,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             self._end_window(previous, action)
         finally:
             if self._running:
-                self._begin_window(action)
+                self._windows.begin(action, self.custom_trace_id_callback)
                 self._begin_step()
 
     def stop(self) -> None:
@@ -243,67 +250,26 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             self._end_window(self.current_action, None)
         finally:
             self._collector.stop()
-        if self._shortfalls:
-            raise IncompleteCapture(f"the recording is incomplete: {'; '.join(self._shortfalls)}")
-        if self._recording is None:
+        if self._windows.shortfalls:
+            raise IncompleteCapture(f"the recording is incomplete: {'; '.join(self._windows.shortfalls)}")
+        if self._windows.latest is None:
             warnings.warn(self._why_nothing(), GpuscopeWarning, stacklevel=2)
 
     def abandon(self) -> None:
         """Lets go of the run in a forked child: the collector and its recording belong to the parent."""
-        self._collector.abandon()
-        self._step_region = self._recording = None
+        self._windows.forget()
+        self._step_region = None
         self._running = False
         self._forked = True
-
-    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
-        """Accepted for torch.profiler's sake, without effect yet: the audit's notes then say so."""
-        parse_activities(activities)
-        if self._running:
-            self._say("without effect in this version: toggle_collection_dynamic")
-
-    # -- saying more about it ----------------------------------------------------------------------------------------
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Adds text to this profiler's recordings, latest and later ones."""
-        self._annotations.add(key, value)
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Adds a JSON value, as text, to this profiler's recordings, latest and later ones."""
-        self._annotations.add_json(key, value)
-
-    def preset_metadata_json(self, key: str, value: str) -> None:
-        """Does what `add_metadata_json` does; torch.profiler tells the two apart."""
-        self._annotations.add_json(key, value)
-
-    def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
-        """Replaces the function that makes the id of each window."""
-        self.custom_trace_id_callback = callback
-
-    def get_trace_id(self) -> str | None:
-        """The id of the latest window begun, None before the first."""
-        return self._trace_id
-
-    # -- results -----------------------------------------------------------------------------------------------------
-
-    @property
-    def trace(self) -> Trace:
-        """The events of the latest recorded window, as columns.
-
-        Raises:
-            NotAvailable: there is none.
-        """
-        if self._recording is None:
-            raise NotAvailable(self._why_nothing())
-        return self._recording.trace
 
     def _why_nothing(self) -> str:
         if self._forked:
             return "no recording: this process was forked while the profiler ran, and its recording is the parent's"
-        if self._started_at_step is None:
+        if self._started_at_step is None and self._windows.trace_id is None:
             return "no recording: the profiler was never started; use it in a with statement or call start()"
-        if self._collector.window_open:
+        if self._windows.is_open:
             return "no recording yet: its window is still open; results exist after stop() or at the end of the cycle"
-        steps = self.step_num - self._started_at_step
+        steps = self.step_num - (self._started_at_step or 0)
         taken = f"no recording{' yet' if self._running else ''}: {steps} step{'' if steps == 1 else 's'} were taken"
         if isinstance(self.schedule, Schedule):
             return f"{taken} and the schedule begins to record at step {self.schedule.first_recorded_step}"
@@ -314,20 +280,14 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
     def _action_of(self, step: int) -> ProfilerAction:
         return check_action(step, self.schedule(step))
 
-    def _begin_window(self, action: ProfilerAction) -> None:
-        if self._collector.begin(action):
-            self._integrations.open()
-            make_id = self.custom_trace_id_callback
-            self._trace_id = make_id() if make_id else os.urandom(16).hex()
-
     def _end_window(self, previous: ProfilerAction, action: ProfilerAction | None) -> None:
         """Ends the window that `previous` belongs to, unless `action`, the next, goes on with it."""
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
-        if self._collector.window_open and not goes_on:
-            self._integrations.close()
-            last = action is None or self._schedule_is_over()
-            self._keep(self._collector.stop() if last else self._collector.cut())
+        if self._windows.is_open and not goes_on:
+            for sentence in options.without_torch(self._wanted):
+                self._note(sentence)
+            self._windows.end(last=action is None or self._schedule_is_over())
             if saves and self.on_trace_ready is not None:
                 self.on_trace_ready(self)
         if action is not None and not saves and action.value < previous.value:
@@ -341,17 +301,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
     def _schedule_is_over(self) -> bool:
         return isinstance(self.schedule, Schedule) and self.schedule.finished(self.step_num)
 
-    def _keep(self, store: _core.Store | None) -> None:
-        if store is None:
-            return
-        rank = distributed_rank(os.environ, self._note)
-        self._annotations.write_to(store, **{"trace.id": self._trace_id or ""}, **(rank.facts() if rank else {}))
-        self._recording = Recording(store)
-        if self._strict:
-            self._shortfalls += self._recording.audit().reasons
-
     def _begin_step(self) -> None:
-        if self._names_steps and self._collector.collecting:
+        if self.record_steps and self._windows.is_collecting:
             self._step_region = record_function(f"ProfilerStep#{self.step_num}")
             self._step_region.__enter__()
 
@@ -359,11 +310,3 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         region, self._step_region = self._step_region, None
         if region is not None:
             region.__exit__(None, None, None)
-
-    def _note(self, sentence: str) -> None:
-        """Puts a sentence into the audit's notes, once."""
-        self._annotations.note(sentence)
-
-    def _say(self, sentence: str) -> None:
-        if self._annotations.note(sentence):
-            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=3)

@@ -443,6 +443,71 @@ TEST_F(Replays, KeepAGpuTimeOutsideTheWindowVoidButGivenBack) {
   EXPECT_EQ(recording_->gpu_spans[0].path, kNone);
 }
 
+TEST_F(Replays, LeaveOutLaunchesWhileTheGpuIsSwitchedOff) {
+  enter("step");
+  const uint32_t before = launch();
+  recording_->window.gpu.turn(false, now() + 1);
+  const uint32_t meanwhile = launch();
+  recording_->window.gpu.turn(true, now() + 1);
+  const uint32_t after = launch();
+  exit("step");
+  EXPECT_EQ(place(before), "step");
+  EXPECT_EQ(place(meanwhile), "(outside)");
+  EXPECT_EQ(place(after), "step");
+  EXPECT_EQ(rows().api.size(), 2U);
+  EXPECT_EQ(counters().launches, 2U);
+}
+
+TEST_F(Replays, KeepACallThatBeganBeforeTheGpuWasSwitchedOff) {
+  const uint32_t call = call_enter(*main_);
+  recording_->window.gpu.turn(false, now() + 1);
+  call_exit(*main_);
+  EXPECT_EQ(place(call), "");
+  EXPECT_EQ(counters().launches, 1U);
+}
+
+TEST_F(Replays, LeaveOutRegionsWhileTheyAreSwitchedOff) {
+  enter("step");
+  recording_->window.regions.turn(false, now() + 1);
+  enter("hidden");
+  const uint32_t inside = launch();
+  recording_->window.regions.turn(true, now() + 1);
+  enter("seen");
+  const uint32_t seen = launch();
+  exit("seen");
+  exit("hidden");
+  exit("step");
+  EXPECT_EQ(place(inside), "step");
+  EXPECT_EQ(place(seen), "step/seen");
+  ASSERT_EQ(rows().region.size(), 2U);
+  EXPECT_EQ(rows().region.parent[1], 0U);
+  EXPECT_EQ(rows().region.duration_ns[0], ns(moment_) - ns(1));
+  EXPECT_EQ(rows().region.flags[0], 0);
+  EXPECT_EQ(counters().unmatched_exits, 0U);
+}
+
+TEST_F(Replays, LeaveOutMarksAndRangesWhileRegionsAreSwitchedOff) {
+  recording_->window.regions.turn(false, now() + 1);
+  say(*main_, Op::Mark, name("epoch"));
+  say(*main_, Op::RangeStart, name("range"));
+  say(*main_, Op::RangeEnd, 0);
+  EXPECT_EQ(rows().mark.size(), 0U);
+  EXPECT_EQ(rows().region.size(), 0U);
+}
+
+TEST_F(Replays, ShowARegionThatWasHiddenInTheNextWindow) {
+  enter("step");
+  recording_->window.regions.turn(false, now() + 1);
+  enter("hidden");
+  recording_->window.regions.turn(true, now() + 1);
+  enter("inner");
+  main_->close_window(now());
+  recording_->window.regions.reset();
+  recording_->store = std::make_unique<store::Store>();
+  const uint32_t inside = launch();
+  EXPECT_EQ(place(inside), "step/hidden/inner");
+}
+
 TEST_F(Replays, RefuseRowsOnceTheCapIsReached) {
   enter("before");
   recording_->full = true;
@@ -510,6 +575,24 @@ TEST_F(Aggregates, CountOnlyTheTimeInsideTheWindow) {
   EXPECT_EQ(row.count, 1U);
   EXPECT_EQ(row.total_ns, ns(8) - ns(5));
   EXPECT_EQ(row.child_ns, (ns(6) - ns(5)) + (ns(8) - ns(7)));
+}
+
+TEST_F(Aggregates, GiveTheTimeInsideAHiddenRegionToTheOneAround) {
+  enter("step");
+  recording_->window.regions.turn(false, now() + 1);
+  enter("hidden");
+  recording_->window.regions.turn(true, now() + 1);
+  enter("inner");
+  exit("inner");
+  exit("hidden");
+  exit("step");
+  recording_->totals.move_into(rows());
+  ASSERT_EQ(rows().region_total.size(), 2U);
+  for (std::size_t row = 0; row < 2; ++row) {
+    const bool is_step = path(rows().region_total.path[row]) == "step";
+    EXPECT_EQ(path(rows().region_total.path[row]), is_step ? "step" : "step/inner");
+    EXPECT_EQ(rows().region_total.child_ns[row], is_step ? ns(4) - ns(3) : 0);
+  }
 }
 
 TEST_F(Aggregates, NeverGiveARegionMoreChildTimeThanTime) {

@@ -133,6 +133,65 @@ TEST_F(Sessions, RecordOneWindowAfterTheOther) {
   }
 }
 
+TEST_F(Sessions, LeaveOutWhatIsLaunchedWhileTheGpuIsSwitchedOff) {
+  Session& session = start();
+  session.switch_gpu(false);  // of no window: it has no effect on the next
+  session.open();
+  for (int round = 0; round < 3; ++round) {
+    cupti_.launch("kept");
+    session.switch_gpu(false);
+    cupti_.launch("left out");
+    session.switch_gpu(true);
+  }
+  cupti_.launch("kept");
+  session.switch_gpu(false);
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 4U);
+  EXPECT_EQ(store->api.size(), 4U);
+  EXPECT_EQ(audit(*store, "launches"), 4U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+  EXPECT_EQ(audit(*store, "gpu_off"), 4U);
+  EXPECT_GT(audit(*store, "gpu_off_ns"), 0U);
+  EXPECT_EQ(audit(*store, "regions_off"), 0U);
+  session.open();
+  cupti_.launch("kept");
+  EXPECT_EQ(session.cut()->kernel.size(), 1U);
+}
+
+TEST_F(Sessions, GiveNoRowsToWhatIsLeftOutAndCountIt) {
+  Options options;
+  options.settings.no_kernels = true;
+  options.settings.no_calls = true;
+  Session& session = start(options);
+  session.open();
+  for (int count = 0; count < 10; ++count) {
+    cupti_.launch();
+  }
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 0U);
+  EXPECT_EQ(store->api.size(), 0U);
+  EXPECT_EQ(audit(*store, "launches"), 10U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+}
+
+TEST_F(Sessions, LeaveOutRegionsWhileTheyAreSwitchedOff) {
+  Session& session = start();
+  session.open();
+  session.switch_regions(false);
+  {
+    const Region hidden("hidden");
+    cupti_.launch();
+    session.switch_regions(true);
+  }
+  { const Region seen("seen"); }
+  const auto store = session.cut();
+  ASSERT_EQ(store->region.size(), 1U);
+  EXPECT_EQ(region_name(*store, 0), "seen");
+  EXPECT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(store->kernel.region[0], kNone);
+  EXPECT_EQ(audit(*store, "regions_off"), 1U);
+}
+
 TEST_F(Sessions, HandOverTheOpenWindowAtTheStop) {
   Session& session = start();
   session.open();

@@ -30,6 +30,34 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def operators(tmp_path: Path) -> Path:
+    """Two operators of one name with different shapes and callers."""
+    tables = {
+        "path": {"name": ["aten::mm"], "parent": [NONE], "kind": [1]},
+        "thread": {"system_id": [1]},
+        "region": {"start_ns": [100, 2000], "duration_ns": [900, 500], "path": [0, 0], "parent": [NONE, NONE]},
+        "stack": {"parent": [NONE, NONE], "function": ["train", "test"], "file": ["a.py", "a.py"], "line": [1, 2]},
+        "detail": {"region": [0, 1], "shapes": [2, 3], "forward": [NONE, NONE], "stack": [0, 1]},
+    }
+    path = tmp_path / "operators.gscope"
+    path.write_bytes(gscope_bytes(tables, strings=["", "aten::mm", "[[2, 3], [3, 4]]", "[[9, 3], [3, 4]]"]))
+    return path
+
+
+def test_a_report_says_what_was_recorded_of_operators(gpuscope, operators, recording):
+    assert "with     shapes, stacks\n" in gpuscope("report", operators).stdout
+    assert "with  " not in gpuscope("report", recording).stdout
+
+
+@pytest.mark.parametrize("option", [("--group-by-input-shape",), ("--group-by-stack-n", "2")], ids=" ".join)
+def test_a_report_groups_by_what_was_recorded(gpuscope, operators, recording, option):
+    done = gpuscope("report", operators, *option)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "to group by" not in done.stdout
+    assert "recorded to group by: gpuscope run --" in gpuscope("report", recording, *option).stdout
+
+
 @pytest.mark.parametrize("command", [command.name for command in cli.COMMANDS])
 def test_every_command_explains_itself_with_examples(gpuscope, command):
     done = gpuscope(command, "--help")

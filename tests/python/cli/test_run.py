@@ -208,6 +208,21 @@ def test_a_schedule_follows_the_steps_of_the_script(gpuscope, script, tmp_path):
     assert forward.count == 2
 
 
+def test_options_of_operators_reach_the_profiler(gpuscope, script):
+    options = ("--record-shapes", "--with-stack", "--profile-memory", "--with-modules", "--with-flops")
+    done = gpuscope("run", *options, script(TRAINING))
+    assert done.returncode == 0
+    for name in ("profile_memory", "with_modules", "with_flops"):
+        assert f"note: {name}: no " in done.stderr
+
+
+def test_rows_can_be_grouped_by_what_is_recorded(gpuscope, script):
+    done = gpuscope("run", "--record-shapes", "--group-by-input-shape", script(TRAINING))
+    assert done.returncode == 0
+    assert "forward" in done.stderr
+    assert "no shapes were recorded to group by" in done.stderr
+
+
 def test_each_cycle_of_a_schedule_has_its_own_file(gpuscope, script, tmp_path):
     gpuscope("run", "--schedule", "wait=1,active=1,repeat=2", script(TRAINING))
     assert {path.name for path in tmp_path.glob("*.gscope")} == {"script.gscope", "script-2.gscope"}
@@ -244,6 +259,9 @@ def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_
         (["--row-limit", "0", "script.py"], "--row-limit"),
         (["--max-depth", "x", "script.py"], "--max-depth"),
         (["--unknown", "script.py"], "--unknown"),
+        (["--group-by-input-shape", "script.py"], "--group-by-input-shape needs --record-shapes"),
+        (["--group-by-stack-n", "3", "script.py"], "--group-by-stack-n needs --with-stack"),
+        (["--with-stack", "--group-by-stack-n", "-1", "script.py"], "--group-by-stack-n"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

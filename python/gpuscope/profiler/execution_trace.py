@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.profiler has that only torch can do: its own objects where torch is installed, else a reason."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, NoReturn, Protocol, cast
+
+from gpuscope.errors import InvalidArgument, NotAvailable
+
+ExecutionTraceObserver: type[Any]
+itt: Any
+
+_OF_TORCH = ("ExecutionTraceObserver", "itt")
+
+
+class Observer(Protocol):
+    """What `execution_trace_observer` takes: told when a window begins and ends, and when the profiler is left."""
+
+    def start(self) -> None:
+        """A window begins."""
+
+    def stop(self) -> None:
+        """It ends."""
+
+    def cleanup(self) -> None:
+        """No window follows."""
+
+
+def observer_of(given: object) -> Observer | None:
+    """Checks the argument `execution_trace_observer`; without one, what the environment asks torch for.
+
+    Raises:
+        InvalidArgument: it is no observer.
+    """
+    if given is None:
+        if os.environ.get("ENABLE_PYTORCH_EXECUTION_TRACE", "0") != "1":
+            return None
+        given = _of_torch("ExecutionTraceObserver").build_execution_trace_obs_from_env()
+        return cast("Observer | None", given)
+    missing = [name for name in ("start", "stop", "cleanup") if not callable(getattr(given, name, None))]
+    if missing:
+        raise InvalidArgument(
+            f"execution_trace_observer is {given!r}, without {missing[0]}(); accepted are an ExecutionTraceObserver, "
+            "any object with start(), stop() and cleanup(), or None"
+        )
+    return cast("Observer", given)
+
+
+def _of_torch(name: str) -> Any:
+    try:
+        return getattr(importlib.import_module("torch.profiler"), name)
+    except ImportError:
+        return _Absent if name == "ExecutionTraceObserver" else _absent_itt
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _of_torch(name)
+
+
+class _Absent:
+    """Stands in for ExecutionTraceObserver, so that it can be imported."""
+
+    def __init__(self) -> None:
+        _refuse("ExecutionTraceObserver")
+
+    @staticmethod
+    def build_execution_trace_obs_from_env() -> None:
+        """None: the environment may ask for it, and there is nothing to be had."""
+
+
+class _AbsentItt:
+    """Stands in for torch.profiler.itt."""
+
+    def is_available(self) -> bool:
+        """Never."""
+        return False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"itt.{name}")
+
+
+_absent_itt = _AbsentItt()
+
+
+def _refuse(name: str) -> NoReturn:
+    raise NotAvailable(f"{name} is not available: it is PyTorch's own, and PyTorch is not installed; pip install torch")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The windows of one profiler: opened and closed with all that watches them, and kept."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from gpuscope import _core
+from gpuscope.errors import GpuscopeWarning
+from gpuscope.integrations import distributed_rank
+from gpuscope.profiler.schedules import ProfilerAction
+from gpuscope.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuscope.integrations import Integrations
+    from gpuscope.profiler.annotations import Annotations
+    from gpuscope.profiler.collector import Collector
+    from gpuscope.profiler.execution_trace import Observer
+
+
+class Windows:
+    """Opens and closes windows and holds what was recorded in them.
+
+    Attributes:
+        trace_id: of the latest window begun; None before the first.
+        shortfalls: what the audits of this run's windows found missing, kept while `strict`.
+        latest: the latest window by itself; None before the first has ended.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        integrations: Integrations,
+        annotations: Annotations,
+        observer: Observer | None,
+        *,
+        accumulates: bool,
+        strict: bool,
+    ) -> None:
+        self._collector = collector
+        self._integrations = integrations
+        self._annotations = annotations
+        self._observer = observer
+        self._accumulates = accumulates
+        self._strict = strict
+        self._kept: list[_core.Store] = []
+        self._recording: Recording | None = None
+        self.trace_id: str | None = None
+        self.shortfalls: list[str] = []
+        self.latest: Recording | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events are kept at the moment."""
+        return self._collector.window_open
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether there is a session, recording or not."""
+        return self._collector.collecting
+
+    @property
+    def recording(self) -> Recording | None:
+        """The latest window, or all windows as one where they accumulate; None before the first has ended."""
+        if len(self._kept) > 1:
+            # Always a new store: whoever holds the last one may hold views of its memory.
+            self._kept = [_core.merge(self._kept)]
+            self._annotations.write_to(self._kept[0])
+            self._recording = Recording(self._kept[0])
+        return self._recording
+
+    def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
+        """Does what a step needs that begins with `action`: collecting, and a window where it records."""
+        if self._collector.begin(action):
+            self.observe("start")
+            self._integrations.open()
+            self.trace_id = make_id() if make_id else os.urandom(16).hex()
+
+    def end(self, *, last: bool) -> None:
+        """Closes the open window and keeps it; `last` ends the collecting too."""
+        self.observe("stop")
+        self._integrations.close()
+        store = self._collector.stop() if last else self._collector.cut()
+        if store is None:
+            return
+        rank = distributed_rank(os.environ, self._annotations.note)
+        self._annotations.write_to(store, **{"trace.id": self.trace_id or ""}, **(rank.facts() if rank else {}))
+        self.latest = self._recording = Recording(store)
+        self._kept = [*self._kept, store] if self._accumulates else [store]
+        if self._strict:
+            self.shortfalls += self.latest.audit().reasons
+
+    def forget(self) -> None:
+        """Lets go of everything in a forked child: it belongs to the parent."""
+        self._collector.abandon()
+        self._kept = []
+        self._recording = self.latest = None
+
+    def observe(self, event: str) -> None:
+        """Calls the observer, if there is one."""
+        if self._observer is None:
+            return
+        try:
+            getattr(self._observer, event)()
+        except Exception as error:  # an observer's failure is no reason to lose the recording
+            sentence = f"execution_trace_observer.{event}() failed: {error!r}"
+            if self._annotations.note(sentence):
+                warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=4)
