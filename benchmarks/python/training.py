@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of ResNet-50 and GPT-2 over the same not profiled: gpuscope; torch.profiler in a process of its own."""
+"""Training steps of ResNet-50 and GPT-2, profiled over not profiled: by gpuscope, and by torch.profiler alone."""
 
 from __future__ import annotations
 
