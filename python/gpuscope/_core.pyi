@@ -9,7 +9,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'mark', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -236,6 +236,30 @@ class Session:
     def tier_reason(self) -> str:
         """
         Why it is not cupti.
+        """
+class TorchRanges:
+    """
+    torch's operator ranges, and what its allocators report.
+    """
+    @staticmethod
+    def install() -> bool:
+        """
+        Registers with the libtorch of this process, once; False where it offers no place for that.
+        """
+    @staticmethod
+    def take_counts() -> tuple[int, int, int]:
+        """
+        What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.
+        """
+    @staticmethod
+    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False, probe: bool = False) -> None:
+        """
+        What is taken from now on; the rest goes to who was registered before.
+        """
+    @staticmethod
+    def watch_memory() -> bool:
+        """
+        Takes the reports of allocations, on the thread that has just switched torch's ranges on.
         """
 def copy_name(kind: int, source: int, destination: int) -> str:
     """

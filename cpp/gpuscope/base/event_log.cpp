@@ -65,6 +65,11 @@ EventChunk* EventLog::grow() noexcept {
   return chunk;
 }
 
+bool EventLog::make_names() noexcept {
+  names_.reset(new (std::nothrow) NameCache);
+  return names_ != nullptr;
+}
+
 void EventLog::recycle(EventChunk* chunk) noexcept {
   EventChunk* top = spare_.load(std::memory_order_relaxed);
   do {

@@ -4,7 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <semaphore>
+#include <string_view>
+
+#include "gpuscope/base/name_cache.h"
 
 namespace gpuscope::base {
 
@@ -162,14 +166,18 @@ class EventLog {
   std::atomic<uint64_t> pthread_id{0};
   std::array<char, 16> thread_name{};
   uint64_t strand = 0;  // the writer's: the task whose events come now
+  /// The writer's: the ids of names that come as text. 0 when memory ran out.
+  uint32_t id_of(std::string_view text) noexcept { return names_ != nullptr || make_names() ? names_->id_of(text) : 0; }
 
  private:
   friend class EventLogs;
   enum class Owner : uint32_t { Thread, Gone, Nobody };
 
   EventChunk* grow() noexcept;
+  bool make_names() noexcept;
   void recycle(EventChunk* chunk) noexcept;
 
+  std::unique_ptr<NameCache> names_;
   EventChunk* tail_;     // the writer's
   uint32_t filled_ = 0;  // the writer's: events in tail_
   uint32_t grown_ = 0;   // the writer's: chunks begun

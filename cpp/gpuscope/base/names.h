@@ -30,6 +30,11 @@ class Names {
     const std::lock_guard lock(mutex_);
     return std::string(table_[id]);
   }
+  /// The text of an id, as a view that stays good for ever.
+  std::string_view stays(uint32_t id) {
+    const std::lock_guard lock(mutex_);
+    return table_[id];
+  }
   // Around a fork, so that the child does not inherit a lock that nobody will release.
   void hold() { mutex_.lock(); }
   void let_go() { mutex_.unlock(); }

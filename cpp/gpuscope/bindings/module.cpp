@@ -12,5 +12,6 @@ PYBIND11_MODULE(_core, module) {
   bind_regions(module);
   bind_device(module);
   bind_session(module);
+  bind_torch(module);
   bind_environment(module);
 }

@@ -43,7 +43,7 @@ class Watch(Protocol):
 
 
 # Modules of this package, each with a function ``watch(wanted, say) -> Watch | None``, in the order of opening.
-_SOURCES: tuple[str, ...] = ()
+_SOURCES: tuple[str, ...] = ("torch_operators",)
 
 
 class Integrations:

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/torch/operator_ranges.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/torch/range_text.h"
+
+namespace gpuscope::torch {
+namespace {
+
+using base::Argument;
+using base::EnterDetail;
+using base::EventLog;
+using base::EventLogs;
+using base::Op;
+using base::RegionKind;
+
+// Two classes of libtorch are met by their virtual tables, as the Itanium C++ ABI lays them out: offset to the top and
+// type information stand before the functions. Whether the functions are where they are expected is probed.
+constexpr std::size_t kBefore = 2;
+constexpr std::size_t kFunctions = 16;  // more than either class has
+using Table = std::array<void*, kBefore + kFunctions>;
+
+// torch::profiler::impl::ProfilerStubs
+constexpr std::size_t kMark = 2;
+constexpr std::size_t kRangePush = 3;
+constexpr std::size_t kRangePop = 4;
+constexpr std::size_t kEnabled = 5;
+// c10::MemoryReportingInfoBase
+constexpr std::size_t kReportMemory = 2;
+constexpr std::size_t kMemoryEnabled = 4;
+
+constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
+constexpr uint8_t kHost = 0;  // c10::DeviceType
+
+struct Object {
+  void** functions;
+};
+
+std::atomic<uint32_t> wanted{OperatorRanges::kNothing};
+std::atomic<uint32_t> pushes{0};
+std::atomic<uint32_t> pops{0};
+std::atomic<uint32_t> reports{0};
+Table stubs_table{};
+Object stubs{stubs_table.data() + kBefore};
+Object* previous = nullptr;  // who was registered before
+bool previous_enabled = false;
+Table memory_table{};
+bool has_memory_table = false;
+
+Table copy_table(const Object* object) noexcept {
+  Table table;
+  std::memcpy(table.data(), object->functions - kBefore, sizeof(table));
+  return table;
+}
+
+template <class Result, class... Arguments>
+Result call_previous(std::size_t function, Arguments... arguments) {
+  return reinterpret_cast<Result (*)(Object*, Arguments...)>(previous->functions[function])(previous, arguments...);
+}
+
+void say(EventLog& log, Argument what, uint64_t value, uint32_t second = 0) noexcept {
+  log.append(value, second, Op::Argument, static_cast<uint32_t>(what));
+}
+
+void log_push(const char* text, uint32_t what) noexcept {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  EventLog* log = listening != 0 ? EventLogs::current() : nullptr;
+  if (log == nullptr) {
+    return;
+  }
+  const RangeText range = parse_range(text);
+  const bool is_op = range.is_op();
+  if (range.sequence >= 0 || !range.shapes.empty()) {
+    say(*log, Argument::Operator, std::bit_cast<uint64_t>(range.sequence),
+        range.shapes.empty() ? 0 : log->id_of(range.shapes));
+  }
+  if ((what & OperatorRanges::kOperands) != 0) {
+    say(*log, Argument::Operands, range.op, range.producer);
+  }
+  if ((listening & base::kListenStacks) != 0) [[unlikely]] {
+    base::append_stack(*log);
+  }
+  const uint32_t id = log->id_of(range.name);
+  log->append(base::ticks(), id, Op::Enter, EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, kSource));
+}
+
+// -- the functions of our ProfilerStubs ------------------------------------------------------------------------------
+void push(Object*, const char* text) {
+  const uint32_t what = wanted.load(std::memory_order_relaxed);
+  if ((what & OperatorRanges::kRanges) != 0) [[likely]] {
+    log_push(text, what);
+  } else if ((what & OperatorRanges::kProbe) != 0) {
+    pushes += std::string_view(text).starts_with("aten::") ? 1 : 0;
+  } else if (previous_enabled) {
+    call_previous<void>(kRangePush, text);
+  }
+}
+
+void pop(Object*) {
+  const uint32_t what = wanted.load(std::memory_order_relaxed);
+  if ((what & OperatorRanges::kRanges) != 0) [[likely]] {
+    EventLog* log = base::listening.load(std::memory_order_relaxed) != 0 ? EventLogs::current() : nullptr;
+    if (log != nullptr) {
+      log->append(base::ticks(), 0, Op::Pop, kSource);
+    }
+  } else if ((what & OperatorRanges::kProbe) != 0) {
+    ++pops;
+  } else if (previous_enabled) {
+    call_previous<void>(kRangePop);
+  }
+}
+
+void mark(Object*, const char* text) {
+  const bool ours = wanted.load(std::memory_order_relaxed) != OperatorRanges::kNothing;
+  if (!ours && previous_enabled) {
+    call_previous<void>(kMark, text);
+  }
+}
+
+bool enabled(Object*) { return wanted.load() != OperatorRanges::kNothing || call_previous<bool>(kEnabled); }
+
+// -- the functions of the profiler's state on a thread ---------------------------------------------------------------
+// A c10::Device comes in a register: its type in the low byte, its index in the one above.
+void report_memory(Object*, void* address, int64_t bytes, size_t allocated, size_t reserved, uint16_t device) {
+  const uint32_t what = wanted.load(std::memory_order_relaxed);
+  if ((what & OperatorRanges::kProbe) != 0) {
+    reports += bytes == OperatorRanges::kProbeBytes ? 1 : 0;
+    return;
+  }
+  EventLog* log = (what & OperatorRanges::kMemory) != 0 && base::listening.load(std::memory_order_relaxed) != 0
+                      ? EventLogs::current()
+                      : nullptr;
+  if (log == nullptr) {
+    return;
+  }
+  const uint32_t ordinal = (device & 0xFF) == kHost ? UINT32_MAX : uint32_t{device} >> 8;
+  say(*log, Argument::Address, std::bit_cast<uintptr_t>(address));
+  say(*log, Argument::Bytes, std::bit_cast<uint64_t>(bytes), ordinal);
+  say(*log, Argument::Allocated, allocated);
+  say(*log, Argument::Reserved, reserved);
+  log->append(base::ticks(), 0, Op::Allocation);
+}
+
+bool memory_enabled(Object*) {
+  return (wanted.load(std::memory_order_relaxed) & (OperatorRanges::kMemory | OperatorRanges::kProbe)) != 0;
+}
+
+template <class Function>
+void* address(Function* function) noexcept {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+OperatorRanges& OperatorRanges::process() {
+  static OperatorRanges ranges;
+  return ranges;
+}
+
+bool OperatorRanges::install(const driver::Torch& torch) {
+  if (!torch) {
+    return false;
+  }
+  auto* registered = static_cast<Object*>(torch.cuda_stubs());
+  if (registered == &stubs) {
+    return true;
+  }
+  if (registered == nullptr) {
+    return false;
+  }
+  previous = registered;
+  previous_enabled = call_previous<bool>(kEnabled);
+  stubs_table = copy_table(previous);
+  stubs.functions[kMark] = address(mark);
+  stubs.functions[kRangePush] = address(push);
+  stubs.functions[kRangePop] = address(pop);
+  stubs.functions[kEnabled] = address(enabled);
+  torch.register_cuda_methods(&stubs);
+  return true;
+}
+
+void OperatorRanges::want(uint32_t what) noexcept { wanted.store(what, std::memory_order_release); }
+
+bool OperatorRanges::watch_memory(const driver::Torch& torch) noexcept {
+  auto* state = torch.debug_info != nullptr ? static_cast<Object*>(torch.debug_info(torch.profiler_state)) : nullptr;
+  if (state == nullptr) {
+    return false;
+  }
+  if (!has_memory_table) {
+    memory_table = copy_table(state);
+    memory_table[kBefore + kReportMemory] = address(report_memory);
+    memory_table[kBefore + kMemoryEnabled] = address(memory_enabled);
+    has_memory_table = true;
+  }
+  state->functions = memory_table.data() + kBefore;
+  return true;
+}
+
+OperatorRanges::Counts OperatorRanges::take_counts() noexcept {
+  return {pushes.exchange(0), pops.exchange(0), reports.exchange(0)};
+}
+
+}  // namespace gpuscope::torch

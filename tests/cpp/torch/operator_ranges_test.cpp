@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/torch/operator_ranges.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/names.h"
+
+namespace gpuscope::torch {
+
+// The shapes of torch's classes, as its headers declare them: a compiler lays out the virtual tables. Not in the
+// anonymous namespace, where the compiler would know that nobody overrides them.
+struct ProfilerStubs {
+  virtual void record(void*, void*, int64_t*) const {}
+  virtual float elapsed(const void*, const void*) const { return 0; }
+  virtual void mark(const char*) const {}
+  virtual void rangePush(const char* name) const { pushed.emplace_back(name); }
+  virtual void rangePop() const { ++popped; }
+  virtual bool enabled() const { return is_enabled; }
+  virtual void onEachDevice(std::function<void(int)>) const {}
+  virtual void synchronize() const { ++synchronized; }
+  virtual ~ProfilerStubs() = default;
+
+  bool is_enabled = true;
+  mutable std::vector<std::string> pushed;
+  mutable int popped = 0;
+  static inline int synchronized = 0;  // torch's class has no members: it is called on our object
+};
+
+struct MemoryReporter {
+  virtual ~MemoryReporter() = default;
+  virtual void reportMemoryUsage(void*, int64_t, size_t, size_t, uint16_t) { ++reported; }
+  virtual void reportOutOfMemory(int64_t, size_t, size_t, uint16_t) {}
+  virtual bool memoryProfilingEnabled() const { return false; }
+
+  int reported = 0;
+};
+
+namespace {
+
+using base::EnterDetail;
+using base::Event;
+using base::EventLogs;
+using base::Op;
+
+ProfilerStubs* registered = nullptr;
+MemoryReporter* state = nullptr;
+
+driver::Torch fake_torch() {
+  driver::Torch torch;
+  torch.register_cuda_methods = [](void* stubs) { registered = static_cast<ProfilerStubs*>(stubs); };
+  torch.cuda_stubs = []() -> void* { return registered; };
+  torch.debug_info = [](void*) -> void* { return state; };
+  return torch;
+}
+
+std::vector<Event> take_events() {
+  std::vector<Event> events;
+  base::EventLog* log = EventLogs::current();
+  log->read(log->end(), [&](const Event& event) { events.push_back(event); });
+  return events;
+}
+
+// The compiler sees which object it made: without this it would call its functions directly.
+ProfilerStubs* laundered() {
+  ProfilerStubs* volatile opaque = registered;
+  return opaque;
+}
+
+class OperatorRangesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    theirs().pushed.clear();
+    if (registered == nullptr) {
+      registered = &theirs();
+    }
+    ASSERT_TRUE(OperatorRanges::process().install(fake_torch()));
+    base::listening = base::kListenRegions;
+    take_events();
+  }
+  void TearDown() override {
+    base::listening = 0;
+    OperatorRanges::process().want(OperatorRanges::kNothing);
+    take_events();
+  }
+  // Registered once a process, as torch's is.
+  static ProfilerStubs& theirs() {
+    static auto* stubs = new ProfilerStubs;
+    return *stubs;
+  }
+};
+
+TEST_F(OperatorRangesTest, WritesARangeWithWhatItsTextSays) {
+  OperatorRanges::process().want(OperatorRanges::kRanges | OperatorRanges::kOperands);
+  laundered()->rangePush("aten::relu, seq = 2, op_id = 7, sizes = [[3]], input_op_ids = [(5,0)]");
+  laundered()->rangePop();
+  const std::vector<Event> events = take_events();
+  ASSERT_EQ(events.size(), 4U);
+  EXPECT_EQ(events[0].word, 2U);
+  EXPECT_EQ(base::Names::process().text(events[0].id), "[[3]]");
+  EXPECT_EQ(events[1].word, 7U);
+  EXPECT_EQ(events[1].id, 5U);
+  EXPECT_EQ(static_cast<Op>(events[2].op), Op::Enter);
+  EXPECT_EQ(base::Names::process().text(events[2].id), "aten::relu");
+  EXPECT_EQ(EnterDetail::kind(events[2].detail), base::RegionKind::Op);
+  EXPECT_EQ(static_cast<Op>(events[3].op), Op::Pop);
+  EXPECT_EQ(events[3].detail, EnterDetail::source(events[2].detail));
+  EXPECT_TRUE(theirs().pushed.empty());
+}
+
+TEST_F(OperatorRangesTest, PassesRangesOnWhileNothingIsWanted) {
+  const int before = theirs().popped;
+  laundered()->rangePush("theirs");
+  laundered()->rangePop();
+  EXPECT_EQ(theirs().pushed, std::vector<std::string>{"theirs"});
+  EXPECT_EQ(theirs().popped, before + 1);
+  EXPECT_TRUE(take_events().empty());
+}
+
+TEST_F(OperatorRangesTest, PassesEverythingElseOn) {
+  OperatorRanges::process().want(OperatorRanges::kRanges);
+  const int before = ProfilerStubs::synchronized;
+  laundered()->synchronize();
+  EXPECT_EQ(ProfilerStubs::synchronized, before + 1);
+}
+
+TEST_F(OperatorRangesTest, CountsAndLogsNothingWhenProbed) {
+  OperatorRanges::process().take_counts();
+  OperatorRanges::process().want(OperatorRanges::kProbe);
+  laundered()->rangePush("aten::empty, op_id = 1");
+  laundered()->rangePop();
+  const OperatorRanges::Counts counts = OperatorRanges::process().take_counts();
+  EXPECT_EQ(counts.pushes, 1U);
+  EXPECT_EQ(counts.pops, 1U);
+  EXPECT_TRUE(take_events().empty());
+}
+
+TEST_F(OperatorRangesTest, WritesAllocationsOfTheWatchedState) {
+  auto reporter = std::make_unique<MemoryReporter>();
+  state = reporter.get();
+  OperatorRanges::process().want(OperatorRanges::kMemory);
+  ASSERT_TRUE(OperatorRanges::process().watch_memory(fake_torch()));
+  MemoryReporter* volatile opaque = state;
+  EXPECT_TRUE(opaque->memoryProfilingEnabled());
+  opaque->reportMemoryUsage(reinterpret_cast<void*>(0x1000), -512, 2048, 4096, 0x0301);
+  const std::vector<Event> events = take_events();
+  ASSERT_EQ(events.size(), 5U);
+  EXPECT_EQ(events[0].word, 0x1000U);
+  EXPECT_EQ(static_cast<int64_t>(events[1].word), -512);
+  EXPECT_EQ(events[1].id, 3U);
+  EXPECT_EQ(events[2].word, 2048U);
+  EXPECT_EQ(events[3].word, 4096U);
+  EXPECT_EQ(static_cast<Op>(events[4].op), Op::Allocation);
+  EXPECT_EQ(reporter->reported, 0);
+  state = nullptr;
+}
+
+TEST_F(OperatorRangesTest, SaysWhenThereIsNoStateToWatch) {
+  state = nullptr;
+  EXPECT_FALSE(OperatorRanges::process().watch_memory(fake_torch()));
+}
+
+TEST_F(OperatorRangesTest, RefusesALibtorchThatLacksThePlace) {
+  EXPECT_FALSE(OperatorRanges::process().install(driver::Torch{}));
+}
+
+}  // namespace
+}  // namespace gpuscope::torch

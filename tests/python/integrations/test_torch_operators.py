@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's operators, on a machine without a GPU: the same path as with one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import Counter
+
+import pytest
+
+import gpuscope as gs
+from gpuscope.trace import NONE
+
+torch = pytest.importorskip("torch")
+
+OP, RANGE = 1, 2
+
+
+def names(prof, kind=None):
+    trace = prof.trace
+    paths = trace.paths
+    return [
+        trace.string(int(paths.name[path]))
+        for path in trace.regions.path.tolist()
+        if kind is None or paths.kind[path] == kind
+    ]
+
+
+def small_model():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 6 * 6, 2)
+    )
+
+
+def training_step(model, optimizer):
+    loss = model(torch.ones(2, 3, 8, 8)).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_operators_are_recorded_by_default():
+    with gs.profile() as prof:
+        torch.ones(2)
+    assert names(prof, OP) == ["aten::ones", "aten::empty", "aten::fill_"]
+
+
+def test_operators_are_left_out_when_only_cuda_is_asked_for():
+    with gs.profile(activities=[gs.ProfilerActivity.CUDA]) as prof:
+        torch.ones(2) + 1
+    assert names(prof) == []
+
+
+def test_operators_lie_in_the_region_that_called_them():
+    with gs.profile() as prof, gs.record_function("mine"):
+        torch.zeros(2)
+    assert [node.name for node in prof.tree().root.children[0].children] == ["aten::zeros"]
+
+
+def test_operators_match_those_of_torch_profiler():
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    training_step(model, optimizer)
+    with gs.profile() as ours:
+        training_step(model, optimizer)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        training_step(model, optimizer)
+    raw = Counter(event.name() for event in theirs.profiler.kineto_results.events())
+    del raw["PyTorch Profiler (0)"]
+    assert Counter(names(ours)) == raw
+
+
+def test_shapes_match_those_of_torch_profiler():
+    model = small_model()
+    with gs.profile(record_shapes=True) as ours:
+        model(torch.ones(2, 3, 8, 8))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as theirs:
+        model(torch.ones(2, 3, 8, 8))
+    trace = ours.trace
+    shapes = Counter(
+        (trace.string(int(trace.paths.name[trace.regions.path[region]])), trace.string(int(shape)))
+        for region, shape in zip(trace.details.region.tolist(), trace.details.shapes.tolist(), strict=True)
+        if shape != NONE
+    )
+    events = theirs.profiler.kineto_results.events()
+    assert shapes == Counter((event.name(), str(event.shapes())) for event in events if event.shapes())
+
+
+def test_shapes_are_left_out_unless_asked_for():
+    with gs.profile() as prof:
+        torch.ones(2) + 1
+    assert set(prof.trace.details.shapes.tolist()) <= {NONE}
+
+
+def test_backward_operators_know_their_forward_ones():
+    model = small_model()
+    with gs.profile() as prof:
+        model(torch.ones(2, 3, 8, 8)).sum().backward()
+    trace, details = prof.trace, prof.trace.details
+
+    def name(region):
+        return trace.string(int(trace.paths.name[trace.regions.path[region]]))
+
+    pairs = {
+        name(region): name(forward)
+        for region, forward in zip(details.region.tolist(), details.forward.tolist(), strict=True)
+        if forward != NONE
+    }
+    assert pairs["ConvolutionBackward0"] == "aten::convolution"
+    assert pairs["AddmmBackward0"] == "aten::addmm"
+    assert pairs["ReluBackward0"] == "aten::relu"
+
+
+def test_ranges_of_libraries_are_told_from_operators():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    with gs.profile() as prof:
+        optimizer.step()
+    assert "Optimizer.step#SGD.step" in names(prof, RANGE)
+
+
+def test_the_wait_for_a_dataloader_is_a_range():
+    loader = torch.utils.data.DataLoader(range(4), batch_size=2)
+    with gs.profile() as prof:
+        list(loader)
+    assert any("DataLoader" in name and "__next__" in name for name in names(prof, RANGE))
+
+
+def test_allocations_are_those_that_torch_reports():
+    with gs.profile(profile_memory=True) as prof:
+        tensor = torch.empty(1000, dtype=torch.float32)
+        del tensor
+    assert prof.trace.memory.bytes.tolist() == [4000, -4000]
+    assert set(prof.trace.memory.ordinal.tolist()) == {NONE}
+    assert prof.trace.memory.region[0] != NONE
+
+
+def test_allocations_are_left_out_unless_asked_for():
+    with gs.profile() as prof:
+        torch.empty(1000)
+    assert len(prof.trace.memory) == 0
+
+
+def test_nothing_stays_on_when_the_window_has_closed():
+    with gs.profile(profile_memory=True):
+        torch.ones(2)
+    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
+    assert torch.autograd.profiler._enable_profiler is torch.autograd._enable_profiler
+
+
+def test_every_window_of_a_schedule_has_its_operators():
+    counts = []
+    with gs.profile(
+        schedule=gs.schedule(wait=1, warmup=1, active=1, repeat=2),
+        on_trace_ready=lambda prof: counts.append(names(prof, OP).count("aten::mul")),
+    ) as prof:
+        for _ in range(6):
+            torch.ones(2) * 2
+            prof.step()
+    assert counts == [1, 1]
+
+
+def test_torch_profiler_inside_a_window_is_whole_and_the_gap_is_said():
+    with gs.profile() as ours:
+        torch.ones(2) + 1
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+            torch.ones(2) * 2
+        torch.ones(2) - 3
+    assert {"aten::ones", "aten::mul"} <= {event.key for event in theirs.key_averages()}
+    assert "aten::add" in names(ours)
+    assert "aten::sub" in names(ours)
+    assert "aten::mul" not in names(ours)
+    assert any("torch.profiler ran inside" in remark for remark in ours.audit().remarks)
+
+
+def test_a_window_inside_torch_profiler_leaves_it_whole_and_says_what_is_missing():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs, gs.profile() as ours:
+        torch.ones(2) * 2
+    assert "aten::mul" in {event.key for event in theirs.key_averages()}
+    assert "aten::mul" not in names(ours)
+    assert any("torch.profiler runs" in remark for remark in ours.audit().remarks)
+
+
+def test_torch_profiler_before_and_after_is_as_ever():
+    for _ in range(3):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+            torch.ones(2) * 2
+        with gs.profile() as ours:
+            torch.ones(2) * 2
+        assert "aten::mul" in {event.key for event in theirs.key_averages()}
+        assert names(ours).count("aten::mul") == 1
+
+
+def test_an_operator_that_raises_is_closed():
+    with gs.profile() as prof:
+        with pytest.raises(RuntimeError):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+        torch.ones(2)
+    tops = [node.name for node in prof.tree().root.children]
+    assert "aten::ones" in tops
+    assert all(flag & 32 == 0 for flag in prof.trace.regions.flags.tolist())  # none is open
+
+
+def test_operators_of_a_thread_that_the_program_started_do_not_disturb():
+    with gs.profile() as prof:
+        thread = threading.Thread(target=lambda: torch.ones(2) * 2)
+        thread.start()
+        thread.join()
+        torch.ones(2) + 1
+    assert "aten::add" in names(prof)
+
+
+def test_a_window_that_another_thread_ends_says_so_and_the_next_one_works():
+    prof = gs.profile()
+    thread = threading.Thread(target=prof.start)
+    thread.start()
+    thread.join()
+    prof.stop()
+    assert any("another one ended it" in remark for remark in prof.audit().remarks)
+    with gs.profile() as second:
+        torch.ones(2) + 1
+    assert "aten::add" in names(second)
+
+
+def test_ranges_inside_a_window_that_ends_in_the_middle_of_backward_are_closed():
+    weight = torch.ones(2, requires_grad=True)
+    prof = gs.profile()
+    product = weight * 2
+    product.register_hook(lambda _: prof.stop())
+    prof.start()
+    product.sum().backward()
+    assert "SumBackward0" in names(prof)
+    assert weight.grad is not None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        torch.ones(2) * 2
+    assert "aten::mul" in {event.key for event in theirs.key_averages()}
+    with gs.profile() as again:
+        torch.ones(2) * 2
+    assert "aten::mul" in names(again)
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_fake_and_subclassed_tensors_pass_through(shapes):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Mine(torch.Tensor):
+        pass
+
+    with gs.profile(record_shapes=shapes, with_flops=shapes) as prof:
+        with FakeTensorMode():
+            torch.empty(4, 4) @ torch.empty(4, 4)
+        torch.ones(2).as_subclass(Mine) + 1
+    assert "aten::add" in names(prof)
+
+
+def test_two_hundred_windows_leave_nothing_behind():
+    for _ in range(200):
+        with gs.profile(record_shapes=True, profile_memory=True) as prof:
+            torch.ones(2)
+        assert names(prof)[0] == "aten::ones"
+
+
+def test_torch_imported_inside_the_window_is_recorded_from_there_on():
+    code = """
+        import gpuscope as gs
+        with gs.profile() as prof:
+            import torch
+            torch.ones(2) + 1
+        keys = {average.key for average in prof.key_averages()}
+        assert "aten::add" in keys, keys
+        assert not torch.autograd._profiler_enabled()
+        import sys
+        assert not any(type(finder).__name__ == "WhenImported" for finder in sys.meta_path)
+        assert type(torch.__spec__.loader).__name__ != "_Loader"
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
