@@ -63,11 +63,11 @@ def test_optimizer_steps_are_ranges(training):
 
 
 def test_each_operator_takes_the_device_memory_that_torch_profiler_says(model):
-    assert model["memory"]["ours"] == model["memory"]["theirs"] != {}
+    assert model["self_device_memory_usage"]["ours"] == model["self_device_memory_usage"]["theirs"] != {}
 
 
 def test_each_operator_takes_the_host_memory_that_torch_profiler_says(model):
-    assert model["host memory"]["ours"] == model["host memory"]["theirs"]
+    assert model["self_cpu_memory_usage"]["ours"] == model["self_cpu_memory_usage"]["theirs"]
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import models
@@ -111,11 +112,10 @@ def by_key(prof: Any, value: Callable[[Any], int]) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
-def both(steps: models.Steps, device: str, value: Callable[[Any], int], **options: bool) -> dict[str, Any]:
-    return {
-        "theirs": by_key(under_torch(steps, device, **options), value),
-        "ours": by_key(under_gpuscope(steps, device, **options), value),
-    }
+def both(steps: models.Steps, device: str, names: tuple[str, ...], **options: bool) -> dict[str, Any]:
+    """Figures of the table, by their names, of one recording each."""
+    profs = {"theirs": under_torch(steps, device, **options), "ours": under_gpuscope(steps, device, **options)}
+    return {name: {who: by_key(prof, attrgetter(name)) for who, prof in profs.items()} for name in names}
 
 
 def modules(steps: models.Steps, device: str) -> dict[str, Any]:
@@ -137,9 +137,8 @@ def main() -> None:
     steps(WARM_UP)
     facts = operators(steps, device)
     if model != "mixed":
-        facts["memory"] = both(steps, device, lambda row: row.self_device_memory_usage, profile_memory=True)
-        facts["host memory"] = both(steps, device, lambda row: row.self_cpu_memory_usage, profile_memory=True)
-        facts["flops"] = both(steps, device, lambda row: row.flops, with_flops=True)
+        facts |= both(steps, device, ("self_device_memory_usage", "self_cpu_memory_usage"), profile_memory=True)
+        facts |= both(steps, device, ("flops",), with_flops=True)
         facts["modules"] = modules(steps, device)
     print(json.dumps(facts))
 
