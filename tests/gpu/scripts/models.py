@@ -24,7 +24,9 @@ def resnet50(device: str) -> Steps:
 def gpt2(device: str) -> Steps:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=4, n_embd=128, n_head=4, vocab_size=1000, n_positions=128)
+    config = GPT2Config(
+        n_layer=4, n_embd=128, n_head=4, vocab_size=1000, n_positions=128, bos_token_id=0, eos_token_id=0
+    )
     model = GPT2LMHeadModel(config).to(device)
     words = torch.randint(0, 1000, (4, 64), device=device)
     return _training(model, lambda: model(input_ids=words, labels=words).loss, device)
