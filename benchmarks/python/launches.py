@@ -24,11 +24,14 @@ QUICK_ROUNDS = 20
 # Tools that take long to start and stop: fewer and longer rounds, 100k launches each way.
 OTHER_LAUNCHES = 10_000
 OTHER_ROUNDS = 10
+ROWS = ("launch_loop", "launch_loop_operators")
 
 Mode = Callable[[], AbstractContextManager[Any]]
 
 
-def time_rounds(workload: Workload, modes: dict[str, Mode], rounds: int, launches: int) -> dict[str, list[float]]:
+def time_rounds(
+    workload: Workload, modes: dict[str, Mode], rounds: int, launches: int, settle: int = SETTLE
+) -> dict[str, list[float]]:
     """ns per launch of each round; a mode is entered before its round and left after it, outside the clock."""
     names = list(modes)
     spent: dict[str, list[float]] = {name: [] for name in names}
@@ -36,7 +39,7 @@ def time_rounds(workload: Workload, modes: dict[str, Mode], rounds: int, launche
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             with modes[name]():
-                workload.run(SETTLE)
+                workload.run(settle)
                 began = time.perf_counter_ns()
                 workload.run(launches)
                 took = (time.perf_counter_ns() - began) / launches
@@ -61,10 +64,12 @@ def under_floor(floor: Floor) -> Any:
 
 
 @contextlib.contextmanager
-def under_gpuscope(kept: list[Any]) -> Any:
+def under_gpuscope(kept: list[Any], operators: bool = False) -> Any:
     import gpuscope
 
-    with gpuscope.profile() as prof, gpuscope.record_function("launches"):
+    activity = gpuscope.ProfilerActivity
+    activities = [activity.CUDA, *([activity.CPU] if operators else [])]
+    with gpuscope.profile(activities=activities) as prof, gpuscope.record_function("launches"):
         yield
     kept[:] = [prof]
 
@@ -77,7 +82,17 @@ def check_complete(prof: Any) -> None:
         raise RuntimeError(f"of {LAUNCHES + SETTLE} launches {len(region)} were recorded and {placed} had a region")
 
 
-def ours(rounds: int) -> measure.Row:
+def check_operators(prof: Any, name: str, count: int) -> None:
+    """Nor does one that is fast because operators are."""
+    trace = prof.trace
+    names = [trace.string(int(name)) for name in trace.paths["name"]]
+    recorded = sum(names[path] == name for path in trace.regions["path"].tolist())
+    if recorded != count:
+        raise RuntimeError(f"of {count} operators {recorded} were recorded")
+
+
+def ours(rounds: int) -> dict[str, measure.Row]:
+    """Kernels alone, as the floor has them; and, where torch launches, with its operators."""
     floor = Floor()
     kept: list[Any] = []
     detail: dict[str, Any] = {}
@@ -99,7 +114,32 @@ def ours(rounds: int) -> measure.Row:
         raise FloorMissing(f"the CUPTI floor ran out of buffers {floor.refused()} times and reads too low")
     detail["floor records"] = floor.records()
     worst = max(entry["gpuscope over floor"]["ratio"] for entry in detail.values() if isinstance(entry, dict))
-    return {"value": worst, "detail": detail}
+    return {"launch_loop": {"value": worst, "detail": detail}, "launch_loop_operators": with_operators(floor, rounds)}
+
+
+def with_operators(floor: Floor, rounds: int) -> measure.Row:
+    """Rounds of their own, after those of kernels alone: torch's operator ranges are not in the process before."""
+    try:
+        workload = torch_workload()
+    except ImportError as error:
+        return {"skipped": str(error)}
+    workload.run(SETTLE)
+    kept: list[Any] = []
+    modes: dict[str, Mode] = {
+        "nothing": contextlib.nullcontext,
+        "floor": lambda: under_floor(floor),
+        "operators": lambda: under_gpuscope(kept, operators=True),
+    }
+    spent = time_rounds(workload, modes, rounds, LAUNCHES)
+    check_complete(kept[0])
+    check_operators(kept[0], "aten::add_", LAUNCHES + SETTLE)
+    over_floor = against(spent, "operators", "floor")
+    detail = {
+        "ns per launch": measure.medians(spent),
+        "operators over floor": over_floor,
+        "operators over nothing": against(spent, "operators", "nothing"),
+    }
+    return {"value": over_floor["ratio"], "detail": detail}
 
 
 def floor_alone(rounds: int) -> dict[str, Any]:
@@ -165,12 +205,12 @@ def main() -> None:
         return
     why = measure.why_not_available(gpu=True)
     if why:
-        measure.answer({"rows": {"launch_loop": {"skipped": why}}})
+        measure.answer({"rows": {name: {"skipped": why} for name in ROWS}})
         return
     try:
-        row = ours(rounds)
+        rows = ours(rounds)
     except FloorMissing as error:
-        row = {"skipped": str(error)}
+        rows = {name: {"skipped": str(error)} for name in ROWS}
     others = {}
     for tool in OTHERS:
         theirs = measure.child("launches.py", "--tool", tool, *(["--quick"] if options.quick else []))
@@ -178,8 +218,8 @@ def main() -> None:
         others[tool] = (
             theirs if "error" in theirs else {"value": theirs["on over off"]["ratio"], "unit": "x nothing", **theirs}
         )
-    row["others"] = others
-    measure.answer({"rows": {"launch_loop": row}})
+    rows["launch_loop"]["others"] = others
+    measure.answer({"rows": rows})
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def record(workload: Workload, launches: int) -> tuple[Any, dict[str, Any]]:
 
     before = measure.resident_bytes()
     watch = Stopwatch()
-    prof = gpuscope.profile()
+    prof = gpuscope.profile(activities=[gpuscope.ProfilerActivity.CUDA])  # kernels: the budgets are theirs
     prof.start()
     launch_in_regions(workload, launches, gpuscope.record_function)
     watch.step("stop_ms", prof.stop)

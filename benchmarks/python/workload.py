@@ -22,19 +22,26 @@ class Workload:
         self.synchronize()
 
 
-def torch_workload() -> Workload:
+def torch_workload(device: str = "cuda") -> Workload:
     import torch
 
-    if not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         raise ImportError("torch finds no GPU")
-    x = torch.zeros(16, device="cuda")
+    x = torch.zeros(16, device=device)
 
     def launch(launches: int) -> None:
         add = x.add_
         for _ in range(launches):
             add(1)
 
-    return Workload("torch x.add_(1)", launch, torch.cuda.synchronize)
+    return Workload("torch x.add_(1)", launch, torch_wait(device))
+
+
+def torch_wait(device: str) -> Callable[[], None]:
+    """What waits for the device."""
+    import torch
+
+    return torch.cuda.synchronize if device == "cuda" else lambda: None
 
 
 def core_workload() -> Workload:

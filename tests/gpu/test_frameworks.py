@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from child import last_facts, run_code
+from reading import Reading
 
 import gpuscope as gs
 
 
 def in_region(prof: gs.profile, name: str) -> int:
-    trace = prof.trace
-    named = [
-        row for row in range(len(trace.regions)) if trace.string(int(trace.paths.name[trace.regions.path[row]])) == name
-    ]
-    return int(sum((trace.kernels.region == row).sum() for row in named))
+    return Reading(prof.trace).kernels_under(name)
 
 
 def test_cupy():
@@ -78,3 +76,70 @@ def test_jax():
             step(x).block_until_ready()
     assert in_region(prof, "jax") >= 10
     assert prof.audit().complete
+
+
+# NVTX is asked for once, at its first call in a process: each of these has one of its own.
+RANGES = """
+import json
+from reading import RANGE, Reading
+import gpuscope as gs
+def facts(prof):
+    reading = Reading(prof.trace)
+    ranges, kernels = reading.named(RANGE)["step"], len(prof.trace.kernels)
+    return {"ranges": ranges, "under": reading.kernels_under("step"), "kernels": kernels}
+"""
+
+
+def test_time_ranges_of_cupy_are_ranges_with_the_kernels_inside():
+    pytest.importorskip("cupy")
+    out = run_code(
+        RANGES
+        + """
+import cupy
+from cupyx.profiler import time_range
+x = cupy.arange(1 << 16, dtype=cupy.float32)
+x * 2
+with gs.profile() as prof:
+    for _ in range(5):
+        with time_range("step"):
+            x = x * 2
+    cupy.cuda.Device().synchronize()
+print(json.dumps(facts(prof)))
+"""
+    )
+    assert last_facts(out) == {"ranges": 5, "under": 5, "kernels": 5}
+
+
+def test_nvtx_ranges_of_torch_are_ranges_with_the_kernels_inside():
+    pytest.importorskip("torch")
+    out = run_code(
+        RANGES
+        + """
+import torch
+x = torch.ones(1 << 12, device="cuda")
+x.mul_(2)
+with gs.profile() as prof:
+    for _ in range(5):
+        torch.cuda.nvtx.range_push("step")
+        x.mul_(2)
+        torch.cuda.nvtx.range_pop()
+    torch.cuda.synchronize()
+print(json.dumps(facts(prof)))
+"""
+    )
+    assert last_facts(out) == {"ranges": 5, "under": 5, "kernels": 5}
+
+
+def test_a_triton_kernel_launched_in_an_operators_region_is_under_both():
+    pytest.importorskip("triton")
+    torch = pytest.importorskip("torch")
+    from triton_kernels import double_kernel
+
+    x = torch.ones(1 << 12, device="cuda")
+    double_kernel[(4,)](x, 1 << 12, BLOCK=1024)
+    with gs.profile() as prof, gs.record_function("outer"), torch.autograd.profiler.record_function("custom op"):
+        double_kernel[(4,)](x, 1 << 12, BLOCK=1024)
+        torch.cuda.synchronize()
+    reading = Reading(prof.trace)
+    assert [reading.region(row) for row in prof.trace.kernels.region.tolist()] == [["outer", "custom op"]]
+    assert reading.kernel_names() == ["double_kernel"]

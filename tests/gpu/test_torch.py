@@ -3,29 +3,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+from child import SCRIPTS, run, run_code
+from reading import Reading
 
 import gpuscope as gs
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
-
-SCRIPTS = Path(__file__).parent / "scripts"
-
-
-def run(code: str) -> str:
-    """Runs a program in a process of its own: what torch.profiler leaves behind lasts as long as its process."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
 
 PROGRAM = """
 import torch, gpuscope as gs
@@ -60,7 +50,7 @@ torch.cuda.synchronize()
 
 
 def test_nothing_is_lost_after_torch_profiler_ran():
-    out = run(
+    out = run_code(
         PROGRAM
         + """
 expected = theirs()
@@ -69,7 +59,8 @@ for _ in range(10):
     audit = prof.audit()
     assert count == expected, (count, expected, str(audit))
     assert audit.unattributed == 0 and audit.missing == 0, str(audit)
-    regions = {prof.trace.string(int(prof.trace.paths.name[p])) for p in prof.trace.regions.path}
+    paths = prof.trace.paths
+    regions = {prof.trace.string(int(paths.name[p])) for p in prof.trace.regions.path if paths.kind[p] == 0}
     assert regions == {"forward", "backward", "optimizer"}, regions
 assert theirs() == expected
 print("tier", prof.trace.info["session.tier"])
@@ -79,7 +70,7 @@ print("tier", prof.trace.info["session.tier"])
 
 
 def test_torch_profiler_loses_nothing_after_ours_ran():
-    run(
+    run_code(
         PROGRAM
         + """
 first = ours()[1]
@@ -90,7 +81,7 @@ assert ours()[1] == first
 
 
 def test_an_active_torch_profiler_leaves_us_events_and_says_so():
-    out = run(
+    out = run_code(
         PROGRAM
         + """
 with profile(activities=[ProfilerActivity.CUDA]):
@@ -125,13 +116,13 @@ def test_replayed_graph_nodes_belong_to_the_regions_of_their_capture():
         for _ in range(1000):
             with gs.record_function("replay"):
                 graph.replay()
-    trace, audit = prof.trace, prof.audit()
+    audit, reading = prof.audit(), Reading(prof.trace)
     assert audit.complete, audit.reasons
     assert (audit.graph_launches, audit.graph_nodes) == (1000, 3000)
-    names = [trace.string(int(trace.paths.name[path])) for path in trace.graph_nodes.path]
-    assert Counter(names) == {"captured add": 2000, "captured relu": 1000}
-    launched = trace.kernels.region[trace.graph_nodes.event]
-    assert {trace.string(int(trace.paths.name[trace.regions.path[row]])) for row in np.unique(launched)} == {"replay"}
+    kernels = reading.graph_kernels()
+    assert Counter(path[0] for _, path in kernels) == {"captured add": 2000, "captured relu": 1000}
+    regions = prof.trace.kernels.region.tolist()
+    assert {"/".join(reading.region(regions[kernel])) for kernel, _ in kernels} == {"replay"}
 
 
 def test_a_graph_captured_before_profiling_says_so():
@@ -167,7 +158,7 @@ prof.stop()
 print(len(prof.trace.graph_launches), len(prof.trace.graph_nodes), prof.audit().complete)
 assert (prof.trace.graph_launches.duration_ns > 0).all()
 """
-    out = run(prepare + (start + work if early else work + start) + replay + check)
+    out = run_code(prepare + (start + work if early else work + start) + replay + check)
     assert out.split() == ["100", "0", "True"]
 
 
@@ -181,9 +172,9 @@ def test_backward_kernels_are_in_the_region_that_called_backward():
         with gs.record_function("backward"):
             loss.backward()
         torch.cuda.synchronize()
-    trace = prof.trace
-    assert (trace.kernels.region != 0xFFFFFFFF).all()
-    names = Counter(trace.string(int(trace.paths.name[trace.regions.path[row]])) for row in trace.kernels.region)
+    reading = Reading(prof.trace)
+    assert reading.outside() == 0
+    names = Counter(reading.region(row)[0] for row in prof.trace.kernels.region.tolist())
     assert names["backward"] > names["forward"] > 0
 
 
@@ -193,31 +184,17 @@ def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
     out = tmp_path / "train.gscope"
     theirs, ours, counts = [], [], set()
     for _ in range(3):  # in turns, for the GPU's clock wanders by more than a per cent from run to run
-        text = finish([sys.executable, script, "--torch-profiler"])
+        text = run(sys.executable, script, "--torch-profiler")
         counts.add(int(text.rsplit("kernel count", 1)[1].split()[0]))
         theirs.append(float(text.rsplit("kernel total", 1)[1].split()[0]))
-        assert "loss" in finish([sys.executable, "-m", "gpuscope", "run", "-o", out, script])
+        assert "loss" in run(sys.executable, "-m", "gpuscope", "run", "-o", out, script)
         recording = gs.load(out)
         assert recording.audit().complete, recording.audit().reasons
         trace = recording.trace
-        measured = [row for row in range(len(trace.regions)) if region_path(trace, row)[0] == "measured"]
+        reading = Reading(trace)
+        measured = [row for row in range(len(trace.regions)) if reading.region(row)[0] == "measured"]
         inside = np.isin(trace.kernels.region, measured)
         counts.add(int(inside.sum()))
         ours.append(float(trace.kernels.duration_ns[inside].sum()) / 1e3)
     assert len(counts) == 1, counts
     assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.01)
-
-
-def finish(command: list[object]) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def region_path(trace, row):
-    path = int(trace.regions.path[row])
-    names = []
-    while path != 0xFFFFFFFF:
-        names.append(trace.string(int(trace.paths.name[path])))
-        path = int(trace.paths.parent[path])
-    return names[::-1]
