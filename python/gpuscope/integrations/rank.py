@@ -67,7 +67,7 @@ def distributed_rank(
     return None
 
 
-def _number(variables: Mapping[str, str], name: str, say: Callable[[str], None]) -> int | None:
+def _number(variables: Mapping[str, str], name: str, say: Callable[[str], object]) -> int | None:
     text = variables[name].strip()
     if text.isascii() and text.isdecimal():
         return int(text)
