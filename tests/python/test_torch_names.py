@@ -35,7 +35,6 @@ ABSENT_MEMBERS = {
 ABSENT_ATTRIBUTES = {
     "action_map": "torch's table from pairs of actions to its own methods",
     "activity_filters": "torch's reading of lists of event names",
-    "export_memory_timeline": "not built yet",
     "has_cudagraphs": "a workaround of torch's for CUPTI's teardown, which gpuscope does not do",
     "mem_tl": "what torch's export_memory_timeline keeps",
     "preset_metadata": "presets are metadata here: preset_metadata_json",

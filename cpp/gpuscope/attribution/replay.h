@@ -64,7 +64,7 @@ class Replay {
     int64_t sequence = -1;
     uint32_t shapes = 0;
     uint32_t types = 0;
-    uint32_t result = 0;
+    uint32_t results = 0;
     uint32_t op = 0;
     uint32_t producer = 0;
     uint32_t stack = 0;
@@ -116,7 +116,7 @@ class Replay {
   void range_end(int64_t at_ns);
   void end_range(const StartedRange& range, int64_t end_ns);
   void allocation(int64_t at_ns);
-  void add_result(uint32_t row);
+  void add_results(uint32_t row);
   void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
 
   OpenRegion* innermost(std::size_t strand);

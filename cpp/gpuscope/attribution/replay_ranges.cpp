@@ -43,8 +43,8 @@ void Replay::argument(const base::Event& event) {
     case Argument::Types:
       arguments_.types = static_cast<uint32_t>(event.word);
       return;
-    case Argument::Result:
-      arguments_.result = static_cast<uint32_t>(event.word);
+    case Argument::Results:
+      arguments_.results = static_cast<uint32_t>(event.word);
       return;
     case Argument::Operands:
       arguments_.op = static_cast<uint32_t>(event.word);
@@ -108,15 +108,15 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   }
 }
 
-void Replay::add_result(uint32_t row) {
-  if (arguments_.result == 0 || row == kNone) {
+void Replay::add_results(uint32_t row) {
+  if (arguments_.results == 0 || row == kNone) {
     return;
   }
   store::Details& detail = recording_->store->detail;
   const auto* begin = detail.region.begin();
   const auto* found = std::lower_bound(begin, detail.region.end(), row);
   if (found != detail.region.end() && *found == row) {
-    detail.result[static_cast<std::size_t>(found - begin)] = recording_->dictionaries.region_name(arguments_.result);
+    detail.results[static_cast<std::size_t>(found - begin)] = recording_->dictionaries.region_name(arguments_.results);
   }
 }
 
@@ -124,7 +124,7 @@ bool Replay::pop_in(std::size_t strand, int64_t at_ns, uint32_t source) {
   const std::vector<OpenRegion>& stack = strands_[strand].stack;
   for (std::size_t depth = stack.size(); depth-- > 0;) {
     if (EnterDetail::source(stack[depth].detail) == EnterDetail::source(source)) {
-      add_result(stack[depth].row);
+      add_results(stack[depth].row);
       close_at(strand, depth, at_ns);
       return true;
     }

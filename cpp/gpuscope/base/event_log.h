@@ -44,7 +44,7 @@ enum class Argument : uint8_t {
   Bytes = 10,      // taken, negative when given back; the device, UINT32_MAX for the host
   Allocated = 11,  // bytes that the allocator has given out on that device, itself counted
   Types = 13,      // Names id of the types of an operator's inputs
-  Result = 14,     // of the range that ends next: Names id of the shape of its first result
+  Results = 14,    // of the range that ends next: Names id of the shapes of its results
   Reserved = 12,   // bytes that the allocator holds on that device
 };
 

@@ -27,7 +27,7 @@ bool is_whole(const BlockHeader& header) {
 /// Columns that hold a row number, in a file that lacks them, hold none.
 bool is_reference(std::string_view column) {
   constexpr std::string_view kReferences[] = {"region",  "parent", "path",  "histogram", "shapes",
-                                              "forward", "stack",  "types", "result"};
+                                              "forward", "stack",  "types", "results"};
   return std::ranges::find(kReferences, column) != std::end(kReferences);
 }
 

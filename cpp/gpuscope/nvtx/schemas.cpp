@@ -14,6 +14,8 @@
 namespace gpuscope::nvtx {
 namespace {
 
+constexpr uint64_t kRangeId = 67;  // NVTX_PAYLOAD_ENTRY_TYPE_RANGE_ID, which the headers of CUDA 13.0 do not have
+
 constinit PublishedMap<2048> schemas;  // of pointers
 std::atomic<uint64_t> next_id{NVTX_PAYLOAD_SCHEMA_ID_DYNAMIC_START};
 
@@ -99,7 +101,7 @@ uint64_t size_of_type(uint64_t type) noexcept {
     case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT64:
     case NVTX_PAYLOAD_ENTRY_TYPE_SIZE:
     case NVTX_PAYLOAD_ENTRY_TYPE_ADDRESS:
-    case NVTX_PAYLOAD_ENTRY_TYPE_RANGE_ID:
+    case kRangeId:
     case NVTX_PAYLOAD_ENTRY_TYPE_SCOPE_ID:
     case NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT64:
     case NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT64:

@@ -96,7 +96,7 @@
   X(int64_t, sequence) /* autograd's number of the operator; -1 for none */               \
   X(uint32_t, region)                                                                     \
   X(uint32_t, types)    /* of its inputs: a string, as torch writes it; kNone for none */ \
-  X(uint32_t, result)   /* the shape of its first result: a string; kNone for unknown */  \
+  X(uint32_t, results)  /* the shapes of its results, likewise */                         \
   X(uint32_t, shapes)   /* a string, as torch writes it; kNone for none */                \
   X(uint32_t, forward)  /* of a backward operator: the region of its forward one */       \
   X(uint32_t, op)       /* torch's number of the operator; 0 for none */                  \
@@ -124,8 +124,7 @@
   X(uint32_t, api)             \
   X(uint32_t, stack)
 
-// -- totals: one row a call path, in aggregate mode
-// --------------------------------------------------------------------
+// -- totals: one row a call path, in aggregate mode --------------------------
 #define GPUSCOPE_REGION_TOTAL(X)                               \
   X(uint32_t, path)                                            \
   X(uint32_t, histogram) /* kNone when there is none */        \
@@ -150,9 +149,8 @@
   X(uint32_t, bin)            \
   X(uint64_t, count)
 
-// -- dictionaries
-// ------------------------------------------------------------------------------------------------------ A call path:
-// the regions open around a point in the program, outermost first.
+// -- dictionaries ------------------------------------------------------------
+// A call path: the regions open around a point in the program, outermost first.
 #define GPUSCOPE_PATH(X)                              \
   X(uint32_t, parent)                                 \
   X(uint32_t, name)                                   \

@@ -84,12 +84,4 @@ void ArgumentText::put_types(ShortText& text, Values values) const noexcept {
   text.put("]");
 }
 
-void ArgumentText::put_shape(ShortText& text, Values values) const noexcept {
-  if (values.count != 0) {
-    if (const char* result = tensor(values, 0); result != nullptr) {
-      put_sizes(text, result);
-    }
-  }
-}
-
 }  // namespace gpuscope::torch

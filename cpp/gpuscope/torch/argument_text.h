@@ -41,7 +41,7 @@ struct Values {
   std::size_t count = 0;
 };
 
-/// Spells the arguments' shapes, as "[[2, 3], []]", and their types, as "['float', '']". What is no tensor has neither.
+/// Spells the values' shapes, as "[[2, 3], []]", and their types, as "['float', '']". What is no tensor has neither.
 class ArgumentText {
  public:
   ArgumentText(const Layout& layout, const void* undefined_tensor) noexcept
@@ -49,8 +49,6 @@ class ArgumentText {
 
   void put_shapes(ShortText& text, Values values) const noexcept;
   void put_types(ShortText& text, Values values) const noexcept;
-  /// The first value's shape, as "[2, 3]"; nothing when it is no tensor.
-  void put_shape(ShortText& text, Values values) const noexcept;
 
  private:
   const char* tensor(Values values, std::size_t index) const noexcept;

@@ -125,9 +125,9 @@ void end(const void* function, TorchCallback::Context*) {
     const auto* last = load<const char*>(function, reading.layout.outputs + sizeof(uint64_t));
     ShortText text;
     ArgumentText(reading.layout, reading.undefined_tensor)
-        .put_shape(text, {first, static_cast<std::size_t>(last - first) / kValueBytes});
-    if (!text.view().empty()) {
-      say(*log, Argument::Result, log->id_of(text.view()));
+        .put_shapes(text, {first, static_cast<std::size_t>(last - first) / kValueBytes});
+    if (first != last) {
+      say(*log, Argument::Results, log->id_of(text.view()));
     }
   }
   log->append(base::ticks(), 0, Op::Pop, kSource);

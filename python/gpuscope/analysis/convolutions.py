@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The floating-point operations of convolutions, whose work depends on the size of their output.
 
-Shapes come without stride and padding. The output's size is that of the gradient that the backward operator takes, or
-of the first input of an operator that takes the output.
+Shapes come without stride and padding. The output's size is that of the result where results were recorded. Else it is
+that of the gradient that the backward operator takes, or of the first input of an operator that takes the output.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from gpuscope.analysis import flops
 from gpuscope.analysis.region_rows import RegionRows
 from gpuscope.analysis.shapes import Shapes, is_shape
+from gpuscope.trace import NONE
 
 Array = np.ndarray[Any, Any]
 UNKNOWN = -1
@@ -45,7 +46,14 @@ class _InputShapes:
 
     def of(self, chosen: Array, place: int) -> Array:
         """The number of the shape of each row's input at a place; NO_SHAPE where it has none."""
-        texts, which = np.unique(self._rows.shapes[chosen], return_inverse=True)
+        return self._of_texts(self._rows.shapes[chosen], place)
+
+    def of_results(self, chosen: Array, place: int) -> Array:
+        """The same of each row's results."""
+        return self._of_texts(self._rows.results[chosen], place)
+
+    def _of_texts(self, column: Array, place: int) -> Array:
+        texts, which = np.unique(column, return_inverse=True)
         return np.array([self._number(text, place) for text in texts.tolist()], dtype=np.int64)[which.reshape(-1)]
 
     def _number(self, text: int, place: int) -> int:
@@ -79,6 +87,8 @@ def _outputs(
     outputs[makers] = shapes.of(takers, 0)
     origins = rows.origin[backward]
     outputs[np.minimum(origins, len(rows))] = shapes.of(backward, 0)
+    results = shapes.of_results(forward, 0)
+    outputs[forward[results != NO_SHAPE]] = results[results != NO_SHAPE]
     # It is also that of the convolutions around. Innermost first, so that what an outer one was told itself stays.
     is_forward = np.zeros(len(rows) + 1, dtype=bool)
     is_forward[forward] = True
@@ -115,6 +125,9 @@ def _count_backward(rows: RegionRows, shapes: _InputShapes, backward: Array, mak
         has_taker[makers[(shapes.of(makers, place) == taken) & (taken != NO_SHAPE)]] = True
         wanted.append(has_taker[backward])
     made = wanted[0].astype(np.int64) + wanted[1]
+    told = rows.results[backward] != NONE  # which gradients there were
+    results = [shapes.of_results(backward, place) != NO_SHAPE for place in (0, 1)]
+    made[told] = (results[0].astype(np.int64) + results[1])[told]
 
     @cache
     def count(origin_path: int, text: int, gradients: int) -> int:

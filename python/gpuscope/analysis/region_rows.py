@@ -96,6 +96,11 @@ class RegionRows:
         return self._detail("op", 0, np.uint32)
 
     @cached_property
+    def results(self) -> Array:
+        """The string of the shapes of each one's results; NONE where they are not known."""
+        return self._detail("results", NONE, np.uint32)
+
+    @cached_property
     def producer(self) -> Array:
         """The number in torch of the operator that made the first input; 0 for none."""
         return self._detail("producer", 0, np.uint32)

@@ -124,9 +124,6 @@ TEST_F(LayoutTest, SpellsShapesAndTypes) {
   ShortText types;
   arguments.put_types(types, all);
   EXPECT_EQ(types.view(), "['double', '', 'bool', '']");
-  ShortText result;
-  arguments.put_shape(result, all);
-  EXPECT_EQ(result.view(), "[3, 5, 7]");
 }
 
 TEST(ShortText, IsEmptyWhenItDoesNotFit) {

@@ -15,6 +15,8 @@ MEMORY = "[memory]"
 
 @pytest.fixture(scope="module", params=list(STEPS))
 def profilers(request):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # torch.profiler does not see the operators of the threads that share an operator's work
     step = STEPS[request.param]()
     options = {"record_shapes": True, "profile_memory": True, "with_flops": True}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options) as theirs:
@@ -22,7 +24,8 @@ def profilers(request):
     step()  # gives back what was taken while torch.profiler looked: of that alone it knows the size
     with gpuscope.profile(activities=[gpuscope.ProfilerActivity.CPU], **options) as ours:
         step()
-    return ours, theirs
+    yield ours, theirs
+    torch.set_num_threads(threads)
 
 
 def figures(profiler, *names):

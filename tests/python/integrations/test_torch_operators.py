@@ -286,16 +286,16 @@ def test_types_and_shapes_of_all_kinds_of_arguments_are_those_of_torch_profiler(
     assert mine == Counter((event.name(), str(event.shapes()), str(tensors_only(event.dtypes()))) for event in events)
 
 
-def test_the_shape_of_a_result_is_recorded_where_flops_are_counted():
+def test_shapes_of_results_are_recorded_where_flops_are_counted():
     with gs.profile(with_flops=True) as prof:
         torch.nn.functional.conv2d(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3), stride=2)
     trace, details = prof.trace, prof.trace.details
     results = {
         trace.string(int(trace.paths.name[trace.regions.path[region]])): trace.string(int(result))
-        for region, result in zip(details.region.tolist(), details.result.tolist(), strict=True)
+        for region, result in zip(details.region.tolist(), details.results.tolist(), strict=True)
         if result != NONE
     }
-    assert results["aten::conv2d"] == "[1, 4, 3, 3]"
+    assert results["aten::conv2d"] == "[[1, 4, 3, 3]]"
 
 
 def test_a_torch_whose_callbacks_cannot_be_used_is_recorded_by_its_ranges(monkeypatch):

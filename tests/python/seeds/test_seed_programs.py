@@ -68,6 +68,7 @@ def test_the_operators_of_a_program_are_rows_of_its_table(run):
 
 def test_a_schedule_records_the_steps_that_it_names(run):
     prof = run(seeds.changed(seeds.A_FEW_ITERATIONS))["prof"]
-    steps = {row.key for row in prof.key_averages() if row.key.startswith("ProfilerStep#")}
+    steps = {event.trace_name for event in prof.events() if event.name == "ProfilerStep*"}
     assert steps == {"ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"}
+    assert [row.count for row in prof.key_averages() if row.key == "ProfilerStep*"] == [3]
     assert prof.step_num == 10
