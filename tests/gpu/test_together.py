@@ -110,9 +110,9 @@ print(json.dumps({"expected": expected, "outer": of_theirs(outer), "inner": of_o
 
 
 def check_outer(ours: dict[str, Any], alone: dict[str, Any]) -> None:
-    """What is missing is said, and what was there before is there again."""
-    missing = counts(ours) != counts(alone)
+    """All operators are there; GPU work that is missing is said to be, and the next window has all of it again."""
     said = " ".join(filter(None, ours["said"]))
-    assert not missing or "torch.profiler" in said or "CUPTI" in said, ours
-    assert counts(alone) > (0, 0)
+    assert ours["operators"] == alone["operators"], ours
+    assert ours["kernels"] < alone["kernels"], ours
+    assert "torch.profiler" in said or "CUPTI" in said, ours
     assert alone["complete"], alone

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+OWN_ROW = "Activity Buffer Request"  # the profiler's own, to which it may give any kernel
+
 
 def nodes(prof: Any) -> Iterator[Any]:
     """Everything in torch's own tree of events, which holds what its lists leave out."""
@@ -19,19 +21,15 @@ def nodes(prof: Any) -> Iterator[Any]:
 
 
 def shapes(inputs: list[Any]) -> list[list[int]]:
-    """The sizes of tensors, those of a list one by one; an empty list for whatever is no tensor."""
-    found: list[list[int]] = []
-    for value in inputs:
-        tensors = [each for each in (value if isinstance(value, list) else [value]) if hasattr(each, "sizes")]
-        found += [list(tensor.sizes) for tensor in tensors] or [[]]
-    return found
+    """The sizes of tensors; an empty list for whatever is no tensor, as are lists of tensors."""
+    return [list(value.sizes) if hasattr(value, "sizes") else [] for value in inputs]
 
 
 def operators(prof: Any) -> Counter[tuple[str, str]]:
     """Operators and what was named with record_function, by name and shapes.
 
-    Read from torch's tree: its lists leave out an operator that is alone in one of the same name, and the shapes of
-    tensors in lists. Rows of the CUDA runtime, of allocations and of Python calls are no operators.
+    Read from torch's tree: its lists leave out an operator that is alone in one of the same name. Rows of the CUDA
+    runtime, of allocations and of Python calls are no operators.
     """
     found: Counter[tuple[str, str]] = Counter()
     for node in nodes(prof):
@@ -54,7 +52,7 @@ def work_by_operator(prof: Any) -> Counter[str]:
     """Kernels, copies and fills, by the operator they were launched in."""
     found: Counter[str] = Counter()
     for event in prof.events():
-        if event.device_type.name == "CPU" and not event.is_user_annotation:
+        if event.device_type.name == "CPU" and not event.is_user_annotation and event.name != OWN_ROW:
             found[event.name] += len(event.kernels)
     return +found
 

@@ -226,15 +226,14 @@ Replay::Place Replay::place_at(int64_t at_ns) const {
 void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   ++recording_->counters.region_events;
   std::vector<OpenRegion>& stack = strands_[current_].stack;
-  const OpenRegion* parent = innermost(current_);
-  const uint32_t parent_path = parent != nullptr ? parent->path : kNone;
+  const auto [parent_row, parent_path] = parent_at(at_ns, detail);
   OpenRegion region{name, kNone, kNone, at_ns, 0, detail};
   region.is_hidden = recording_->window.contains(at_ns) && !recording_->window.keeps_regions(at_ns);
   region.path = region.is_hidden ? parent_path : path_of(region, parent_path);
   if (region.is_hidden) {
-    region.row = parent != nullptr ? parent->row : kNone;
+    region.row = parent_row;
   } else if (recording_->window.contains(at_ns)) {
-    region.row = add_row(region, parent != nullptr ? parent->row : kNone);
+    region.row = add_row(region, parent_row);
     if (has_arguments_ && region.row != kNone) {
       add_details(region.row, region, parent_path);
     }

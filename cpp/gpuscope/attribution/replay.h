@@ -119,6 +119,12 @@ class Replay {
   void add_results(uint32_t row);
   void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
 
+  /// Where a region that is entered at `at_ns` lies: the row and path of the one around it.
+  struct Parent {
+    uint32_t row;
+    uint32_t path;
+  };
+  Parent parent_at(int64_t at_ns, uint32_t detail);
   OpenRegion* innermost(std::size_t strand);
   OpenRegion* parent_of(std::size_t strand, std::size_t depth);
   void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent);

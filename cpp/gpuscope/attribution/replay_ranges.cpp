@@ -33,6 +33,18 @@ PayloadType payload_type(Argument argument) noexcept {
 
 }  // namespace
 
+Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail) {
+  if (const OpenRegion* parent = innermost(current_); parent != nullptr) {
+    return {parent->row, parent->path};
+  }
+  // Operators on a thread that has nothing else open, as autograd's, are part of what they work for.
+  if (lender_ != nullptr && (detail & base::EnterDetail::kPopped) != 0) {
+    const Place place = lender_->place_at(at_ns);
+    return {recording_->aggregates() ? kNone : place.reference, place.path};
+  }
+  return {kNone, kNone};
+}
+
 void Replay::argument(const base::Event& event) {
   const auto what = static_cast<Argument>(event.detail);
   switch (what) {

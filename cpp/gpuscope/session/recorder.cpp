@@ -43,7 +43,7 @@ Recorder::Recorder(Vendor& vendor, const Options& options)
       foreign_start_(vendor.collector.buffers().foreign()) {}
 
 void Recorder::begin(bool collecting) {
-  collecting_ = collecting;
+  collecting_ = has_collected_ = collecting;
   if (collecting_) {
     clock_ = ClockMap::detect(vendor_.collector.cupti());
   }
@@ -108,6 +108,14 @@ void Recorder::pass(bool flush) {
   }
   const int64_t took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count();
   decode_lag_max_ns_ = std::max(decode_lag_max_ns_, took_ns);
+}
+
+void Recorder::let_go_of_gpu() {
+  settle();
+  vendor_.collector.flush(true);
+  pass(false);
+  vendor_.collector.stop();
+  collecting_ = false;
 }
 
 void Recorder::settle() {
@@ -197,7 +205,7 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.decode_lag_max_ns = decode_lag_max_ns_;
   facts.flush_cpu_ns = std::exchange(flush_cpu_ns_, 0);
   facts.decode_cpu_ns = thread_cpu_ns() - decode_cpu_start_ns_ - facts.flush_cpu_ns;
-  if (collecting_) {
+  if (std::exchange(has_collected_, collecting_)) {
     const uint64_t dropped = vendor_.collector.dropped();
     facts.dropped = dropped - dropped_start_;
     facts.pool_exhausted = vendor_.collector.buffers().exhausted() - exhausted_start_;

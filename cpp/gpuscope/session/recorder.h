@@ -55,6 +55,8 @@ class Recorder {
   void pass(bool flush);
   /// Waits for the window's GPU work and hands its rows over. `about`: what the session knows of it.
   std::unique_ptr<store::Store> end_window(const Facts& about);
+  /// Decodes what GPU work there is so far and gives CUPTI up.
+  void let_go_of_gpu();
   /// In the child of a fork nothing here may be touched again.
   void leave_behind() noexcept { (void)decoder_.release(); }
 
@@ -71,7 +73,8 @@ class Recorder {
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;
-  bool failed_ = false;  // memory ran out: the rest of the window is thrown away
+  bool has_collected_ = false;  // in this window
+  bool failed_ = false;         // memory ran out: the rest of the window is thrown away
   int64_t decode_cpu_start_ns_ = 0;
   int64_t flush_cpu_ns_ = 0;
   int64_t decode_lag_max_ns_ = 0;

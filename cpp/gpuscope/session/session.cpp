@@ -155,9 +155,32 @@ void Session::open() {
     if (window.open_ns.load() == INT64_MAX) {  // nobody asks the switches now
       window.gpu.reset();
       window.regions.reset();
+      if (let_go_) {
+        tier_ = "cpu";
+        tier_reason_ = "another profiler was started in an earlier window and needs CUPTI for itself";
+      }
     }
     window.open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
   }
+}
+
+bool Session::let_go_of_gpu() {
+  if (left_behind()) {
+    return false;
+  }
+  const std::lock_guard calls(calls_);
+  if (stopped_ || !collecting_) {
+    return false;
+  }
+  attribution::Window& window = recorder_.window();
+  const int64_t now_ns = base::Clock::process().now_ns();
+  if (window.contains(now_ns)) {
+    window.gpu.turn(false, now_ns);
+  }
+  hand_over(Request::LetGo);
+  collecting_ = false;
+  let_go_ = true;
+  return true;
 }
 
 void Session::switch_gpu(bool on) { turn(&attribution::Window::gpu, on); }
@@ -229,6 +252,10 @@ std::unique_ptr<store::Store> Session::request(Request what) {
   } else if (what == Request::Cut) {
     return nullptr;
   }
+  return hand_over(what);
+}
+
+std::unique_ptr<store::Store> Session::hand_over(Request what) {
   std::unique_lock lock(mutex_);
   request_ = what;
   base::EventLogs::process().wake().release();
@@ -260,12 +287,15 @@ void Session::run() {
     std::unique_ptr<store::Store> store;
     std::exception_ptr error;
     try {
+      if (wanted == Request::LetGo) {
+        recorder_.let_go_of_gpu();
+      }
       Facts about;
       about.tier = tier_;
       about.tier_reason = tier_reason_;
       about.open_ns = recorder_.window().open_ns.load();
       about.close_ns = recorder_.window().close_ns.load();
-      store = about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
+      store = wanted != Request::LetGo && about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
     } catch (...) {
       error = std::current_exception();
     }

@@ -39,6 +39,9 @@ class Session {
 
   /// Within the open window: whether calls of the driver, and the GPU work that they ask for, are recorded from now on.
   /// Each window begins with all of it.
+  /// Ends the recording of GPU work, up to the end of the session, as somebody else needs CUPTI. Waits as cut does.
+  /// False when none was recorded.
+  bool let_go_of_gpu();
   void switch_gpu(bool on);
   /// The same for regions, operators and marks; what lies inside belongs to the recorded region around.
   void switch_regions(bool on);
@@ -51,7 +54,7 @@ class Session {
   static bool forked() noexcept;
 
  private:
-  enum class Request { None, Cut, Stop };
+  enum class Request { None, Cut, Stop, LetGo };
 
   void choose_tier();
   void start_thread();
@@ -59,6 +62,8 @@ class Session {
   bool left_behind() const noexcept;
   void run();
   std::unique_ptr<store::Store> request(Request what);
+  /// Has the decode thread do it, and waits.
+  std::unique_ptr<store::Store> hand_over(Request what);
   void turn(attribution::Switch attribution::Window::*which, bool on);
 
   Vendor& vendor_;
@@ -67,6 +72,7 @@ class Session {
   std::string tier_reason_;
   Recorder recorder_;
   bool collecting_ = false;
+  bool let_go_ = false;  // of the GPU, before the end
   bool stopped_ = false;
 
   std::mutex calls_;  // one caller at a time

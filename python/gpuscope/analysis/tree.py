@@ -17,6 +17,7 @@ from gpuscope.trace import NONE, Trace
 
 UNKNOWN_CAPTURE = NONE - 1
 GRAPH = "[graph]"
+UNKNOWN_GRAPH = "[graph] captured before profiling, or in no region"
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _work_by_path(trace: Trace, summary: _core.Summary, names: list[str]) -> def
             (under[work.path] if work.capture == NONE else captured[work.path, work.capture]).append(node)
     texts = path_texts(trace.store) if captured else []
     for (path, capture), nodes in captured.items():
-        name = f"{GRAPH} {texts[capture]}" if capture < len(texts) else GRAPH
+        name = f"{GRAPH} {texts[capture]}" if capture < len(texts) else UNKNOWN_GRAPH
         under[path].append(_group(name, "graph", nodes))
     return under
 

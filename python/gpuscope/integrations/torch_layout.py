@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from gpuscope._core import TorchCallbacks
@@ -16,29 +17,37 @@ _learned = False
 def shortfall() -> str | None:
     """Why torch's callbacks cannot be used here; None when they can.
 
-    Learns with a few small operators, once; again when that failed, as inside somebody's mode for fake tensors.
+    Learns with a few small operators, once; again when that failed.
     """
     global _learned
     if not _learned:
-        try:
-            reason = TorchCallbacks.study(_USER_NAME, _call_and_tell)
-        except Exception as error:
-            return repr(error)
+        reason = _study()
         if reason:
             return reason
         _learned = True
     return None
 
 
+def _study() -> str:
+    """On a thread of its own, where neither modes of the program nor a profiler of torch's are on."""
+    reasons: list[str] = []
+
+    def study() -> None:
+        try:
+            reasons.append(TorchCallbacks.study(_USER_NAME, _call_and_tell))
+        except Exception as error:
+            reasons.append(repr(error))
+
+    thread = threading.Thread(target=study, name="gpuscope-torch")
+    thread.start()
+    thread.join()
+    return reasons[0] if reasons else "the operators that it is learned from could not be called"
+
+
 def _call_and_tell() -> tuple[list[Any], list[Any], list[Any]]:
     """Calls operators on the CPU, then tells of them as `TorchCallbacks.study` wants it."""
     import torch
 
-    with torch.inference_mode(False):
-        return _call_and_tell_of(torch)
-
-
-def _call_and_tell_of(torch: Any) -> tuple[list[Any], list[Any], list[Any]]:
     # Sizes, and numbers of types, that are not likely to stand anywhere else.
     a = torch.empty((3, 5, 7), dtype=torch.float64, device="cpu", requires_grad=True)
     b = torch.empty((5, 7), dtype=torch.int32, device="cpu")

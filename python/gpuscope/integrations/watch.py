@@ -22,6 +22,7 @@ class Wanted:
         with_stack: where in the Python program operators, regions and launches are.
         with_flops: what floating-point operations are counted from.
         with_modules: the modules that operators run in.
+        let_go_of_gpu: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
     """
 
     operators: bool = True
@@ -30,6 +31,7 @@ class Wanted:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    let_go_of_gpu: Callable[[], bool] = lambda: False
 
 
 class Watch(Protocol):
@@ -43,7 +45,7 @@ class Watch(Protocol):
 
 
 # Modules of this package, each with a function ``watch(wanted, say) -> Watch | None``, in the order of opening.
-_SOURCES: tuple[str, ...] = ("nvtx", "torch_operators", "torch_modules", "jax")
+_SOURCES: tuple[str, ...] = ("nvtx", "torch_profiler", "torch_operators", "torch_modules", "jax")
 
 
 class Integrations:

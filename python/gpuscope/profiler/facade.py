@@ -140,14 +140,6 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         self._forked = False
         self._started_at_step: int | None = None
         self._step_region: record_function | None = None
-        self._wanted = Wanted(
-            operators=ProfilerActivity.CPU in self.activities,
-            record_shapes=self.record_shapes or self.with_flops,
-            profile_memory=self.profile_memory,
-            with_stack=self.with_stack,
-            with_flops=self.with_flops,
-            with_modules=self.with_modules,
-        )
         self._collector = Collector(
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
@@ -157,6 +149,15 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
             stacks=self.with_stack,
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
+        )
+        self._wanted = Wanted(
+            operators=ProfilerActivity.CPU in self.activities,
+            record_shapes=self.record_shapes or self.with_flops,
+            profile_memory=self.profile_memory,
+            with_stack=self.with_stack,
+            with_flops=self.with_flops,
+            with_modules=self.with_modules,
+            let_go_of_gpu=self._collector.let_go_of_gpu,
         )
         self._windows = Windows(
             self._collector,

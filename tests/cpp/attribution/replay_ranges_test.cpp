@@ -138,6 +138,26 @@ TEST_F(ReplayRanges, JoinsABackwardOperatorToTheNewestForwardOneOfItsNumber) {
   EXPECT_EQ(region(store().detail.forward[2]), "aten::t");
 }
 
+TEST_F(ReplayRanges, PutsOperatorsOfAThreadWithoutRegionsIntoTheRegionItWorksFor) {
+  say(main_, Op::Enter, name("backward"));
+  push(engine_, "AddmmBackward0");
+  push(engine_, "aten::mm");
+  pop(engine_);
+  pop(engine_);
+  say(main_, Op::Exit, name("backward"));
+  push(engine_, "alone");
+  EXPECT_EQ(regions().parent[1], 0U);
+  EXPECT_EQ(regions().parent[2], 1U);
+  EXPECT_EQ(regions().parent[3], kNone);
+  EXPECT_EQ(regions().thread[1], 1U);
+}
+
+TEST_F(ReplayRanges, LeavesTheProgramsOwnRegionsOfAnotherThreadAlone) {
+  say(main_, Op::Enter, name("serve"));
+  say(engine_, Op::Enter, name("request"));
+  EXPECT_EQ(regions().parent[1], kNone);
+}
+
 TEST_F(ReplayRanges, TellsForwardOperatorsOfSeveralThreadsApartByName) {
   op(main_, "aten::addmm", 3);
   pop(main_);

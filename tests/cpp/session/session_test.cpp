@@ -158,6 +158,25 @@ TEST_F(Sessions, LeaveOutWhatIsLaunchedWhileTheGpuIsSwitchedOff) {
   EXPECT_EQ(session.cut()->kernel.size(), 1U);
 }
 
+TEST_F(Sessions, GiveTheGpuUpForAnotherAndKeepWhatTheyHave) {
+  Session& session = start();
+  session.open();
+  cupti_.launch("before");
+  EXPECT_TRUE(session.let_go_of_gpu());
+  EXPECT_FALSE(session.let_go_of_gpu());
+  { const Region region("after"); }
+  const auto store = session.cut();
+  EXPECT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(store->region.size(), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+  EXPECT_EQ(audit(*store, "gpu_off"), 1U);
+  EXPECT_EQ(store->find_info("session.tier"), "cupti");
+  session.open();
+  const auto next = session.stop();
+  EXPECT_EQ(next->find_info("session.tier"), "cpu");
+  EXPECT_NE(next->find_info("session.tier_reason").find("another profiler"), std::string_view::npos);
+}
+
 TEST_F(Sessions, GiveNoRowsToWhatIsLeftOutAndCountIt) {
   Options options;
   options.settings.no_kernels = true;
