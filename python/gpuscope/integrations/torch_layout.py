@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -38,6 +39,9 @@ def _study() -> str:
         except Exception as error:
             reasons.append(repr(error))
 
+    if getattr(sys.modules["torch"].__spec__, "_initializing", False):
+        study()  # this thread imports torch: another that imports parts of it would wait for this one
+        return reasons[0]
     thread = threading.Thread(target=study, name="gpuscope-torch")
     thread.start()
     thread.join()
