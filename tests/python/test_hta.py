@@ -155,7 +155,8 @@ def test_launch_delays_agree_with_torchs(pair):
     symbols, trace = pair[0].t.symbol_table.get_sym_id_map(), pair[0].t.get_trace(0)
     own = [symbols[name] for name in ("cuLaunchKernel", "cuLaunchKernelEx") if name in symbols]
     assert len(ours) == len(theirs) + int(trace["name"].isin(own).sum())
-    for figure in ("launch_delay", "gpu_duration"):
-        assert ours[figure].sum() / len(ours) == pytest.approx(theirs[figure].sum() / len(theirs), rel=AGREE), figure
+    # Sums of GPU time, for those launches are short; the delays of all are much alike.
+    assert ours["gpu_duration"].sum() == pytest.approx(theirs["gpu_duration"].sum(), rel=AGREE)
+    assert ours["launch_delay"].mean() == pytest.approx(theirs["launch_delay"].mean(), rel=AGREE)
     # The time of the call itself is not compared: ours is the driver call's, torch's that of the runtime's around it.
     assert ours["launch_delay"].median() == pytest.approx(theirs["launch_delay"].median(), rel=AGREE)

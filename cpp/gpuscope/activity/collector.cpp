@@ -20,6 +20,7 @@ constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, 64 * 1024> scrap;
 
 constexpr unsigned kFirstBuffers = 8;
+constexpr unsigned kFewBuffers = 4;  // threads take one each, and may do so at one moment
 constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
 
 using base::EventLog;
@@ -62,6 +63,9 @@ struct Collector::Callbacks {
     *max_records = 0;
     *size = BufferPool::kBufferBytes;
     *buffer = self != nullptr ? self->buffers_.take() : nullptr;
+    if (self != nullptr && self->buffers_.ready() < kFewBuffers) {
+      EventLogs::process().wake().release();  // the decode thread makes more
+    }
     if (*buffer == nullptr) {
       const bool refuse = self == nullptr || self->cupti_.version >= kMayRefuseBuffer;
       *buffer = refuse ? nullptr : scrap.data();

@@ -25,7 +25,7 @@ constexpr auto kNewGraphGrace = 20ms;
 constexpr auto kShortGraphGrace = 250ms;
 constexpr auto kQuietNap = 5ms;
 constexpr int kQuietRounds = 4;
-constexpr unsigned kReadyBuffers = 4;
+constexpr unsigned kReadyBuffers = 6;
 
 int64_t thread_cpu_ns() {
   timespec value{};
@@ -84,12 +84,12 @@ void Recorder::pass(bool flush) {
   const auto before = std::chrono::steady_clock::now();
   activity::Collector& collector = vendor_.collector;
   if (collecting_) {
+    collector.buffers().provide(kReadyBuffers);  // first of all: launches wait for none
     if (flush) {
       const int64_t cpu_ns = thread_cpu_ns();
       collector.flush(false);
       flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
     }
-    collector.buffers().provide(kReadyBuffers);
   }
   // What this thread throws would end the program.
   try {
