@@ -35,7 +35,9 @@ std::string stack_label(const store::Store& store, uint32_t stack) {
   for (; stack != store::kNone; stack = store.stack.parent[stack]) {
     label += label.empty() ? "" : ";";
     label += store.strings[store.stack.file[stack]];
-    label += "(" + std::to_string(store.stack.line[stack]) + "): ";
+    label += '(';
+    label += std::to_string(store.stack.line[stack]);
+    label += "): ";
     label += store.strings[store.stack.function[stack]];
   }
   return label;

@@ -18,7 +18,8 @@ def watch(wanted: Wanted, say: Say) -> Watch | None:
 class TorchOperators:
     """Has torch tell of every operator of every thread while a window is open.
 
-    Cost of an operator on a CPU of 2 to 3 GHz: about 0.15 us, 0.3 us with shapes and types.
+    An operator cost 0.13 to 0.19 us more with torch 2.11 on a Xeon beside an H200, 0.41 to 0.44 us with shapes and
+    types and 0.6 to 0.7 us with those of the results, which counting operations needs.
     """
 
     def __init__(self, wanted: Wanted, say: Say) -> None:
