@@ -122,6 +122,11 @@ class EventLog {
     chunk->size.store(at + 1, std::memory_order_release);
   }
 
+  /// Says more of the event that comes next.
+  void argue(Argument what, uint64_t value, uint32_t second = 0) noexcept {
+    append(value, second, Op::Argument, static_cast<uint32_t>(what));
+  }
+
   /// Where reading may go up to at the moment of the call.
   struct Position {
     const EventChunk* chunk;

@@ -63,10 +63,6 @@ T load(const void* object, std::size_t place) noexcept {
   return value;
 }
 
-void say(EventLog& log, Argument what, uint64_t value, uint32_t second = 0) noexcept {
-  log.append(value, second, Op::Argument, static_cast<uint32_t>(what));
-}
-
 EventLog* log_to_write(uint32_t listening) noexcept { return listening != 0 ? EventLogs::current() : nullptr; }
 
 void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes) noexcept {
@@ -83,7 +79,7 @@ void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes)
   if (layout.dtype != Layout::kUnknown) {
     ShortText types;
     arguments.put_types(types, inputs);
-    say(log, Argument::Types, log.id_of(types.view()));
+    log.argue(Argument::Types, log.id_of(types.view()));
   }
 }
 
@@ -102,7 +98,7 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
     log_types_and_shapes(*log, function, shapes);
   }
   if (sequence >= 0 || shapes != 0) {
-    say(*log, Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
+    log->argue(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
   }
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
     base::append_stack(*log);
@@ -127,7 +123,7 @@ void end(const void* function, TorchCallback::Context*) {
     ArgumentText(reading.layout, reading.undefined_tensor)
         .put_shapes(text, {first, static_cast<std::size_t>(last - first) / kValueBytes});
     if (first != last) {
-      say(*log, Argument::Results, log->id_of(text.view()));
+      log->argue(Argument::Results, log->id_of(text.view()));
     }
   }
   log->append(base::ticks(), 0, Op::Pop, kSource);

@@ -64,10 +64,6 @@ Result call_previous(std::size_t function, Arguments... arguments) {
   return reinterpret_cast<Result (*)(Object*, Arguments...)>(previous->functions[function])(previous, arguments...);
 }
 
-void say(EventLog& log, Argument what, uint64_t value, uint32_t second = 0) noexcept {
-  log.append(value, second, Op::Argument, static_cast<uint32_t>(what));
-}
-
 void log_push(const char* text, uint32_t what) noexcept {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   EventLog* log = listening != 0 ? EventLogs::current() : nullptr;
@@ -77,11 +73,11 @@ void log_push(const char* text, uint32_t what) noexcept {
   const RangeText range = parse_range(text);
   const bool is_op = names_op(range.name, range.sequence);
   if (range.sequence >= 0 || !range.shapes.empty()) {
-    say(*log, Argument::Operator, std::bit_cast<uint64_t>(range.sequence),
-        range.shapes.empty() ? 0 : log->id_of(range.shapes));
+    log->argue(Argument::Operator, std::bit_cast<uint64_t>(range.sequence),
+               range.shapes.empty() ? 0 : log->id_of(range.shapes));
   }
   if ((what & OperatorRanges::kOperands) != 0) {
-    say(*log, Argument::Operands, range.op, range.producer);
+    log->argue(Argument::Operands, range.op, range.producer);
   }
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
     base::append_stack(*log);
@@ -140,10 +136,10 @@ void report_memory(Object*, void* address, int64_t bytes, size_t allocated, size
     return;
   }
   const uint32_t ordinal = (device & 0xFF) == kHost ? UINT32_MAX : uint32_t{device} >> 8;
-  say(*log, Argument::Address, std::bit_cast<uintptr_t>(address));
-  say(*log, Argument::Bytes, std::bit_cast<uint64_t>(bytes), ordinal);
-  say(*log, Argument::Allocated, allocated);
-  say(*log, Argument::Reserved, reserved);
+  log->argue(Argument::Address, std::bit_cast<uintptr_t>(address));
+  log->argue(Argument::Bytes, std::bit_cast<uint64_t>(bytes), ordinal);
+  log->argue(Argument::Allocated, allocated);
+  log->argue(Argument::Reserved, reserved);
   log->append(base::ticks(), 0, Op::Allocation);
 }
 

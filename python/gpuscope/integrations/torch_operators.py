@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from gpuscope._core import TorchCallbacks
 from gpuscope.integrations import torch_layout
 from gpuscope.integrations.late_imports import WhenImported
@@ -27,6 +29,7 @@ class TorchOperators:
         self._say = say
         self._waiting: WhenImported | None = None
         self._by_callbacks = False
+        self._told_torch = False
         self._ranges: TorchRangesWatch | None = None
 
     def open(self) -> None:
@@ -41,6 +44,8 @@ class TorchOperators:
         if self._by_callbacks:
             TorchCallbacks.stop()
             self._by_callbacks = False
+            if self._told_torch:
+                sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         if self._ranges is not None:
             self._ranges.close()
 
@@ -59,3 +64,8 @@ class TorchOperators:
                 self._say("shapes of operators' inputs are not recorded: this version of torch keeps them elsewhere")
             TorchCallbacks.start(shapes=wanted.record_shapes, results=wanted.with_flops)
             self._by_callbacks = True
+            # Compiled code names its kernels while somebody profiles.
+            profiler = sys.modules["torch.autograd.profiler"]
+            self._told_torch = not profiler._is_profiler_enabled
+            if self._told_torch:
+                profiler._run_on_profiler_start()

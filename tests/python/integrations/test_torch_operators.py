@@ -144,6 +144,19 @@ def test_allocations_are_left_out_unless_asked_for():
     assert len(prof.trace.memory) == 0
 
 
+def test_torch_knows_that_it_is_profiled_while_a_window_is_open():
+    with gs.profile():
+        assert torch.autograd.profiler._is_profiler_enabled
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_a_torch_profiler_around_a_window_stays_known_to_torch():
+    with cpu_profiler():
+        with gs.profile():
+            pass
+        assert torch.autograd.profiler._is_profiler_enabled
+
+
 def test_nothing_stays_on_when_the_window_has_closed():
     with gs.profile(profile_memory=True):
         torch.ones(2)
