@@ -25,14 +25,10 @@ class Functions : public device::Program {
  public:
   explicit Functions(const py::sequence& functions) {
     for (const py::handle function : functions) {
-      if (PyCallable_Check(function.ptr()) == 0) {
-        throw base::InvalidArgument(std::string("functions holds ") +
-                                    std::string(py::str(py::type::handle_of(function))) +
-                                    "; accepted are callables without arguments");
-      }
-      functions_.push_back(py::reinterpret_borrow<py::object>(function));
+      add(function, "functions holds ");
     }
   }
+  explicit Functions(const py::object& function) { add(function, "function is "); }
 
   std::size_t size() const { return functions_.size(); }
 
@@ -51,6 +47,13 @@ class Functions : public device::Program {
   }
 
  private:
+  void add(py::handle function, std::string complaint) {
+    if (PyCallable_Check(function.ptr()) == 0) {
+      throw base::InvalidArgument(
+          complaint.append(py::repr(function)).append("; accepted are callables without arguments"));
+    }
+    functions_.push_back(py::reinterpret_borrow<py::object>(function));
+  }
   static PyObject* returned(PyObject* value) {
     if (value == nullptr) {
       throw py::error_already_set();
@@ -131,7 +134,7 @@ std::unique_ptr<device::Graph> capture(const py::object& function, int64_t calls
   if (calls <= 0) {
     throw base::InvalidArgument(std::string("calls is ") + std::to_string(calls) + "; accepted are positive numbers");
   }
-  Functions program(py::make_tuple(function));
+  Functions program(function);
   return std::make_unique<device::Graph>(vendor().cuda, device, stream, program, static_cast<uint64_t>(calls));
 }
 
