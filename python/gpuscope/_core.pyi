@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Graph', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -209,6 +209,10 @@ class Kernels:
         """
         Raises NotAvailable where there is no such GPU.
         """
+    def copy(self, bytes: int, stream: int = 0) -> None:
+        """
+        Copies bytes, a multiple of 16, within the device's memory.
+        """
     def copy_in(self, bytes: int, stream: int = 0) -> None:
         """
         Host to device.
@@ -220,6 +224,14 @@ class Kernels:
     def fill(self, bytes: int, stream: int = 0) -> None:
         """
         Sets bytes to zero.
+        """
+    def fma(self, rounds: int, stream: int = 0) -> None:
+        """
+        FP32 FMAs on every multiprocessor.
+        """
+    def fma_flops(self, rounds: int) -> int:
+        """
+        Operations of fma(rounds), an FMA counting as two.
         """
     def reduce(self, elements: int, stream: int = 0) -> None:
         """
@@ -233,9 +245,56 @@ class Kernels:
         """
         Launches `count` kernels that each keep one thread busy for so long.
         """
+    def spun(self) -> tuple[int, int]:
+        """
+        How many kernels of spin have ended since the last call, and their time in ns by their own reading of the GPU's clock; waits for the device.
+        """
     def synchronize(self) -> None:
         """
         Waits for the device.
+        """
+class Sampler:
+    """
+    Calls functions and measures them on one stream. One thread at a time.
+    """
+    def __init__(self, device: int = 0, stream: int = 0, flush_bytes: int = -1) -> None:
+        """
+        Flushes write flush_bytes, twice the L2 cache for -1. Raises NotAvailable where there is no such GPU.
+        """
+    def sample(self, functions: collections.abc.Sequence, order: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], *, gate: bool = True, flush: bool = True, events: bool = True, timeout_ns: int = 100000000) -> dict:
+        """
+        Queues a call of functions[order[i]] for each i behind a closed gate, opens it and waits for all. The gate lets go by itself after timeout_ns. Gives a row a call: called_ns and returned_ns since the epoch, stream_s between two events around the call (nan without); and held, whether the gate stayed closed until all was queued, and clock_hz, the SMs' frequency (nan if unknown). What a function raises comes through.
+        """
+    def sample_wall(self, functions: collections.abc.Sequence, order: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], *, flush: bool = True) -> dict:
+        """
+        Makes each call alone on an idle GPU and waits for it: called_ns, returned_ns and done_ns of each call, and clock_hz.
+        """
+    def synchronize(self) -> None:
+        """
+        Waits for the device.
+        """
+    @property
+    def l2_bytes(self) -> int:
+        """
+        The size of the GPU's L2 cache.
+        """
+class Graph:
+    """
+    Work captured from a stream, to be launched again and again on it.
+    """
+    @staticmethod
+    def capture(function: typing.Any, calls: int, *, device: int = 0, stream: int) -> Graph:
+        """
+        Captures so many calls of a function, which stays alive as long as the graph. Raises InvalidArgument for the legacy default stream, CudaError when something cannot be captured; what the function raises comes through.
+        """
+    def launch(self) -> None:
+        """
+        Launches the work once, without waiting for it.
+        """
+    @property
+    def nodes(self) -> int:
+        """
+        How many nodes the graph has.
         """
 class Session:
     """
@@ -332,6 +391,10 @@ class TorchRanges:
         """
         Takes the reports of allocations, on the thread that has just switched torch's ranges on.
         """
+def clock_state(device: int = 0) -> dict:
+    """
+    A GPU's sm_hz, memory_hz, power_w, temperature_c and what holds its clocks back (reasons: bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.
+    """
 def copy_name(kind: int, source: int, destination: int) -> str:
     """
     The name torch.profiler gives a copy.
@@ -339,6 +402,10 @@ def copy_name(kind: int, source: int, destination: int) -> str:
 def demangle(symbol: str) -> str:
     """
     A symbol as its source spells it.
+    """
+def device_limits(device: int = 0) -> dict:
+    """
+    What a GPU could do at best by its own description, None where it does not say: memory_bandwidth in bytes a second, fp32_flops a second, l2_bytes, multiprocessors, sm_hz_max, capability. Raises NotAvailable where there is no such GPU.
     """
 def environment() -> dict:
     """
@@ -395,6 +462,10 @@ def short_name(demangled: str) -> str:
 def summarize(store: Store) -> Summary:
     """
     Statistics per call path and per name.
+    """
+def time_calls(functions: collections.abc.Sequence, order: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32]) -> dict:
+    """
+    Calls functions[order[i]] for each i, on the CPU alone: called_ns and returned_ns of each call.
     """
 def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """

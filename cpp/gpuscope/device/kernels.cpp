@@ -4,131 +4,34 @@
 #include <algorithm>
 #include <string>
 
+#include "gpuscope/device/kernels_ptx.h"
+#include "gpuscope/device/limits.h"
+
 namespace gpuscope::device {
 namespace {
 
 constexpr unsigned kThreads = 256;
-
-// PTX 6.0 for compute capability 5.0: every driver that CUPTI 12 accepts compiles it.
-constexpr const char* kPtx = R"(
-.version 6.0
-.target sm_50
-.address_size 64
-
-.visible .entry gpuscope_spin(.param .u64 nanoseconds)
-{
-  .reg .u64 %now, %end, %wanted;
-  .reg .pred %done;
-  ld.param.u64 %wanted, [nanoseconds];
-  mov.u64 %now, %globaltimer;
-  add.u64 %end, %now, %wanted;
-wait:
-  mov.u64 %now, %globaltimer;
-  setp.lt.u64 %done, %now, %end;
-  @%done bra wait;
-  ret;
-}
-
-.visible .entry gpuscope_saxpy(.param .u64 x, .param .u64 y, .param .u32 elements)
-{
-  .reg .u32 %index, %block, %size, %lane, %count;
-  .reg .u64 %from, %to, %offset;
-  .reg .f32 %a, %b;
-  .reg .pred %outside;
-  ld.param.u64 %from, [x];
-  ld.param.u64 %to, [y];
-  ld.param.u32 %count, [elements];
-  mov.u32 %block, %ctaid.x;
-  mov.u32 %size, %ntid.x;
-  mov.u32 %lane, %tid.x;
-  mad.lo.u32 %index, %block, %size, %lane;
-  setp.ge.u32 %outside, %index, %count;
-  @%outside ret;
-  mul.wide.u32 %offset, %index, 4;
-  add.u64 %from, %from, %offset;
-  add.u64 %to, %to, %offset;
-  ld.global.f32 %a, [%from];
-  ld.global.f32 %b, [%to];
-  fma.rn.f32 %b, %a, 0f40000000, %b;
-  st.global.f32 [%to], %b;
-  ret;
-}
-
-.visible .entry gpuscope_reduce(.param .u64 x, .param .u64 sum, .param .u32 elements)
-{
-  .reg .u32 %index, %block, %size, %lane, %count;
-  .reg .u64 %from, %to, %offset;
-  .reg .f32 %a, %old;
-  .reg .pred %outside;
-  ld.param.u64 %from, [x];
-  ld.param.u64 %to, [sum];
-  ld.param.u32 %count, [elements];
-  mov.u32 %block, %ctaid.x;
-  mov.u32 %size, %ntid.x;
-  mov.u32 %lane, %tid.x;
-  mad.lo.u32 %index, %block, %size, %lane;
-  setp.ge.u32 %outside, %index, %count;
-  @%outside ret;
-  mul.wide.u32 %offset, %index, 4;
-  add.u64 %from, %from, %offset;
-  ld.global.f32 %a, [%from];
-  atom.global.add.f32 %old, [%to], %a;
-  ret;
-}
-)";
-
-driver::CuStream as_stream(uint64_t handle) { return reinterpret_cast<driver::CuStream>(handle); }
+// Four of 256 threads are on a multiprocessor at once on every GPU since compute capability 5.0.
+constexpr unsigned kFmaBlocksPerMultiprocessor = 4;
 
 }  // namespace
 
-PrimaryContext::PrimaryContext(const driver::Cuda& cuda, int ordinal) : cuda_(cuda) {
-  if (!cuda_.library) {
-    throw base::NotAvailable("the GPU", "no NVIDIA driver was found (" + cuda_.library.why() + ")",
-                             "install the driver, or pass the GPU into this container");
-  }
-  GPUSCOPE_CUDA(cuda_, init, 0);
-  int count = 0;
-  GPUSCOPE_CUDA(cuda_, device_get_count, &count);
-  if (ordinal < 0 || ordinal >= count) {
-    throw base::NotAvailable("device " + std::to_string(ordinal),
-                             "this process sees " + std::to_string(count) + " devices", "");
-  }
-  GPUSCOPE_CUDA(cuda_, device_get, &device_, ordinal);
-  GPUSCOPE_CUDA(cuda_, primary_context_retain, &context_, device_);
-}
-
-PrimaryContext::~PrimaryContext() {
-  if (context_ != nullptr) {
-    cuda_.primary_context_release(device_);
-  }
-}
-
-PrimaryContext::Current::Current(const PrimaryContext& context) : cuda_(context.cuda_) {
-  GPUSCOPE_CUDA(cuda_, context_push, context.context_);
-}
-
-PrimaryContext::Current::~Current() {
-  driver::CuContext popped = nullptr;
-  cuda_.context_pop(&popped);
-}
-
-Kernels::Kernels(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal) {
-  const PrimaryContext::Current current(context_);
-  GPUSCOPE_CUDA(context_.cuda(), module_load_data, &module_, kPtx);
-  GPUSCOPE_CUDA(context_.cuda(), module_get_function, &spin_, module_, "gpuscope_spin");
-  GPUSCOPE_CUDA(context_.cuda(), module_get_function, &saxpy_, module_, "gpuscope_saxpy");
-  GPUSCOPE_CUDA(context_.cuda(), module_get_function, &reduce_, module_, "gpuscope_reduce");
-}
+Kernels::Kernels(const driver::Cuda& cuda, int ordinal)
+    : context_(cuda, ordinal),
+      module_(context_, kernels_ptx().c_str()),
+      spin_(module_.function("gpuscope_spin")),
+      saxpy_(module_.function("gpuscope_saxpy")),
+      reduce_(module_.function("gpuscope_reduce")),
+      copy_(module_.function("gpuscope_copy")),
+      fma_(module_.function("gpuscope_fma")),
+      spun_(module_.variable("gpuscope_spun")),
+      fma_blocks_(read_limits(cuda, ordinal).multiprocessors * kFmaBlocksPerMultiprocessor) {}
 
 Kernels::~Kernels() {
-  const driver::Cuda& cuda = context_.cuda();
   driver::CuContext popped = nullptr;
-  if (cuda.context_push(context_.handle()) == 0) {
-    if (memory_ != 0) {
-      cuda.mem_free(memory_);
-    }
-    cuda.module_unload(module_);
-    cuda.context_pop(&popped);
+  if (memory_ != 0 && context_.cuda().context_push(context_.handle()) == 0) {
+    context_.cuda().mem_free(memory_);
+    context_.cuda().context_pop(&popped);
   }
 }
 
@@ -145,18 +48,22 @@ driver::CuPointer Kernels::buffer(uint64_t bytes) {
   return memory_;
 }
 
-void Kernels::launch(driver::CuFunction function, unsigned blocks, unsigned threads, uint64_t stream,
-                     void** arguments) {
-  GPUSCOPE_CUDA(context_.cuda(), launch_kernel, function, blocks, 1, 1, threads, 1, 1, 0, as_stream(stream), arguments,
-                nullptr);
-}
-
 void Kernels::spin(uint64_t nanoseconds, uint64_t stream, unsigned count) {
   const PrimaryContext::Current current(context_);
   void* arguments[] = {&nanoseconds};
   for (unsigned launched = 0; launched < count; ++launched) {
-    launch(spin_, 1, 1, stream, arguments);
+    module_.launch(spin_, 1, 1, stream, arguments);
   }
+}
+
+Kernels::Spun Kernels::spun() {
+  const PrimaryContext::Current current(context_);
+  Spun spun{};
+  GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
+  GPUSCOPE_CUDA(context_.cuda(), copy_to_host, &spun, spun_, sizeof(spun), nullptr);
+  GPUSCOPE_CUDA(context_.cuda(), fill, spun_, 0, sizeof(spun), nullptr);
+  GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
+  return spun;
 }
 
 void Kernels::saxpy(uint32_t elements, uint64_t stream) {
@@ -164,7 +71,7 @@ void Kernels::saxpy(uint32_t elements, uint64_t stream) {
   driver::CuPointer x = buffer(uint64_t{elements} * 2 * sizeof(float));
   driver::CuPointer y = x + uint64_t{elements} * sizeof(float);
   void* arguments[] = {&x, &y, &elements};
-  launch(saxpy_, std::max(1U, (elements + kThreads - 1) / kThreads), kThreads, stream, arguments);
+  module_.launch(saxpy_, std::max(1U, (elements + kThreads - 1) / kThreads), kThreads, stream, arguments);
 }
 
 void Kernels::reduce(uint32_t elements, uint64_t stream) {
@@ -172,7 +79,7 @@ void Kernels::reduce(uint32_t elements, uint64_t stream) {
   driver::CuPointer x = buffer((uint64_t{elements} + 1) * sizeof(float));
   driver::CuPointer sum = x + uint64_t{elements} * sizeof(float);
   void* arguments[] = {&x, &sum, &elements};
-  launch(reduce_, std::max(1U, (elements + kThreads - 1) / kThreads), kThreads, stream, arguments);
+  module_.launch(reduce_, std::max(1U, (elements + kThreads - 1) / kThreads), kThreads, stream, arguments);
 }
 
 void Kernels::copy_in(uint64_t bytes, uint64_t stream) {
@@ -190,6 +97,34 @@ void Kernels::copy_out(uint64_t bytes, uint64_t stream) {
 void Kernels::fill(uint64_t bytes, uint64_t stream) {
   const PrimaryContext::Current current(context_);
   GPUSCOPE_CUDA(context_.cuda(), fill, buffer(bytes), 0, bytes, as_stream(stream));
+}
+
+void Kernels::copy(uint64_t bytes, uint64_t stream) {
+  constexpr uint64_t kVector = 16;
+  constexpr uint64_t kMostBlocks = INT32_MAX;
+  uint64_t vectors = bytes / kVector;
+  const uint64_t blocks = (vectors + kThreads - 1) / kThreads;
+  if (vectors == 0 || bytes % kVector != 0 || blocks > kMostBlocks) {
+    std::string text = "bytes is ";
+    throw base::InvalidArgument(text.append(std::to_string(bytes)).append("; accepted are positive multiples of 16"));
+  }
+  const PrimaryContext::Current current(context_);
+  driver::CuPointer from = buffer(2 * bytes);
+  driver::CuPointer to = from + bytes;
+  void* arguments[] = {&from, &to, &vectors};
+  module_.launch(copy_, static_cast<unsigned>(blocks), kThreads, stream, arguments);
+}
+
+void Kernels::fma(uint32_t rounds, uint64_t stream) {
+  const PrimaryContext::Current current(context_);
+  float x = 0.5F;
+  float y = 0.25F;
+  void* arguments[] = {&rounds, &x, &y};
+  module_.launch(fma_, fma_blocks_, kThreads, stream, arguments);
+}
+
+uint64_t Kernels::fma_flops(uint32_t rounds) const noexcept {
+  return uint64_t{2} * rounds * kFmasPerRound * fma_blocks_ * kThreads;
 }
 
 void Kernels::synchronize() {

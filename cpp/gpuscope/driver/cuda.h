@@ -14,6 +14,7 @@ struct CUmod_st;
 struct CUfunc_st;
 struct CUgraph_st;
 struct CUgraphExec_st;
+struct CUgraphNode_st;
 
 namespace gpuscope::driver {
 
@@ -77,7 +78,14 @@ struct CuUuid {
   X("cuMemFree_v2", mem_free, CuResult(CuPointer))                                                               \
   X("cuMemcpyHtoDAsync_v2", copy_to_device, CuResult(CuPointer, const void*, size_t, CuStream))                  \
   X("cuMemcpyDtoHAsync_v2", copy_to_host, CuResult(void*, CuPointer, size_t, CuStream))                          \
-  X("cuMemsetD8Async", fill, CuResult(CuPointer, unsigned char, size_t, CuStream))
+  X("cuMemsetD8Async", fill, CuResult(CuPointer, unsigned char, size_t, CuStream))                               \
+  X("cuMemHostAlloc", mem_host_alloc, CuResult(void**, size_t, unsigned))                                        \
+  X("cuMemHostGetDevicePointer_v2", mem_host_get_device_pointer, CuResult(CuPointer*, void*, unsigned))          \
+  X("cuMemFreeHost", mem_free_host, CuResult(void*))                                                             \
+  X("cuModuleGetGlobal_v2", module_get_global, CuResult(CuPointer*, size_t*, CuModule, const char*))             \
+  X("cuCtxResetPersistingL2Cache", reset_persisting_l2, CuResult())                                              \
+  X("cuGraphGetNodes", graph_get_nodes, CuResult(CuGraph, CUgraphNode_st**, size_t*))                            \
+  X("cuDeviceGetPCIBusId", device_get_pci_bus_id, CuResult(char*, int, CuDevice))
 
 /// libcuda as a value: one pointer a function, nullptr where the driver lacks it.
 struct Cuda {

@@ -6,14 +6,25 @@
 
 #include "gpuscope/driver/library.h"
 
+struct nvmlDevice_st;
+
 namespace gpuscope::driver {
 
+using NvmlDevice = nvmlDevice_st*;
+
 // X(symbol in libnvidia-ml, member, return type and arguments). NVML's return codes are ints, 0 for success.
-#define GPUSCOPE_NVML_FUNCTIONS(X)                                                        \
-  X("nvmlInit_v2", init, int())                                                           \
-  X("nvmlShutdown", shutdown, int())                                                      \
-  X("nvmlSystemGetDriverVersion", system_get_driver_version, int(char*, unsigned length)) \
-  X("nvmlErrorString", error_string, const char*(int))
+#define GPUSCOPE_NVML_FUNCTIONS(X)                                                                        \
+  X("nvmlInit_v2", init, int())                                                                           \
+  X("nvmlShutdown", shutdown, int())                                                                      \
+  X("nvmlSystemGetDriverVersion", system_get_driver_version, int(char*, unsigned length))                 \
+  X("nvmlErrorString", error_string, const char*(int))                                                    \
+  X("nvmlDeviceGetHandleByUUID", device_by_uuid, int(const char*, NvmlDevice*))                           \
+  X("nvmlDeviceGetHandleByPciBusId_v2", device_by_pci_bus_id, int(const char*, NvmlDevice*))              \
+  X("nvmlDeviceGetClockInfo", clock_info, int(NvmlDevice, int type, unsigned* mhz))                       \
+  X("nvmlDeviceGetPowerUsage", power_usage, int(NvmlDevice, unsigned* milliwatts))                        \
+  X("nvmlDeviceGetTemperature", temperature, int(NvmlDevice, int sensor, unsigned* celsius))              \
+  X("nvmlDeviceGetCurrentClocksEventReasons", clocks_event_reasons, int(NvmlDevice, unsigned long long*)) \
+  X("nvmlDeviceGetCurrentClocksThrottleReasons", clocks_throttle_reasons, int(NvmlDevice, unsigned long long*))
 
 /// libnvidia-ml as a value: one pointer a function, nullptr where the driver lacks it.
 struct Nvml {
