@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
 WARM_UP_CALLS = 3
 
-# No stream at all, and the handles of the legacy and the per-thread default stream (cuda.h).
-_DEFAULT_STREAMS = (0, 1, 2)
+# No stream, and the handle of the legacy default stream (cuda.h): neither can be captured.
+_DEFAULT_STREAMS = (0, 1)
 
 
 @dataclass

@@ -121,15 +121,14 @@ def _measure(kind: Kind, device: int) -> Peak:
 
 def theoretical_limit(kind: str, limits: dict[str, Any]) -> float | None:
     """Width times clock of `_core.device_limits()`, at the highest clock; None where the width is not known."""
-    if kind == "bandwidth":
-        return limits.get("memory_bandwidth") or None
-    if kind == "float32":
-        return limits.get("fp32_flops") or None
+    if kind in ("bandwidth", "float32"):
+        limit = limits.get("memory_bandwidth" if kind == "bandwidth" else "fp32_flops")
+        return float(limit) if limit else None
     capability = str(limits.get("capability"))
     width, clock = _TENSOR_FLOPS_A_CLOCK.get(capability), limits.get("sm_hz_max")
     if width is None or not clock or (kind != "float16" and int(capability.partition(".")[0]) < 8):
         return None
-    return width * limits["multiprocessors"] * clock / (2 if kind == "tf32" else 1)
+    return float(width * limits["multiprocessors"] * clock / (2 if kind == "tf32" else 1))
 
 
 def seconds(sampler: _core.Sampler, function: Callable[[], object], repeats: int = REPEATS) -> float:
