@@ -15,8 +15,8 @@ import math
 from typing import Any
 
 import numpy as np
-from fakes.gscope import COLUMNS, NONE
 
+from fakes.gscope import COLUMNS, NONE
 from gpuscope import _core, errors
 
 START = 1_700_000_000_000_000_000

@@ -28,7 +28,8 @@ def figure(result: BenchmarkResult) -> go.Figure:
         raise NotAvailable("a chart needs Plotly: pip install 'gpuscope[report]'") from error
     chart = make_subplots(rows=1, cols=2, shared_yaxes=True, column_widths=[0.72, 0.28], horizontal_spacing=0.02)
     names = [result.quantity, *(name for name in result.quantities if name != result.quantity)]
-    owners, buttons = [], []
+    owners: list[str] = []
+    buttons: list[dict[str, Any]] = []
     for name in names:
         for trace, column in _traces(go, result, result.quantities[name]):
             chart.add_trace(trace.update(visible=name == result.quantity), row=1, col=column)

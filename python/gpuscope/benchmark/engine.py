@@ -205,9 +205,11 @@ class Engine:
 
     def _chunk(self, quantity: Quantity, part: NDArray[np.uint32]) -> dict[str, Any]:
         if self.sampler is None:
-            return _core.time_calls(self._functions, part)
+            chunk: dict[str, Any] = _core.time_calls(self._functions, part)
+            return chunk
         if quantity == "wall" or (quantity == "kernel" and self._plan.alone):
-            return self.sampler.sample_wall(self._functions, part, flush=self._cold)
+            chunk = self.sampler.sample_wall(self._functions, part, flush=self._cold)
+            return chunk
         if quantity == "launch" and self._early:
             return self._early_chunk(self.sampler, part)
         gate = self._plan.gate

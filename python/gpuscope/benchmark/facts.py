@@ -153,7 +153,8 @@ def untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) 
 
 
 def _probe(function: Callable[[], object], sampler: _core.Sampler) -> dict[str, Any]:
-    return sampler.sample([function], np.zeros(CALLS, np.uint32), gate=False, flush=False, events=True)
+    chunk: dict[str, Any] = sampler.sample([function], np.zeros(CALLS, np.uint32), gate=False, flush=False, events=True)
+    return chunk
 
 
 def _median_of(chunk: dict[str, Any], column: str) -> float:

@@ -137,7 +137,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
         kernels=work.names,
         record_call=call,
         record_name=work.name[mine],
-        record_seconds=(end - start) * 1e-9,
+        record_seconds=np.multiply(end - start, 1e-9, dtype=np.float64),
     )
 
 

@@ -111,17 +111,19 @@ def _result(
     found: tuple[Rate, ...],
     name: str,
     cold: bool,
-    bytes: int | None,
-    flops: int | None,  # noqa: A002
+    bytes: int | None,  # noqa: A002
+    flops: int | None,
 ) -> BenchmarkResult:
     engine, samples, quantities = run.engine, run.samples, run.quantities()
     facts, progress = engine.facts[0], run.progress
     assert progress is not None
+    absent: dict[str, str] = {**engine.absent, **run.absent}
+    absent = {key: why for key, why in absent.items() if key not in quantities}
     return BenchmarkResult(
         name=name,
         quantity=run.headline,
         quantities=quantities,
-        absent={key: why for key, why in {**engine.absent, **run.absent}.items() if key not in quantities},
+        absent=absent,
         kernels=samples.kernels[0] if samples.kernels else (),
         converged=progress.converged,
         stopped=run.stopped,
