@@ -29,7 +29,8 @@ CPP_LADDER = (
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
 PYTHON_LADDER = (
     ("_core",),
-    ("errors", "stats"),
+    ("errors",),
+    ("stats",),
     ("dataframe",),
     ("environment", "streams", "regions", "trace"),
     ("timing", "memory", "monitor", "counters"),

@@ -15,6 +15,7 @@ void bind_exporters(pybind11::module_& module);
 void bind_regions(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_sampling(pybind11::module_& module);
+void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);

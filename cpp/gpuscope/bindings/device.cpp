@@ -17,7 +17,7 @@ namespace gpuscope::bindings {
 namespace {
 
 py::dict device_limits(int ordinal) {
-  device::require_device(vendor().cuda, ordinal);
+  device::find_device(vendor().cuda, ordinal);
   const device::Limits limits = device::read_limits(vendor().cuda, ordinal);
   py::dict facts;
   facts["memory_bandwidth"] = limits.memory_bandwidth;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "gpuscope/device/context.h"
+#include "gpuscope/device/module.h"
 
 namespace gpuscope::device {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gpuscope/device/context.h"
+#include "gpuscope/device/module.h"
 #include "gpuscope/device/program.h"
 
 namespace gpuscope::device {

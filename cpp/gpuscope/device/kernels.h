@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpuscope/device/context.h"
+#include "gpuscope/device/module.h"
 #include "gpuscope/driver/cuda.h"
 
 namespace gpuscope::device {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "gpuscope/device/context.h"
+#include "gpuscope/device/module.h"
 
 namespace gpuscope::device {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "gpuscope/device/context.h"
 #include "gpuscope/device/gate.h"
 #include "gpuscope/device/l2_flush.h"
+#include "gpuscope/device/module.h"
 #include "gpuscope/device/program.h"
 
 namespace gpuscope::device {

@@ -1,44 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/device/context.h"
-
-#include <string>
+#include "gpuscope/device/module.h"
 
 namespace gpuscope::device {
-
-void require_device(const driver::Cuda& cuda, int ordinal) {
-  if (!cuda.library) {
-    throw base::NotAvailable("the GPU", std::string("no NVIDIA driver was found (") + cuda.library.why() + ")",
-                             "install the driver, or pass the GPU into this container");
-  }
-  GPUSCOPE_CUDA(cuda, init, 0);
-  int count = 0;
-  GPUSCOPE_CUDA(cuda, device_get_count, &count);
-  if (ordinal < 0 || ordinal >= count) {
-    throw base::NotAvailable(std::string("device ") + std::to_string(ordinal),
-                             std::string("this process sees ") + std::to_string(count) + " devices", "");
-  }
-}
-
-PrimaryContext::PrimaryContext(const driver::Cuda& cuda, int ordinal) : cuda_(cuda) {
-  require_device(cuda_, ordinal);
-  GPUSCOPE_CUDA(cuda_, device_get, &device_, ordinal);
-  GPUSCOPE_CUDA(cuda_, primary_context_retain, &context_, device_);
-}
-
-PrimaryContext::~PrimaryContext() {
-  if (context_ != nullptr) {
-    cuda_.primary_context_release(device_);
-  }
-}
-
-PrimaryContext::Current::Current(const PrimaryContext& context) : cuda_(context.cuda_) {
-  GPUSCOPE_CUDA(cuda_, context_push, context.context_);
-}
-
-PrimaryContext::Current::~Current() {
-  driver::CuContext popped = nullptr;
-  cuda_.context_pop(&popped);
-}
 
 Module::Module(const PrimaryContext& context, const char* ptx) : context_(context) {
   const PrimaryContext::Current current(context_);

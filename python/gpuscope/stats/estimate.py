@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The centre of samples, and an interval that holds the true one as often as it says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuscope.stats.autocorrelation import time_for_mean, time_for_median
+from gpuscope.stats.distributions import median_rank, normal_quantile, student_factor
+from gpuscope.stats.samples import checked, checked_confidence, checked_tick
+
+# With quartiles closer than this many ticks, the median is the clock's and not the kernel's.
+COARSE = 4.0
+# The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
+TRIMMED = 0.1
+DOUBT, MOST_DOUBT = 5.0, 0.2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The centre of samples with its interval, in the samples' unit.
+
+    Attributes:
+        value: the estimate.
+        low: where the interval begins; minus infinity when there are too few samples to say.
+        high: where it ends.
+        n: samples.
+        n_eff: how many independent samples they are worth.
+        method: "median" or "trimmed mean".
+        confidence: how often such an interval holds the true centre.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    n_eff: float
+    method: str
+    confidence: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half of the interval as a fraction of the value; infinite when that is not defined."""
+        if self.value == 0 or not math.isfinite(self.high - self.low):
+            return math.inf
+        return (self.high - self.low) / 2 / abs(self.value)
+
+
+def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95) -> Estimate:
+    """The centre of samples taken one after the other, with its interval.
+
+    The median, by order statistics; samples that the clock's tick made equal count as spread over the tick. Where the
+    spread is small against the tick that is no help, so there it is the trimmed mean. Both intervals are widened by
+    what the samples repeat of each other. Samples that are all the same give half a tick to each side.
+
+    Args:
+        samples: in the order they were taken.
+        tick: resolution of the clock, in the samples' unit; 0 when it does not matter.
+        confidence: how often the interval must hold the true centre.
+
+    Raises:
+        InvalidArgument: the samples are empty or not finite, or another argument is out of range.
+    """
+    values = checked(samples)
+    tick = checked_tick(tick)
+    confidence = checked_confidence(confidence)
+    ordered = np.sort(values)
+    n = len(values)
+    if ordered[0] == ordered[-1]:
+        half = tick / 2 if median_rank(n, confidence) >= 1 else math.inf
+        value = float(ordered[0])
+        method = "trimmed mean" if tick else "median"
+        return Estimate(value, value - half, value + half, n, float(n), method, confidence)
+    if tick and ordered[(3 * n) // 4 - (n % 4 == 0)] - ordered[n // 4] < COARSE * tick:
+        return _trimmed_mean(values, ordered, tick, confidence)
+    return _median(values, ordered, tick, confidence)
+
+
+def _median(values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float) -> Estimate:
+    n = len(values)
+    middle = (n + 1) / 2
+    low, centre, high = (float(ordered[i]) for i in (n // 10, (n - 1) // 2, n - 1 - n // 10))
+    tau = time_for_median(values, (centre + float(ordered[n // 2])) / 2, low, high)
+    # Order statistics need no factor of Student's; the estimate of tau does.
+    factor = _student(confidence, _doubt(tau, n)) / normal_quantile((1 + confidence) / 2)
+    half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
+    low, high = _at_rank(ordered, middle - half, tick), _at_rank(ordered, middle + half, tick)
+    return Estimate(_at_rank(ordered, middle, tick), low, high, n, _worth(n, tau), "median", confidence)
+
+
+def _student(confidence: float, doubt: float) -> float:
+    return student_factor(confidence, 1 / doubt) if doubt > 1e-9 else normal_quantile((1 + confidence) / 2)
+
+
+def _doubt(tau: float, n: int) -> float:
+    """What the estimate of an autocorrelation time adds to the inverse of the degrees of freedom.
+
+    The factor is the one at which intervals hold the truth as often as they say, also when samples are taken until
+    the interval is narrow, which likes to happen where tau came out too short.
+    """
+    return min(DOUBT * max(tau - 1, 0.0) / n, MOST_DOUBT)
+
+
+def _worth(n: int, tau: float) -> float:
+    return n / max(tau, 1.0)
+
+
+def _at_rank(ordered: NDArray[np.float64], rank: float, tick: float) -> float:
+    """The sample of a fractional rank counted from 1, infinite beyond the ends; equal ones lie evenly in their tick."""
+    if not 1 <= rank <= len(ordered):
+        return math.copysign(math.inf, rank - 1)
+    sides = []
+    for whole in (math.floor(rank), math.ceil(rank)):
+        sample = float(ordered[whole - 1])
+        begin, end = np.searchsorted(ordered, sample, "left"), np.searchsorted(ordered, sample, "right")
+        sides.append(sample + tick * ((whole - 0.5 - float(begin)) / float(end - begin) - 0.5))
+    return sides[0] + (rank - math.floor(rank)) * (sides[1] - sides[0])
+
+
+def _trimmed_mean(
+    values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float
+) -> Estimate:
+    """The mean of what lies within some ticks of the median, or else of the central 80 %.
+
+    The interval: J. W. Tukey and D. H. McLaughlin, Less vulnerable confidence and significance procedures for
+    location, Sankhya A 25 (1963). Two timestamps rounded to ticks differ by one of two multiples whose mean is the
+    true time, however rare the one is: to cut that off by a fixed share would bias the mean by a tenth of a tick.
+    """
+    n = len(values)
+    middle = float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    below = int(np.searchsorted(ordered, middle - COARSE * tick, "left"))
+    above = n - int(np.searchsorted(ordered, middle + COARSE * tick, "right"))
+    cut = min(max(below, above), int(TRIMMED * n))
+    kept = n - 2 * cut
+    value = float(ordered[cut : n - cut].mean())
+    winsorised = np.clip(values, ordered[cut], ordered[n - cut - 1])
+    tau = time_for_mean(winsorised)
+    error = math.sqrt(float(winsorised.var(ddof=1)) * tau / n) * n / kept
+    half = _student(confidence, 1 / max(kept - 1, 1) + _doubt(tau, n)) * error
+    return Estimate(value, value - half, value + half, n, _worth(n, tau), "trimmed mean", confidence)

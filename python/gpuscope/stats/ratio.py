@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many times longer the one takes than the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuscope.errors import InvalidArgument
+from gpuscope.stats.distributions import (
+    normal_quantile,
+    normal_two_sided,
+    signed_rank_distribution,
+)
+from gpuscope.stats.estimate import estimate
+from gpuscope.stats.samples import checked, checked_confidence
+
+EXACT = 60  # pairs up to which all signs are counted out
+MOST_PAIRS = 1000  # more are first put together, for all pairs of them are averaged
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio with its interval.
+
+    Attributes:
+        value: the ratio.
+        low: where the interval begins; 0 when there are too few samples to say.
+        high: where it ends; infinite then.
+        n: pairs, or samples of the shorter side.
+        p: how likely a ratio so far from 1 is when the true one is 1.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    p: float
+
+
+def paired_ratio(log_ratios: ArrayLike, *, confidence: float = 0.95) -> Ratio:
+    """The ratio behind pairs that were measured side by side, each given as the logarithm of its ratio.
+
+    The value is the median of the averages of all pairs of log-ratios (J. L. Hodges and E. L. Lehmann, Annals of
+    Mathematical Statistics 34, 1963), its interval Wilcoxon's signed-rank interval. p counts the signs that a coin
+    could have given the pairs: those whose sum of signed ranks is as far from 0.
+
+    Raises:
+        InvalidArgument: there are no log-ratios, or not all are finite.
+    """
+    logs = checked(log_ratios, "log_ratios")
+    confidence = checked_confidence(confidence)
+    n = len(logs)
+    points = logs
+    if n > MOST_PAIRS:
+        size = -(-n // MOST_PAIRS)
+        points = logs[: n // size * size].reshape(-1, size).mean(axis=1)
+    walsh = _walsh_averages(points)
+    middle = float(walsh[(len(walsh) - 1) // 2] + walsh[len(walsh) // 2]) / 2
+    outside = _averages_outside(len(points), confidence)
+    low, high = (float(walsh[outside - 1]), float(walsh[-outside])) if outside else (-math.inf, math.inf)
+    return Ratio(_exp(middle), _exp(low), _exp(high), n, sign_flip_p(points))
+
+
+def ratio_of_medians(
+    numerator: ArrayLike, denominator: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95
+) -> Ratio:
+    """The ratio of the centres of two sets of samples that were measured apart.
+
+    The interval joins those of the two estimates: G. Y. Zou and A. Donner, Construction of confidence limits about
+    effect measures: a general approach, Statistics in Medicine 27 (2008), on logarithms. It knows of nothing that
+    changed between the two sets; samples in turns and `paired_ratio` do.
+
+    Raises:
+        InvalidArgument: a set is empty, not finite, or not of positive numbers.
+    """
+    sides = []
+    for name, samples in (("numerator", numerator), ("denominator", denominator)):
+        values = checked(samples, name)
+        if (values <= 0).any():
+            raise InvalidArgument(f"{name} holds numbers that are not above 0; accepted are positive numbers")
+        sides.append(estimate(values, tick=tick, confidence=confidence))
+    above, below = sides
+    n = min(above.n, below.n)
+    value = above.value / below.value
+    logs = [[_log(side.low), math.log(side.value), _log(side.high)] for side in sides]
+    down = math.hypot(logs[0][1] - logs[0][0], logs[1][2] - logs[1][1])
+    up = math.hypot(logs[0][2] - logs[0][1], logs[1][1] - logs[1][0])
+    toward_one = down if value > 1 else up
+    if toward_one == 0:
+        p = 1.0 if value == 1 else 0.0
+    else:
+        p = normal_two_sided(math.log(value) / toward_one * normal_quantile((1 + confidence) / 2))
+    return Ratio(value, value * math.exp(-down), value * _exp(up), n, p)
+
+
+def sign_flip_p(logs: NDArray[np.float64]) -> float:
+    """Two-sided p of the signed-rank sum among all flips of signs; numbers that are 0 take no part."""
+    logs = logs[logs != 0]
+    n = len(logs)
+    if not n:
+        return 1.0
+    _, place, counts = np.unique(np.abs(logs), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    positive, total = float(ranks[logs > 0].sum()), n * (n + 1) / 2
+    smaller = min(positive, total - positive)
+    if n <= EXACT and int(counts.max()) == 1:
+        return min(1.0, 2 * float(signed_rank_distribution(n)[: int(smaller) + 1].sum()))
+    variance = float((ranks**2).sum()) / 4
+    return normal_two_sided((smaller - total / 2) / math.sqrt(variance))
+
+
+def _walsh_averages(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    first, second = np.triu_indices(len(points))
+    return np.sort((points[first] + points[second]) / 2)
+
+
+def _averages_outside(n: int, confidence: float) -> int:
+    """At which of the sorted averages, counted from 1 and from both ends, the interval lies; 0: there is none."""
+    tail = (1 - confidence) / 2
+    if n <= EXACT:
+        return int(np.searchsorted(np.cumsum(signed_rank_distribution(n)), tail, "right"))
+    deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    return max(int(n * (n + 1) / 4 - normal_quantile(1 - tail) * deviation), 0)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _log(value: float) -> float:
+    if value <= 0:
+        return -math.inf
+    return math.log(value) if math.isfinite(value) else math.inf
