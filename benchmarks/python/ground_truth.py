@@ -124,7 +124,10 @@ def other_row(found: Any, constant: float) -> measure.Row:
         return {"error": found["error"]}
     said, truth = np.array(found).T
     error = said - truth - constant
-    relative = {f"{ns / 1000:g} us": round(float(e / (t + constant)), 4) for ns, e, t in zip(OTHERS_NS, error, truth, strict=True)}
+    relative = {
+        f"{ns / 1000:g} us": round(float(e / (t + constant)), 4)
+        for ns, e, t in zip(OTHERS_NS, error, truth, strict=True)
+    }
     return {"value": round(float(np.max(np.abs(error) / allowed(truth))), 2), "relative": relative}
 
 
