@@ -124,10 +124,8 @@ def other_row(found: Any, constant: float) -> measure.Row:
         return {"error": found["error"]}
     said, truth = np.array(found).T
     error = said - truth - constant
-    relative = {
-        f"{ns / 1000:g} us": round(float(e / (t + constant)), 4)
-        for ns, e, t in zip(OTHERS_NS, error, truth, strict=True)
-    }
+    shares = error / (truth + constant)
+    relative = {f"{ns / 1000:g} us": round(float(share), 4) for ns, share in zip(OTHERS_NS, shares, strict=True)}
     return {"value": round(float(np.max(np.abs(error) / allowed(truth))), 2), "relative": relative}
 
 
