@@ -2,7 +2,6 @@
 #include "gpuscope/device/clock_state.h"
 
 #include <array>
-#include <cstdio>
 
 namespace gpuscope::device {
 namespace {
@@ -11,16 +10,6 @@ namespace {
 constexpr int kSmClock = 1;
 constexpr int kMemoryClock = 2;
 constexpr int kGpuSensor = 0;
-
-std::string uuid_text(const driver::CuUuid& uuid) {
-  std::string text = "GPU";
-  for (int index = 0; index < 16; ++index) {
-    std::array<char, 3> pair{};
-    std::snprintf(pair.data(), pair.size(), "%02x", uuid.bytes[index]);
-    text.append(index == 0 || index == 4 || index == 6 || index == 8 || index == 10 ? "-" : "").append(pair.data());
-  }
-  return text;
-}
 
 std::string error_text(const driver::Nvml& nvml, int code) {
   const char* text = nvml.error_string != nullptr ? nvml.error_string(code) : nullptr;
@@ -50,7 +39,7 @@ driver::NvmlDevice find(const driver::Nvml& nvml, const driver::Cuda& cuda, int 
     return nullptr;
   }
   driver::NvmlDevice found = nullptr;
-  const int code = nvml.device_by_uuid(uuid_text(uuid).c_str(), &found);
+  const int code = nvml.device_by_uuid(driver::uuid_text(uuid).c_str(), &found);
   if (code == 0) {
     return found;
   }

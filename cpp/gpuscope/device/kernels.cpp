@@ -117,9 +117,7 @@ void Kernels::copy(uint64_t bytes, uint64_t stream) {
 
 void Kernels::fma(uint32_t rounds, uint64_t stream) {
   const PrimaryContext::Current current(context_);
-  float x = 0.5F;
-  float y = 0.25F;
-  void* arguments[] = {&rounds, &x, &y};
+  void* arguments[] = {&rounds};
   module_.launch(fma_, fma_blocks_, kThreads, stream, arguments);
 }
 

@@ -104,18 +104,18 @@ wait:
 }
 )";
 
-// a = a x + y with 0 < x < 1 and y > 0 stays positive, so the store never happens; the compiler cannot know.
+// a = a / 2 + y with y > 0 stays positive, so the store never happens; the compiler cannot know. y lies in a register
+// as a does, for it differs from thread to thread.
 constexpr const char* kFmaHead = R"(
-.visible .entry gpuscope_fma(.param .u32 rounds, .param .f32 x, .param .f32 y)
+.visible .entry gpuscope_fma(.param .u32 rounds)
 {
   .reg .u32 %left, %lane;
-  .reg .f32 %x, %y, %sum, %a<8>;
-  .reg .pred %more, %found;
+  .reg .f32 %y, %sum, %a<8>;
+  .reg .pred %none, %found;
   ld.param.u32 %left, [rounds];
-  ld.param.f32 %x, [x];
-  ld.param.f32 %y, [y];
   mov.u32 %lane, %tid.x;
   cvt.rn.f32.u32 %sum, %lane;
+  add.f32 %y, %sum, 0f3F800000;
 )";
 constexpr const char* kFmaTail = R"(
   setp.lt.f32 %found, %sum, 0f00000000;
@@ -129,13 +129,12 @@ std::string chain(unsigned number) { return std::string("%a").append(std::to_str
 std::string fma() {
   std::string text = kFmaHead;
   for (unsigned number = 0; number < kChains; ++number) {
-    text.append("  add.f32 ").append(chain(number)).append(", %sum, %y;\n");
-    text.append("  add.f32 %sum, %sum, %x;\n");
+    text.append("  add.f32 ").append(chain(number)).append(", %sum, %y;\n  add.f32 %sum, %sum, 0f3F800000;\n");
   }
-  text += "round:\n  setp.eq.u32 %more, %left, 0;\n  @%more bra done;\n";
+  text += "round:\n  setp.eq.u32 %none, %left, 0;\n  @%none bra done;\n";
   for (unsigned made = 0; made < kFmasPerRound; ++made) {
     const std::string a = chain(made % kChains);
-    text.append("  fma.rn.f32 ").append(a).append(", ").append(a).append(", %x, %y;\n");
+    text.append("  fma.rn.f32 ").append(a).append(", ").append(a).append(", 0f3F000000, %y;\n");
   }
   text += "  sub.u32 %left, %left, 1;\n  bra round;\ndone:\n";
   for (unsigned number = 0; number < kChains; ++number) {

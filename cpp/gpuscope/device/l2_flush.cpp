@@ -9,7 +9,7 @@ namespace gpuscope::device {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kBlocksPerMultiprocessor = 4;  // of 256: fits at once on every GPU since compute capability 5.0
+constexpr unsigned kBlocksPerMultiprocessor = 8;  // 2048 threads, the most that any has room for
 constexpr uint64_t kVector = 16;
 
 // What is written differs from flush to flush and from place to place: no store is without effect, and no line can be
@@ -71,7 +71,7 @@ read:
   @%outside bra keep;
   shl.b64 %offset, %index, 4;
   add.u64 %offset, %at, %offset;
-  ld.global.cg.v4.u32 {%a, %b, %c, %d}, [%offset];
+  ld.global.v4.u32 {%a, %b, %c, %d}, [%offset];
   add.u32 %a, %a, %b;
   add.u32 %c, %c, %d;
   add.u32 %sum, %sum, %a;

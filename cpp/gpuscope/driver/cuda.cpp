@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/driver/cuda.h"
 
+#include <array>
+#include <cstdio>
+
 namespace gpuscope::driver {
+
+std::string uuid_text(const CuUuid& uuid) {
+  std::string text = "GPU";
+  for (int index = 0; index < 16; ++index) {
+    std::array<char, 3> pair{};
+    std::snprintf(pair.data(), pair.size(), "%02x", uuid.bytes[index]);
+    text.append(index == 0 || index == 4 || index == 6 || index == 8 || index == 10 ? "-" : "").append(pair.data());
+  }
+  return text;
+}
 
 Cuda Cuda::open() {
   Cuda table;

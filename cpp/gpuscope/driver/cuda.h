@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/driver/library.h"
@@ -37,6 +38,9 @@ struct CuUuid {
 struct CuIpcEventHandle {
   char bytes[64];
 };
+
+/// As NVML and nvidia-smi spell it: "GPU-" and hexadecimal digits in groups.
+std::string uuid_text(const CuUuid& uuid);
 
 // X(symbol in libcuda, member, return type and arguments). Versioned names are spelled out: what a header's macros
 // would pick depends on the header.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <utility>
 
 #include "gpuscope/base/clock.h"
@@ -30,17 +29,6 @@ std::string command_line() {
   std::string text = base::read_file("/proc/self/cmdline");
   for (char& character : text) {
     character = character == '\0' ? ' ' : character;
-  }
-  return text;
-}
-
-std::string uuid_text(const driver::CuUuid& uuid) {
-  std::string text = "GPU-";
-  for (int index = 0; index < 16; ++index) {
-    std::array<char, 3> pair{};
-    std::snprintf(pair.data(), pair.size(), "%02x", uuid.bytes[index]);
-    text += pair.data();
-    text += index == 3 || index == 5 || index == 7 || index == 9 ? "-" : "";
   }
   return text;
 }
@@ -89,7 +77,7 @@ void write_devices(store::Store& store, const driver::Cuda& cuda) {
     cuda.device_get_attribute(&minor, kCapabilityMinor, device);
     cuda.device_total_mem(&bytes, device);
     store.device.append({static_cast<uint32_t>(ordinal), store.strings.intern(name.data()),
-                         store.strings.intern(uuid_text(uuid)), static_cast<uint32_t>(processors),
+                         store.strings.intern(driver::uuid_text(uuid)), static_cast<uint32_t>(processors),
                          static_cast<uint32_t>(major), static_cast<uint32_t>(minor), bytes});
   }
 }
