@@ -58,7 +58,6 @@ class _Anchors:
         self._latest: dict[int, Anchor] = {}
 
     def recent(self, device: int) -> Anchor | None:
-        """An anchor of the last second; None when the GPU does not answer at once."""
         with self._lock:
             latest = self._latest.get(device)
             if latest is not None and time.perf_counter_ns() - latest.host_ns < _FRESH_SECONDS * 1e9:
@@ -72,4 +71,9 @@ class _Anchors:
             return self._latest[device]
 
 
-recent_anchor = _Anchors().recent
+_anchors = _Anchors()
+
+
+def recent_anchor(device: int) -> Anchor | None:
+    """An anchor of the last second; None when the GPU does not answer at once. Any thread."""
+    return _anchors.recent(device)
