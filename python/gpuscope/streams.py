@@ -167,6 +167,8 @@ def _read_cupy(stream: Any) -> Reading:
 
 
 def _read_protocol(stream: Any) -> Reading:
+    if getattr(stream, "handle", 0) is None:  # cuda.core's, once closed
+        return None, None
     answer = stream.__cuda_stream__
     answer = answer() if callable(answer) else answer
     try:

@@ -22,6 +22,7 @@ class FakeGpu:
         self.capturing = False
         self.broken = False
         self.answers = True
+        self.asked = 0
         self.waited = 0
         self.live = 0
         self.made: list[FakeEvent] = []  # the first few
@@ -108,6 +109,7 @@ class FakeAnchors:
         self.device = device
 
     def take(self, timeout_ns: int) -> tuple[FakeEvent, int, int] | None:
+        self.gpu.asked += 1
         if not self.gpu.answers:
             return None
         event = FakeEvent(self.gpu, self.device, {})

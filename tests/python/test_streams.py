@@ -116,6 +116,7 @@ def test_number_that_is_no_handle_is_refused(handle):
     [
         of("cuda", __cuda_stream__=lambda self: (0, None)),
         of("cuda", __cuda_stream__=lambda self: (0, 0)),
+        of("cuda", __cuda_stream__=lambda self: (0, int(self.handle)), handle=None),
         of("pycuda", handle=None, wait_for_event=None),
     ],
 )

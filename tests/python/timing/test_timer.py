@@ -211,6 +211,21 @@ def test_anchor_is_taken_later_when_the_gpu_was_silent(gpu):
     assert timer.wall_time is not None
 
 
+def test_silent_gpu_is_not_asked_every_time(gpu):
+    gpu.answers = False
+    for _ in range(100):
+        with Timer():
+            pass
+    assert gpu.asked < 10
+
+
+def test_anchor_serves_many_blocks(gpu):
+    for _ in range(100):
+        with Timer():
+            pass
+    assert gpu.asked < 10
+
+
 def test_line_has_all_three_times(gpu):
     with Timer() as timer:
         gpu.work(0.00123)
