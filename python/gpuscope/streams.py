@@ -14,7 +14,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ACCEPTED", "Stream", "current", "is_stream", "resolve"]
+__all__ = ["ACCEPTED", "Stream", "current", "is_stream", "resolve", "shown"]
 
 ACCEPTED = (
     "None for the current stream, an integer handle, and streams of PyTorch, CuPy, Numba, PyCUDA and cuda-python, "
@@ -67,10 +67,10 @@ def resolve(stream: object = None, device: int | None = None) -> Stream:
         return _checked(stream, device)
     form = _form_of(stream)
     if form is None:
-        raise InvalidArgument(f"stream is {_shown(stream)}; accepted are {ACCEPTED}")
+        raise InvalidArgument(f"stream is {shown(stream)}; accepted are {ACCEPTED}")
     handle, own_device = form.read(stream)
     if handle is None:
-        raise InvalidArgument(f"stream is {_shown(stream)}, which is closed; accepted are open streams")
+        raise InvalidArgument(f"stream is {shown(stream)}, which is closed; accepted are open streams")
     if not 0 <= handle <= _LARGEST:
         raise InvalidArgument(f"stream is {handle}; accepted handles are 0 to 2**64 - 1")
     if own_device is None:
@@ -120,7 +120,8 @@ def _device_of(handle: int) -> int:
         raise InvalidArgument(f"stream is {handle:#x}, which the driver does not know ({error})") from error
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value and its type, short enough for a sentence."""
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__module__}.{type(value).__qualname__})"
 
@@ -166,6 +167,8 @@ def _read_cupy(stream: Any) -> Reading:
 
 
 def _read_protocol(stream: Any) -> Reading:
+    if getattr(stream, "handle", 0) is None:  # cuda.core's, once closed
+        return None, None
     answer = stream.__cuda_stream__
     answer = answer() if callable(answer) else answer
     try:
@@ -173,7 +176,7 @@ def _read_protocol(stream: Any) -> Reading:
         handle = _number(value)
     except (TypeError, ValueError):
         raise InvalidArgument(
-            f"stream is {_shown(stream)}, whose __cuda_stream__ is {answer!r}; accepted is (0, handle)"
+            f"stream is {shown(stream)}, whose __cuda_stream__ is {answer!r}; accepted is (0, handle)"
         ) from None
     if version != 0:
         raise InvalidArgument(f"stream has version {version} of __cuda_stream__; accepted is version 0")

@@ -24,6 +24,8 @@ device::EventPools& pools() {
   return *pools;
 }
 
+// What may wait lets other threads run: a wait for the GPU, or a record into a stream whose queue is full. What only
+// asks does not, since getting the GIL back can take milliseconds.
 void bind_event(py::module_& module) {
   using device::Event;
   py::class_<Event>(module, "Event", "A CUDA event; a plain timing one comes from and goes back to its device's pool.")
@@ -39,7 +41,7 @@ void bind_event(py::module_& module) {
           [](int device, const py::bytes& handle) { return std::make_unique<Event>(pools().of(device), handle); },
           py::arg("device"), py::arg("handle"), "The event that another process exported.")
       .def("record", &Event::record, release(), py::arg("stream") = 0)
-      .def("would_be_captured", &Event::would_be_captured, release(), py::arg("stream") = 0,
+      .def("would_be_captured", &Event::would_be_captured, py::arg("stream") = 0,
            "Whether a record on this stream would go into a CUDA graph that is being captured.")
       .def(
           "wait",
@@ -48,9 +50,9 @@ void bind_event(py::module_& module) {
           },
           release(), py::arg("stream") = 0, py::arg("device") = py::none(),
           "Holds a stream's later work back; `device` says whose default stream is meant (the event's).")
-      .def("query", &Event::query, release(), "Whether the GPU has reached it; True before the first record.")
+      .def("query", &Event::query, "Whether the GPU has reached it; True before the first record.")
       .def("synchronize", &Event::synchronize, release(), "Waits until it is reached; seconds waited.")
-      .def("elapsed_time", &Event::elapsed_time, release(), py::arg("end"), "Milliseconds to the other event.")
+      .def("elapsed_time", &Event::elapsed_time, py::arg("end"), "Milliseconds to the other event.")
       .def(
           "ipc_handle", [](const Event& self) { return py::bytes(self.ipc_handle()); }, "64 bytes.")
       .def_property_readonly("handle", &Event::handle, "The CUevent as a number.")

@@ -26,7 +26,7 @@ def ordinal_of(device: object) -> int:
         return streams.current().device
     ordinal = find_ordinal(device)
     if ordinal is None or ordinal < 0:
-        raise InvalidArgument(f"device is {device!r}; accepted are {ACCEPTED}")
+        raise InvalidArgument(f"device is {streams.shown(device)}; accepted are {ACCEPTED}")
     return ordinal
 
 

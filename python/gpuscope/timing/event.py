@@ -126,9 +126,11 @@ class Event:
         """
         if not isinstance(end_event, Event):
             raise InvalidArgument(f"end_event is a {type(end_event).__name__}; accepted are events of gpuscope")
-        for event, name in ((self, "the start event"), (end_event, "end_event")):
+        both = ((self, "the start event"), (end_event, "end_event"))
+        for event, name in both:
             if not event._options["timing"]:
                 raise InvalidArgument(f"{name} was made without enable_timing; make both events with it")
+        for event, name in both:
             if event._event is None and event._recorded_ns is None:
                 raise InvalidArgument(f"{name} has not been recorded; record both events first")
         if self._event is not None and end_event._event is not None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError
 
-_FRESH_SECONDS = 1.0
-_TIMEOUT_NS = 200_000
+_FRESH_NS = 1_000_000_000
+_IN_PASSING_NS = 200_000
+_PATIENT_NS = 20_000_000
+_SILENCE_NS = 100_000_000  # so that asking in vain costs 0.2 % at most
 # What the clocks of a GPU and its host may drift apart: crystals of 50 ppm on either side.
 _DRIFT = 1e-4
 
@@ -56,20 +58,34 @@ class _Anchors:
         self._lock = threading.Lock()
         self._sources: dict[int, _core.HostAnchors] = {}
         self._latest: dict[int, Anchor] = {}
+        self._silent_ns: dict[int, int] = {}  # when a device last did not answer
 
-    def recent(self, device: int) -> Anchor | None:
-        """An anchor of the last second; None when the GPU does not answer at once."""
+    def recent(self, device: int, patience_ns: int) -> Anchor | None:
         with self._lock:
+            now_ns = time.perf_counter_ns()
             latest = self._latest.get(device)
-            if latest is not None and time.perf_counter_ns() - latest.host_ns < _FRESH_SECONDS * 1e9:
+            if latest is not None and now_ns - latest.host_ns < _FRESH_NS:
                 return latest
+            if patience_ns == _IN_PASSING_NS and now_ns - self._silent_ns.get(device, -_SILENCE_NS) < _SILENCE_NS:
+                return None
             if device not in self._sources:
                 self._sources[device] = _core.HostAnchors(device)
-            taken = self._sources[device].take(_TIMEOUT_NS)
+            taken = self._sources[device].take(patience_ns)
             if taken is None:
+                self._silent_ns[device] = now_ns
                 return None
             self._latest[device] = Anchor(*taken)
             return self._latest[device]
 
 
-recent_anchor = _Anchors().recent
+_anchors = _Anchors()
+
+
+def recent_anchor(device: int, *, in_passing: bool) -> Anchor | None:
+    """An anchor of the last second; None when the GPU does not answer in time. Any thread.
+
+    Args:
+        device: the device's ordinal.
+        in_passing: the program is running: ask for 0.2 ms at most, and not every time when there was no answer.
+    """
+    return _anchors.recent(device, _IN_PASSING_NS if in_passing else _PATIENT_NS)

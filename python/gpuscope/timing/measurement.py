@@ -50,7 +50,7 @@ class Measurement:
             return
         self._end = self._mark()
         if self._end is not None:
-            self._anchor = self._find_anchor()
+            self._anchor = self._find_anchor(in_passing=True)
 
     @property
     def launch(self) -> float:
@@ -86,9 +86,9 @@ class Measurement:
             return None
         return event
 
-    def _find_anchor(self) -> Anchor | None:
+    def _find_anchor(self, *, in_passing: bool) -> Anchor | None:
         try:
-            return recent_anchor(self._device)
+            return recent_anchor(self._device, in_passing=in_passing)
         except GpuscopeError as error:
             self._why = str(error)
             return None
@@ -102,7 +102,7 @@ class Measurement:
         try:
             self._end.synchronize()
             gpu = self._start.elapsed_time(self._end) / 1e3
-            anchor = self._anchor or self._find_anchor()
+            anchor = self._anchor or self._find_anchor(in_passing=False)
             if anchor is None:
                 return Times(launch, gpu, None, None, self._why or _NO_ANCHOR)
             end_ns, error_ns = anchor.place(self._end)

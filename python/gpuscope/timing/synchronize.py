@@ -42,7 +42,7 @@ def synchronize(target: object = None) -> float:
     if streams.is_stream(target):
         stream = streams.resolve(target)
         return 0.0 if why_no_gpu() else _core.synchronize_stream(stream.handle, stream.device)
-    raise InvalidArgument(f"target is {target!r}; accepted are None, streams, events, {ACCEPTED}")
+    raise InvalidArgument(f"target is {streams.shown(target)}; accepted are None, streams, events, {ACCEPTED}")
 
 
 def _wait_for(event: Any) -> float:

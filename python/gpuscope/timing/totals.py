@@ -92,7 +92,7 @@ class _Sum:
         self._maximum = max(self._maximum, seconds)
         if len(self._sample) < _KEPT:
             self._sample.append(seconds)
-        elif (place := self._random.randrange(self._count)) < _KEPT:
+        elif (place := int(self._random.random() * self._count)) < _KEPT:
             self._sample[place] = seconds
 
     def spread(self) -> Spread | None:
