@@ -23,6 +23,7 @@ START = 1_700_000_000_000_000_000
 TIMED, OTHER = 7, 13  # numbers that CUPTI gives to streams: the sampler's, and another one
 KINDS = {"cuLaunchKernel": 1, "cuGraphLaunch": 2, "cuMemcpyAsync": 3, "cuStreamSynchronize": 5, "cuMemAlloc_v2": 6}
 PAGEABLE, PINNED, DEVICE = 1, 2, 3
+LIMITS = {"memory_bandwidth": 3.35e12, "fp32_flops": 67e12, "l2_bytes": 50 << 20, "capability": "9.0"}
 
 
 class GPU:
@@ -365,8 +366,9 @@ def install(patch: Any, **behaviour: Any) -> GPU:
         "Graph": Graph,
         "environment": lambda: facts if gpu.present else {"devices": []},
         "stream_device": lambda stream: 0,
+        "synchronize_stream": lambda stream, device=0: gpu.synchronize(),
         "clock_state": lambda device=0: {"sm_hz": None, "reasons": gpu.reasons(gpu.seconds), "why": "simulated"},
-        "device_limits": lambda device=0: {"memory_bandwidth": 3.35e12, "fp32_flops": 67e12, "capability": "9.0"},
+        "device_limits": lambda device=0: dict(LIMITS),
         "time_calls": lambda functions, order: _time_calls(gpu, functions, order),
     }
     for name, value in replaced.items():
