@@ -146,7 +146,8 @@ def test_json_keeps_everything_but_the_value():
 def test_json_keeps_intervals_without_ends_and_unknown_clocks():
     samples = np.array([1e-5, 2e-5])
     one = Measured("wall", samples, np.ones(2, bool), stats.estimate(samples))
-    made = result(quantity="wall", quantities={"wall": one}, clock_hz=np.full(2, np.nan), throttled=np.zeros(2, bool))
+    tags = np.zeros(2, bool)
+    made = result(quantity="wall", quantities={"wall": one}, clock_hz=np.full(2, np.nan), throttled=tags, capped=tags)
     assert made.ci == (-np.inf, np.inf)
     assert_same(made, BenchmarkResult.from_json(made.to_json()))
 
