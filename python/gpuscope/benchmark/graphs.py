@@ -30,6 +30,9 @@ WARM_UP_CALLS = 3
 # No stream, and the handle of the legacy default stream (cuda.h): neither can be captured.
 _DEFAULT_STREAMS = (0, 1)
 
+# torch's allocators keep pointing at a graph whose capture failed.
+_spoilt: list[object] = []
+
 
 @dataclass
 class Captured:
@@ -119,6 +122,7 @@ def _by_torch(function: Callable[[], object], calls: int, stream: Stream) -> Cap
         except _EmptyGraph:
             raise
         except BaseException:
+            _spoilt.append(graph)
             _repair_torch(stream.device, pool, generator)
             raise
 
