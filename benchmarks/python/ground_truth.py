@@ -99,7 +99,7 @@ def others() -> dict[str, Any]:
     """By tool, what it says of each duration, and the truth of the very calls that it made; seconds."""
     import timing_tools
 
-    from gpuscope import _core, streams
+    from gpuscope import _core
 
     timing_tools.begin()
     kernels = _core.Kernels()
@@ -109,7 +109,7 @@ def others() -> dict[str, Any]:
         for ns in OTHERS_NS:
             kernels.synchronize()
             kernels.spun()
-            said = tool(lambda ns=ns: kernels.spin(ns, streams.current().handle))
+            said = tool(functools.partial(kernels.spin, ns))
             kernels.synchronize()
             spun, total_ns = kernels.spun()
             found.append([said, total_ns * 1e-9 / spun])

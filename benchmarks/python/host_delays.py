@@ -22,18 +22,17 @@ TOOLS = ("triton do_bench", "event pair")
 ROWS = ("host_delays",)
 
 
-def function(kernels: Any, delay_us: int, stream: Callable[[], int]) -> Callable[[], None]:
+def launches(kernels: Any, delay_us: int) -> Callable[[int], None]:
     """Three launches with a busy host between them."""
     delay_ns = delay_us * 1000
 
-    def run() -> None:
-        handle = stream()
+    def run(stream: int = 0) -> None:
         for number in range(LAUNCHES):
             if number and delay_ns:
                 until = time.perf_counter_ns() + delay_ns
                 while time.perf_counter_ns() < until:
                     pass
-            kernels.spin(SPIN_NS, handle)
+            kernels.spin(SPIN_NS, stream)
 
     return run
 
@@ -46,7 +45,7 @@ def ours(samples: int) -> list[float]:
     kernels = _core.Kernels()
     found = []
     for delay in DELAYS_US:
-        with Engine([function(kernels, delay, lambda: 0)]) as engine:
+        with Engine([launches(kernels, delay)]) as engine:
             engine.warm_up(0.2)
             taken = engine.sample("kernel", np.zeros(samples, np.uint32))
             found.append(stats.estimate(taken.seconds["kernel"][taken.valid], tick=engine.tick).value)
@@ -56,13 +55,13 @@ def ours(samples: int) -> list[float]:
 def others() -> dict[str, Any]:
     import timing_tools
 
-    from gpuscope import _core, streams
+    from gpuscope import _core
 
     timing_tools.begin()
     kernels = _core.Kernels()
 
     def say(tool: timing_tools.Tool) -> list[float]:
-        return [tool(function(kernels, delay, lambda: streams.current().handle)) for delay in DELAYS_US]
+        return [tool(launches(kernels, delay)) for delay in DELAYS_US]
 
     return timing_tools.with_each({name: timing_tools.TOOLS[name] for name in TOOLS}, say)
 

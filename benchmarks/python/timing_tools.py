@@ -1,46 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other tools that time GPU work: each takes a function and says, in seconds, how long a call of it takes."""
+"""Other tools that time GPU work: each takes what launches it and says, in seconds, how long a launch's work takes.
+
+The launch is given the stream's handle, so that it need not look for the current stream: that would be host time, which
+most of these tools cannot tell from the GPU's.
+"""
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 REPEATS = 100
+DEFAULT_STREAM = 0
 
-Tool = Callable[[Callable[[], object]], float]
+Launch = Callable[[int], object]
+Tool = Callable[[Launch], float]
 
 
-def do_bench(function: Callable[[], object]) -> float:
+def do_bench(launch: Launch) -> float:
     import triton.testing
 
+    function = functools.partial(launch, DEFAULT_STREAM)
     return float(triton.testing.do_bench(function, warmup=25, rep=100, return_mode="median")) * 1e-3
 
 
-def do_bench_cudagraph(function: Callable[[], object]) -> float:
+def do_bench_cudagraph(launch: Launch) -> float:
     import torch
     import triton.testing
 
-    with torch.cuda.stream(torch.cuda.Stream()):  # it captures the current stream
-        return float(triton.testing.do_bench_cudagraph(function, rep=50, return_mode="median")) * 1e-3
+    def function() -> None:  # captured on a stream of the tool's own
+        launch(torch.cuda.current_stream().cuda_stream)
+
+    return float(triton.testing.do_bench_cudagraph(function, rep=50, return_mode="median")) * 1e-3
 
 
-def cupyx_benchmark(function: Callable[[], object]) -> float:
+def cupyx_benchmark(launch: Launch) -> float:
     import cupyx.profiler
 
-    times = cupyx.profiler.benchmark(function, n_repeat=REPEATS, n_warmup=10).gpu_times
+    function = functools.partial(launch, DEFAULT_STREAM)
+    times = cupyx.profiler.benchmark(function, n_repeat=REPEATS, n_warmup=10, name="launch").gpu_times
     return float(statistics.median(times.ravel().tolist()))
 
 
-def torch_timer(function: Callable[[], object]) -> float:
+def torch_timer(launch: Launch) -> float:
     import torch.utils.benchmark
 
+    function = functools.partial(launch, DEFAULT_STREAM)
     timer = torch.utils.benchmark.Timer("function()", globals={"function": function})
     return float(timer.blocked_autorange(min_run_time=0.2).median)
 
 
-def event_pair(function: Callable[[], object]) -> float:
+def event_pair(launch: Launch) -> float:
     """What programs do by hand: an event, the call, an event."""
     import torch
 
@@ -48,7 +60,7 @@ def event_pair(function: Callable[[], object]) -> float:
     for _ in range(REPEATS + 10):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        function()
+        launch(DEFAULT_STREAM)
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1e-3)
@@ -65,7 +77,7 @@ TOOLS: dict[str, Tool] = {
 
 
 def begin() -> None:
-    """Makes torch's CUDA, so that `streams.current` is the stream that the tools time; raises where there is none."""
+    """Makes torch's CUDA; raises where there is none."""
     import torch
 
     torch.zeros(1, device="cuda")

@@ -30,6 +30,9 @@ WARM_UP_CALLS = 3
 # No stream, and the handle of the legacy default stream (cuda.h): neither can be captured.
 _DEFAULT_STREAMS = (0, 1)
 
+# torch's allocators keep pointing at a graph whose capture failed.
+_spoilt: list[object] = []
+
 
 @dataclass
 class Captured:
@@ -110,7 +113,8 @@ def _by_torch(function: Callable[[], object], calls: int, stream: Stream) -> Cap
         with torch.cuda.stream(side):
             _call(function, WARM_UP_CALLS)
         side.synchronize()
-        generator = torch.cuda.default_generators[stream.device].clone_state()
+        generator = torch.cuda.default_generators[stream.device]
+        spare = generator.clone_state() if hasattr(generator, "clone_state") else None  # from torch 2.4 on
         try:
             with torch.cuda.stream(side), _warnings_of_torch():
                 # Only this thread's calls can spoil the capture: other threads go on with their work.
@@ -119,7 +123,8 @@ def _by_torch(function: Callable[[], object], calls: int, stream: Stream) -> Cap
         except _EmptyGraph:
             raise
         except BaseException:
-            _repair_torch(stream.device, pool, generator)
+            _spoilt.append(graph)
+            _repair_torch(stream.device, pool, spare)
             raise
 
     def launch() -> None:
@@ -151,7 +156,7 @@ def _warnings_of_torch() -> Iterator[None]:
         raise _EmptyGraph
 
 
-def _repair_torch(device: int, pool: Any, generator: Any) -> None:
+def _repair_torch(device: int, pool: Any, spare: Any) -> None:
     """Undoes what a capture that failed leaves in torch: its allocator waits for the end, and so does its generator."""
     import torch
 
@@ -163,7 +168,8 @@ def _repair_torch(device: int, pool: Any, generator: Any) -> None:
     try:
         torch.empty(1, device=torch.device("cuda", device)).uniform_()
     except RuntimeError:
-        current.graphsafe_set_state(generator)
+        if spare is not None:
+            current.graphsafe_set_state(spare)
     else:
         current.set_state(state)
 

@@ -80,21 +80,25 @@ def marginal(
     began = time.perf_counter()
     random = np.random.default_rng(seed)
     with contextlib.ExitStack() as kept:
-        calls = calls_a_graph(lambda count: _replay_seconds(function, count, sampler, stream))
+        calls = calls_a_graph(lambda count: _replay_seconds(function, count, sampler, stream), budget)
         captured = [kept.enter_context(graphs.capture(function, count, stream=stream)) for count in calls]
         kept.callback(sampler.synchronize)  # called first of these, while the graphs are still there
         return _measure([graph.launch for graph in captured], calls, sampler, random, began, target, budget)
 
 
-def calls_a_graph(replay_seconds: Callable[[int], float]) -> tuple[int, ...]:
+def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.inf) -> tuple[int, ...]:
     """How many calls the graphs hold, so that the shortest replay is many ticks and the longest ends soon.
 
     Args:
-        replay_seconds: the time of a replay of so many calls.
+        replay_seconds: captures so many calls and returns the time of a replay of them.
+        budget: seconds, of which capturing the graphs may take half.
     """
+    began = time.perf_counter()
     count = 1
     seconds = replay_seconds(count)
-    most = MOST_CALLS // MULTIPLES[-1]
+    host_seconds = (time.perf_counter() - began) / (count + graphs.WARM_UP_CALLS)
+    affordable = budget / 2 / max(host_seconds, 1e-9) / sum(MULTIPLES)
+    most = max(1, int(min(MOST_CALLS // MULTIPLES[-1], affordable)))
     while seconds < SHORTEST and count < most:
         # A replay's constant part makes the first guess too small: go on until it is long enough.
         count = min(most, max(count * 2, math.ceil(count * SHORTEST / max(seconds, TICK))))

@@ -115,7 +115,8 @@ def _measure(kind: Kind, device: int) -> Peak:
         else:
             value = _tensor_cores(kind, sampler, device)
     except (errors.GpuscopeError, RuntimeError, MemoryError) as error:
-        return Peak(kind, unit, None, theoretical, str(error).strip().splitlines()[0])
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return Peak(kind, unit, None, theoretical, lines[0])
     return Peak(kind, unit, value, theoretical)
 
 

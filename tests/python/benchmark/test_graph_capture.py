@@ -287,3 +287,96 @@ def test_other_warnings_of_the_function_go_on(driver, torch):
 
     with pytest.warns(UserWarning, match="mine"):
         graphs.capture(warned, 1, stream=Stream(0))
+
+
+class Cupy(types.SimpleNamespace):
+    """What of CuPy a capture touches."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.current, self.allocators, self.begun, self.replayed_on = ["null"], ["theirs"], [], None
+        self.cuda = types.SimpleNamespace(
+            Device=lambda index: contextlib.nullcontext(),
+            Stream=lambda non_blocking: self.stream_of("side"),
+            ExternalStream=lambda handle, device: self.stream_of(handle),
+            MemoryPool=lambda: types.SimpleNamespace(malloc="private"),
+            using_allocator=lambda allocator: self.pushed(self.allocators, allocator),
+        )
+        self.cuda.Stream.null = self.stream_of("null")
+
+    @contextlib.contextmanager
+    def pushed(self, stack, value):
+        stack.append(value)
+        try:
+            yield
+        finally:
+            stack.pop()
+
+    def stream_of(self, name):
+        return CupyStream(self, name)
+
+    def graph(self):
+        dot = "".join(f'"graph_1_node_{number}"[label="kernel"];\n' for number in range(self.driver.nodes))
+        return types.SimpleNamespace(
+            debug_dot_str=lambda: f"digraph dot {{\n{dot}}}", launch=lambda stream: self.replay(stream.name)
+        )
+
+    def replay(self, name):
+        self.replayed_on = name
+
+
+class CupyStream:
+    def __init__(self, cupy, name):
+        self.cupy, self.name = cupy, name
+
+    def __enter__(self):
+        self.cupy.current.append(self.name)
+        return self
+
+    def __exit__(self, *exception):
+        self.cupy.current.pop()
+
+    def synchronize(self):
+        pass
+
+    def begin_capture(self):
+        self.cupy.begun.append((self.name, self.cupy.current[-1], self.cupy.allocators[-1]))
+        self.cupy.driver.begin()
+
+    def end_capture(self):
+        self.cupy.driver.end()
+        return self.cupy.graph()
+
+
+@pytest.fixture
+def cupy(driver, monkeypatch):
+    cupy = Cupy(driver)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return cupy
+
+
+@pytest.mark.parametrize(("handle", "captured_on", "replayed_on"), [(7, 7, 7), (0, "side", "null")])
+def test_cupy_captures_from_a_pool_of_its_own(driver, cupy, handle, captured_on, replayed_on):
+    graphs.capture(driver.kernel, 2, stream=Stream(handle)).launch()
+    assert cupy.begun == [(captured_on, captured_on, "private")]
+    assert cupy.replayed_on == replayed_on
+
+
+def test_a_capture_that_fails_leaves_cupy_as_it_was(driver, cupy):
+    with pytest.raises(errors.NotAvailable, match="operation not permitted"):
+        graphs.capture(driver.wait, 1, stream=Stream())
+    assert not driver.capturing
+    assert (cupy.current, cupy.allocators) == (["null"], ["theirs"])
+
+
+def test_an_empty_graph_of_cupys_is_refused(driver, cupy):
+    with pytest.raises(errors.NotAvailable, match="nothing that it does comes onto the stream"):
+        graphs.capture(lambda: None, 1, stream=Stream())
+
+
+def test_work_that_torch_does_not_see_is_captured_by_cupy(driver, torch, cupy):
+    def kernel():
+        if cupy.current[-1] == "side":
+            driver.kernel()
+
+    assert graphs.capture(kernel, 1, stream=Stream(0)).by == "cupy"

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import types
 
 import numpy as np
@@ -125,6 +126,14 @@ def test_a_call_that_is_long_by_itself_is_captured_the_fewest_times():
 
 def test_calls_of_no_time_do_not_make_an_endless_graph():
     assert marginal.calls_a_graph(lambda count: 0.0)[-1] <= marginal.MOST_CALLS
+
+
+def test_calls_that_take_the_host_long_are_captured_as_often_as_the_budget_allows():
+    def replay_seconds(count):
+        time.sleep(0.004)
+        return count * 1e-7
+
+    assert marginal.calls_a_graph(replay_seconds, budget=0.1)[0] <= 0.05 / 0.001 / 7
 
 
 def test_slopes_are_those_of_least_squares():
