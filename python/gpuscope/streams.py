@@ -44,7 +44,6 @@ class Stream:
         """Whether it is a default stream, whose handle says nothing of its device."""
         return self.handle <= _LAST_DEFAULT
 
-    @property
     def __cuda_stream__(self) -> tuple[int, int]:
         """The protocol's version and the handle."""
         return (0, self.handle)
@@ -170,7 +169,12 @@ def _read_protocol(stream: Any) -> Reading:
     if getattr(stream, "handle", 0) is None:  # cuda.core's, once closed
         return None, None
     answer = stream.__cuda_stream__
-    answer = answer() if callable(answer) else answer
+    try:
+        answer = answer() if callable(answer) else answer
+    except RuntimeError as error:
+        if "closed" in str(error):
+            return None, None
+        raise
     try:
         version, value = answer
         handle = _number(value)

@@ -126,7 +126,8 @@ def test_memory_of_a_capture_that_failed_comes_back():
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved()
 
-    assert failing() >= failing()
+    before = failing()
+    assert failing() < before + (32 << 20)  # torch keeps a small segment for what it allocates itself
 
 
 def test_cupy_is_captured_and_gives_its_results(monkeypatch):

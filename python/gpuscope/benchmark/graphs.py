@@ -181,7 +181,7 @@ def _by_cupy(function: Callable[[], object], calls: int, stream: Stream) -> Capt
         if stream.handle in _DEFAULT_STREAMS:
             side, replayed_on = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null
         else:
-            side = replayed_on = cupy.cuda.ExternalStream(stream.handle, stream.device)
+            side = replayed_on = _cupy_stream(stream)
         pool = cupy.cuda.MemoryPool()
         with cupy.cuda.using_allocator(pool.malloc), side:
             replayed_on.synchronize()
@@ -191,6 +191,14 @@ def _by_cupy(function: Callable[[], object], calls: int, stream: Stream) -> Capt
     if "_node_" not in graph.debug_dot_str():  # each node has a line of its own there
         raise _EmptyGraph
     return Captured(calls, lambda: graph.launch(replayed_on), None, "cupy", [graph, pool, result, function])
+
+
+def _cupy_stream(stream: Stream) -> Any:
+    import cupy
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(stream)
+    return cupy.cuda.ExternalStream(stream.handle, stream.device)  # up to CuPy 13
 
 
 def _by_driver(function: Callable[[], object], calls: int, stream: Stream) -> Captured:
