@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -140,6 +142,20 @@ def test_a_graph_holds_so_many_calls(kernels: Kernels, stream: int) -> None:
     for _ in range(3):
         graph.launch()
     assert kernels.spun()[0] == 15
+
+
+def test_a_graph_keeps_what_it_was_captured_from_alive(kernels: Kernels, stream: int) -> None:
+    def function() -> None:
+        kernels.spin(1000, stream)
+
+    alive = weakref.ref(function)
+    graph = _core.Graph.capture(function, 1, stream=stream)
+    del function
+    gc.collect()
+    assert alive() is not None
+    del graph
+    gc.collect()
+    assert alive() is None
 
 
 def test_an_exception_ends_the_capture(kernels: Kernels, stream: int) -> None:
