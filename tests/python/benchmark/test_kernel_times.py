@@ -17,7 +17,7 @@ FLUSH = "gpuscope_flush_write"
 
 
 def window(launches, kernels, copies=(), info=None, names=("gemm", "add", FLUSH), grid=(1, 1, 1), result=0, flags=0):
-    """A trace of launches (time, correlation[, call]) and kernels (start, duration, correlation, name[, track, flags])."""
+    """A trace of launches (time, correlation[, call]), kernels (start, duration, correlation, name[, track, flags])."""
     api = [(*launch, LAUNCH)[:3] for launch in launches]
     kernels = [(*kernel, *(0, 0)[len(kernel) - 4 :]) for kernel in kernels]
     tables = {
