@@ -61,7 +61,9 @@ def report(result: BenchmarkResult) -> str:
             f"  {name:<9} {_interval(measured.estimate)}, {measured.estimate.method}"
             f"{f', {left_out} invalid' if left_out else ''})"
         )
-    lines += [f"  {name:<9} not measured: {why}" for name, why in result.absent.items()]
+    for why in dict.fromkeys(result.absent.values()):
+        names = [name for name, reason in result.absent.items() if reason == why]
+        lines.append(f"  {', '.join(names):<9} not measured: {why}")
     if result.kernels:
         total = sum(kernel.seconds for kernel in result.kernels)
         lines.append("  a call's work on the GPU")
