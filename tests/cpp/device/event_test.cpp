@@ -156,8 +156,8 @@ TEST_F(Events, HaveNoTimeBeforeTheyAreRecorded) {
 }
 
 TEST_F(Events, DoNotTellWhatThePoolsLastUserRecorded) {
-  event()->record(0);
   cuda_.done = false;
+  event()->record(0);
   const auto again = event();
   EXPECT_TRUE(again->query());
   EXPECT_EQ(again->synchronize(), 0.0);

@@ -219,19 +219,20 @@ def test_coroutine_of_very_many_steps_stays_bounded(gpu):
 def test_tasks_that_share_an_object_keep_their_own_blocks(gpu):
     shared = timed("x")
 
-    async def block(pause: int) -> None:
+    async def block(before: float, pauses: int) -> None:
+        gpu.work(before)
         with shared:
-            for _ in range(pause):
+            for _ in range(pauses):
                 await asyncio.sleep(0)
                 gpu.work(0.001)
 
     async def main() -> None:
-        await asyncio.gather(block(1), block(4))
+        await asyncio.gather(block(0, 1), block(0.002, 4))
 
     asyncio.run(main())
     spread = shared.summary().gpu
     assert spread is not None
-    assert (spread.minimum, spread.maximum) == (pytest.approx(0.001), pytest.approx(0.005))
+    assert (spread.minimum, spread.maximum) == (pytest.approx(0.003), pytest.approx(0.005))
 
 
 def test_block_may_end_on_another_thread(gpu):
