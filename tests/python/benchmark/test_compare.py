@@ -122,6 +122,7 @@ def test_too_few_blocks_have_no_verdict(compared):
     found = compared(ModelEngine(0.1, 0.2), budget=1.0)
     assert found.verdict == "inconclusive"
     assert found.ratio.high == math.inf
+    assert "cannot give an interval; a budget of about" in str(found)
     assert json.loads(found.to_json())["ratio"]["high"] is None
 
 
