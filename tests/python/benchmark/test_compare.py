@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from gpuscope.benchmark import blocks
-from gpuscope.benchmark.comparison import Growth
 from gpuscope.benchmark.kernel_times import Kernel
 from gpuscope.benchmark.sampling import Samples
 from gpuscope.benchmark.verdict import LOOKS, Looks, judge
@@ -49,8 +48,9 @@ class ModelEngine:
         return
 
     def warm_up(self, seconds):
-        self.now += 0.02
-        return WarmUp(True, 0.02, 100)
+        spent = 4 * float(self.true.mean() + self.cost)
+        self.now += spent
+        return WarmUp(True, spent, 4)
 
     def sample(self, quantity, order):
         self.asked.append(quantity)
@@ -126,6 +126,12 @@ def test_too_few_blocks_have_no_verdict(compared):
     assert json.loads(found.to_json())["ratio"]["high"] is None
 
 
+def test_few_blocks_of_slow_functions_are_enough_for_a_clear_difference(compared):
+    found = [compared(ModelEngine(0.01, 0.011, seed=seed), seed=seed) for seed in range(30)]
+    assert max(one.blocks for one in found) < 20
+    assert sum(one.verdict == "slower" for one in found) >= 29
+
+
 def test_equal_samples_leave_the_ticks_doubt(compared):
     engine = ModelEngine(20e-6, 20e-6)
     take = engine.sample
@@ -177,7 +183,7 @@ def test_interrupted_it_keeps_what_it_has(compared):
 
 def test_interrupted_before_any_sample_it_is_interrupted(compared):
     engine = ModelEngine(20e-6, 22e-6)
-    engine.interrupt_after = 0.0
+    engine.interrupt_after = -1.0
     with pytest.raises(KeyboardInterrupt):
         compared(engine)
 
@@ -208,7 +214,9 @@ KERNELS = (
 
 def test_the_culprit_is_the_kernel_that_grew_most(compared):
     found = compared(ModelEngine(20e-6, 21.2e-6, kernels=KERNELS))
-    assert found.culprit == Growth("copy", 5e-6, 6e-6)
+    assert found.culprit is not None
+    assert found.culprit.name == "copy"
+    assert (found.culprit.before, found.culprit.after) == (pytest.approx(5e-6), pytest.approx(6e-6))
     assert str(found).endswith(", most of it in copy: +1 us")
 
 
