@@ -236,7 +236,9 @@ def _advice(judgement: Judgement, seconds: float) -> str:
     if judgement.verdict != "inconclusive":
         return ""
     if not math.isfinite(judgement.ratio.high):
-        return f"{judgement.ratio.n} blocks are too few for an interval: a larger budget would settle it"
+        n = judgement.ratio.n
+        wanted = seconds * 2 * FEWEST_BLOCKS / n
+        return f"{n} block{'' if n == 1 else 's'} cannot give an interval; a budget of about {wanted:.2g} s would"
     factor = patience(judgement)
     if factor is None:
         return "the ratio lies at the margin: another margin would settle it"

@@ -107,8 +107,8 @@ def patience(judgement: Judgement) -> float | None:
 
 
 def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> stats.Ratio:
-    """The paired ratio, of groups of blocks where neighbouring ones repeat each other."""
-    size = min(max(1, round(stats.autocorrelation_time(logs))), len(logs))
+    """The paired ratio, of groups of blocks where neighbouring ones repeat each other and enough groups remain."""
+    size = max(1, min(round(stats.autocorrelation_time(logs)), len(logs) // FEWEST_BLOCKS))
     means = logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
     found = stats.paired_ratio(means, confidence=confidence)
     low, high = found.low, found.high

@@ -13,7 +13,7 @@ from gpuscope.stats.samples import checked
 # Correlations of neighbours above this are told from drift by nothing.
 STRONGEST = 0.98
 # Chance makes short runs of independent samples look as if they corrected each other, down to this.
-SHORTEST = 0.8
+SHORTEST = 0.9
 DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
 
 
