@@ -169,7 +169,9 @@ class _Run:
     def _judge(self, share: float) -> Judgement:
         logs, null = self._log_ratios()
         if not len(logs):
-            raise NotAvailable(f"{self._quantity} time cannot be compared: no block had a whole sample of each function")
+            raise NotAvailable(
+                f"{self._quantity} time cannot be compared: no block had a whole sample of each function"
+            )
         seconds = self._seconds(joined(self._parts))
         step = self._tick / float(np.nanmedian(seconds))
         self.judgement = judge(logs, null, self.margin, self._looks.confidence(share), step)
@@ -234,9 +236,7 @@ def _advice(judgement: Judgement, seconds: float) -> str:
     return f"a budget of about {factor * seconds:.2g} s would settle it"
 
 
-def _check(
-    a: object, b: object, quantity: object, margin: object, target: object, budget: object
-) -> None:
+def _check(a: object, b: object, quantity: object, margin: object, target: object, budget: object) -> None:
     for name, function in (("a", a), ("b", b)):
         if not callable(function):
             raise InvalidArgument(f"{name} is {function!r}; accepted is a function called without arguments")

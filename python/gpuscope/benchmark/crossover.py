@@ -18,7 +18,7 @@ from gpuscope.benchmark.crossings import Answer, answer, size_text
 from gpuscope.benchmark.points import Series, SweepPoint, spread_text
 from gpuscope.benchmark.rounds import Rounds
 from gpuscope.benchmark.sweep import checked_axes, prepared
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.text import seconds as time_text
 from gpuscope.errors import InvalidArgument
 
 SCHEMA = 1

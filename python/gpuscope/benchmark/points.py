@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.text import seconds as time_text
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.engine import Engine, Quantity, Samples
+    from gpuscope.benchmark.engine import Engine
+    from gpuscope.benchmark.sampling import Quantity, Samples
 
 FEWEST_VISITS = 2  # one visit sees one state of the machine
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
@@ -177,9 +178,9 @@ class Series:
 
 
 def spread_text(estimate: stats.Estimate) -> str:
-    """Half of the interval in percent of the value, as "±1.2 %"."""
+    """Half of the interval in percent of the value, as "+-1.2 %"."""
     spread = estimate.relative_half_width
-    return f"±{100 * spread:.1f} %" if isfinite(spread) else "±?"
+    return f"+-{100 * spread:.1f} %" if isfinite(spread) else "+-?"
 
 
 def _plain(value: object) -> Any:
