@@ -139,7 +139,7 @@ class Sweep:
         return text
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a point: a column for each axis, then seconds with low and high, calls, quantity, converged and error.
+        """One row a point: a column for each axis, then seconds, low, high, calls, quantity, converged and error.
 
         Raises:
             NotAvailable: pandas is not installed.
