@@ -133,4 +133,6 @@ class Rounds:
         if self.progress is None:
             return
         done = sum(each.failed or each.converged(self.target) for each in series)
-        self.progress(f"{visited.point(self.target, '')} - {done} of {len(series)} points done, {spent:.1f} s")
+        self.progress(
+            f"{visited.title}{visited.point(self.target, '')} - {done} of {len(series)} points done, {spent:.1f} s"
+        )

@@ -141,6 +141,23 @@ def test_the_budget_ends_it(engines):
     assert engines.clock.now - before < 7
 
 
+def test_a_warning_names_its_points_together(engines):
+    engines.steady = False
+    result = crossover(taking(linear_cpu), taking(lambda n: 1e-6), n=[16, 64])
+    assert "CPU, n=16; n=64: not steady after the warm-up" in result.warnings
+
+
+def test_progress_names_the_curve(engines):
+    lines = []
+    crossover(taking(linear_cpu), taking(lambda n: 1e-6), n=[16, 64], progress=lines.append)
+    assert {line.split(",")[0] for line in lines} == {"CPU", "GPU"}
+
+
+def test_a_budget_that_is_spent_adds_no_sizes(engines):
+    result = crossover(taking(linear_cpu), taking(fixed_gpu), n=GRID, budget=0.01)
+    assert [point.parameters["n"] for point in result.curves["cpu"]] == GRID
+
+
 def test_the_table_has_a_line_for_each_size(engines):
     lines = crossover(taking(linear_cpu, 0), taking(lambda n: 1e-6, 0), n=[16, 64]).table().splitlines()
     assert lines[0].split() == ["n", "CPU", "GPU", "CPU", "/", "GPU"]
