@@ -31,6 +31,11 @@ def seconds(value: float, digits: int = 4) -> str:
     return f"{value / size:#.{digits}g}".rstrip(".") + f" {unit}"
 
 
+def percent(share: float) -> str:
+    """A share, as "3.4 %"."""
+    return f"{100 * share:.3g} %"
+
+
 def line(result: BenchmarkResult) -> str:
     """The result in one line; the warnings are only counted."""
     estimate = result.estimate
@@ -81,7 +86,7 @@ def clocks(result: BenchmarkResult) -> str:
     text = f"SM {np.median(known) / 1e6:.0f} MHz"
     for tags, what in ((result.capped, "power-capped"), (result.throttled, "throttled or shifted")):
         if tags.any():
-            text += f", {what} {100 * tags.mean():.2g} %"
+            text += f", {what} {percent(tags.mean())}"
     return text
 
 
