@@ -85,7 +85,7 @@ class Latency:
             lines.append(f"GPU     - {_line(self.gpu)}")
         quantiles = [self.wall.quantile(q) for q in (0.5, 0.9, 0.95, 0.99)]
         known = [
-            f"P{100 * x.q:g} {1e3 * x.low:.2f} to {1e3 * x.high:.2f} ms"
+            f"P{100 * x.q:g} {_ms(x.low)} to {_ms(x.high)} ms"
             for x in quantiles
             if x.low is not None and x.high is not None
         ]
@@ -193,4 +193,9 @@ def _line(times: Distribution) -> str:
         "P95": times.p95.value,
         "P99": times.p99.value,
     }
-    return ", ".join(f"{name}: {1000 * seconds:.2f} ms" for name, seconds in figures.items())
+    return ", ".join(f"{name}: {_ms(seconds)} ms" for name, seconds in figures.items())
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with two digits behind the point, or more where these would say little."""
+    return f"{1000 * seconds:.2f}" if not 5e-8 <= seconds < 1e-4 else f"{1000 * seconds:.4f}"

@@ -17,7 +17,7 @@ from time import perf_counter
 import numpy as np
 
 from gpuscope.benchmark.engine import Engine
-from gpuscope.benchmark.points import Series
+from gpuscope.benchmark.points import FEWEST_VISITS, Series
 from gpuscope.benchmark.sampling import Quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
 
@@ -95,10 +95,12 @@ class Rounds:
         return "failed" if all(each.estimate is None for each in series) else "target"
 
     def chosen(self, waiting: list[Series]) -> list[Series]:
-        """The round's points in random order: those without an answer, else the half known worst."""
-        unknown = [each for each in waiting if not each.visits]
-        worst = sorted(waiting, key=lambda each: each.spread, reverse=True)
-        chosen = unknown or worst[: ceil(len(waiting) / 2)]
+        """The round's points in random order: those visited too seldom, else the half known worst."""
+        fewest = min(each.visits for each in waiting)
+        if fewest < FEWEST_VISITS:
+            chosen = [each for each in waiting if each.visits == fewest]
+        else:
+            chosen = sorted(waiting, key=lambda each: each.spread, reverse=True)[: ceil(len(waiting) / 2)]
         self.random.shuffle(chosen)
         return chosen
 

@@ -174,7 +174,7 @@ def sweep(
     that the making of inputs is not; else the function itself is, with these arguments. One call finds out.
 
     The points are measured in rounds of random order, so that a drift of the machine is not taken for an effect of a
-    parameter; after the first round the budget goes to the points whose intervals are widest. One point's inputs exist
+    parameter; after two rounds the budget goes to the points whose intervals are widest. One point's inputs exist
     at a time: they are made anew for each visit, and let go after it. A point that raises is kept with its error's
     text. Ctrl-C ends the sweep and keeps what there is.
 

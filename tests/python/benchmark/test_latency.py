@@ -62,6 +62,11 @@ def test_the_text_has_the_usual_statistics_in_milliseconds(clock):
     )
 
 
+def test_short_times_keep_digits_that_say_something(clock):
+    text = str(measure_latency(taking(clock, [21.3e-6] * 5), 0, num_iterations=5, warmup=0))
+    assert "Median: 0.0213 ms" in text
+
+
 def test_a_quantile_of_too_few_calls_has_no_interval_and_says_so(clock):
     result = measure_latency(taking(clock, np.random.default_rng(0).uniform(1, 2, 110)), 0)
     assert result.wall.p99.low is None

@@ -167,6 +167,11 @@ def test_the_budget_goes_to_the_points_known_worst(engines):
     assert visited.count(2) > 2 * visited.count(1)
 
 
+def test_points_known_well_are_visited_again_before_the_worst_get_the_rest(engines):
+    result = sweep(lambda n: noisy(n, 0.9 if n == 2 else 0.0), n=[1, 2, 3], target=0.001, budget=5)
+    assert [point.converged for point in result] == [True, False, True]
+
+
 def test_the_budget_ends_it(engines):
     before = engines.clock.now
     result = sweep(lambda n: noisy(n, 0.5), n=[1, 2], target=1e-6, budget=3)
