@@ -67,6 +67,11 @@ def test_neighbouring_whole_sizes_are_not_parted(engines):
     assert [p.parameters["n"] for p in result.curves["gpu"]] == [2, 3]
 
 
+def test_sizes_that_are_close_are_not_parted(engines):
+    result = crossover(taking(lambda n: n**9), taking(lambda n: 101.5**9), n=[100, 103])
+    assert [p.parameters["n"] for p in result.curves["gpu"]] == [100, 103]
+
+
 def test_transfers_have_an_answer_of_their_own(engines):
     with_transfers = taking(lambda n: 300e-6 + n * 0.5e-6)
     result = crossover(taking(linear_cpu), taking(fixed_gpu), transfers=with_transfers, n=GRID)

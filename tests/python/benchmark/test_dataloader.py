@@ -79,6 +79,21 @@ def test_a_short_loader_begins_anew_and_its_starts_are_kept_apart(clock):
     assert result.epoch_starts == pytest.approx((1.02, 1.02))
 
 
+def test_batches_that_workers_began_together_are_not_timed(clock):
+    def batches():
+        for seconds in (1, 0, 0, 0, 0.02, 0.02, 0.02):
+            clock.spend(seconds)
+            yield 0
+
+    class FourWorkers:
+        num_workers = 4
+
+        def __iter__(self):
+            return batches()
+
+    assert benchmark_dataloader(FourWorkers(), 3).times.samples == pytest.approx([0.02] * 3)
+
+
 def test_epochs_of_one_batch_are_timed_whole_and_it_is_told(clock):
     result = benchmark_dataloader(Loader(clock, [0], seconds=0.02), num_batches=5)
     assert len(result.times) == 5

@@ -209,7 +209,8 @@ def test_a_failed_points_inputs_are_let_go_too(engines):
     alive = weakref.WeakSet()
 
     class Inputs:
-        pass
+        def __init__(self):
+            self.cycle = self
 
     def make(n):
         assert not alive, "another point's inputs are still there"
@@ -217,7 +218,12 @@ def test_a_failed_points_inputs_are_let_go_too(engines):
         alive.add(inputs)
         raise MemoryError(n)
 
-    assert [point.error for point in sweep(make, n=[1, 2])] == ["MemoryError: 1", "MemoryError: 2"]
+    gc.disable()
+    try:
+        errors = [point.error for point in sweep(make, n=[1, 2])]
+    finally:
+        gc.enable()
+    assert errors == ["MemoryError: 1", "MemoryError: 2"]
 
 
 def test_calls_with_a_throttled_clock_are_told(engines):
