@@ -68,7 +68,7 @@ def test_neighbouring_whole_sizes_are_not_parted(engines):
 
 
 def test_sizes_that_are_close_are_not_parted(engines):
-    result = crossover(taking(lambda n: n**9), taking(lambda n: 101.5**9), n=[100, 103])
+    result = crossover(taking(lambda n: 1e-21 * n**9), taking(lambda n: 1e-21 * 101.5**9), n=[100, 103])
     assert [p.parameters["n"] for p in result.curves["gpu"]] == [100, 103]
 
 
