@@ -30,7 +30,7 @@ BUDGET = 60.0
 
 _SPARE = 0.9  # of the free memory; the rest is for what libraries take besides
 _SIDES = {"cpu": "the CPU", "gpu": "the GPU", "gpu+transfers": "the GPU with transfers"}
-_FIGURES = re.compile(r"[\d#][\d.,#() %a-z]*\b(?=\W|$)|\d+")
+_FIGURES = re.compile(r"\d[\d.,]*\s?(?:ns|us|ms|s|%|\b)")
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,17 @@ def _warnings(measured: Sequence[tuple[_Task, SweepPoint]]) -> tuple[str, ...]:
     coarse = [task for task, estimate in estimates if estimate.relative_half_width > TARGET]
     found = {}
     if coarse:
-        what = f"{len(coarse)} of {len(estimates)} times are less certain than ±{TARGET:.0%}, as a longer budget makes them"
+        what = f"{len(coarse)} of {len(estimates)} times are less certain than ±{TARGET:.0%}; a longer budget helps"
         found[""] = [f"{what}: {coarse[0].place}"] * len(coarse)
     for task, point in measured:
         for warning in point.warnings:
-            found.setdefault(_FIGURES.sub("#", warning), []).append(f"{task.place}: {warning}")
+            found.setdefault(pattern(warning), []).append(f"{task.place}: {warning}")
     return tuple(first + (f"; and {len(others)} more like it" if others else "") for first, *others in found.values())
+
+
+def pattern(warning: str) -> str:
+    """A warning without its figures."""
+    return _FIGURES.sub("#", warning)
 
 
 def _first_line(text: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exploration as one HTML page: data, styles and Plotly's JavaScript in one file that asks no server for anything."""
+"""An exploration as one HTML page: data, styles and Plotly's JavaScript in one file that asks for no other."""
 
 from __future__ import annotations
 
