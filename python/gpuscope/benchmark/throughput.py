@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuscope.benchmark import batches
 from gpuscope.benchmark.modules import device_of, in_mode, is_module
-from gpuscope.benchmark.rates import ratio_interval
+from gpuscope.benchmark.ratio_interval import ratio_interval
 from gpuscope.benchmark.stream_marks import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.benchmark.throughput_result import Throughput
 from gpuscope.errors import InvalidArgument
