@@ -8,17 +8,21 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpuscope.cli import bench_source, bench_text, console, files, quantities
 from gpuscope.cli.bench_source import Namespace
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark import BenchmarkResult, Comparison
+    from gpuscope.benchmark.comparison import Comparison
+    from gpuscope.benchmark.result import BenchmarkResult
 
+_TARGET = 0.01
 _FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT
 
 
@@ -34,11 +38,12 @@ class Bench:
     )
     examples = """\
   gpuscope bench -s 'import torch; a = torch.rand(4096, 4096, device="cuda")' 'a @ a'
-  gpuscope bench -s 'import numpy as np; x = np.random.rand(10**6)' 'np.sort(x)'
-  gpuscope bench -s '...' 'a @ a' --compare 'a.half() @ a.half()'    which is faster, and is it certain?
-  gpuscope bench -s '...; n = 4096' 'a @ a' --flops '2 * n**3'       and how near the machine's limit?
-  gpuscope bench -s '...' 'a @ a' --json > result.json
-  gpuscope bench explore                                             CPU against GPU, by operation and size"""
+  gpuscope bench -s 'import numpy as np; x = np.random.rand(10**6)' 'np.sort(x)' --json sort.json
+  gpuscope bench -s 'x = list(range(1000))' 'sum(x)' --compare 'max(x)'
+                          which is faster, and is it certain?
+  gpuscope bench -s 'import torch; n = 4096' -s 'a = torch.rand(n, n, device="cuda")' 'a @ a' --flops '2 * n**3'
+                          and how near to what the GPU can do?
+  gpuscope bench explore  CPU against GPU, by kind of work and size"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
@@ -57,7 +62,10 @@ class Bench:
         how.add_argument("--hot", action="store_true", help="leave the GPU's L2 cache as it is between calls")
         how.add_argument("--graph", action="store_true", help="capture it into a CUDA graph and measure replays")
         how.add_argument(
-            "--target", metavar="SHARE", type=quantities.share, default=0.01, help="interval wanted (default: 1%%)"
+            "--target",
+            metavar="SHARE",
+            type=quantities.share,
+            help="half of the interval's width to reach (default: 1%%; of comparisons a verdict)",
         )
         how.add_argument(
             "--budget", metavar="TIME", type=quantities.seconds, default=2.0, help="the most time (default: 2s)"
@@ -87,7 +95,7 @@ class Bench:
         if alone:
             out.line(result.to_json().rstrip("\n"))
         else:
-            bench_text.show(result.report(), out)
+            bench_text.show(bench_text.report(result), out)
         if options.json is not None and not alone:
             result.to_json(options.json)
             out.line("wrote ", (files.display(Path(os.path.abspath(options.json))), "bold"))
@@ -95,34 +103,50 @@ class Bench:
 
 
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
-    from gpuscope.benchmark import benchmark
+    from gpuscope.benchmark.runner import benchmark
 
     namespace, settings = _prepare(options)
+    for name in ("bytes", "flops"):
+        settings[name] = _value(namespace, options, name)
     function = namespace.function(options.expression, "expression")
     name = options.name or _short(options.expression)
     with _measuring(name):
-        return benchmark(function, name=name, graph=options.graph, **settings)
+        return benchmark(function, name=name, graph=options.graph, target=options.target or _TARGET, **settings)
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
-    raise NotImplementedError
+    from gpuscope.benchmark.compare import compare
+
+    for option in ("graph", "bytes", "flops"):
+        if getattr(options, option):
+            raise InvalidArgument(f"--{option} cannot go with --compare; measure one expression at a time for it")
+    namespace, settings = _prepare(options)
+    first = namespace.function(options.expression, "expression")
+    second = namespace.function(options.compare, "other expression")
+    names = (options.name or _short(options.expression), _short(options.compare))
+    with _measuring(" against ".join(names)):
+        return compare(first, second, names=names, target=options.target, **settings)
 
 
 def _prepare(options: argparse.Namespace) -> tuple[Namespace, dict[str, Any]]:
-    """Runs the setup, and reads the options that use its names."""
+    """Runs the setup, and reads the settings that all measurements have."""
     namespace = Namespace("\n".join(options.setup))
-    settings: dict[str, Any] = {"cold": not options.hot, "target": options.target, "budget": options.budget}
-    for name in ("stream", "bytes", "flops"):
-        source = getattr(options, name)
-        settings[name] = None if source is None else namespace.value(source, name)
+    settings = {"cold": not options.hot, "budget": options.budget, "stream": _value(namespace, options, "stream")}
     return namespace, settings
 
 
+def _value(namespace: Namespace, options: argparse.Namespace, name: str) -> Any:
+    """What an option comes to that is given in terms of the setup's names; None when it is not given."""
+    source = getattr(options, name)
+    value = None if source is None else namespace.value(source, f"--{name}")
+    return value.item() if isinstance(value, np.generic) else value
+
+
 @contextlib.contextmanager
-def _measuring(name: str) -> Iterator[Callable[[str], None]]:
+def _measuring(name: str) -> Iterator[None]:
     with console.errors().status() as say:
         say(f"measuring {name}")
-        yield say
+        yield
 
 
 def _short(source: str) -> str:
