@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_what_is_not_python_is_shown_with_a_caret(gpuscope, arguments, label):
     done = gpuscope("bench", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"gpuscope: {label} is not valid Python:\n")
-    assert done.stderr.endswith(" ^\nSyntaxError: invalid syntax\n")
+    assert re.search(r"\n +\^\nSyntaxError: invalid syntax\n$", done.stderr)
 
 
 def test_an_exception_is_shown_with_its_own_traceback_alone(gpuscope):

@@ -167,7 +167,7 @@ def _prepared(
     """The call to be timed, its inputs made."""
     say(f"{operation.name}, n = {n}, on {_SIDES[side]}")
     random = np.random.default_rng(n)
-    hosts: list[NDArray[Any]] = [random.random((n, n), dtype=np.dtype(dtype)) for _ in range(operation.inputs)]  # type: ignore[arg-type]
+    hosts: list[NDArray[Any]] = [random.random((n, n), dtype=np.dtype(dtype)) for _ in range(operation.inputs)]
     backend = cpu if gpu is None or side == "cpu" else gpu
     function = backend.function(operation.name)
     if side == "gpu+transfers":

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,7 +46,7 @@ OPERATIONS = (
 )
 
 
-def chosen(names: list[str] | tuple[str, ...] | None) -> tuple[Operation, ...]:
+def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
     """The operations of these names; all of them for None.
 
     Raises:

@@ -110,10 +110,12 @@ def _table(found: Exploration, operation: Operation) -> str:
     heads = []
     for side in sides:
         heads += [_SIDES[side], "throughput", *(["speed-up"] if side != "cpu" else [])]
-    points = {(point.n, point.side): point for point in found.points if point.operation == operation.name}
+    points: dict[tuple[int, str], Point] = {
+        (point.n, point.side): point for point in found.points if point.operation == operation.name
+    }
     rows = []
     for n in sorted({n for n, _ in points}):
-        cells = "".join(_cells(points.get((n, side)), side, operation) for side in sides)  # type: ignore[call-overload]
+        cells = "".join(_cells(points.get((n, side)), side, operation) for side in sides)
         rows.append(f'<tr><th scope="row">{n:,}</th>{cells}</tr>')
     verdicts = "".join(
         f"<p>{escape(crossover.verdict)}</p>" for crossover in found.crossovers if crossover.operation == operation.name
