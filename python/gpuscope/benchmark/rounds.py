@@ -113,7 +113,7 @@ class Rounds:
     def _measure(self, series: Series, seconds: float) -> None:
         with Engine([series.make()], stream=self.stream, device=self.device, cold=self.cold) as engine:
             engine.prepare()
-            quantity = series.quantity or next(name for name in HEADLINES if name not in engine.absent)
+            quantity: Quantity = series.quantity or next(name for name in HEADLINES if name not in engine.absent)
             if quantity in engine.absent:
                 raise NotAvailable(f"{quantity} is not available: {engine.absent[quantity]}")
             warm = engine.warm_up(seconds)

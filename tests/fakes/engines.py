@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark engine whose functions return the seconds that they take, on a clock that only they move."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from gpuscope.errors import InvalidArgument
+
+OVERHEAD = 1e-3  # seconds that opening an engine takes
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Engines:
+    """Stands for the class Engine; remembers what was opened.
+
+    Attributes:
+        absent: quantities that cannot be measured, and why.
+        open: engines that have not been closed.
+        calls: calls timed.
+    """
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.absent = {}
+        self.steady = True
+        self.throttled = False
+        self.open = 0
+        self.calls = 0
+        self.interrupt_after = float("inf")
+
+    def __call__(self, functions, *, stream=None, device=None, cold=True):
+        if device == 9:
+            raise InvalidArgument("device is 9; accepted is 0")
+        self.open += 1
+        return _Engine(self, *functions)
+
+
+class _Engine:
+    tick = 0.0
+
+    def __init__(self, engines, function):
+        self.engines = engines
+        self.function = function
+        self.absent = engines.absent
+
+    def prepare(self):
+        self.engines.clock.now += OVERHEAD
+
+    def warm_up(self, seconds):
+        taken = self.function()
+        self.engines.clock.now += taken
+        return SimpleNamespace(steady=self.engines.steady, seconds=taken, calls=1)
+
+    def sample(self, quantity, order):
+        seconds = np.array([self.function() for _ in order])
+        self.engines.clock.now += seconds.sum()
+        self.engines.calls += len(order)
+        if self.engines.calls >= self.engines.interrupt_after:
+            raise KeyboardInterrupt
+        return SimpleNamespace(
+            seconds={quantity: seconds},
+            throttled=np.full(len(order), self.engines.throttled),
+            valid=np.ones(len(order), dtype=bool),
+        )
+
+    def close(self):
+        self.engines.open -= 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
