@@ -67,7 +67,7 @@ def test_an_interval_without_ends_is_null_in_json():
     [
         (1.234e13, "FLOP", "12.3 TFLOP/s"),
         (999.96e9, "B", "1.00 TB/s"),
-        (5e6, "items", "5.00 M/s"),
+        (5e6, "items", "5.00 M items/s"),
         (12.0, "B", "12.0 B/s"),
     ],
 )

@@ -187,9 +187,15 @@ def test_hostile_texts_run_nothing(look):
     assert "<title>CPU against GPU: &lt;/script&gt;" in document
 
 
-def test_a_point_without_an_interval_does_not_break_the_chart(look):
+def test_a_point_without_an_interval_is_hollow_and_has_no_band(look):
     found = exploration(gpu=False)
-    open_ended = replace(found.points[0], wall=replace(found.points[0].wall, low=float("-inf"), high=float("inf")))
-    document, said = look(exploration(gpu=False, points=(open_ended, *found.points[1:])))
+    points = list(found.points)
+    points[2] = replace(points[2], wall=replace(points[2].wall, low=float("-inf"), high=float("inf")))
+    script = """
+      const traces = document.getElementById("chart").data;
+      document.body.dataset.bands = traces.slice(0, -1).map((trace) => trace.x.length);
+      document.body.dataset.hollow = traces.at(-1).marker.symbol.indexOf("circle-open");"""
+    document, said = look(exploration(gpu=False, points=tuple(points)), script=script)
     assert said == ""
-    assert document.count('class="trace scatter') == 3
+    assert 'data-bands="2,2,4,4"' in document
+    assert 'data-hollow="2"' in document

@@ -22,7 +22,7 @@
   }
   const time = (value) => scaled(value, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]], [1e-9, "ns"]);
   const rate = (value, unit) =>
-    scaled(value, [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].map(([size, prefix]) => [size, prefix + unit + "/s"]), [1, unit + "/s"]);
+    scaled(value, [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].map(([size, prefix]) => [size, (unit === "items" ? `${prefix} ` : prefix) + unit + "/s"]), [1, unit + "/s"]);
   const times = (value) => (value === null ? "unknown" : `${digits(value)}×`);
 
   // Value, low and high of a point in the metric shown; null where it has none.
@@ -31,38 +31,56 @@
     if (metric === "time") return [wall.value, wall.low, wall.high];
     if (metric === "speedup") return point.speedup && [point.speedup.value, point.speedup.low, point.speedup.high];
     const work = point.rate * wall.value;
-    return [point.rate, work / wall.high, work / wall.low];
+    const over = (seconds) => (seconds === null ? null : work / seconds);
+    return [point.rate, over(wall.high), over(wall.low)];
   }
 
   function hover(point, unit) {
     const { wall, speedup } = point;
+    const between = (written, { low, high }) =>
+      low === null || high === null ? "too few samples for an interval" : `${written(low)} to ${written(high)}`;
     const lines = [
       `<b>${SIDES[point.side].name}</b>, n = ${point.n.toLocaleString("en")}`,
-      `time ${time(wall.value)} (${time(wall.low)} to ${time(wall.high)})`,
+      `time ${time(wall.value)} (${between(time, wall)})`,
       `throughput ${rate(point.rate, unit)}`,
     ];
-    if (speedup) lines.push(`speed-up ${times(speedup.value)} (${times(speedup.low)} to ${times(speedup.high)})`);
+    if (speedup) lines.push(`speed-up ${times(speedup.value)} (${between(times, speedup)})`);
     lines.push(`${wall.n} samples, worth ${Math.round(wall.n_eff)} independent ones`);
     if (!point.converged) lines.push("less precise than wanted");
     return lines.map((line, row) => (row ? plain(line) : line)).join("<br>");
+  }
+
+  const drawable = (value) => value !== null && value > 0;
+
+  // Neighbours whose intervals are known, together: a band does not cross a point that has none.
+  function runs(shown) {
+    const found = [[]];
+    for (const row of shown) {
+      if (row[1].every(drawable)) found[found.length - 1].push(row);
+      else found.push([]);
+    }
+    return found.filter((run) => run.length);
   }
 
   function traces(points, side, choice, unit, color) {
     const shown = points
       .filter((point) => point.side === side)
       .map((point) => [point, values(point, choice.metric)])
-      .filter(([, three]) => three && three.every((value) => value !== null && value > 0));
+      .filter(([, three]) => three && drawable(three[0]));
     if (!shown.length) return [];
-    const x = shown.map(([point]) => point.n);
-    const of = (index) => shown.map(([, three]) => three[index]);
-    const edge = { x, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: side };
-    const { name, symbol, dash } = SIDES[side];
+    const { name, color: hue, symbol, dash } = SIDES[side];
+    const columns = (rows, index) => ({ x: rows.map(([point]) => point.n), y: rows.map(([, three]) => three[index]) });
+    const edge = { mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: side };
+    const bands = runs(shown).flatMap((run) => [
+      { ...edge, ...columns(run, 1) },
+      { ...edge, ...columns(run, 2), fill: "tonexty", fillcolor: color(hue) + "40" },
+    ]);
+    const symbols = shown.map(([, three]) => (three.every(drawable) ? symbol : `${symbol}-open`));
     return [
-      { ...edge, y: of(1) },
-      { ...edge, y: of(2), fill: "tonexty", fillcolor: color(SIDES[side].color) + "40" },
+      ...bands,
       {
-        x, y: of(0), name, legendgroup: side, mode: "lines+markers",
-        line: { color: color(SIDES[side].color), width: 2, dash }, marker: { symbol, size: 8 },
+        ...columns(shown, 0), name, legendgroup: side, mode: "lines+markers",
+        line: { color: color(hue), width: 2, dash }, marker: { symbol: symbols, size: 8, color: color(hue) },
         text: shown.map(([point]) => hover(point, unit)), hovertemplate: "%{text}<extra></extra>",
       },
     ];

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -131,9 +132,10 @@ def _table(found: Exploration, operation: Operation) -> str:
 def _cells(point: Point | None, side: str, operation: Operation) -> str:
     if point is None:
         return "<td>-</td>" * (2 if side == "cpu" else 3)
-    low, high = (time_text(edge) for edge in (point.wall.low, point.wall.high))
+    low, high = point.wall.low, point.wall.high
+    interval = f"[{time_text(low)}, {time_text(high)}]" if math.isfinite(high - low) else "[unknown]"
     cells = [
-        f"{time_text(point.wall.value)} <small>[{low}, {high}]</small>",
+        f"{time_text(point.wall.value)} <small>{interval}</small>",
         units.rate(point.rate, operation.unit),
     ]
     if side != "cpu":

@@ -7,12 +7,10 @@ import math
 
 
 def rate(value: float, unit: str) -> str:
-    """``1.23 TFLOP/s``."""
+    """``1.23 TFLOP/s``, ``4.56 M items/s``."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
-            return (
-                f"{digits(value / size)} {prefix}{unit}/s" if unit != "items" else f"{digits(value / size)} {prefix}/s"
-            )
+            return f"{digits(value / size)} {prefix}{' ' if unit == 'items' else ''}{unit}/s"
     return f"{digits(value)} {unit}/s"
 
 
