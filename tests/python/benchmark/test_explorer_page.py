@@ -32,6 +32,7 @@ def island(text: str) -> dict[str, Any]:
     """The data of a page, as a browser would cut it out."""
     found = re.search(r'<script type="application/json" id="exploration">(.*?)</script>', text, re.DOTALL)
     assert found is not None
+    assert "<" not in found[1]  # neither an end tag, nor a comment that would hide one
     content: dict[str, Any] = json.loads(found[1])
     return content
 

@@ -83,7 +83,7 @@ def _file(name: str) -> str:
 
 
 def _island(found: Exploration) -> str:
-    """JSON that no text in it can end: ``<`` and what JavaScript takes for line ends are written as escapes."""
+    """JSON that no text in it can end: what HTML looks for is written as escapes."""
     text = json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -124,7 +124,7 @@ def _table(found: Exploration, operation: Operation) -> str:
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in ("n", *heads))
     caption = f"{operation.title}, n by n {found.dtype}"
     return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{verdicts}</div>"
     )
 
