@@ -122,9 +122,10 @@ def _table(found: Exploration, operation: Operation) -> str:
         f"<p>{escape(crossover.verdict)}</p>" for crossover in found.crossovers if crossover.operation == operation.name
     )
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in ("n", *heads))
-    caption = f"{operation.title}, n by n {found.dtype}"
+    caption = escape(f"{operation.title}, n by n {found.dtype}")
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+        f"<table><caption>{caption}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{verdicts}</div>"
     )
 
