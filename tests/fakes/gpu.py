@@ -21,8 +21,17 @@ from gpuscope import _core, errors
 
 START = 1_700_000_000_000_000_000
 TIMED, OTHER = 7, 13  # numbers that CUPTI gives to streams: the sampler's, and another one
-KINDS = {"cuLaunchKernel": 1, "cuGraphLaunch": 2, "cuMemcpyAsync": 3, "cuStreamSynchronize": 5, "cuMemAlloc_v2": 6}
+KINDS = {
+    "cuLaunchKernel": 1,
+    "cuGraphLaunch": 2,
+    "cuMemcpyAsync": 3,
+    "cuStreamSynchronize": 5,
+    "cuStreamWaitEvent": 5,
+    "cuMemAlloc_v2": 6,
+    "cuMemAllocAsync": 6,
+}
 PAGEABLE, PINNED, DEVICE = 1, 2, 3
+LIMITS = {"memory_bandwidth": 3.35e12, "fp32_flops": 67e12, "l2_bytes": 50 << 20, "capability": "9.0"}
 
 
 class GPU:
@@ -82,9 +91,13 @@ class GPU:
         self.now_ns = max(self.now_ns, *self._free.values()) + 1000
         self._call("cuStreamSynchronize", (self.now_ns - began) * 1e-9, began)
 
-    def allocate(self) -> None:
+    def wait_event(self) -> None:
+        """Lets the stream wait for an event; the host does not wait."""
+        self._call("cuStreamWaitEvent", 1e-6)
+
+    def allocate(self, call: str = "cuMemAlloc_v2") -> None:
         """Takes memory from the driver."""
-        self._call("cuMemAlloc_v2", 5e-6)
+        self._call(call, 5e-6)
 
     def work(self, seconds: float) -> None:
         """Keeps the host busy."""
@@ -365,8 +378,9 @@ def install(patch: Any, **behaviour: Any) -> GPU:
         "Graph": Graph,
         "environment": lambda: facts if gpu.present else {"devices": []},
         "stream_device": lambda stream: 0,
+        "synchronize_stream": lambda stream, device=0: gpu.synchronize(),
         "clock_state": lambda device=0: {"sm_hz": None, "reasons": gpu.reasons(gpu.seconds), "why": "simulated"},
-        "device_limits": lambda device=0: {"memory_bandwidth": 3.35e12, "fp32_flops": 67e12, "capability": "9.0"},
+        "device_limits": lambda device=0: dict(LIMITS),
         "time_calls": lambda functions, order: _time_calls(gpu, functions, order),
     }
     for name, value in replaced.items():

@@ -66,7 +66,7 @@ def test_the_driver_captures_where_no_framework_does(kernels, stream, monkeypatc
     monkeypatch.setitem(sys.modules, "cupy", None)
     with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 3, stream=stream) as captured:
         assert (captured.by, captured.nodes) == ("driver", 3)
-        assert 3 * SPIN_NS * 1e-9 <= replay_seconds(captured, stream)
+        assert replay_seconds(captured, stream) >= 3 * SPIN_NS * 1e-9
 
 
 def test_work_on_the_legacy_stream_is_not_captured(kernels):

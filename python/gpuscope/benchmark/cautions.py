@@ -13,7 +13,7 @@ from gpuscope.benchmark.facts import Facts
 from gpuscope.benchmark.rates import Rate
 from gpuscope.benchmark.result import Measured
 from gpuscope.benchmark.sampling import Quantity, Samples
-from gpuscope.benchmark.text import seconds
+from gpuscope.benchmark.text import percent, seconds
 from gpuscope.benchmark.warm_up import WarmUp
 
 # Stream time holds two events and the start of the first kernel beside the kernels: some microseconds (measured).
@@ -45,12 +45,12 @@ def of_samples(
     throttled = float(headline.throttled.mean())
     if throttled > 0:
         verdict = ": do not rely on it" if throttled > _TAGGED else ""
-        yield f"{_percent(throttled)} of the samples were taken throttled or with a clock 2 % off{verdict}"
+        yield f"{percent(throttled)} of the samples were taken throttled or with a clock 2 % off{verdict}"
     if progress.drifts:
         yield f"the time drifted by {100 * progress.trend.drift:+.1f} % over the run"
     modes = stats.modes(times, tick=tick)
     if len(modes) > 1:
-        values = ", ".join(f"{seconds(mode.value)} ({_percent(mode.share)})" for mode in modes)
+        values = ", ".join(f"{seconds(mode.value)} ({percent(mode.share)})" for mode in modes)
         yield f"the samples gather around {len(modes)} values, of which the estimate is one or none: {values}"
     lost = int(np.count_nonzero(~headline.valid))
     if lost:
@@ -81,7 +81,3 @@ def of_rates(rates: Sequence[Rate]) -> Iterator[str]:
     for rate in rates:
         if rate.alarm:
             yield rate.alarm
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"

@@ -83,6 +83,7 @@ class Engine:
         self._early: list[Waiting] = []
         self._cold, self._plan = cold, Plan(1, False, False, 0)
         self._session: _core.Session | None = None
+        self._unsettled = False
 
     @property
     def tick(self) -> float:
@@ -130,11 +131,12 @@ class Engine:
         self.prepare()
         spent = budget.Budget(seconds)
         order = np.arange(max(self.chunk, len(self._functions)), dtype=np.uint32) % np.uint32(len(self._functions))
-        quantity: Quantity = _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
         times: list[float] = []
         clocks: list[float] = []
         steady = False
         while not steady and spent.left > 0:
+            # A gate that does not hold changes what can be measured.
+            quantity: Quantity = _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
             chunks = self._chunks(quantity, order)
             column = chunks.column("stream_s") if quantity == _EVENTS else _wall(chunks)
             times.append(float(np.median(column)))
@@ -175,8 +177,13 @@ class Engine:
             if _core.Session.active():
                 raise NotAvailable("kernel time cannot be measured: another profile is active in this process")
             self._session = _core.Session(cuda=True)
+            self._unsettled = True
         self._session.open()
         try:
+            if self._unsettled and self.chunk > 1:
+                # CUPTI's first records are the least sure, and the GPU has idled while it started.
+                self._chunks("kernel", order[: self.chunk])
+            self._unsettled = False
             chunks = self._chunks("kernel", order)
         finally:
             trace = Trace(self._session.cut())

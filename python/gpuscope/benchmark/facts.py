@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.benchmark import kernel_times
+from gpuscope.errors import GpuscopeError
 from gpuscope.trace import Trace
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Facts:
         kernels: the distinct kernels, copies and fills, the longest first.
         synchronizes: it waits for the GPU before it returns.
         other_streams: it has work done on streams other than the one timed.
-        allocates: it takes GPU memory from the driver or gives it back.
+        allocates: it takes GPU memory from the driver or gives it back, other than in the order of a stream.
         launch_seconds: host time of a call.
         call_seconds: host time until its work is done.
         uses_gpu: it puts work on the GPU.
@@ -58,7 +59,10 @@ def traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) ->
     """
     if _core.Session.active():
         return (), "another profile is active in this process"
-    session = _core.Session(cuda=True, sync=True)
+    try:
+        session = _core.Session(cuda=True, sync=True)
+    except GpuscopeError as error:
+        return (), str(error)
     try:
         if session.tier not in TRACING_TIERS:
             return (), session.tier_reason or "CUPTI is not to be had here"
@@ -76,9 +80,8 @@ def traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) ->
 def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tuple[Facts, ...]:
     called, returned = chunk["called_ns"], chunk["returned_ns"]
     times = kernel_times.measure(trace, called)
-    kinds = _kinds_in_calls(trace, called, returned)
-    waits = kinds[kernel_times.SYNC] | _waiting_copies(trace, called, returned)
-    allocates = kinds[kernel_times.ALLOC] | kinds[kernel_times.FREE]
+    calls = _Calls(trace, called, returned)
+    waits, allocates = calls.wait, calls.allocate
     seconds = (chunk["done_ns"] - called) * 1e-9
     facts = []
     for function in range(int(order.max()) + 1):
@@ -99,37 +102,38 @@ def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tu
     return tuple(facts)
 
 
-def _kinds_in_calls(
-    trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64]
-) -> dict[int, NDArray[np.bool_]]:
-    """For each kind of driver call, which calls of ours made one before they returned."""
-    api = trace.api
-    call, inside = _within(api.start_ns, called, returned)
-    kind = trace.calls.kind[api.call]
-    found = {}
-    for wanted in (kernel_times.SYNC, kernel_times.ALLOC, kernel_times.FREE):
-        found[wanted] = np.zeros(len(called), bool)
-        found[wanted][call[inside & (kind == wanted)]] = True
-    return found
+class _Calls:
+    """Which of our calls made some driver call before they returned."""
 
+    def __init__(self, trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64]) -> None:
+        api, calls = trace.api, trace.calls
+        self._trace, self._calls = trace, len(called)
+        self._call = np.searchsorted(called, api.start_ns, side="right") - 1
+        self._inside = (self._call >= 0) & (api.start_ns < returned[self._call])
+        self._kind = calls.kind[api.call]
+        # A stream waits for an event by itself: the host goes on, as after what is Async.
+        names = [trace.string(int(name)) for name in calls.name]
+        in_order = np.array(["Async" in name or "WaitEvent" in name for name in names], bool)
+        self._in_order = in_order[api.call]
 
-def _waiting_copies(trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which calls copy in a way that makes the driver wait: not Async by name, or from or to pageable memory."""
-    api, copies = trace.api, trace.memcpy
-    names = [trace.string(int(name)) for name in trace.calls.name]
-    blocking = np.array(["Memcpy" in name and "Async" not in name for name in names], bool)
-    pageable = copies.correlation[(copies.source == _PAGEABLE) | (copies.destination == _PAGEABLE)]
-    call, inside = _within(api.start_ns, called, returned)
-    found = np.zeros(len(called), bool)
-    found[call[inside & (blocking[api.call] | np.isin(api.correlation, pageable))]] = True
-    return found
+    def _that(self, made: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        found = np.zeros(self._calls, bool)
+        found[self._call[self._inside & made]] = True
+        return found
 
+    @property
+    def wait(self) -> NDArray[np.bool_]:
+        """Wait for the GPU: by a call for that, or a copy that is not Async or of pageable memory."""
+        copies = self._trace.memcpy
+        pageable = copies.correlation[(copies.source == _PAGEABLE) | (copies.destination == _PAGEABLE)]
+        waits = (self._kind == kernel_times.SYNC) | (self._kind == kernel_times.MEMCPY)
+        return self._that(waits & ~self._in_order | np.isin(self._trace.api.correlation, pageable))
 
-def _within(
-    start: NDArray[np.int64], called: NDArray[np.int64], returned: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    call = np.searchsorted(called, start, side="right") - 1
-    return call, (call >= 0) & (start < returned[call])
+    @property
+    def allocate(self) -> NDArray[np.bool_]:
+        """Take memory from the driver or give it back, other than in the order of a stream."""
+        memory = (self._kind == kernel_times.ALLOC) | (self._kind == kernel_times.FREE)
+        return self._that(memory & ~self._in_order)
 
 
 def untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -> tuple[Facts, ...]:

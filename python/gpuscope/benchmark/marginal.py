@@ -115,10 +115,12 @@ def slopes(seconds: NDArray[np.float64], calls: tuple[int, ...]) -> tuple[NDArra
 def _replay_seconds(function: Callable[[], object], count: int, sampler: _core.Sampler, stream: Stream) -> float:
     with graphs.capture(function, count, stream=stream) as captured:
         try:
-            chunk = sampler.sample([captured.launch], np.zeros(5, dtype=np.uint32), gate=True, flush=False)
+            captured.launch()  # the first replay also brings the graph to the GPU
+            sampler.synchronize()
+            chunk = sampler.sample([captured.launch], np.zeros(3, dtype=np.uint32), gate=True, flush=False)
         finally:
             sampler.synchronize()
-    return float(np.median(chunk["stream_s"][1:]))  # the first replay also brings the graph to the GPU
+    return float(np.median(chunk["stream_s"]))
 
 
 def _measure(
@@ -132,7 +134,10 @@ def _measure(
 ) -> Marginal:
     tick = TICK / (calls[-1] - calls[0])
     rounds = np.empty((0, len(calls)))
-    size, warm = ROUNDS_A_CHUNK, False
+    size = ROUNDS_A_CHUNK
+    for launch in launches:
+        launch()
+    sampler.synchronize()
     while True:
         chunk = _rounds(launches, sampler, random, size)
         late = time.perf_counter() - began >= budget
@@ -140,9 +145,6 @@ def _measure(
             if size == 1 and (late or not len(rounds)):
                 raise errors.NotAvailable("the marginal time: the gate does not hold until the replays are queued")
             size = max(1, size // 2)
-            continue
-        if not warm:
-            warm = True
             continue
         rounds = np.vstack((rounds, chunk))
         samples, overheads = slopes(rounds, calls)

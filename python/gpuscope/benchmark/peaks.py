@@ -133,6 +133,8 @@ def theoretical_limit(kind: str, limits: dict[str, Any]) -> float | None:
 
 def seconds(sampler: _core.Sampler, function: Callable[[], object], repeats: int = REPEATS) -> float:
     """The median time of a call on the sampler's stream, with nothing between it and the clock."""
+    function()  # what a first call allocates or loads may wait for the GPU, which a closed gate would hold
+    sampler.synchronize()
     order = np.zeros(SETTLE + repeats, dtype=np.uint32)
     chunk = sampler.sample([function], order, gate=True, flush=False)
     return float(np.median(chunk["stream_s"][SETTLE:]))
@@ -141,7 +143,7 @@ def seconds(sampler: _core.Sampler, function: Callable[[], object], repeats: int
 def _bandwidth(sampler: _core.Sampler, stream: int, device: int, l2_bytes: int) -> float:
     """The best of copies and fills of two sizes. A copy reads and writes each byte, a fill writes it."""
     most = _free_bytes(device) // SHARE_OF_MEMORY
-    unit = max(l2_bytes, 16 << 20)
+    unit = max(l2_bytes, 16 << 20) // 16 * 16
     sizes = [caches * unit for caches in CACHES if 2 * caches * unit <= most]  # a copy's two halves
     if not sizes:
         needed, free = 2 * CACHES[-1] * unit * SHARE_OF_MEMORY >> 20, most * SHARE_OF_MEMORY >> 20

@@ -21,6 +21,7 @@ from gpuscope.errors import GpuscopeError, NotAvailable
 # Parts of the budget: the headline has what the others leave.
 _WARM_UP, _SIDE, _SLOPE = 0.25, 0.05, 0.02
 _SIDE_SAMPLES = 64
+_ENOUGH_VALID = 0.5
 # Of functions that launch more, or take longer, no graphs of many calls are made.
 _MOST_CAPTURED = 64
 _LONGEST_CAPTURED = 5e-3
@@ -118,10 +119,13 @@ class Run:
                     return
             if not self.spent.left:
                 break
-        if self.progress is None:
-            self.absent[self.headline] = "no sample had all of its records"
-            if not self._fall_back():
-                raise NotAvailable(f"{self.headline} time cannot be measured: no sample had all of its records")
+        valid = joined(self.parts[quantity]).valid
+        if self.progress is None or valid.mean() < _ENOUGH_VALID:
+            why = f"{np.count_nonzero(~valid)} of {len(valid)} samples lack records of CUPTI"
+            if self._fall_back():
+                self.engine.absent |= dict.fromkeys(("kernel", "span"), why)
+            elif self.progress is None:
+                raise NotAvailable(f"{quantity} time cannot be measured: {why}")
 
     def _fall_back(self) -> bool:
         """Makes a quantity the headline that was sampled beside it; False when there is none."""

@@ -157,7 +157,7 @@ def _environment(engine: Engine) -> dict[str, object]:
         "cuda": facts.cuda_version,
         "cupti": facts.cupti_version,
         "tier": facts.tier,
-        "gate": engine.gated,
+        "gate": engine.gated if facts.devices else None,
         "python": facts.python_version,
         "platform": facts.platform,
         "gpuscope": facts.gpuscope_version,

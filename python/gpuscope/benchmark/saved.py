@@ -61,7 +61,7 @@ def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:
     if not isinstance(version, int) or version > VERSION:
         raise InvalidArgument(f"source has version {version!r}; accepted are versions up to {VERSION}")
     try:
-        return BenchmarkResult(
+        result = BenchmarkResult(
             **{name: content[name] for name in _PLAIN},
             quantities={name: _read_measured(name, row) for name, row in content["quantities"].items()},
             kernels=tuple(Kernel(**row) for row in content["kernels"]),
@@ -71,6 +71,11 @@ def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:
             capped=np.array(content["capped"], bool),
             rates=tuple(Rate(**row) for row in content["rates"]),
         )
+        rows = len(result.headline.samples)
+        for column in ("clock_hz", "throttled", "capped"):
+            if getattr(result, column).shape not in ((rows,), (0,)):
+                raise ValueError(f"{column} does not have {rows} entries")
+        return result
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error
 

@@ -31,6 +31,11 @@ def seconds(value: float, digits: int = 4) -> str:
     return f"{value / size:#.{digits}g}".rstrip(".") + f" {unit}"
 
 
+def percent(share: float) -> str:
+    """A share, as "3.4 %"."""
+    return f"{100 * share:.3g} %"
+
+
 def line(result: BenchmarkResult) -> str:
     """The result in one line; the warnings are only counted."""
     estimate = result.estimate
@@ -56,7 +61,9 @@ def report(result: BenchmarkResult) -> str:
             f"  {name:<9} {_interval(measured.estimate)}, {measured.estimate.method}"
             f"{f', {left_out} invalid' if left_out else ''})"
         )
-    lines += [f"  {name:<9} not measured: {why}" for name, why in result.absent.items()]
+    for why in dict.fromkeys(result.absent.values()):
+        names = [name for name, reason in result.absent.items() if reason == why]
+        lines.append(f"  {', '.join(names):<9} not measured: {why}")
     if result.kernels:
         total = sum(kernel.seconds for kernel in result.kernels)
         lines.append("  a call's work on the GPU")
@@ -81,7 +88,7 @@ def clocks(result: BenchmarkResult) -> str:
     text = f"SM {np.median(known) / 1e6:.0f} MHz"
     for tags, what in ((result.capped, "power-capped"), (result.throttled, "throttled or shifted")):
         if tags.any():
-            text += f", {what} {100 * tags.mean():.2g} %"
+            text += f", {what} {percent(tags.mean())}"
     return text
 
 

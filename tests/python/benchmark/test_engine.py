@@ -107,6 +107,16 @@ def test_a_copy_that_does_not_wait_is_gated(gpu):
     assert prepared(gpu.copy).gated
 
 
+def test_a_stream_that_waits_for_an_event_does_not_make_the_host_wait(gpu):
+    def function():
+        gpu.wait_event()
+        gpu.launch()
+
+    engine = prepared(function)
+    assert not engine.facts[0].synchronizes
+    assert engine.gated
+
+
 def test_work_on_another_stream_leaves_kernel_time_and_no_stream_time(gpu):
     def function():
         gpu.launch("here", 10e-6)
@@ -127,6 +137,16 @@ def test_memory_from_the_driver_is_noticed(gpu):
     engine = prepared(function)
     assert engine.facts[0].allocates
     assert not engine.gated
+
+
+def test_memory_in_the_order_of_a_stream_is_no_obstacle(gpu):
+    def function():
+        gpu.allocate("cuMemAllocAsync")
+        gpu.launch()
+
+    engine = prepared(function)
+    assert not engine.facts[0].allocates
+    assert engine.gated
 
 
 def test_many_launches_a_call_make_small_chunks(gpu):
@@ -208,9 +228,18 @@ def test_cupti_stays_on_between_kernel_passes(gpu):
     assert not Session.active()
 
 
+def test_the_first_records_after_cupti_starts_are_not_used(gpu):
+    with Engine([gpu.launch]) as engine:
+        engine.prepare()
+        began = gpu.seconds
+        gpu.slowdown = lambda seconds: 2 if seconds < began + 0.5e-3 else 1
+        samples = engine.sample("kernel", zeros(10))
+    assert set(np.rint(samples.seconds["kernel"] * 1e9)) == {10_000}
+
+
 def test_lost_records_make_samples_invalid_and_not_short(gpu):
-    # Records of the dry run come first: two calls with three records each.
-    gpu.loses = lambda number: number == 6 + 2 + 3 * 4
+    # Three records a call: first the dry run's two calls, then ten in which CUPTI settles.
+    gpu.loses = lambda number: number == 3 * 12 + 3 * 4 + 2
     with Engine([gpu.launch]) as engine:
         samples = engine.sample("kernel", zeros(10))
     assert np.count_nonzero(~samples.valid) == 1

@@ -17,9 +17,9 @@ FLUSH = "gpuscope_flush_write"
 
 
 def window(launches, kernels, copies=(), info=None, names=("gemm", "add", FLUSH), grid=(1, 1, 1), result=0, flags=0):
-    """A trace: launches of (time, correlation[, call]), kernels of (start, duration, correlation, name[, track])."""
+    """A trace of launches (time, correlation[, call]) and kernels (start, duration, correlation, name[, track[, flags]])."""
     api = [(*launch, LAUNCH)[:3] for launch in launches]
-    kernels = [(*kernel, 0)[:5] for kernel in kernels]
+    kernels = [(*kernel, *(0, 0)[len(kernel) - 4 :]) for kernel in kernels]
     tables = {
         "thread": {"system_id": [1]},
         "track": {"stream": [7, 13]},
@@ -46,6 +46,7 @@ def window(launches, kernels, copies=(), info=None, names=("gemm", "add", FLUSH)
             "correlation": [row[2] for row in kernels],
             "variant": [names.index(row[3]) for row in kernels],
             "track": [row[4] for row in kernels],
+            "flags": [row[5] for row in kernels],
         },
         "memcpy": {
             "start_ns": [T + row[0] for row in copies],
@@ -111,6 +112,12 @@ def test_a_launch_without_its_record_makes_the_call_invalid():
     launches = [(1100, 1), (2100, 2), (2200, 3), (3100, 4)]
     times = measure(window(launches, [(9000, 10, 1, "gemm"), (9100, 10, 2, "gemm"), (9200, 10, 4, "gemm")]), CALLED)
     assert list(times.valid) == [True, False, True]
+
+
+@pytest.mark.parametrize("flag", [1 << 0, 1 << 1, 1 << 2], ids=["no times", "backward", "still running"])
+def test_a_record_without_true_times_makes_the_call_invalid(flag):
+    kernels = [(9000, 10, 1, "gemm", 0), (9100, 0, 2, "gemm", 0, flag)]
+    assert list(measure(window([(1100, 1), (2100, 2)], kernels), CALLED).valid) == [True, False, True]
 
 
 def test_a_copy_that_never_brings_a_record_is_no_loss():
