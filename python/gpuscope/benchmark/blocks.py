@@ -13,7 +13,7 @@ A, B, CONTROL = 0, 1, 2
 FUNCTION = np.array([0, 1, 0], dtype=np.uint32)
 ARMS = len(FUNCTION)
 # Calls of an arm in a block: one on the way there and one on the way back, or more where the clock is coarse.
-FEWEST_CALLS, MOST_CALLS = 2, 16
+FEWEST_CALLS, MOST_CALLS = 2, 32
 
 
 def order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
@@ -32,13 +32,16 @@ def order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.ui
 
 
 def calls_per_block(seconds: NDArray[np.float64], arms: NDArray[np.uint32], tick: float) -> int:
-    """How many calls of an arm make a block's mean vary by twice as much as the steps that ticks leave it."""
+    """How many calls of an arm hide the clock's tick in a block's mean.
+
+    Its steps then are a small part of its own variation, and it is no longer skewed as two neighbouring ticks are.
+    """
     spreads = []
     for arm in (A, B):
         own = seconds[(arms == arm) & np.isfinite(seconds)]
         spreads.append(float(np.quantile(own, 0.84) - np.quantile(own, 0.16)) / 2 if len(own) else 0.0)
     spread = max(min(spreads), tick / 4)
-    wanted = 2 * (tick / spread) ** 2 if tick else 0.0
+    wanted = 8 * (tick / spread) ** 2 if tick else 0.0
     return int(min(max(2 * math.ceil(wanted / 2), FEWEST_CALLS), MOST_CALLS))
 
 

@@ -16,11 +16,11 @@ from gpuscope.benchmark.budget import Budget
 from gpuscope.benchmark.comparison import Comparison
 from gpuscope.benchmark.engine import Engine
 from gpuscope.benchmark.sampling import Quantity, Samples, joined
-from gpuscope.benchmark.verdict import FEWEST_BLOCKS, LOOKS, Judgement, Looks, Verdict, judge, patience
+from gpuscope.benchmark.verdict import FEWEST_BLOCKS, LOOKS, Judgement, Looks, judge, patience
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 WARM_UP = 0.25  # of the budget, at most
-PILOT = 8  # turns that tell what a block costs and how coarse the clock is; they are not part of the result
+PILOT, PILOT_TIME = 8, 0.05  # blocks that tell how coarse the clock is, and the most of the budget for them
 LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
 TAGGED = 0.05
 
@@ -103,7 +103,8 @@ class _Run:
             warm_up = self.engine.warm_up(self.spent.share(WARM_UP).seconds)
             if not warm_up.steady:
                 self.warnings.append(f"time or clock were not steady after {warm_up.seconds:.2g} s of warming up")
-            self._pilot()
+            self._began = self.spent.spent
+            self._pilot(warm_up.seconds / max(warm_up.calls, 1))
             for share in LOOKS:
                 self._sample_until(share)
                 if self._look(share):
@@ -113,19 +114,23 @@ class _Run:
             if not self._parts:
                 raise
 
-    def _pilot(self) -> None:
-        """Takes some turns in each quantity that may do, the best one first, until one can be had."""
+    def _pilot(self, call_seconds: float) -> None:
+        """Takes some turns in each quantity that may do, the best one first, until one can be had.
+
+        They tell how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
+        """
+        block = blocks.ARMS * blocks.FEWEST_CALLS * call_seconds
+        count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
         while True:
             self._quantity = self._choice()
-            arms = blocks.order(self._random, PILOT, blocks.FEWEST_CALLS)
-            began = self.spent.spent
-            samples = self.engine.sample(self._quantity, blocks.FUNCTION[arms])
-            if self._given is None and self._quantity in self.engine.absent:
-                continue  # the gate did not hold
-            self._calls = blocks.calls_per_block(self._seconds(samples), arms, self._tick)
-            self._cost = (self.spent.spent - began) / PILOT * self._calls / blocks.FEWEST_CALLS
-            self._began = self.spent.spent
-            return
+            self._sample(count)
+            if self._given is not None or self._quantity not in self.engine.absent:
+                break
+            self._parts, self._arms = [], []  # the gate did not hold
+        self._calls = blocks.calls_per_block(self._seconds(self._parts[0]), self._arms[0], self._tick)
+        if self._calls > blocks.FEWEST_CALLS:
+            self._cost *= self._calls / blocks.FEWEST_CALLS
+            self._parts, self._arms = [], []
 
     def _choice(self) -> Quantity:
         if self._given is not None:
@@ -145,13 +150,15 @@ class _Run:
         end = self._began + share * (self.spent.seconds - self._began)
         while not self._parts or end - self.spent.spent >= self._cost / 2:
             room = min(end - self.spent.spent, LONGEST_BATCH)
-            count = max(1, int(room / max(self._cost, 1e-9)))
-            arms = blocks.order(self._random, count, self._calls)
-            began = self.spent.spent
-            samples = self.engine.sample(self._quantity, blocks.FUNCTION[arms])
-            self._cost = (self.spent.spent - began) / count
-            self._parts.append(samples)
-            self._arms.append(arms)
+            self._sample(max(1, int(room / max(self._cost, 1e-9))))
+
+    def _sample(self, count: int) -> None:
+        arms = blocks.order(self._random, count, self._calls)
+        began = self.spent.spent
+        samples = self.engine.sample(self._quantity, blocks.FUNCTION[arms])
+        self._cost = (self.spent.spent - began) / count
+        self._parts.append(samples)
+        self._arms.append(arms)
 
     def _look(self, share: float) -> bool:
         """Judges the blocks so far; whether that settles it."""

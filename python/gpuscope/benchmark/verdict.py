@@ -108,7 +108,7 @@ def patience(judgement: Judgement) -> float | None:
 
 def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> stats.Ratio:
     """The paired ratio, of groups of blocks where neighbouring ones repeat each other."""
-    size = max(1, round(stats.autocorrelation_time(logs)))
+    size = min(max(1, round(stats.autocorrelation_time(logs))), len(logs))
     means = logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
     found = stats.paired_ratio(means, confidence=confidence)
     low, high = found.low, found.high

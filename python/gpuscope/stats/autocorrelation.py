@@ -43,13 +43,13 @@ def time_for_median(values: NDArray[np.float64], middle: float, low: float, high
         first_order = 1 + 4 / math.pi * float(np.arcsin(fading).sum())
     else:
         first_order = 1 + 4 / math.pi * math.asin(rho)
-    return max(integrated_time(np.sign(values - middle)), first_order)
+    return min(max(integrated_time(np.sign(values - middle)), first_order), float(len(values)))
 
 
 def time_for_mean(values: NDArray[np.float64]) -> float:
     """As `time_for_median`, for the mean of values among which none lies far out."""
     rho = _of_neighbours(values)
-    return max(integrated_time(values), (1 + rho) / (1 - rho))
+    return min(max(integrated_time(values), (1 + rho) / (1 - rho)), float(len(values)))
 
 
 def integrated_time(series: NDArray[np.float64]) -> float:

@@ -139,6 +139,8 @@ def _trimmed_mean(
     value = float(ordered[cut : n - cut].mean())
     winsorised = np.clip(values, ordered[cut], ordered[n - cut - 1])
     tau = time_for_mean(winsorised)
-    error = math.sqrt(float(winsorised.var(ddof=1)) * tau / n) * n / kept
+    # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen tells nothing.
+    variance = float(winsorised.var(ddof=1)) + tick**2 / n
+    error = math.sqrt(variance * tau / n) * n / kept
     half = _student(confidence, 1 / max(kept - 1, 1) + _doubt(tau, n)) * error
     return Estimate(value, value - half, value + half, n, _worth(n, tau), "trimmed mean", confidence)

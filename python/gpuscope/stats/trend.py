@@ -14,7 +14,7 @@ from gpuscope.stats.distributions import normal_two_sided
 from gpuscope.stats.samples import checked
 
 # All pairs of samples are compared; longer runs are first put together to so many medians.
-MOST_POINTS = 400
+MOST_POINTS = 200
 
 
 @dataclass(frozen=True)
