@@ -46,7 +46,7 @@ class Engines:
 
 
 class _Engine:
-    tick = 0.0
+    tick = 1e-9
 
     def __init__(self, engines, function):
         self.engines = engines

@@ -134,11 +134,11 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
             continue
         part = slice(left, right + 1)
         rising = bool(signs[right] > 0)
-        roots = [root(at[part], line, rising) for line in resampled[:, part]]
-        lowest, highest = np.exp(np.percentile(roots, [tail, 100 - tail]))
+        places = roots(at[part], resampled[:, part], rising)
+        lowest, highest = np.exp(np.percentile(places, [tail, 100 - tail]))
         crossings.append(
             Crossing(
-                float(np.exp(root(at[part], ratios[part], rising))),
+                float(np.exp(roots(at[part], ratios[None, part], rising)[0])),
                 float(lowest),
                 float(highest),
                 (float(sizes[left]), float(sizes[right])),
@@ -150,22 +150,26 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
     return Answer("everywhere" if signs[decided[0]] > 0 else "never", (), span)
 
 
-def root(at: Array, ratios: Array, rising: bool) -> float:
-    """Where the piecewise-linear curve is 0; the middle one of several, an end when there is none.
+def roots(at: Array, ratios: Array, rising: bool) -> Array:
+    """Where piecewise-linear curves are 0; the middle one of several places, an end when there is none.
 
     Args:
         at: logarithms of the sizes, ascending.
-        ratios: logarithms of the ratios there.
-        rising: the curve begins below 0 and ends above.
+        ratios: logarithms of the ratios there, a row for each curve.
+        rising: the curves begin below 0 and end above.
     """
     heights = ratios if rising else -ratios
     below = heights < 0
-    turns = np.flatnonzero(below[:-1] != below[1:])
-    if not len(turns):
-        return float(at[-1] if below[0] else at[0])
-    left = turns[len(turns) // 2]
-    share = heights[left] / (heights[left] - heights[left + 1])
-    return float(at[left] + share * (at[left + 1] - at[left]))
+    turns = below[:, :-1] != below[:, 1:]
+    count = turns.sum(axis=1)
+    rows = np.arange(len(heights))
+    left = np.argmax(np.cumsum(turns, axis=1) == (count // 2 + 1)[:, None], axis=1)
+    left = np.where(count % 2 == 1, left, np.argmax(turns, axis=1))
+    low, high = heights[rows, left], heights[rows, left + 1]
+    share = low / np.where(low == high, 1.0, low - high)
+    ends = np.where(below[:, 0], at[-1], at[0])
+    places: Array = np.where(count > 0, at[left] + share * (at[left + 1] - at[left]), ends)
+    return places
 
 
 def size_text(size: float) -> str:

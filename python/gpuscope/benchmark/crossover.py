@@ -18,7 +18,7 @@ from gpuscope.benchmark.crossings import Answer, answer, size_text
 from gpuscope.benchmark.points import Series, SweepPoint, spread_text
 from gpuscope.benchmark.rounds import Rounds
 from gpuscope.benchmark.sweep import checked_axes, prepared
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.text import seconds as time_text
 from gpuscope.errors import InvalidArgument
 
 SCHEMA = 1
@@ -174,10 +174,10 @@ class _Search:
         whole = all(isinstance(size, Integral) for size in sizes)
         for _ in range(REFINEMENTS):
             left = budget - (perf_counter() - started)
-            added = [each for size in self.between(whole) for each in self.add(size)]
-            if stopped not in ("target", "budget") or left <= 0 or not added:
+            sizes = self.between(whole) if left > 0 and stopped in ("target", "budget") else []
+            if not sizes:
                 break
-            stopped = self.rounds.run(added, left / 2)
+            stopped = self.rounds.run([each for size in sizes for each in self.add(size)], left / 2)
         return stopped
 
     def add(self, size: float) -> list[Series]:
@@ -185,7 +185,9 @@ class _Search:
         added = []
         for key, maker in self.makers.items():
             parameters = {self.axis: size}
-            self.series[key][size] = Series(parameters, partial(prepared, maker, parameters), "wall")
+            self.series[key][size] = Series(
+                parameters, partial(prepared, maker, parameters), "wall", f"{_TITLES[key]}, "
+            )
             added.append(self.series[key][size])
         return added
 
@@ -233,5 +235,6 @@ def _remarks(curves: Mapping[str, tuple[SweepPoint, ...]]) -> list[str]:
     found = []
     for key, points in curves.items():
         found += [f"{_TITLES[key]}, {p.name}: {p.error}" for p in points if p.error]
-        found += [f"{_TITLES[key]}, {p.name}: {text}" for p in points for text in p.warnings]
+        for text in dict.fromkeys(text for p in points for text in p.warnings):
+            found.append(f"{_TITLES[key]}, {'; '.join(p.name for p in points if text in p.warnings)}: {text}")
     return found

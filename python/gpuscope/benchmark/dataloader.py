@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, overload
 
 from gpuscope.benchmark.dataloader_results import DataLoaderResult, DataLoaderWorkers
 from gpuscope.benchmark.distribution import Distribution
-from gpuscope.benchmark.loaders import cpu_cores, is_torch_loader, rebuilt, shut_down, uses_cuda
+from gpuscope.benchmark.loaders import cpu_cores, is_torch_loader, many_workers, rebuilt, shut_down, uses_cuda
 from gpuscope.errors import InvalidArgument
 
 NOISE = 0.05  # within which two worker counts are equally fast
@@ -128,7 +129,8 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
     try:
         while len(steady) < num_batches and len(starts) <= num_batches:
             begun = perf_counter()
-            source = iter(loader)
+            with many_workers() if own else nullcontext():
+                source = iter(loader)
             taken = next(source, _END)
             if taken is _END:
                 break

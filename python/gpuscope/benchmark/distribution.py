@@ -126,7 +126,7 @@ class Distribution:
         n = self.independent
         needed = fewest_samples(q)
         if n < needed:
-            worth = "" if n == len(self) else f", worth {n} independent ones"
+            worth = "" if n == len(self) else f", worth {n} independent ones,"
             return Quantile(
                 q, value, None, None, f"p{100 * q:g} of {len(self)} samples{worth} has no interval: {needed} are needed"
             )

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _ANYWAY = ("pin_memory", "drop_last", "collate_fn", "worker_init_fn", "generator", "in_order")
@@ -35,9 +37,16 @@ def rebuilt(loader: Any, workers: int) -> Any:
     if workers:
         options |= {name: getattr(loader, name) for name in _OF_WORKERS}
         options |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": True}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores: said by us
+    with many_workers():
         return torch.utils.data.DataLoader(loader.dataset, num_workers=workers, **options)
+
+
+@contextmanager
+def many_workers() -> Iterator[None]:
+    """Keeps torch from warning of more workers than cores, where the result says it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
 
 
 def shut_down(iterator: object) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.text import seconds as time_text
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.engine import Engine, Quantity, Samples
+    from gpuscope.benchmark.engine import Engine
+    from gpuscope.benchmark.sampling import Quantity, Samples
 
 FEWEST_VISITS = 2  # one visit sees one state of the machine
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
@@ -77,14 +78,20 @@ class Series:
     """Gathers the samples of one point over several visits.
 
     Attributes:
+        title: what progress lines begin with, in front of the parameters.
         make: makes the inputs and returns the callable to time.
         failed: the point raised, and is not visited again.
         visits: times that the point was measured.
     """
 
     def __init__(
-        self, parameters: Mapping[str, object], make: Callable[[], Callable[[], object]], quantity: Quantity | None
+        self,
+        parameters: Mapping[str, object],
+        make: Callable[[], Callable[[], object]],
+        quantity: Quantity | None,
+        title: str = "",
     ) -> None:
+        self.title = title
         self.parameters = parameters
         self.make = make
         self.quantity = quantity
@@ -93,7 +100,7 @@ class Series:
         self.visits = 0
         self._seconds: list[NDArray[np.float64]] = []
         self._calls = self._throttled = self._invalid = 0
-        self._unsteady = 0
+        self._steady = True
         self._tick = 0.0
         self._estimate: stats.Estimate | None = None
         self._remarks: dict[str, None] = {}
@@ -102,7 +109,7 @@ class Series:
         """A visit begins."""
         self.visits += 1
         self._tick = engine.tick
-        self._unsteady += not steady
+        self._steady &= steady
 
     def add(self, samples: Samples, quantity: Quantity) -> None:
         """One batch of calls."""
@@ -165,8 +172,8 @@ class Series:
             return found
         if self.error:
             found.append(f"measured in {self.visits} visits, then stopped: {self.error}")
-        if self._unsteady:
-            found.append(f"not steady after the warm-up of {self._unsteady} of {self.visits} visits")
+        if not self._steady:
+            found.append("not steady after the warm-up")
         for count, what in ((self._throttled, "ran with a throttled clock"), (self._invalid, "could not be used")):
             if count > NOTEWORTHY_SHARE * self._calls:
                 found.append(f"{count / self._calls:.0%} of the calls {what}")
@@ -177,9 +184,9 @@ class Series:
 
 
 def spread_text(estimate: stats.Estimate) -> str:
-    """Half of the interval in percent of the value, as "±1.2 %"."""
+    """Half of the interval in percent of the value, as "+-1.2 %"."""
     spread = estimate.relative_half_width
-    return f"±{100 * spread:.1f} %" if isfinite(spread) else "±?"
+    return f"+-{100 * spread:.1f} %" if isfinite(spread) else "+-?"
 
 
 def _plain(value: object) -> Any:

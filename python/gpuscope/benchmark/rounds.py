@@ -16,8 +16,9 @@ from time import perf_counter
 
 import numpy as np
 
-from gpuscope.benchmark.engine import Engine, Quantity
+from gpuscope.benchmark.engine import Engine
 from gpuscope.benchmark.points import Series
+from gpuscope.benchmark.sampling import Quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 HEADLINES: tuple[Quantity, ...] = ("kernel", "stream", "wall")
@@ -113,7 +114,8 @@ class Rounds:
     def _measure(self, series: Series, seconds: float) -> None:
         with Engine([series.make()], stream=self.stream, device=self.device, cold=self.cold) as engine:
             engine.prepare()
-            quantity: Quantity = series.quantity or next(name for name in HEADLINES if name not in engine.absent)
+            headline: Quantity = next((name for name in HEADLINES if name not in engine.absent), "wall")
+            quantity = series.quantity or headline
             if quantity in engine.absent:
                 raise NotAvailable(f"{quantity} is not available: {engine.absent[quantity]}")
             warm = engine.warm_up(seconds)
@@ -131,4 +133,6 @@ class Rounds:
         if self.progress is None:
             return
         done = sum(each.failed or each.converged(self.target) for each in series)
-        self.progress(f"{visited.point(self.target, '')} - {done} of {len(series)} points done, {spent:.1f} s")
+        self.progress(
+            f"{visited.title}{visited.point(self.target, '')} - {done} of {len(series)} points done, {spent:.1f} s"
+        )

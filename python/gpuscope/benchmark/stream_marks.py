@@ -26,6 +26,10 @@ class StreamMarks:
         event.record(self.stream.handle)
         return event
 
+    def passed(self, mark: _core.Event) -> bool:
+        """Whether the stream has come to the mark; does not wait."""
+        return bool(mark.query())
+
     def seconds(self, begin: _core.Event, end: _core.Event) -> float:
         """Between two marks that the stream has passed."""
         return begin.elapsed_time(end) / 1000

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from gpuscope.benchmark.engine import Quantity
 from gpuscope.benchmark.points import Series, SweepPoint, spread_text
 from gpuscope.benchmark.rounds import Rounds
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.sampling import Quantity
+from gpuscope.benchmark.text import seconds as time_text
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Sweep:
     def __str__(self) -> str:
         done = sum(point.converged for point in self.points)
         failed = sum(point.estimate is None for point in self.points)
-        verdict = f"{_STOPPED[self.stopped]}: {done} of {len(self.points)} points within ±{100 * self.target:g} %"
+        verdict = f"{_STOPPED[self.stopped]}: {done} of {len(self.points)} points within +-{100 * self.target:g} %"
         lines = [self.table(), verdict + (f", {failed} not measured" if failed else "")]
         return "\n".join([*lines, *self.warnings])
 
@@ -139,7 +139,7 @@ class Sweep:
         return text
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a point: a column for each axis, then seconds with low and high, n, quantity, converged and error.
+        """One row a point: a column for each axis, then seconds, low, high, calls, quantity, converged and error.
 
         Raises:
             NotAvailable: pandas is not installed.
@@ -148,13 +148,12 @@ class Sweep:
             import pandas as pd
         except ImportError:
             raise NotAvailable("to_pandas is not available: pandas is not installed; pip install pandas") from None
-        columns = {"value": "seconds", "low": "low", "high": "high", "n": "n", "quantity": "quantity"}
+        columns = {"value": "seconds", "low": "low", "high": "high", "n": "calls", "quantity": "quantity"}
         columns |= {"converged": "converged", "error": "error"}
         rows = [point.to_dict() for point in self.points]
-        return pd.DataFrame(
-            {axis: [row["parameters"][axis] for row in rows] for axis in self.axes}
-            | {column: [row[name] for row in rows] for name, column in columns.items()}
-        )
+        axes = {axis: [row["parameters"][axis] for row in rows] for axis in self.axes}
+        figures = {column: [row[name] for row in rows] for name, column in columns.items()}
+        return pd.DataFrame({**axes, **figures, **axes})  # an axis keeps its name, whatever it is
 
 
 def sweep(

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscope.benchmark import batches
 from gpuscope.benchmark.modules import device_of, in_mode, is_module
@@ -40,7 +41,8 @@ def measure_throughput(
     The last of a (data, target) pair, or "target" or "labels" of a mapping, is the target.
 
     The time of GPU work is taken by events around each step, so that time in which the GPU had nothing to do is known
-    although nothing is waited for. Pauses within a step count as computing.
+    although nothing is waited for. Pauses within a step count as computing;
+    whether the GPU still had work when a step had been given to it says whether the step keeps it busy.
 
     Args:
         step: see above.
@@ -102,7 +104,9 @@ class _Run:
     def measure(self) -> Throughput:
         source = self._warmed_up()
         marks = self.marks_now()  # only now is it known whether the step uses a GPU
-        begins, ends = [], []
+        begins: list[Any] = []
+        ends: list[Any] = []
+        drained = 0  # steps that the GPU had finished when the next batch was there
         sizes: list[int | None] = []
         waits: list[float] = []
         periods: list[float] = []
@@ -118,6 +122,7 @@ class _Run:
             waits.append(perf_counter() - asked)
             sizes.append(batches.size(batch))
             if marks:
+                drained += bool(ends) and marks.passed(ends[-1])
                 begins.append(marks.mark())
             self.step(batch)
             if marks:
@@ -138,7 +143,7 @@ class _Run:
             periods = [marks.seconds(before, end) for before, end in zip(befores, ends, strict=True)]
             gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins, strict=True)]
             idle = sum(gaps) / sum(periods)
-        return self._result(sizes, waits, np.array(periods), seconds, idle)
+        return self._result(sizes, waits, np.array(periods), seconds, idle, drained / len(sizes))
 
     def _warmed_up(self) -> Iterator[Any]:
         source = iter(self.loader)
@@ -159,7 +164,13 @@ class _Run:
         return again
 
     def _result(
-        self, sizes: list[int | None], waits: list[float], periods: Any, seconds: float, idle: float | None
+        self,
+        sizes: list[int | None],
+        waits: list[float],
+        periods: NDArray[np.float64],
+        seconds: float,
+        idle: float | None,
+        drained: float,
     ) -> Throughput:
         if None in sizes:
             self.warnings.append("the size of the batches cannot be told: each counts as one sample")
@@ -169,7 +180,13 @@ class _Run:
         if len(set(sizes)) > 1:
             self.warnings.append(f"batches of {counts.min():.0f} to {counts.max():.0f} samples")
         wait = sum(waits)
-        share = wait / seconds if seconds else 0.0
+        wait_share = wait / seconds if seconds else 0.0
+        limit = _limit(wait_share, idle, drained)
+        if limit == "step" and idle is not None:
+            self.warnings.append(
+                f"the GPU had nothing left to do after {drained:.0%} of the steps: "
+                "they are held up by their launches or by waiting for results"
+            )
         rate_ci = ratio_interval(counts, periods)
         batch_ci = ratio_interval(periods, np.ones(len(periods)))
         return Throughput(
@@ -182,19 +199,19 @@ class _Run:
             samples=int(counts.sum()),
             seconds=seconds,
             wait_seconds=wait,
-            wait_share=share,
+            wait_share=wait_share,
             gpu_idle_share=idle,
-            limit=_limit(share, idle),
+            limit=limit,
             warnings=tuple(self.warnings),
         )
 
 
-def _limit(wait_share: float, idle: float | None) -> str:
+def _limit(wait_share: float, idle: float | None, drained: float) -> str:
     if idle is None:
         return "loader" if wait_share > 0.5 else "step"
-    if idle < IDLE:
-        return "gpu"
-    return "loader" if wait_share >= idle / 2 else "host"
+    if idle >= IDLE and wait_share >= idle / 2:
+        return "loader"
+    return "gpu" if idle < IDLE and drained < 0.5 else "step"
 
 
 def _inference(model: Any, device: Any) -> Callable[[Any], object]:

@@ -12,7 +12,6 @@ SCHEMA = 1
 
 _LIMITS = {
     "loader": "the loader limits",
-    "host": "the host limits: Python between the steps, not the loader, keeps the GPU waiting",
     "gpu": "the GPU limits",
     "step": "the step limits",
 }
@@ -34,7 +33,7 @@ class Throughput:
         wait_seconds: of it, time in which the host waited for the loader.
         wait_share: `wait_seconds` over `seconds`.
         gpu_idle_share: share of the time in which the GPU had no step to work on; None without a GPU.
-        limit: "loader", "gpu", "host" or, without a GPU, "step".
+        limit: "loader"; "gpu", which had work queued at most times; or "step", held up by the host or without a GPU.
         warnings: what a reader should know, a sentence each.
     """
 

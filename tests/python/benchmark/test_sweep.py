@@ -222,7 +222,7 @@ def test_calls_with_a_throttled_clock_are_told(engines):
 
 def test_a_point_that_did_not_warm_up_is_told(engines):
     engines.steady = False
-    assert "not steady after the warm-up of 2 of 2 visits" in sweep(linear, n=[1]).points[0].warnings
+    assert "not steady after the warm-up" in sweep(linear, n=[1]).points[0].warnings
 
 
 def test_points_of_different_quantities_are_told(engines):
@@ -235,7 +235,7 @@ def test_progress_is_told_after_each_visit(engines):
     lines = []
     sweep(linear, n=[1], progress=lines.append)
     assert len(lines) == 2
-    assert lines[-1].startswith("n=1: kernel 1.000 us ±0.0 %")
+    assert lines[-1].startswith("n=1: kernel 1.000 us +-0.1 %")
     assert "1 of 1 points done" in lines[-1]
 
 
@@ -249,13 +249,13 @@ def test_the_table_has_a_line_for_each_point(engines):
     assert [line.split() for line in text.splitlines()] == [
         ["n", "dtype", "quantity", "time", "interval", "calls"],
         ["-", "-------", "--------", "--------", "--------", "-----"],
-        ["1", "float16", "kernel", "1.000", "us", "±0.0", "%", "1000"],
+        ["1", "float16", "kernel", "1.000", "us", "+-0.1", "%", "1000"],
         ["2", "float16", "-", "-", "-", "0", "MemoryError:", "out", "of", "memory"],
     ]
 
 
 def test_the_text_says_how_it_ended(engines):
-    assert str(sweep(linear, n=[1])).endswith("all points reached the target: 1 of 1 points within ±2 %")
+    assert str(sweep(linear, n=[1])).endswith("all points reached the target: 1 of 1 points within +-2 %")
 
 
 def test_json_holds_the_points(engines, tmp_path):
