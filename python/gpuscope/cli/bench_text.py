@@ -33,7 +33,7 @@ def _comparison(result: Comparison) -> str:
     """The verdict, the time of each, and the warnings."""
     from gpuscope import stats
     from gpuscope.benchmark.points import spread_text
-    from gpuscope.benchmark.time_text import time_text
+    from gpuscope.benchmark.text import seconds as time_text
 
     lines = [str(result)]
     width = max(map(len, result.names))

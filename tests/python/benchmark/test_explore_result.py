@@ -39,7 +39,7 @@ def test_the_table_ends_with_what_was_left_out_and_warnings():
 def test_a_point_that_is_missing_is_a_dash():
     found = exploration(names=["copy"], sizes=[64])
     text = exploration(names=["copy"], sizes=[64], points=found.points[:1]).table()
-    assert text.splitlines()[-3].split() == ["64", "9.192", "us", "±5.0%", "-", "-", "-", "-"]
+    assert text.splitlines()[-3].split() == ["64", "9.192", "us", "+-5.0%", "-", "-", "-", "-"]
 
 
 def test_json_holds_points_crossovers_and_environment():

@@ -222,7 +222,7 @@ def _warnings(measured: Sequence[tuple[_Task, SweepPoint]]) -> tuple[str, ...]:
     coarse = [task for task, estimate in estimates if estimate.relative_half_width > TARGET]
     found = {}
     if coarse:
-        what = f"{len(coarse)} of {len(estimates)} times are less certain than ±{TARGET:.0%}; a longer budget helps"
+        what = f"{len(coarse)} of {len(estimates)} times are less certain than +-{TARGET:.0%}; a longer budget helps"
         found[""] = [f"{what}: {coarse[0].place}"] * len(coarse)
     for task, point in measured:
         for warning in point.warnings:

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpuscope.benchmark.explore import units
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.text import seconds as time_text
 from gpuscope.errors import NotAvailable
 
 if TYPE_CHECKING:

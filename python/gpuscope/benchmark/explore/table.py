@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpuscope.benchmark.explore import units
-from gpuscope.benchmark.time_text import time_text
+from gpuscope.benchmark.text import seconds as time_text
 
 if TYPE_CHECKING:
     from gpuscope.benchmark.explore.operations import Operation
@@ -57,7 +57,7 @@ def _time(point: Point | None) -> str:
     if point is None:
         return "-"
     width = point.wall.relative_half_width
-    return f"{time_text(point.wall.value)} ±{f'{width:.1%}' if math.isfinite(width) else '?'}"
+    return f"{time_text(point.wall.value)} +-{f'{width:.1%}' if math.isfinite(width) else '?'}"
 
 
 def _speedup(point: Point | None) -> str:
