@@ -28,7 +28,7 @@ def test_a_line_of_python_is_measured_and_reported(gpuscope):
     done = gpuscope("bench", "-s", "x = list(range(100))", "sum(x)", *QUICK)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("sum(x): wall ")
-    assert "\n  kernel    not measured: " in done.stdout
+    assert " not measured: " in done.stdout
 
 
 def test_a_name_can_be_given(gpuscope):
