@@ -14,6 +14,8 @@ from typing import NoReturn
 
 from gpuscope import _core
 from gpuscope.cli import console
+from gpuscope.cli.bench import Bench
+from gpuscope.cli.bench_explore import Explore
 from gpuscope.cli.command import Command
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.doctor import Doctor
@@ -22,7 +24,7 @@ from gpuscope.cli.report import Report
 from gpuscope.cli.run import Run
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
-COMMANDS: tuple[Command, ...] = (Run(), Report(), Export(), Demo(), Doctor())
+COMMANDS: tuple[Command, ...] = (Run(), Report(), Export(), Bench(), Explore(), Demo(), Doctor())
 
 _EXAMPLES = """\
 examples:
@@ -30,13 +32,20 @@ examples:
   gpuscope run train.py --epochs 1                profile a script as it is
   gpuscope report train.gscope --tree             look at the result again
   gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
+  gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
+  gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
   gpuscope doctor                                 what works on this machine, and what would fix the rest
 """
 
 _FAILED, _MISUSED = 1, 2
 
 # Errors begin with the argument's name in Python; on the command line some are spelled otherwise.
-_OPTIONS = {"sort_by": "--sort-by", "max_bytes": "--max-memory", "ring_seconds": "--ring-seconds"}
+_OPTIONS = {
+    "sort_by": "--sort-by",
+    "max_bytes": "--max-memory",
+    "ring_seconds": "--ring-seconds",
+    **{name: f"--{name}" for name in ("setup", "target", "budget", "bytes", "flops", "stream", "operations", "sizes")},
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     parser = _parser()
+    arguments = _joined(arguments)
     _check_name(arguments)
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -112,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
         subparser.set_defaults(command=command)
         command.prepare_parser(subparser)
     return parser
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """The arguments with a command's name of two words as one."""
+    name = " ".join(arguments[:2])
+    return [name, *arguments[2:]] if any(command.name == name for command in COMMANDS) else arguments
 
 
 def _check_name(arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
@@ -70,6 +70,28 @@ class Console:
             timer.cancel()
             timer.join()
             progress.stop()
+
+    @contextlib.contextmanager
+    def status(self) -> Iterator[Callable[[str], None]]:
+        """Yields a function that shows one line on a terminal, each in the place of the last; leaves nothing behind.
+
+        Nothing moves and no thread runs beside it, so that it can stand while something is measured.
+        """
+        if not self.on_terminal:
+            yield lambda text: None
+            return
+        erase = "\r\x1b[K"
+
+        def say(text: str) -> None:
+            line = text[: (self.width or 80) - 1].encode(self._stream.encoding or "utf-8", "replace")
+            self._stream.write(erase + line.decode(self._stream.encoding or "utf-8"))
+            self._stream.flush()
+
+        try:
+            yield say
+        finally:
+            self._stream.write(erase)
+            self._stream.flush()
 
 
 def output() -> Console:

@@ -77,7 +77,11 @@ def test_the_version_is_the_cores(gpuscope):
 
 @pytest.mark.parametrize(
     ("given", "advice"),
-    [("reprt", "'report'"), ("xyz", "run, report, export, demo, doctor"), ("train.py", "'gpuscope run train.py'")],
+    [
+        ("reprt", "'report'"),
+        ("xyz", "run, report, export, bench, bench explore, demo, doctor"),
+        ("train.py", "'gpuscope run train.py'"),
+    ],
 )
 def test_an_unknown_command_gets_a_suggestion(gpuscope, script, given, advice):
     script("", "train.py")

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope bench``: measures a line of Python."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuscope.cli import bench_source, bench_text, console, files, quantities
+from gpuscope.cli.bench_source import Namespace
+from gpuscope.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from gpuscope.benchmark.comparison import Comparison
+    from gpuscope.benchmark.result import BenchmarkResult
+
+_TARGET = 0.01
+_FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT
+
+
+class Bench:
+    """Measures an expression, or two against each other."""
+
+    name = "bench"
+    summary = "measure a line of Python on the GPU or the CPU"
+    description = (
+        "Measures Python as 'python -m timeit' does, and knows of the GPU: the time of its kernels, of the stream, of\n"
+        "launching, and of the whole call, each with a 95% confidence interval. Measures until the interval is narrow\n"
+        "enough or the budget is spent; Ctrl-C ends it early and keeps what there is."
+    )
+    examples = """\
+  gpuscope bench -s 'import torch; a = torch.rand(4096, 4096, device="cuda")' 'a @ a'
+  gpuscope bench -s 'import numpy as np; x = np.random.rand(10**6)' 'np.sort(x)' --json sort.json
+  gpuscope bench -s 'x = list(range(1000))' 'sum(x)' --compare 'max(x)'
+                          which is faster, and is it certain?
+  gpuscope bench -s 'import torch; n = 4096' -s 'a = torch.rand(n, n, device="cuda")' 'a @ a' --flops '2 * n**3'
+                          and how near to what the GPU can do?
+  gpuscope bench explore  CPU against GPU, by kind of work and size"""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument(
+            "expression", nargs="?", metavar="EXPRESSION", help="Python to measure; statements may come before it"
+        )
+        parser.add_argument(
+            "-s", "--setup", metavar="PYTHON", action="append", default=[], help="run once before; may be repeated"
+        )
+        parser.add_argument("--compare", metavar="OTHER", help="measure this in turns with it, and judge")
+        parser.add_argument(
+            "--json", metavar="FILE", nargs="?", const="-", help="the result as JSON; without FILE, instead of the text"
+        )
+        parser.add_argument("--name", metavar="TEXT", help="what to call it (default: the expression)")
+        how = parser.add_argument_group("how it is measured")
+        how.add_argument("--hot", action="store_true", help="leave the GPU's L2 cache as it is between calls")
+        how.add_argument("--graph", action="store_true", help="capture it into a CUDA graph and measure replays")
+        how.add_argument(
+            "--target",
+            metavar="SHARE",
+            type=quantities.share,
+            help="half of the interval's width to reach (default: 1%%; of comparisons a verdict)",
+        )
+        how.add_argument(
+            "--budget", metavar="TIME", type=quantities.seconds, default=2.0, help="the most time (default: 2s)"
+        )
+        how.add_argument("--stream", metavar="PYTHON", help="stream to measure on, in terms of the setup's names")
+        how.add_argument("--bytes", metavar="PYTHON", help="bytes that a call moves, as 3 * a.nbytes")
+        how.add_argument("--flops", metavar="PYTHON", help="floating-point operations of a call, as '2 * n**3'")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Measures and prints."""
+        if options.expression is None:
+            hint = "; put --json after the expression" if options.json not in (None, "-") else ""
+            raise InvalidArgument(f"there is nothing to measure: give an expression{hint}")
+        _make_folder_importable()
+        alone = options.json == "-"
+        try:
+            # What the code prints must not get between the lines of the JSON.
+            with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
+                result = _compare(options) if options.compare is not None else _measure(options)
+        except Exception as error:
+            shown = bench_source.report(error)
+            if shown is None:
+                raise
+            console.errors().line(shown)
+            return _FAILED
+        out = console.output()
+        if alone:
+            out.line(result.to_json().rstrip("\n"))
+        else:
+            bench_text.show(bench_text.report(result), out)
+        if options.json is not None and not alone:
+            result.to_json(options.json)
+            out.line("wrote ", (files.display(Path(os.path.abspath(options.json))), "bold"))
+        return _INTERRUPTED if result.stopped == "interrupted" else 0
+
+
+def _measure(options: argparse.Namespace) -> BenchmarkResult:
+    from gpuscope.benchmark.runner import benchmark
+
+    namespace, settings = _prepare(options)
+    for name in ("bytes", "flops"):
+        settings[name] = _value(namespace, options, name)
+    function = namespace.function(options.expression, "expression")
+    name = options.name or _short(options.expression)
+    with _measuring(name):
+        return benchmark(function, name=name, graph=options.graph, target=options.target or _TARGET, **settings)
+
+
+def _compare(options: argparse.Namespace) -> Comparison:
+    from gpuscope.benchmark.compare import compare
+
+    for option in ("graph", "bytes", "flops"):
+        if getattr(options, option):
+            raise InvalidArgument(f"--{option} cannot go with --compare; measure one expression at a time for it")
+    namespace, settings = _prepare(options)
+    first = namespace.function(options.expression, "expression")
+    second = namespace.function(options.compare, "other expression")
+    names = (options.name or _short(options.expression), _short(options.compare))
+    with _measuring(" against ".join(names)):
+        return compare(first, second, names=names, target=options.target, **settings)
+
+
+def _prepare(options: argparse.Namespace) -> tuple[Namespace, dict[str, Any]]:
+    """Runs the setup, and reads the settings that all measurements have."""
+    namespace = Namespace("\n".join(options.setup))
+    settings = {"cold": not options.hot, "budget": options.budget, "stream": _value(namespace, options, "stream")}
+    return namespace, settings
+
+
+def _value(namespace: Namespace, options: argparse.Namespace, name: str) -> Any:
+    """What an option comes to that is given in terms of the setup's names; None when it is not given."""
+    source = getattr(options, name)
+    value = None if source is None else namespace.value(source, f"--{name}")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@contextlib.contextmanager
+def _measuring(name: str) -> Iterator[None]:
+    with console.errors().status() as say:
+        say(f"measuring {name}")
+        yield
+
+
+def _short(source: str) -> str:
+    """The expression as one line."""
+    text = " ".join(source.split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _make_folder_importable() -> None:
+    """As ``python -c`` has it: modules of the current folder come first."""
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)) and os.getcwd() not in sys.path[:1]:
+        sys.path.insert(0, os.getcwd())
