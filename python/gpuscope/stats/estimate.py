@@ -68,6 +68,8 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
     values = checked(samples)
     tick = checked_tick(tick)
     confidence = checked_confidence(confidence)
+    if tick:  # what turns one clock into another rounds as well, and would part samples that the tick made equal
+        values = np.round(values / tick) * tick
     ordered = np.sort(values)
     n = len(values)
     if ordered[0] == ordered[-1]:
