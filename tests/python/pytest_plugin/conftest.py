@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of pytest inside a test, with the plugin and with canned results instead of measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuscope
+from fakes.benchmark_results import Bench
+from gpuscope import _core
+
+# An installed gpuscope is loaded by its entry point, and pytest takes no plugin twice.
+ENTRY_POINTS = metadata.entry_points(group="pytest11", name="gpuscope")
+PLUGIN = [] if ENTRY_POINTS else ["-p", "gpuscope.pytest_plugin"]
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """What `gpuscope.benchmark` answers."""
+    bench = Bench()
+    monkeypatch.setattr(gpuscope, "benchmark", bench, raising=False)
+    return bench
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs pytest in an empty folder, where each run's baselines are those saved by the runs before it."""
+    monkeypatch.setattr(_core, "environment", lambda: {"devices": [], "driver_version": None})
+    # Which asks a process of its own, and takes a second.
+    monkeypatch.setattr("pytest_benchmark.plugin.get_cpu_info", lambda: {"brand_raw": "Quick CPU"})
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # which turns pytest-benchmark off
+
+    def run(*arguments: str) -> pytest.RunResult:
+        return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *arguments)
+
+    return run
+
+
+@pytest.fixture
+def one_test(pytester: pytest.Pytester) -> str:
+    """A file with one benchmark; its name for pytest-benchmark."""
+    pytester.makepyfile(test_it="def test_gemm(gpu_benchmark):\n    assert gpu_benchmark(lambda: 42) == 42\n")
+    return "test_it.py::test_gemm"
+
+
+@pytest.fixture
+def saved(pytester: pytest.Pytester) -> Callable[[], list[dict[str, Any]]]:
+    """Reads the runs saved so far."""
+
+    def saved() -> list[dict[str, Any]]:
+        files: list[Path] = sorted(pytester.path.glob(".benchmarks/*/*.json"))
+        return [json.loads(path.read_text()) for path in files]
+
+    return saved
