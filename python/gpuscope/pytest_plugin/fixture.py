@@ -91,16 +91,17 @@ class GpuBenchmark:
                 "gpu_benchmark measures once a test: parametrize the test, or use gpu_benchmark.compare", pytrace=False
             )
         try:
-            return measure()
+            result = measure()
+            quantity = self._options.quantity
+            if quantity is not None and quantity not in result.quantities:
+                raise NotAvailable(f"no {quantity} time: {result.absent.get(quantity, 'it was not measured')}")
         except Exception as error:
             if self._benchmark is not None:
                 self._benchmark.pedantic(_raise, args=(error,))  # which takes down that the test was tried and failed
             raise
+        return result
 
     def _show(self, result: BenchmarkResult, call: Callable[[], object]) -> object:
-        quantity = self._options.quantity or result.quantity
-        if quantity not in result.quantities:
-            pytest.fail(f"no {quantity} time: {result.absent.get(quantity, 'it was not measured')}", pytrace=False)
         self._result = result
         measured = Measured.of(result, self._options)
         self._item.config.stash[STATE].measured[self._item.nodeid] = measured

@@ -40,7 +40,7 @@ def test_result_is_there_to_assert_on(run, pytester):
 
 def test_result_before_a_measurement_says_what_to_do(run, pytester):
     pytester.makepyfile("def test_early(gpu_benchmark, benchmark):\n    gpu_benchmark.result\n")
-    result = run("-p", "no:warnings")
+    result = run("-W", "ignore")
     result.stdout.fnmatch_lines(["*NotAvailable: nothing has been measured yet: call gpu_benchmark(function) first"])
 
 
@@ -232,4 +232,4 @@ def test_several_tests_under_xdist_are_called_and_not_measured(run, pytester):
             assert gpu_benchmark(int) == 0
         """
     )
-    run("-n1", "-p", "no:warnings").assert_outcomes(passed=2)
+    run("-n1", "-W", "ignore").assert_outcomes(passed=2)

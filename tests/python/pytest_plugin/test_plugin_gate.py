@@ -189,7 +189,7 @@ def test_wall_times_of_another_processor_are_not_compared(run, bench, one_test, 
     bench.now(gpu=None, quantity="wall", kernels=())
     run(SAVE)
     monkeypatch.setattr("pytest_benchmark.plugin.get_cpu_info", lambda: {"brand_raw": "Other CPU"})
-    run(*GATE, "-p", "no:warnings").stdout.fnmatch_lines(["*was measured on Quick CPU, this run on Other CPU"])
+    run(*GATE, "-W", "ignore").stdout.fnmatch_lines(["*was measured on Quick CPU, this run on Other CPU"])
 
 
 def test_new_test_is_said_and_does_not_fail(run, pytester, one_test):
@@ -208,7 +208,7 @@ def test_baseline_of_plain_pytest_benchmark_is_refused(run, pytester):
 
 
 def test_first_run_of_all_says_that_there_is_nothing_to_compare_with(run, one_test):
-    result = run(*GATE, "-p", "no:warnings")
+    result = run(*GATE, "-W", "ignore")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["nothing to compare with: --benchmark-compare found no saved run"])
 

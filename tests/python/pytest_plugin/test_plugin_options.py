@@ -85,9 +85,9 @@ def test_quantity_chooses_what_the_table_shows(run, bench, pytester, saved):
 def test_quantity_that_was_not_measured_fails_with_the_reason(run, bench, pytester):
     bench.now(absent={"span": "CUPTI is not installed"})
     pytester.makepyfile(MARKED.format(arguments="quantity='span'"))
-    result = run("-p", "no:warnings")
+    result = run("-W", "error")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["no span time: CUPTI is not installed"])
+    result.stdout.fnmatch_lines(["*NotAvailable: no span time: CUPTI is not installed"])
 
 
 @pytest.mark.parametrize(
