@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'summarize', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Event', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'copy_name', 'demangle', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -237,6 +237,66 @@ class Kernels:
         """
         Waits for the device.
         """
+class Event:
+    """
+    A CUDA event; a plain timing one comes from and goes back to its device's pool.
+    """
+    @staticmethod
+    def from_ipc_handle(device: int, handle: bytes) -> Event:
+        """
+        The event that another process exported.
+        """
+    def __init__(self, device: int = 0, timing: bool = True, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+        """
+        Raises NotAvailable where there is no such GPU.
+        """
+    def elapsed_time(self, end: Event) -> float:
+        """
+        Milliseconds to the other event.
+        """
+    def ipc_handle(self) -> bytes:
+        """
+        64 bytes.
+        """
+    def query(self) -> bool:
+        """
+        Whether the GPU has reached it; True before the first record.
+        """
+    def record(self, stream: int = 0) -> None:
+        ...
+    def synchronize(self) -> float:
+        """
+        Waits until it is reached; seconds waited.
+        """
+    def wait(self, stream: int = 0, device: int | None = None) -> None:
+        """
+        Holds a stream's later work back; `device` says whose default stream is meant (the event's).
+        """
+    def would_be_captured(self, stream: int = 0) -> bool:
+        """
+        Whether a record on this stream would go into a CUDA graph that is being captured.
+        """
+    @property
+    def device(self) -> int:
+        ...
+    @property
+    def handle(self) -> int:
+        """
+        The CUevent as a number.
+        """
+    @property
+    def recorded(self) -> bool:
+        ...
+class HostAnchors:
+    """
+    Places a device's events on the clock of time.perf_counter_ns().
+    """
+    def __init__(self, device: int = 0) -> None:
+        ...
+    def take(self, timeout_ns: int) -> tuple[Event, int, int] | None:
+        """
+        An event, its time in ns, and the ns by which that may be wrong; None when the GPU did not answer in time.
+        """
 class Session:
     """
     One span of collecting, with any number of recorded windows in it.
@@ -348,6 +408,14 @@ def event_name(store: Store, kind: int, row: int) -> str:
     """
     The name of one row of the event table of a kind.
     """
+def event_pool(device: int = 0) -> dict:
+    """
+    How many pooled events a device has.
+    """
+def find_device(device: int = 0) -> int:
+    """
+    The device itself; raises NotAvailable where there is no such GPU. Makes no context.
+    """
 def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
     The demangled name of each row of the variant table.
@@ -392,9 +460,21 @@ def short_name(demangled: str) -> str:
     """
     A demangled name without return type, template arguments and parameters.
     """
+def stream_device(stream: int) -> int:
+    """
+    The device of a stream; of a default stream that of the current context, or 0.
+    """
 def summarize(store: Store) -> Summary:
     """
     Statistics per call path and per name.
+    """
+def synchronize(device: int = 0) -> float:
+    """
+    Waits for everything on a device's primary context; seconds waited.
+    """
+def synchronize_stream(stream: int, device: int = 0) -> float:
+    """
+    Waits for one stream; seconds waited.
     """
 def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "gpuscope/driver/cuda.h"
 
@@ -18,6 +19,8 @@ struct Cuda {
     driver::CuContext context;
     bool done;
     float ms;
+    unsigned flags = 0;
+    bool external = false;  // recorded as a graph's node
   };
 
   static Cuda& instance() {
@@ -36,6 +39,10 @@ struct Cuda {
     state.created = state.recorded = 0;
     state.refuse_events = state.refuse_records = false;
     state.done = true;
+    state.pushed.clear();
+    state.destroyed = state.contexts_retained = state.capture_mode_exchanges = 0;
+    state.waited_in = nullptr;
+    state.refuse_exports = false;
     return state;
   }
 
@@ -51,8 +58,21 @@ struct Cuda {
   bool refuse_events = false;
   bool refuse_records = false;
   bool done = true;  // whether events that are recorded are reached at once
+  std::vector<driver::CuContext> pushed;
+  int destroyed = 0;
+  int contexts_retained = 0;
+  driver::CuContext waited_in = nullptr;  // the context of the stream that last waited for an event
+  int capture_mode_exchanges = 0;
+  bool refuse_exports = false;
 
   static driver::CuContext context(uintptr_t number) { return reinterpret_cast<driver::CuContext>(number); }
+  /// The primary context of a device.
+  static driver::CuContext primary(int device) { return context(static_cast<uintptr_t>(device) + 1); }
+  /// A stream of a device, other than its default ones.
+  static uint64_t stream(int device) { return static_cast<uint64_t>(device + 1) * 1000; }
+  static driver::CuContext context_of(driver::CuStream stream) {
+    return context(reinterpret_cast<uintptr_t>(stream) / 1000);
+  }
 
   driver::Cuda table() {
     driver::Cuda table;
@@ -95,6 +115,51 @@ struct Cuda {
       *active = instance().active_contexts;
       return 0;
     };
+    table.init = [](unsigned) { return instance().initialized ? 0 : 100; };
+    table.primary_context_retain = [](driver::CuContext* context, driver::CuDevice device) {
+      ++instance().contexts_retained;
+      *context = primary(device);
+      return 0;
+    };
+    table.primary_context_release = [](driver::CuDevice) {
+      --instance().contexts_retained;
+      return 0;
+    };
+    table.context_push = [](driver::CuContext context) {
+      Cuda& state = instance();
+      const std::lock_guard lock(state.mutex);
+      state.pushed.push_back(state.current.exchange(context));
+      return 0;
+    };
+    table.context_pop = [](driver::CuContext* context) {
+      Cuda& state = instance();
+      const std::lock_guard lock(state.mutex);
+      *context = state.current.exchange(state.pushed.back());
+      state.pushed.pop_back();
+      return 0;
+    };
+    table.context_get_device = [](driver::CuDevice* device) {
+      *device = static_cast<driver::CuDevice>(reinterpret_cast<uintptr_t>(instance().current.load())) - 1;
+      return 0;
+    };
+    table.context_synchronize = [] { return 0; };
+    table.stream_create = [](driver::CuStream* stream, unsigned) {
+      *stream = reinterpret_cast<driver::CuStream>(reinterpret_cast<uintptr_t>(instance().current.load()) * 1000 + 999);
+      return 0;
+    };
+    table.stream_synchronize = [](driver::CuStream) { return 0; };
+    table.stream_get_context = [](driver::CuStream stream, driver::CuContext* context) {
+      *context = context_of(stream);
+      return 0;
+    };
+    table.stream_wait_event = [](driver::CuStream stream, driver::CuEvent, unsigned) {
+      instance().waited_in = context_of(stream) != nullptr ? context_of(stream) : instance().current.load();
+      return 0;
+    };
+    table.exchange_capture_mode = [](int*) {
+      ++instance().capture_mode_exchanges;
+      return 0;
+    };
     table.context_get_current = [](driver::CuContext* context) {
       *context = instance().current.load();
       return 0;
@@ -103,22 +168,49 @@ struct Cuda {
       *capturing = instance().capturing.load();
       return 0;
     };
-    table.event_create = [](driver::CuEvent* event, unsigned) {
+    table.event_create = [](driver::CuEvent* event, unsigned flags) {
       Cuda& state = instance();
       const std::lock_guard lock(state.mutex);
       if (state.refuse_events) {
         return 2;
       }
       *event = reinterpret_cast<driver::CuEvent>(static_cast<uintptr_t>(++state.created));
-      state.events[*event] = {state.current.load(), false, 0};
+      state.events[*event] = {state.current.load(), false, 0, flags};
       return 0;
     };
-    table.event_record = [](driver::CuEvent event, driver::CuStream) {
+    table.event_destroy = [](driver::CuEvent event) {
+      Cuda& state = instance();
+      const std::lock_guard lock(state.mutex);
+      state.destroyed += static_cast<int>(state.events.erase(event));
+      return 0;
+    };
+    table.event_synchronize = [](driver::CuEvent event) {
+      Cuda& state = instance();
+      const std::lock_guard lock(state.mutex);
+      state.events[event].done = true;
+      return 0;
+    };
+    table.event_export = [](driver::CuIpcEventHandle* handle, driver::CuEvent event) {
+      handle->bytes[0] = static_cast<char>(reinterpret_cast<uintptr_t>(event));
+      return instance().refuse_exports ? 801 : 0;
+    };
+    table.event_import = [](driver::CuEvent* event, driver::CuIpcEventHandle handle) {
+      *event = reinterpret_cast<driver::CuEvent>(static_cast<uintptr_t>(handle.bytes[0]));
+      return 0;
+    };
+    table.event_record_with_flags = [](driver::CuEvent event, driver::CuStream, unsigned flags) {
+      Cuda& state = instance();
+      const std::lock_guard lock(state.mutex);
+      state.events[event].external = flags == 1;
+      return 0;
+    };
+    table.event_record = [](driver::CuEvent event, driver::CuStream stream) {
       constexpr driver::CuResult kInvalidHandle = 400;
       Cuda& state = instance();
       const std::lock_guard lock(state.mutex);
       const auto found = state.events.find(event);
-      if (state.refuse_records || found == state.events.end() || found->second.context != state.current.load()) {
+      if (state.refuse_records || found == state.events.end() || found->second.context != state.current.load() ||
+          (context_of(stream) != nullptr && context_of(stream) != found->second.context)) {
         return kInvalidHandle;
       }
       found->second.done = state.done;
@@ -135,6 +227,9 @@ struct Cuda {
     table.event_elapsed_time = [](float* ms, driver::CuEvent start, driver::CuEvent stop) {
       Cuda& state = instance();
       const std::lock_guard lock(state.mutex);
+      if (!state.events[start].done || !state.events[stop].done) {
+        return 600;
+      }
       *ms = state.events[stop].ms - state.events[start].ms;
       return 0;
     };

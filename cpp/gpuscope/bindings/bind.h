@@ -14,6 +14,7 @@ void bind_analysis(pybind11::module_& module);
 void bind_exporters(pybind11::module_& module);
 void bind_regions(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
+void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);

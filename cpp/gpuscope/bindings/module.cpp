@@ -11,6 +11,7 @@ PYBIND11_MODULE(_core, module) {
   bind_exporters(module);
   bind_regions(module);
   bind_device(module);
+  bind_timing(module);
   bind_session(module);
   bind_torch(module);
   bind_environment(module);

@@ -2,7 +2,6 @@
 #include "gpuscope/device/kernels.h"
 
 #include <algorithm>
-#include <string>
 
 namespace gpuscope::device {
 namespace {
@@ -80,37 +79,6 @@ wait:
 driver::CuStream as_stream(uint64_t handle) { return reinterpret_cast<driver::CuStream>(handle); }
 
 }  // namespace
-
-PrimaryContext::PrimaryContext(const driver::Cuda& cuda, int ordinal) : cuda_(cuda) {
-  if (!cuda_.library) {
-    throw base::NotAvailable("the GPU", "no NVIDIA driver was found (" + cuda_.library.why() + ")",
-                             "install the driver, or pass the GPU into this container");
-  }
-  GPUSCOPE_CUDA(cuda_, init, 0);
-  int count = 0;
-  GPUSCOPE_CUDA(cuda_, device_get_count, &count);
-  if (ordinal < 0 || ordinal >= count) {
-    throw base::NotAvailable("device " + std::to_string(ordinal),
-                             "this process sees " + std::to_string(count) + " devices", "");
-  }
-  GPUSCOPE_CUDA(cuda_, device_get, &device_, ordinal);
-  GPUSCOPE_CUDA(cuda_, primary_context_retain, &context_, device_);
-}
-
-PrimaryContext::~PrimaryContext() {
-  if (context_ != nullptr) {
-    cuda_.primary_context_release(device_);
-  }
-}
-
-PrimaryContext::Current::Current(const PrimaryContext& context) : cuda_(context.cuda_) {
-  GPUSCOPE_CUDA(cuda_, context_push, context.context_);
-}
-
-PrimaryContext::Current::~Current() {
-  driver::CuContext popped = nullptr;
-  cuda_.context_pop(&popped);
-}
 
 Kernels::Kernels(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal) {
   const PrimaryContext::Current current(context_);

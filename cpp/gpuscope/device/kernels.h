@@ -6,39 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "gpuscope/device/primary_context.h"
 #include "gpuscope/driver/cuda.h"
 
 namespace gpuscope::device {
-
-/// Keeps a device's primary context alive and current to whoever pushes it.
-class PrimaryContext {
- public:
-  /// Throws NotAvailable without a driver or such a device, CudaError when the driver refuses.
-  PrimaryContext(const driver::Cuda& cuda, int ordinal);
-  ~PrimaryContext();
-  PrimaryContext(const PrimaryContext&) = delete;
-  PrimaryContext& operator=(const PrimaryContext&) = delete;
-
-  const driver::Cuda& cuda() const noexcept { return cuda_; }
-  driver::CuContext handle() const noexcept { return context_; }
-
-  /// Makes the context current for a scope. The calling thread's.
-  class Current {
-   public:
-    explicit Current(const PrimaryContext& context);
-    ~Current();
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
-
-   private:
-    const driver::Cuda& cuda_;
-  };
-
- private:
-  driver::Cuda cuda_;
-  driver::CuDevice device_ = 0;
-  driver::CuContext context_ = nullptr;
-};
 
 /// Small kernels of our own, as PTX that the driver compiles: work to demonstrate and to calibrate with, on any machine
 /// with a GPU and no toolkit. Launches may come from several threads; growing a buffer may not.

@@ -33,6 +33,10 @@ struct CuUuid {
   unsigned char bytes[16];
 };
 
+struct CuIpcEventHandle {
+  char bytes[64];
+};
+
 // X(symbol in libcuda, member, return type and arguments). Versioned names are spelled out: what a header's macros
 // would pick depends on the header.
 #define GPUSCOPE_CUDA_FUNCTIONS(X)                                                                               \
@@ -67,6 +71,14 @@ struct CuUuid {
   X("cuEventRecord", event_record, CuResult(CuEvent, CuStream))                                                  \
   X("cuEventQuery", event_query, CuResult(CuEvent))                                                              \
   X("cuEventElapsedTime", event_elapsed_time, CuResult(float*, CuEvent, CuEvent))                                \
+  X("cuEventRecordWithFlags", event_record_with_flags, CuResult(CuEvent, CuStream, unsigned))                    \
+  X("cuEventSynchronize", event_synchronize, CuResult(CuEvent))                                                  \
+  X("cuIpcGetEventHandle", event_export, CuResult(CuIpcEventHandle*, CuEvent))                                   \
+  X("cuIpcOpenEventHandle", event_import, CuResult(CuEvent*, CuIpcEventHandle))                                  \
+  X("cuStreamWaitEvent", stream_wait_event, CuResult(CuStream, CuEvent, unsigned))                               \
+  X("cuStreamGetCtx", stream_get_context, CuResult(CuStream, CuContext*))                                        \
+  X("cuCtxGetDevice", context_get_device, CuResult(CuDevice*))                                                   \
+  X("cuThreadExchangeStreamCaptureMode", exchange_capture_mode, CuResult(int*))                                  \
   X("cuModuleLoadData", module_load_data, CuResult(CuModule*, const void*))                                      \
   X("cuModuleUnload", module_unload, CuResult(CuModule))                                                         \
   X("cuModuleGetFunction", module_get_function, CuResult(CuFunction*, CuModule, const char*))                    \

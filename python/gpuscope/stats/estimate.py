@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuscope.stats.autocorrelation import integrated_time
+from gpuscope.stats.autocorrelation import time_for_mean, time_for_median
 from gpuscope.stats.distributions import median_rank, normal_quantile, student_factor
 from gpuscope.stats.samples import checked, checked_confidence, checked_tick
 
@@ -17,6 +17,7 @@ from gpuscope.stats.samples import checked, checked_confidence, checked_tick
 COARSE = 4.0
 # The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
 TRIMMED = 0.1
+DOUBT, MOST_DOUBT = 5.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
     """The centre of samples taken one after the other, with its interval.
 
     The median, by order statistics; samples that the clock's tick made equal count as spread over the tick. Where the
-    spread is small against the tick that is no help, so there it is the trimmed mean. Both intervals are widened by what the samples repeat of
-    each other. Samples that are all the same give an interval of half a tick to each side.
+    spread is small against the tick that is no help, so there it is the trimmed mean. Both intervals are widened by
+    what the samples repeat of each other. Samples that are all the same give half a tick to each side.
 
     Args:
         samples: in the order they were taken.
@@ -82,11 +83,30 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
 def _median(values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float) -> Estimate:
     n = len(values)
     middle = (n + 1) / 2
-    tau = integrated_time(np.sign(values - (ordered[(n - 1) // 2] + ordered[n // 2]) / 2))
-    factor = student_factor(confidence, max(n / tau - 1, 1)) / normal_quantile((1 + confidence) / 2)
+    low, centre, high = (float(ordered[i]) for i in (n // 10, (n - 1) // 2, n - 1 - n // 10))
+    tau = time_for_median(values, (centre + float(ordered[n // 2])) / 2, low, high)
+    # Order statistics need no factor of Student's; the estimate of tau does.
+    factor = _student(confidence, _doubt(tau, n)) / normal_quantile((1 + confidence) / 2)
     half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
     low, high = _at_rank(ordered, middle - half, tick), _at_rank(ordered, middle + half, tick)
-    return Estimate(_at_rank(ordered, middle, tick), low, high, n, n / tau, "median", confidence)
+    return Estimate(_at_rank(ordered, middle, tick), low, high, n, _worth(n, tau), "median", confidence)
+
+
+def _student(confidence: float, doubt: float) -> float:
+    return student_factor(confidence, 1 / doubt) if doubt > 1e-9 else normal_quantile((1 + confidence) / 2)
+
+
+def _doubt(tau: float, n: int) -> float:
+    """What the estimate of an autocorrelation time adds to the inverse of the degrees of freedom.
+
+    The factor is the one at which intervals hold the truth as often as they say, also when samples are taken until
+    the interval is narrow, which likes to happen where tau came out too short.
+    """
+    return min(DOUBT * max(tau - 1, 0.0) / n, MOST_DOUBT)
+
+
+def _worth(n: int, tau: float) -> float:
+    return n / max(tau, 1.0)
 
 
 def _at_rank(ordered: NDArray[np.float64], rank: float, tick: float) -> float:
@@ -108,7 +128,7 @@ def _trimmed_mean(
 
     The interval: J. W. Tukey and D. H. McLaughlin, Less vulnerable confidence and significance procedures for
     location, Sankhya A 25 (1963). Two timestamps rounded to ticks differ by one of two multiples whose mean is the
-    true time, however rare the one is: cutting that off by a fixed share would bias the mean by up to a tenth of a tick.
+    true time, however rare the one is: to cut that off by a fixed share would bias the mean by a tenth of a tick.
     """
     n = len(values)
     middle = float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
@@ -118,7 +138,7 @@ def _trimmed_mean(
     kept = n - 2 * cut
     value = float(ordered[cut : n - cut].mean())
     winsorised = np.clip(values, ordered[cut], ordered[n - cut - 1])
-    tau = integrated_time(winsorised)
+    tau = time_for_mean(winsorised)
     error = math.sqrt(float(winsorised.var(ddof=1)) * tau / n) * n / kept
-    half = student_factor(confidence, max(kept / tau - 1, 1)) * error
-    return Estimate(value, value - half, value + half, n, n / tau, "trimmed mean", confidence)
+    half = _student(confidence, 1 / max(kept - 1, 1) + _doubt(tau, n)) * error
+    return Estimate(value, value - half, value + half, n, _worth(n, tau), "trimmed mean", confidence)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +50,7 @@ def modes(samples: ArrayLike, *, tick: float = 0.0) -> tuple[Mode, ...]:
     ends = [0, *borders, len(values)]
     return tuple(
         Mode(float(np.median(values[begin:end])), (end - begin) / len(values))
-        for begin, end in zip(ends[:-1], ends[1:], strict=True)
+        for begin, end in itertools.pairwise(ends)
     )
 
 
@@ -73,7 +74,7 @@ def _borders(values: NDArray[np.float64], tick: float) -> list[int]:
     inner = density[1:-1]
     peaks = [int(i) for i in np.flatnonzero((inner > density[:-2]) & (inner >= density[2:])) + 1]
     while len(peaks) > 1:
-        valleys = [a + int(np.argmin(density[a : b + 1])) for a, b in zip(peaks[:-1], peaks[1:], strict=True)]
+        valleys = [a + int(np.argmin(density[a : b + 1])) for a, b in itertools.pairwise(peaks)]
         ends = [0, *(int(np.searchsorted(values, grid[valley])) for valley in valleys), n]
         clear = [
             _clearness(density[valley], min(density[a], density[b]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuscope.stats.autocorrelation import integrated_time
+from gpuscope.stats.autocorrelation import autocorrelation_time
 from gpuscope.stats.distributions import normal_two_sided
 from gpuscope.stats.samples import checked
 
@@ -50,7 +50,7 @@ def trend(samples: ArrayLike) -> Trend:
     # From the first to the last sample, which lie half a group outside of the first and last point.
     drift = slope * n * (len(values) - 1) / len(values) / middle
     s, variance = mann_kendall(points)
-    tau = integrated_time(points - slope * np.arange(n))
+    tau = autocorrelation_time(points - slope * np.arange(n))
     if variance <= 0:
         return Trend(drift, 1.0)
     return Trend(drift, normal_two_sided((abs(s) - 1 if s else 0.0) / math.sqrt(variance * tau)))

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/device/event.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "gpuscope/device/relaxed_capture.h"
+#include "gpuscope/device/synchronize.h"
+
+namespace gpuscope::device {
+namespace {
+
+// CUresult
+constexpr int kInvalidHandle = 400;
+constexpr int kNotReady = 600;
+constexpr int kCapturedEvent = 907;
+// CUevent_flags, and CU_EVENT_RECORD_EXTERNAL = CU_EVENT_WAIT_EXTERNAL
+constexpr unsigned kBlockingSync = 1;
+constexpr unsigned kDisableTiming = 2;
+constexpr unsigned kInterprocess = 4;
+constexpr unsigned kExternal = 1;
+
+driver::CuStream as_stream(uint64_t handle) { return reinterpret_cast<driver::CuStream>(handle); }
+
+unsigned flags_of(const EventOptions& options) {
+  return (options.blocking ? kBlockingSync : 0) | (options.timing ? 0 : kDisableTiming) |
+         (options.interprocess ? kInterprocess : 0);
+}
+
+}  // namespace
+
+Event::Event(std::shared_ptr<EventPool> pool, EventOptions options) : pool_(std::move(pool)), options_(options) {
+  if (options_.interprocess && options_.timing) {
+    throw base::InvalidArgument(
+        "interprocess is True; an event that processes share cannot time, so timing must be False");
+  }
+  if (pooled()) {
+    event_ = pool_->take();
+    return;
+  }
+  const PrimaryContext::Current current(pool_->context());
+  const RelaxedCapture relaxed(cuda());
+  GPUSCOPE_CUDA(cuda(), event_create, &event_, flags_of(options_));
+}
+
+Event::Event(std::shared_ptr<EventPool> pool, const std::string& ipc_handle)
+    : pool_(std::move(pool)), options_{.timing = false, .interprocess = true}, recorded_(true) {
+  driver::CuIpcEventHandle handle;
+  if (ipc_handle.size() != sizeof handle.bytes) {
+    throw base::InvalidArgument("handle has " + std::to_string(ipc_handle.size()) + " bytes; accepted are the " +
+                                std::to_string(sizeof handle.bytes) + " bytes that ipc_handle() gave");
+  }
+  std::memcpy(handle.bytes, ipc_handle.data(), sizeof handle.bytes);
+  const PrimaryContext::Current current(pool_->context());
+  GPUSCOPE_CUDA(cuda(), event_import, &event_, handle);
+}
+
+Event::~Event() {
+  if (pooled()) {
+    pool_->give_back(event_);
+    return;
+  }
+  driver::CuContext popped = nullptr;
+  if (cuda().context_push(pool_->context().handle()) == 0) {
+    const RelaxedCapture relaxed(cuda());
+    cuda().event_destroy(event_);
+    cuda().context_pop(&popped);
+  }
+}
+
+bool Event::pooled() const noexcept { return options_.timing && !options_.blocking && !options_.interprocess; }
+
+void Event::record(uint64_t stream) {
+  const PrimaryContext::Current current(pool_->context());
+  const bool external = options_.external && is_capturing(cuda(), as_stream(stream));
+  const int code = external ? cuda().event_record_with_flags(event_, as_stream(stream), kExternal)
+                            : cuda().event_record(event_, as_stream(stream));
+  if (code == kInvalidHandle) {
+    if (const int other = stream_device(cuda(), stream); other != device()) {
+      throw base::InvalidArgument("stream is of device " + std::to_string(other) + "; this event is of device " +
+                                  std::to_string(device()) + " and records on that device's streams only");
+    }
+  }
+  if (code != 0) {
+    throw base::CudaError("cuEventRecord", code, cuda().error_name(code));
+  }
+  recorded_.store(true, std::memory_order_release);
+}
+
+bool Event::would_be_captured(uint64_t stream) const {
+  const PrimaryContext::Current current(pool_->context());
+  return is_capturing(cuda(), as_stream(stream));
+}
+
+void Event::wait(uint64_t stream, int device) const {
+  if (!recorded()) {  // a pooled event still holds what was recorded in it before
+    return;
+  }
+  const PrimaryContext::Current own(pool_->context());
+  const unsigned flags = options_.external && is_capturing(cuda(), as_stream(stream)) ? kExternal : 0;
+  if (device == this->device() || !is_default_stream(stream)) {
+    GPUSCOPE_CUDA(cuda(), stream_wait_event, as_stream(stream), event_, flags);
+    return;
+  }
+  const PrimaryContext context(cuda(), device);
+  const PrimaryContext::Current current(context);
+  GPUSCOPE_CUDA(cuda(), stream_wait_event, as_stream(stream), event_, flags);
+}
+
+bool Event::query() const {
+  if (!recorded()) {
+    return true;
+  }
+  const PrimaryContext::Current current(pool_->context());
+  const RelaxedCapture relaxed(cuda());
+  const int code = cuda().event_query(event_);
+  if (code != 0 && code != kNotReady) {
+    throw base::CudaError("cuEventQuery", code, cuda().error_name(code));
+  }
+  return code == 0;
+}
+
+double Event::synchronize() const {
+  if (!recorded()) {
+    return 0;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const PrimaryContext::Current current(pool_->context());
+  const RelaxedCapture relaxed(cuda());
+  GPUSCOPE_CUDA(cuda(), event_synchronize, event_);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double Event::elapsed_time(const Event& end) const {
+  for (const auto& [event, name] : {std::pair(this, "the start event"), std::pair(&end, "end")}) {
+    if (!event->options_.timing) {
+      throw base::InvalidArgument(std::string(name) + " was made without timing; make both events with timing");
+    }
+    if (!event->recorded()) {
+      throw base::InvalidArgument(std::string(name) + " has not been recorded; record both events first");
+    }
+  }
+  if (device() != end.device()) {
+    throw base::InvalidArgument("end is of device " + std::to_string(end.device()) + "; the start event is of device " +
+                                std::to_string(device()) + ", and only events of one device can be compared");
+  }
+  const PrimaryContext::Current current(pool_->context());
+  const RelaxedCapture relaxed(cuda());
+  float milliseconds = 0;
+  const int code = cuda().event_elapsed_time(&milliseconds, event_, end.event_);
+  if (code == kNotReady) {
+    throw base::InvalidArgument("end or the start event has not been reached by the GPU yet; synchronize() end first");
+  }
+  if (code == kCapturedEvent) {
+    throw base::InvalidArgument("end or the start event was recorded into a CUDA graph and has no time of its own");
+  }
+  if (code != 0) {
+    throw base::CudaError("cuEventElapsedTime", code, cuda().error_name(code));
+  }
+  return milliseconds;
+}
+
+std::string Event::ipc_handle() const {
+  if (!options_.interprocess) {
+    throw base::InvalidArgument(
+        "interprocess was False when this event was made; only events made with it have handles");
+  }
+  const PrimaryContext::Current current(pool_->context());
+  driver::CuIpcEventHandle handle{};
+  GPUSCOPE_CUDA(cuda(), event_export, &handle, event_);
+  return {handle.bytes, sizeof handle.bytes};
+}
+
+}  // namespace gpuscope::device

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernels, copies and fills belong to which call, and how long the GPU worked for each, from a CUPTI window."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuscope import _core
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpuscope.trace import Table, Trace
+
+OWN_KERNELS = frozenset({"gpuscope_gate", "gpuscope_flush_write", "gpuscope_flush_read", "gpuscope_meter"})
+"""What the sampler itself launches; never part of a call."""
+
+# CallKind and Flag of cpp/gpuscope/store/schema.h.
+LAUNCH, GRAPH_LAUNCH, MEMCPY, MEMSET, SYNC, ALLOC, FREE = range(1, 8)
+_BROKEN = 1 << 0 | 1 << 1 | 1 << 2  # no timestamps, an end before the start, still running
+_CAPTURED = 1 << 7
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What one kernel, copy or fill comes to in a call.
+
+    Attributes:
+        name: demangled, without return type, template arguments and parameters.
+        count: how often it ran, per call.
+        seconds: how long it ran, per call, all its runs together.
+    """
+
+    name: str
+    count: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """The GPU's side of a window, one row a call.
+
+    Attributes:
+        busy: seconds during which at least one of the call's records ran: the union of their intervals.
+        span: seconds from the first start to the last end.
+        launches: driver calls that put work on the GPU.
+        records: records of kernels, copies and fills.
+        signature: equal for calls that ran the same kernels in the same launch configurations, in any order.
+        valid: each launch has its record, and each record its times and its call.
+        elsewhere: work ran on another stream than the sampler's own kernels.
+        kernels: the distinct names and signatures behind `record_name`.
+        record_call: the call of each record.
+        record_name: its row in `kernels`.
+        record_seconds: its duration.
+    """
+
+    busy: NDArray[np.float64]
+    span: NDArray[np.float64]
+    launches: NDArray[np.int64]
+    records: NDArray[np.int64]
+    signature: NDArray[np.uint64]
+    valid: NDArray[np.bool_]
+    elsewhere: NDArray[np.bool_]
+    kernels: tuple[str, ...]
+    record_call: NDArray[np.int64]
+    record_name: NDArray[np.int64]
+    record_seconds: NDArray[np.float64]
+
+    def shares(self, calls: NDArray[np.bool_]) -> tuple[Kernel, ...]:
+        """What each kernel comes to per call, over the calls chosen; the longest first.
+
+        Args:
+            calls: which calls to count, one entry a call.
+        """
+        total = np.count_nonzero(calls)
+        chosen = calls[self.record_call] if len(calls) else np.zeros(0, bool)
+        counts = np.bincount(self.record_name[chosen], minlength=len(self.kernels))
+        seconds = np.bincount(self.record_name[chosen], self.record_seconds[chosen], minlength=len(self.kernels))
+        rows = sorted(np.flatnonzero(counts), key=lambda row: -seconds[row])
+        return tuple(Kernel(self.kernels[row], float(counts[row] / total), float(seconds[row] / total)) for row in rows)
+
+
+def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
+    """Gives each record to the call that launched it.
+
+    A call owns what is launched, by whatever thread, from its own start to the start of the next one; the launching
+    driver call tells when that was, by correlation. A record whose driver call is not known goes by the neighbours of
+    its correlation id; where they are of two calls, neither is valid.
+
+    Args:
+        trace: of the window.
+        called_ns: when each call began, ascending, in ns since the epoch.
+    """
+    calls = len(called_ns)
+    work = _Records.of(trace)
+    api, launching = trace.api, _launching(trace)
+    api_call = np.searchsorted(called_ns, api.start_ns[launching], side="right") - 1
+    correlation, kind = api.correlation[launching], trace.calls.kind[api.call[launching]]
+    order = np.argsort(correlation, kind="stable")
+    correlation, kind, api_call = correlation[order], kind[order], api_call[order]
+
+    call, doubtful = _owners(work.correlation, correlation, api_call)
+    mine = ~work.own & (call >= 0)
+    not_own = (api_call >= 0) & ~np.isin(correlation, work.correlation[work.own])
+    lacking = not_own & ~np.isin(correlation, work.correlation)
+    # An empty copy or graph brings no record: only more of them than in other calls tell of a loss.
+    certain = np.bincount(api_call[lacking & (kind == LAUNCH)], minlength=calls)
+    likely = np.bincount(api_call[lacking & (kind != LAUNCH)], minlength=calls)
+    invalid = certain > 0
+    invalid |= likely > (likely.min() if calls else 0)
+    invalid[doubtful] = True
+    invalid[call[mine & work.broken]] = True
+
+    call, start, end = call[mine], work.start[mine], work.end[mine]
+    busy, span = _union(call, start, end, calls)
+    signature = np.zeros(calls, np.uint64)
+    np.add.at(signature, call, work.hash[mine])  # wraps, as sums of hashes may
+    elsewhere = np.zeros(calls, bool)
+    own_tracks = np.unique(work.track[work.own])
+    tracks = own_tracks if len(own_tracks) else np.unique(work.track[mine])[:1]
+    elsewhere[call[~np.isin(work.track[mine], tracks)]] = True
+    records = np.bincount(call, minlength=calls)
+    if int(trace.info.get("audit.dropped", "0")):
+        invalid |= records < (records.max() if calls else 0)
+    return KernelTimes(
+        busy=busy,
+        span=span,
+        launches=np.bincount(api_call[not_own], minlength=calls),
+        records=records,
+        signature=signature,
+        valid=~invalid,
+        elsewhere=elsewhere,
+        kernels=work.names,
+        record_call=call,
+        record_name=work.name[mine],
+        record_seconds=np.multiply(end - start, 1e-9, dtype=np.float64),
+    )
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Kernels, copies, fills and whole graphs as one table; in the order of the tables."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    correlation: NDArray[np.uint32]
+    track: NDArray[np.int64]
+    name: NDArray[np.int64]
+    hash: NDArray[np.uint64]
+    own: NDArray[np.bool_]
+    broken: NDArray[np.bool_]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(trace: Trace) -> _Records:
+        names: dict[str, int] = {}
+        variants = trace.variants
+        symbols = [trace.string(int(name)) for name in variants.name]
+        shape = [variants[f"{part}_{axis}"] for part in ("grid", "block") for axis in "xyz"]
+        kernel_hash = [_hash(f"{symbol} {row}") for symbol, *row in zip(symbols, *shape, strict=True)]
+        kernel_name = [names.setdefault(_core.short_name(_core.demangle(symbol)), len(names)) for symbol in symbols]
+        variant = trace.kernels.variant.astype(np.int64)
+        own = np.array([symbol in OWN_KERNELS for symbol in symbols], bool)
+        copy = trace.memcpy
+        copy_kinds = zip(copy.kind, copy.source, copy.destination, strict=True)
+        copies = [_core.copy_name(*map(int, kinds)) for kinds in copy_kinds]
+        others = (*copies, *["Memset (Device)"] * len(trace.memset), *["Graph"] * len(trace.graph_launches))
+        other_name = [names.setdefault(name, len(names)) for name in others]
+        tables = (trace.kernels, trace.memcpy, trace.memset, trace.graph_launches)
+        start = _column(tables, "start_ns").astype(np.int64)
+        hashes = {name: _hash(name) for name in set(others)}
+        return _Records(
+            start=start,
+            end=start + _column(tables, "duration_ns").astype(np.int64),
+            correlation=_column(tables, "correlation"),
+            track=_column(tables, "track").astype(np.int64),
+            name=np.concatenate([np.array(kernel_name, np.int64)[variant], np.array(other_name, np.int64)]),
+            hash=np.concatenate(
+                [np.array(kernel_hash, np.uint64)[variant], np.array([hashes[name] for name in others], np.uint64)]
+            ),
+            own=np.concatenate([own[variant], np.zeros(len(others), bool)]),
+            broken=_column(tables, "flags") & _BROKEN != 0,
+            names=tuple(names),
+        )
+
+
+def _column(tables: tuple[Table, ...], name: str) -> NDArray[Any]:
+    return np.concatenate([table[name] for table in tables])
+
+
+def _hash(text: str) -> int:
+    """64 bits that add up to another sum for another multiset of texts, for all practical purposes."""
+    data = text.encode()
+    return zlib.crc32(data) << 32 | zlib.crc32(data[::-1], 0x9E3779B9)
+
+
+def _launching(trace: Trace) -> NDArray[np.bool_]:
+    """The driver calls that put work on the GPU: successful, and not recorded into a graph instead."""
+    calls = trace.calls
+    puts = (calls.kind >= LAUNCH) & (calls.kind <= MEMSET) & (calls.flags & _CAPTURED == 0) & (calls.result == 0)
+    return np.asarray(puts[trace.api.call])
+
+
+def _owners(
+    correlation: NDArray[np.uint32], known: NDArray[np.uint32], known_call: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The call of each record, -1 for none, and the calls that a record may or may not belong to."""
+    padded = np.concatenate([[-1], known_call, known_call[-1:]]).astype(np.int64)
+    before = padded[np.searchsorted(known, correlation, side="right")]
+    after = padded[np.minimum(np.searchsorted(known, correlation, side="left") + 1, len(padded) - 1)]
+    unclear = (before != after) & ~np.isin(correlation, known)
+    doubtful = np.unique(np.concatenate([before[unclear], after[unclear]]))
+    return before, doubtful[doubtful >= 0]
+
+
+def _union(
+    call: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64], calls: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Per call, the length of the union of its intervals, and that of the stretch they lie in; in seconds."""
+    busy, span = np.zeros(calls), np.zeros(calls)
+    if not len(call):
+        return busy, span
+    order = np.lexsort((start, call))
+    call, start, end = call[order], start[order], end[order]
+    # Laid end to end, no interval of one call reaches into the next: one running maximum serves all calls.
+    origin, room = start.min(), end.max() - start.min() + 1
+    start, end = start - origin + call * room, end - origin + call * room
+    reached = np.maximum.accumulate(end)
+    covered = np.concatenate([[np.iinfo(np.int64).min], reached[:-1]])
+    busy_ns = np.maximum(end - np.maximum(start, covered), 0)
+    first = np.flatnonzero(np.diff(call, prepend=-1))
+    busy[call[first]] = np.add.reduceat(busy_ns, first) * 1e-9
+    span[call[first]] = (np.maximum.reduceat(end, first) - start[first]) * 1e-9
+    return busy, span

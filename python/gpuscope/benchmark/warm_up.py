@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a machine has warmed up: the time of a call and the clock have stopped changing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscope import stats
+
+WINDOW = 8
+"""Chunks that are looked at."""
+SHORTEST = 0.02
+"""Seconds before which nothing is called steady: clocks take some milliseconds to leave idle."""
+
+_DRIFT = 0.005
+_CHANCE = 0.1
+_CLOCK_RANGE = 0.01
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How warming up ended.
+
+    Attributes:
+        steady: time and clock were steady; False when the time for it ran out before.
+        seconds: how long it took.
+        calls: how many calls were made.
+    """
+
+    steady: bool
+    seconds: float
+    calls: int
+
+
+def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:
+    """Whether the last `WINDOW` chunks show neither a trend nor a change of the clock.
+
+    A trend is one that Mann's and Kendall's test sees (p below 0.1) and that amounts to 0.5 % over the window (Theil
+    and Sen). Clocks may range over 1 %; where none is known the time decides alone.
+
+    Args:
+        seconds: the time of a call in each chunk so far.
+        clock_hz: the SM clock in each chunk; nan where it is not known.
+    """
+    if len(seconds) < WINDOW:
+        return False
+    clocks = np.asarray(clock_hz[-WINDOW:])
+    clocks = clocks[np.isfinite(clocks)]
+    if len(clocks) and np.ptp(clocks) > _CLOCK_RANGE * np.median(clocks):
+        return False
+    times = np.asarray(seconds[-WINDOW:])
+    if not np.isfinite(times).all():
+        return False
+    trend = stats.trend(times)
+    return trend.p > _CHANCE or abs(trend.drift) < _DRIFT

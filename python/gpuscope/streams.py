@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA streams in every form that users have, turned into one; no framework is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from gpuscope import _core
+from gpuscope.errors import GpuscopeError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ACCEPTED", "Stream", "current", "is_stream", "resolve"]
+
+ACCEPTED = (
+    "None for the current stream, an integer handle, and streams of PyTorch, CuPy, Numba, PyCUDA and cuda-python, "
+    "or of anything else with __cuda_stream__"
+)
+_LAST_DEFAULT = 2  # handles of the default streams: 0, the legacy one (1), the calling thread's (2)
+_LARGEST = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A CUDA stream.
+
+    Attributes:
+        handle: the ``CUstream`` as a number; 0 is the default stream.
+        device: ordinal of its device, as this process counts them; 0 without a GPU.
+        source: whose object it was: ``"torch"``, ``"cupy"``, ``"numba"``, ``"pycuda"``, ``"cuda-python"``,
+            ``"__cuda_stream__"``, ``"int"``, or ``"default"``.
+    """
+
+    handle: int
+    device: int
+    source: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is a default stream, whose handle says nothing of its device."""
+        return self.handle <= _LAST_DEFAULT
+
+    @property
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version and the handle."""
+        return (0, self.handle)
+
+
+def resolve(stream: object = None, device: int | None = None) -> Stream:
+    """The stream that an object stands for.
+
+    Args:
+        stream: None for `current(device)`, a `Stream`, an integer handle, or a stream of PyTorch, CuPy, Numba, PyCUDA
+            or cuda-python, or any object with ``__cuda_stream__`` (a property or a method).
+        device: whose default stream a default stream's handle means. A stream that knows its device must be of it.
+
+    Raises:
+        InvalidArgument: it is no stream, is closed, or belongs to another device than `device`.
+    """
+    if stream is None:
+        return current(device)
+    if isinstance(stream, Stream):
+        return _checked(stream, device)
+    form = _form_of(stream)
+    if form is None:
+        raise InvalidArgument(f"stream is {_shown(stream)}; accepted are {ACCEPTED}")
+    handle, own_device = form.read(stream)
+    if handle is None:
+        raise InvalidArgument(f"stream is {_shown(stream)}, which is closed; accepted are open streams")
+    if not 0 <= handle <= _LARGEST:
+        raise InvalidArgument(f"stream is {handle}; accepted handles are 0 to 2**64 - 1")
+    if own_device is None:
+        own_device = device if device is not None and handle <= _LAST_DEFAULT else _device_of(handle)
+    return _checked(Stream(handle, own_device, form.source), device)
+
+
+def _checked(stream: Stream, device: int | None) -> Stream:
+    if device is not None and stream.device != device:
+        raise InvalidArgument(f"stream is of device {stream.device}; accepted here are streams of device {device}")
+    return stream
+
+
+def current(device: int | None = None) -> Stream:
+    """The stream on which the program works now.
+
+    PyTorch's current stream where PyTorch has begun to use CUDA, else CuPy's where CuPy is imported, else the default
+    stream. JAX does not say which streams it uses.
+
+    Args:
+        device: the device; None is the current one.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        stream = torch.cuda.current_stream(device)
+        return Stream(int(stream.cuda_stream), int(stream.device_index), "torch")
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and hasattr(cupy, "cuda"):
+        try:
+            own_device = int(cupy.cuda.runtime.getDevice())
+            if device is None or device == own_device:
+                return Stream(int(cupy.cuda.get_current_stream().ptr), own_device, "cupy")
+        except Exception:
+            pass  # CuPy on a machine that it cannot use; its errors have no common root
+    return Stream(0, _device_of(0) if device is None else device, "default")
+
+
+def is_stream(value: object) -> bool:
+    """Whether `resolve` would read this object as a stream; integers are handles to it, and so are streams."""
+    return isinstance(value, Stream) or _form_of(value) is not None
+
+
+def _device_of(handle: int) -> int:
+    try:
+        return _core.stream_device(handle)
+    except GpuscopeError as error:
+        raise InvalidArgument(f"stream is {handle:#x}, which the driver does not know ({error})") from error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__module__}.{type(value).__qualname__})"
+
+
+def _package(value: object) -> str:
+    """The package that an object's class, or a class that it derives from, comes from, where we know it."""
+    packages = (base.__module__.partition(".")[0] for base in type(value).__mro__)
+    return next((name for name in packages if name in {"torch", "cupy", "numba", "numba_cuda", "pycuda", "cuda"}), "")
+
+
+Reading = tuple["int | None", "int | None"]  # handle (None: closed) and device (None: not told)
+
+
+@dataclass(frozen=True)
+class _Form:
+    source: str
+    fits: Callable[[Any], bool]
+    read: Callable[[Any], Reading]
+
+
+def _number(value: Any) -> int | None:
+    """What frameworks keep handles in: integers, ctypes pointers, and cuda-python's objects."""
+    if hasattr(value, "value"):  # ctypes.c_void_p, whose null is None
+        return int(value.value or 0)
+    return None if value is None else int(value)
+
+
+def _read_torch(stream: Any) -> Reading:
+    # torch.Stream, the parent of torch.cuda.Stream, has its handle under another name.
+    handle = stream.cuda_stream if hasattr(stream, "cuda_stream") else stream.native_handle
+    return _number(handle), stream.device_index
+
+
+def _is_torch(stream: Any) -> bool:
+    return hasattr(stream, "cuda_stream") or (
+        _package(stream) == "torch" and hasattr(stream, "native_handle") and stream.device.type == "cuda"
+    )
+
+
+def _read_cupy(stream: Any) -> Reading:
+    device = getattr(stream, "device_id", -1)  # -1: the null stream, or one that came from outside
+    return _number(stream.ptr), device if device >= 0 else None
+
+
+def _read_protocol(stream: Any) -> Reading:
+    answer = stream.__cuda_stream__
+    answer = answer() if callable(answer) else answer
+    try:
+        version, value = answer
+        handle = _number(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"stream is {_shown(stream)}, whose __cuda_stream__ is {answer!r}; accepted is (0, handle)"
+        ) from None
+    if version != 0:
+        raise InvalidArgument(f"stream has version {version} of __cuda_stream__; accepted is version 0")
+    # cuda.core's own default streams are 1 and 2: its 0 is a stream that was closed.
+    return None if handle == 0 and _package(stream) == "cuda" else handle, None
+
+
+def _read_numba(stream: Any) -> Reading:
+    device = getattr(getattr(stream, "context", None), "device", None)
+    return _number(stream.handle), getattr(device, "id", None)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)  # NumPy's are Integral too
+
+
+_FORMS = (
+    _Form("torch", _is_torch, _read_torch),
+    _Form("cupy", lambda s: hasattr(s, "ptr") and hasattr(s, "wait_event"), _read_cupy),
+    _Form("numba", lambda s: _package(s).startswith("numba") and hasattr(s, "auto_synchronize"), _read_numba),
+    _Form("__cuda_stream__", lambda s: hasattr(s, "__cuda_stream__"), _read_protocol),
+    _Form(
+        "pycuda",
+        lambda s: _package(s) == "pycuda" and hasattr(s, "wait_for_event"),
+        lambda s: (_number(s.handle), None),
+    ),
+    _Form(
+        "cuda-python",
+        lambda s: type(s).__name__ in {"CUstream", "cudaStream_t"} and hasattr(s, "__int__"),
+        lambda s: (int(s), None),
+    ),
+    _Form("int", _is_integer, lambda s: (int(s), None)),
+)
+
+
+def _form_of(stream: object) -> _Form | None:
+    if isinstance(stream, type):  # a class has its instances' attributes
+        return None
+    return next((form for form in _FORMS if form.fits(stream)), None)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Event`: a moment in a stream's work, with torch.cuda.Event's methods and without torch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from gpuscope import _core, streams
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.timing.devices import ordinal_of
+from gpuscope.timing.hardware import why_no_gpu
+
+
+class Event:
+    """A CUDA event: marks a moment in a stream's work, to wait for or to time by.
+
+    The CUDA event is made at the first `record`, on the device of the stream given then; plain timing events come from
+    a pool of the device and go back to it. On a machine without a GPU the same calls time the CPU: `record` notes the
+    host's clock, `wait` and `synchronize` return at once. Nothing warns of it, so that one program serves both
+    machines; `measures` and the repr say which it was.
+
+    One thread at a time; different events are independent.
+
+    Args:
+        enable_timing: the event can measure time. Without it, it is cheaper to wait for.
+        blocking: `synchronize` lets the thread sleep instead of spinning.
+        interprocess: other processes may wait for it; such an event cannot time.
+        external: recorded in a captured CUDA graph, it becomes a node, so that each replay records it.
+
+    Example:
+        >>> start, end = Event(enable_timing=True), Event(enable_timing=True)
+        >>> start.record()
+        >>> end.record()
+        >>> end.synchronize()
+        >>> start.elapsed_time(end) >= 0.0
+        True
+    """
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        if enable_timing and interprocess:
+            raise InvalidArgument("interprocess is True; an event that processes share cannot time (enable_timing)")
+        self._options = {
+            "timing": bool(enable_timing),
+            "blocking": bool(blocking),
+            "interprocess": bool(interprocess),
+            "external": bool(external),
+        }
+        self._event: _core.Event | None = None
+        self._recorded_ns: int | None = None
+
+    @classmethod
+    def from_ipc_handle(cls, device: object, handle: bytes) -> Event:
+        """The event that another process exported.
+
+        Args:
+            device: ordinal or device object of the GPU that the event is of.
+            handle: what `ipc_handle` gave there.
+
+        Raises:
+            InvalidArgument: `handle` is not 64 bytes.
+            NotAvailable: there is no such GPU.
+            CudaError: the driver refuses, as for an event of this same process.
+        """
+        if not isinstance(handle, bytes):
+            raise InvalidArgument(f"handle is a {type(handle).__name__}; accepted are the bytes that ipc_handle() gave")
+        event = cls(interprocess=True)
+        event._event = _core.Event.from_ipc_handle(ordinal_of(device), handle)
+        return event
+
+    def record(self, stream: object = None) -> None:
+        """Marks this moment in a stream's work, in place of what was recorded before.
+
+        Args:
+            stream: any form that `streams.resolve` takes; None is the current stream.
+
+        Raises:
+            InvalidArgument: `stream` is no stream, or of another device than the event.
+        """
+        resolved = streams.resolve(stream)
+        if self._event is None and why_no_gpu():
+            self._recorded_ns = time.perf_counter_ns()
+            return
+        if self._event is None:
+            self._event = _core.Event(resolved.device, **self._options)
+        if resolved.is_default and resolved.device != self._event.device:
+            raise InvalidArgument(
+                f"stream is of device {resolved.device}; this event is of device {self._event.device} and records on "
+                "that device's streams only"
+            )
+        self._event.record(resolved.handle)
+
+    def wait(self, stream: object = None) -> None:
+        """Holds the later work of a stream, of any device, back until the event is reached. Returns at once.
+
+        Args:
+            stream: any form that `streams.resolve` takes; None is the current stream.
+        """
+        resolved = streams.resolve(stream)
+        if self._event is not None:
+            self._event.wait(resolved.handle, resolved.device)
+
+    def query(self) -> bool:
+        """Whether the work before the event is done; True before the first record."""
+        return self._event is None or self._event.query()
+
+    def synchronize(self) -> None:
+        """Waits until the work before the event is done; other threads run meanwhile."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to another.
+
+        On a GPU in steps of about half a microsecond (CUDA's documentation of cuEventElapsedTime).
+
+        Raises:
+            InvalidArgument: either event has no `enable_timing`, was not recorded, or is not reached yet; or they are
+                of different devices.
+        """
+        if not isinstance(end_event, Event):
+            raise InvalidArgument(f"end_event is a {type(end_event).__name__}; accepted are events of gpuscope")
+        for event, name in ((self, "the start event"), (end_event, "end_event")):
+            if not event._options["timing"]:
+                raise InvalidArgument(f"{name} was made without enable_timing; make both events with it")
+            if event._event is None and event._recorded_ns is None:
+                raise InvalidArgument(f"{name} has not been recorded; record both events first")
+        if self._event is not None and end_event._event is not None:
+            return self._event.elapsed_time(end_event._event)
+        assert self._recorded_ns is not None
+        assert end_event._recorded_ns is not None
+        return (end_event._recorded_ns - self._recorded_ns) / 1e6
+
+    def ipc_handle(self) -> bytes:
+        """64 bytes by which another process opens this event; made on the current device if not recorded yet.
+
+        Raises:
+            InvalidArgument: the event was not made with `interprocess`.
+            NotAvailable: there is no GPU.
+        """
+        if not self._options["interprocess"]:
+            raise InvalidArgument("interprocess was False when this event was made; only events made with it can go")
+        if why_no_gpu():
+            raise NotAvailable(f"an event's IPC handle is not available: {why_no_gpu()}")
+        if self._event is None:
+            self._event = _core.Event(streams.current().device, **self._options)
+        return self._event.ipc_handle()
+
+    @property
+    def cuda_event(self) -> int:
+        """The ``CUevent`` as a number; 0 before the first record, and without a GPU."""
+        return 0 if self._event is None else self._event.handle
+
+    @property
+    def _as_parameter_(self) -> Any:
+        import ctypes
+
+        return ctypes.c_void_p(self.cuda_event)
+
+    @property
+    def device(self) -> int | None:
+        """Ordinal of the GPU; None before the first record, and without a GPU."""
+        return None if self._event is None else self._event.device
+
+    @property
+    def measures(self) -> Literal["gpu", "cpu"]:
+        """What `elapsed_time` is the time of: ``"gpu"``, or ``"cpu"`` on a machine without a GPU."""
+        return "cpu" if self._event is None and why_no_gpu() else "gpu"
+
+    def __repr__(self) -> str:
+        if self._event is not None:
+            return f"<gpuscope.Event {self.cuda_event:#x} of device {self.device}>"
+        if why_no_gpu():
+            state = "not recorded" if self._recorded_ns is None else "recorded"
+            return f"<gpuscope.Event {state}, measures the CPU: this machine has no GPU to time>"
+        return "<gpuscope.Event not recorded>"

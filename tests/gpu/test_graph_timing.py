@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captured calls, the slope of their replays, and what the device reaches. Times are of kernels of known length."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from gpuscope import _core, errors, stats, streams
+from gpuscope.benchmark import graphs, peaks
+from gpuscope.benchmark.marginal import marginal
+from gpuscope.benchmark.rates import rates
+
+SPIN_NS = 20_000
+
+
+def torch_with_gpu():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    torch.cuda.init()
+    return torch
+
+
+@pytest.fixture
+def stream():
+    """A stream of its own, as a program would have it."""
+    torch = torch_with_gpu()
+    made = torch.cuda.Stream()
+    yield streams.resolve(made)
+    made.synchronize()
+
+
+def replay_seconds(captured, stream):
+    sampler = _core.Sampler(stream.device, stream.handle)
+    chunk = sampler.sample([captured.launch], np.zeros(5, np.uint32), gate=True, flush=False)
+    return float(np.median(chunk["stream_s"][1:]))
+
+
+def test_a_replay_runs_every_captured_call(kernels, stream):
+    kernels.spun()
+    with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 50, stream=stream) as captured:
+        captured.launch()
+        _core.synchronize_stream(stream.handle)
+    calls, _ = kernels.spun()
+    assert calls == graphs.WARM_UP_CALLS + 50
+
+
+def test_a_replay_takes_as_long_as_its_calls(kernels, stream):
+    with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 50, stream=stream) as captured:
+        assert 50 * SPIN_NS * 1e-9 <= replay_seconds(captured, stream) < 1.5 * 50 * SPIN_NS * 1e-9
+
+
+def test_the_slope_is_the_time_of_the_kernel_and_its_gap(kernels, stream):
+    sampler = _core.Sampler(stream.device, stream.handle)
+    found = marginal(lambda: kernels.spin(SPIN_NS, stream.handle), sampler, stream, budget=2.0)
+    assert SPIN_NS <= found.estimate.value * 1e9 < SPIN_NS + 3000
+    assert found.converged
+    assert abs(found.overhead.value) < 20e-6
+
+
+def test_the_driver_captures_where_no_framework_does(kernels, stream, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 3, stream=stream) as captured:
+        assert (captured.by, captured.nodes) == ("driver", 3)
+        assert 3 * SPIN_NS * 1e-9 <= replay_seconds(captured, stream)
+
+
+def test_work_on_the_legacy_stream_is_not_captured(kernels):
+    torch_with_gpu()
+    with pytest.raises(errors.NotAvailable, match="cannot be captured"):
+        graphs.capture(lambda: kernels.spin(SPIN_NS), 1, stream=streams.Stream(0, 0, "default"))
+    kernels.synchronize()
+
+
+def test_torch_is_captured_on_its_default_stream_and_gives_its_results():
+    torch = torch_with_gpu()
+    x = torch.ones(1 << 16, device="cuda")
+    with graphs.capture(lambda: x.add_(1), 10, stream=streams.current()) as captured:
+        torch.cuda.synchronize()
+        before = x[0].item()
+        captured.launch()
+        torch.cuda.synchronize()
+        assert x[0].item() == before + 10
+
+
+def test_memory_taken_in_a_capture_is_not_given_to_anybody_else():
+    torch = torch_with_gpu()
+    x = torch.ones(1 << 20, device="cuda")
+    with graphs.capture(lambda: (x * 2).sum(), 5, stream=streams.current()) as captured:
+        others = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(20)]
+        for _ in range(3):
+            captured.launch()
+        torch.cuda.synchronize()
+        assert all((other == 7).all().item() for other in others)
+
+
+def test_torch_works_on_after_a_capture_that_failed():
+    torch = torch_with_gpu()
+    x = torch.rand(1 << 16, device="cuda")
+    for _ in range(3):
+        with pytest.raises(errors.NotAvailable, match="cannot be captured"):
+            graphs.capture(lambda: torch.rand_like(x).sum().item(), 2, stream=streams.current())
+    assert not torch.cuda.is_current_stream_capturing()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert 0 <= torch.rand(1, device="cuda").item() < 1
+    assert torch.allclose(x @ x, (x * x).sum())
+    with graphs.capture(lambda: torch.rand_like(x), 2, stream=streams.current()) as captured:
+        captured.launch()
+        torch.cuda.synchronize()
+
+
+def test_memory_of_a_capture_that_failed_comes_back():
+    torch = torch_with_gpu()
+
+    def waits():
+        torch.empty(64 << 20, device="cuda").fill_(1)[0].item()
+
+    def failing():
+        with pytest.raises(errors.NotAvailable):
+            graphs.capture(waits, 1, stream=streams.current())
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    assert failing() >= failing()
+
+
+def test_cupy_is_captured_and_gives_its_results(monkeypatch):
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    x = cupy.ones(1 << 16, dtype="float32")
+    own = cupy.cuda.Stream(non_blocking=True)
+    with own, graphs.capture(lambda: cupy.add(x, 1, out=x), 10, stream=streams.resolve(own)) as captured:
+        own.synchronize()
+        before = float(x[0])
+        captured.launch()
+        own.synchronize()
+        assert float(x[0]) == before + 10
+
+
+def test_cupy_works_on_after_a_capture_that_failed(monkeypatch):
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    x = cupy.ones(1 << 16, dtype="float32")
+    own = cupy.cuda.Stream(non_blocking=True)
+    with own:
+        with pytest.raises(errors.NotAvailable, match="cannot be captured"):
+            graphs.capture(lambda: float((x + 1).sum()), 1, stream=streams.resolve(own))
+        assert not own.is_capturing()
+        assert float(x.sum()) == 1 << 16
+
+
+def test_bounds_lie_below_what_the_hardware_could_do():
+    found = peaks.measured()
+    for peak in (found.bandwidth, found.float32):
+        assert peak.measured is not None, peak.reason
+        assert peak.theoretical is not None
+        assert 0.5 * peak.theoretical < peak.measured <= peak.theoretical
+
+
+def test_tensor_cores_are_measured_with_torch():
+    torch_with_gpu()
+    if _core.device_limits(0)["capability"] < "8.0":
+        pytest.skip("this GPU has no bfloat16")
+    found = peaks.measured()
+    assert found.bfloat16.measured is not None, found.bfloat16.reason
+    assert found.tf32.measured is not None, found.tf32.reason
+    assert found.tf32.measured < found.bfloat16.measured
+
+
+def test_an_honest_copy_raises_no_alarm_and_a_wrong_count_does(kernels):
+    size = 16 * _core.device_limits(0)["l2_bytes"]
+    sampler = _core.Sampler()
+    order = np.zeros(50, np.uint32)
+    chunk = sampler.sample([lambda: kernels.copy(size)], order, gate=True, flush=True)
+    estimate = stats.estimate(chunk["stream_s"])
+    (honest,) = rates(estimate, bytes=2 * size)
+    (wrong,) = rates(estimate, bytes=4 * size)
+    assert (honest.alarm, bool(wrong.alarm)) == ("", True)
