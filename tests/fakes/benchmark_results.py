@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.benchmark.kernel_times import Kernel
+from gpuscope.benchmark.result import BenchmarkResult, Measured
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -41,40 +43,36 @@ class Canned:
     warnings: tuple[str, ...] = ()
     absent: dict[str, str] = field(default_factory=dict)
 
-    def result(self, value: object, cold: bool) -> Any:
+    def result(self, value: object, cold: bool) -> BenchmarkResult:
         noise = np.random.default_rng(self.seed).normal(0, self.noise, self.n)
         samples = self.seconds * np.exp(noise)
-        measured = {}
-        for quantity in (self.quantity, "wall"):
-            taken = samples if quantity == self.quantity else samples + 5e-6
-            valid = np.ones(self.n, bool)
-            measured[quantity] = SimpleNamespace(
-                quantity=quantity, samples=taken, valid=valid, estimate=stats.estimate(taken)
-            )
-        headline = measured[self.quantity].estimate
-        return SimpleNamespace(
+        return BenchmarkResult(
+            name="canned",
             quantity=self.quantity,
-            quantities=measured,
+            quantities={"wall": _measured("wall", samples + 5e-6), self.quantity: _measured(self.quantity, samples)},
             absent=self.absent,
-            kernels=tuple(SimpleNamespace(name=n, count=c, seconds=s) for n, c, s in self.kernels),
+            kernels=tuple(Kernel(*kernel) for kernel in self.kernels),
             converged=self.converged,
             stopped="target" if self.converged else "budget",
             warnings=self.warnings,
             cold=cold,
             clock_hz=np.full(self.n, 1.98e9),
             throttled=np.arange(self.n) < self.throttled * self.n,
-            environment={"gpu": self.gpu, "driver": self.driver, "power_limit_w": self.power_limit_w}
-            if self.gpu
-            else {},
+            bytes=None,
+            flops=None,
+            rates=(),
+            environment={"gpu": self.gpu, "driver": self.driver, "power_limit_w": self.power_limit_w},
+            seconds=0.5,
             value=value,
-            samples=samples,
-            median=headline.value,
-            ci=(headline.low, headline.high),
         )
 
 
+def _measured(quantity: str, samples: NDArray[np.float64]) -> Measured:
+    return Measured(quantity, samples, np.ones(len(samples), bool), stats.estimate(samples))
+
+
 class Bench:
-    """In place of `gpuscope.benchmark`: calls the function once and gives a canned result.
+    """In place of `benchmark`: calls the function once and gives a canned result.
 
     Attributes:
         canned: what the next results say; an entry in `of` goes before it.
@@ -91,6 +89,6 @@ class Bench:
         """Changes what the next results say."""
         self.canned = replace(self.canned, **changes)
 
-    def __call__(self, function: Callable[[], object], **options: Any) -> Any:
+    def __call__(self, function: Callable[[], object], **options: Any) -> BenchmarkResult:
         self.asked.append(options)
         return self.of.get(options["name"], self.canned).result(function(), options["cold"])

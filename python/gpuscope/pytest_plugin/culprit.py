@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuscope.pytest_plugin.texts import change, seconds
+from gpuscope.benchmark.text import seconds
+from gpuscope.pytest_plugin.texts import change
 
 
 def culprit(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:

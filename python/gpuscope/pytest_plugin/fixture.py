@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -69,9 +68,11 @@ class GpuBenchmark:
             return cast(T, cast(Any, self._benchmark)(self._synchronized(call)))
         if not self.enabled:
             return cast(T, cast(Any, self._benchmark).pedantic(call))
+        from gpuscope.benchmark import benchmark
+
         chosen = self._options
-        result: BenchmarkResult = self._measure(
-            lambda: _gpuscope().benchmark(
+        result = self._measure(
+            lambda: benchmark(
                 call,
                 name=self._item.name,
                 stream=chosen.stream,
@@ -85,7 +86,7 @@ class GpuBenchmark:
         )
         return cast(T, self._show(result, call))
 
-    def _measure(self, measure: Callable[[], Any]) -> Any:
+    def _measure(self, measure: Callable[[], BenchmarkResult]) -> BenchmarkResult:
         if self._result is not None:
             pytest.fail(
                 "gpu_benchmark measures once a test: parametrize the test, or use gpu_benchmark.compare", pytrace=False
@@ -134,7 +135,3 @@ class GpuBenchmark:
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-def _gpuscope() -> Any:
-    return importlib.import_module("gpuscope")
