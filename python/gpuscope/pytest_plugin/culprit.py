@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,21 +22,25 @@ def culprit(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]])
         return "which kernel grew is not known: there are no kernel times"
     before = {kernel["name"]: kernel for kernel in then}
     after = {kernel["name"]: kernel for kernel in now}
-    growth = {name: kernel["seconds"] - before.get(name, {"seconds": 0.0})["seconds"] for name, kernel in after.items()}
-    worst = max(growth, key=lambda name: growth[name])
-    sentences = []
-    if growth[worst] <= 0:
-        sentences.append("no kernel grew: the time lies between the kernels or on the host")
-    elif worst in before:
-        old, new = before[worst], after[worst]
-        runs = "" if old["count"] == new["count"] else f", {new['count']:g} runs instead of {old['count']:g}"
-        ratio = new["seconds"] / old["seconds"] if old["seconds"] else float("inf")
-        sentences.append(
-            f"kernel {worst} takes {seconds(new['seconds'])} per call, {seconds(old['seconds'])} before"
-            f" ({change(ratio)}{runs})"
-        )
     came = [name for name in after if name not in before]
     gone = [name for name in before if name not in after]
-    sentences += [f"new kernel {name} takes {seconds(after[name]['seconds'])} per call" for name in came]
+    growth = {name: after[name]["seconds"] - before[name]["seconds"] for name in after if name in before}
+    worst = max(growth, key=lambda name: growth[name], default="")
+    grown = [(growth[worst], _grown(before[worst], after[worst]))] if worst and growth[worst] > 0 else []
+    for name in came:
+        time = after[name]["seconds"]
+        grown.append((time, f"new kernel {name} takes {seconds(time)} per call"))
+    sentences = [sentence for _, sentence in sorted(grown, key=lambda pair: -pair[0])]
+    if not sentences:
+        sentences.append("no kernel grew: the time lies between the kernels or on the host")
     sentences += [f"kernel {name} is gone ({seconds(before[name]['seconds'])} per call)" for name in gone]
     return "; ".join(sentences)
+
+
+def _grown(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    ratio = new["seconds"] / old["seconds"] if old["seconds"] else math.inf
+    runs = "" if old["count"] == new["count"] else f", {new['count']:g} runs instead of {old['count']:g}"
+    return (
+        f"kernel {new['name']} takes {seconds(new['seconds'])} per call, {seconds(old['seconds'])} before"
+        f" ({change(ratio)}{runs})"
+    )
