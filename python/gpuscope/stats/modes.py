@@ -69,8 +69,9 @@ def _borders(values: NDArray[np.float64], tick: float) -> list[int]:
     counts = np.histogram(values, bins=GRID, range=(grid[0] - step / 2, grid[-1] + step / 2))[0]
     reach = np.arange(-int(4 * width / step) - 1, int(4 * width / step) + 2)
     kernel = np.exp(-0.5 * (reach * step / width) ** 2)
-    # As counts within a width to both sides, so that the noise of it is that of counts.
-    density = np.convolve(counts, kernel / kernel.sum(), "same") * 2 * width / step
+    # As counts in a window as wide as the kernel's own noise says, so that the noise of it is that of counts.
+    window = 2 * np.sqrt(np.pi) * width / step
+    density = np.convolve(counts, kernel / kernel.sum(), "same") * window
     inner = density[1:-1]
     peaks = [int(i) for i in np.flatnonzero((inner > density[:-2]) & (inner >= density[2:])) + 1]
     while len(peaks) > 1:

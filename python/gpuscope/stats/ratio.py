@@ -19,7 +19,7 @@ from gpuscope.stats.estimate import estimate
 from gpuscope.stats.samples import checked, checked_confidence
 
 EXACT = 60  # pairs up to which all signs are counted out
-MOST_PAIRS = 1000  # more are first put together, for all pairs of them are averaged
+MOST_PAIRS = 500  # more are first put together, for all pairs of them are averaged
 
 
 @dataclass(frozen=True)
