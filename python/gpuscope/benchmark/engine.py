@@ -66,14 +66,12 @@ class Engine:
         if not functions or not all(map(callable, functions)):
             raise InvalidArgument("functions holds none, or what cannot be called; accepted are functions")
         devices = _core.environment()["devices"]
-        self.stream = streams.resolve(stream, device)
-        self.device = self.stream.device if device is None else device
-        if device is not None and self.stream.device != device:
-            raise InvalidArgument(f"stream is one of device {self.stream.device}; accepted is one of device {device}")
-        if devices and not 0 <= self.device < len(devices):
-            raise InvalidArgument(f"device is {self.device}; accepted are 0 to {len(devices) - 1}")
         if device is not None and not devices:
             raise NotAvailable(f"device is {device}, but this machine has no NVIDIA GPU that CUDA shows")
+        if device is not None and not 0 <= device < len(devices):
+            raise InvalidArgument(f"device is {device!r}; accepted are 0 to {len(devices) - 1}")
+        self.stream = streams.resolve(stream, device)
+        self.device = self.stream.device
         self.sampler = _core.Sampler(self.device, self.stream.handle) if devices else None
         self.device_name = str(devices[self.device]["name"]) if devices else "CPU"
         self.on_gpu = bool(devices)
@@ -205,11 +203,9 @@ class Engine:
 
     def _chunk(self, quantity: Quantity, part: NDArray[np.uint32]) -> dict[str, Any]:
         if self.sampler is None:
-            chunk: dict[str, Any] = _core.time_calls(self._functions, part)
-            return chunk
+            return dict(_core.time_calls(self._functions, part))
         if quantity == "wall" or (quantity == "kernel" and self._plan.alone):
-            chunk = self.sampler.sample_wall(self._functions, part, flush=self._cold)
-            return chunk
+            return dict(self.sampler.sample_wall(self._functions, part, flush=self._cold))
         if quantity == "launch" and self._early:
             return self._early_chunk(self.sampler, part)
         gate = self._plan.gate

@@ -36,7 +36,7 @@ class Facts:
         other_streams: it has work done on streams other than the one timed.
         allocates: it takes GPU memory from the driver or gives it back.
         launch_seconds: host time of a call.
-        call_seconds: time from one call to the next with waiting for the GPU, an upper bound of what a call costs.
+        call_seconds: host time until its work is done.
         uses_gpu: it puts work on the GPU.
     """
 
@@ -64,24 +64,22 @@ def traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) ->
             return (), session.tier_reason or "CUPTI is not to be had here"
         order = np.repeat(np.arange(len(functions), dtype=np.uint32), CALLS)
         session.open()
-        chunk = sampler.sample(functions, order, gate=False, flush=True, events=False)
-        sampler.synchronize()
+        chunk = sampler.sample_wall(functions, order, flush=True)
         trace = Trace(session.cut())
     finally:
         session.stop()
     if len(trace.kernels) and not len(trace.api):
         return (), "no driver calls were recorded to go with the kernels"
-    return _facts(trace, chunk["called_ns"], chunk["returned_ns"], order), ""
+    return _facts(trace, chunk, order), ""
 
 
-def _facts(
-    trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64], order: NDArray[np.uint32]
-) -> tuple[Facts, ...]:
+def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tuple[Facts, ...]:
+    called, returned = chunk["called_ns"], chunk["returned_ns"]
     times = kernel_times.measure(trace, called)
     kinds = _kinds_in_calls(trace, called, returned)
     waits = kinds[kernel_times.SYNC] | _waiting_copies(trace, called, returned)
     allocates = kinds[kernel_times.ALLOC] | kinds[kernel_times.FREE]
-    steps = np.diff(np.append(called, returned[-1])) * 1e-9
+    seconds = (chunk["done_ns"] - called) * 1e-9
     facts = []
     for function in range(int(order.max()) + 1):
         rows = order == function
@@ -94,7 +92,7 @@ def _facts(
                 other_streams=bool(times.elsewhere[rows].any()),
                 allocates=bool(allocates[rows].any()),
                 launch_seconds=float(np.median(returned[rows] - called[rows])) * 1e-9,
-                call_seconds=float(np.median(steps[rows])),
+                call_seconds=float(np.median(seconds[rows])),
                 uses_gpu=launches > 0 or bool(times.records[rows].any()),
             )
         )

@@ -117,8 +117,8 @@ def _result(
     engine, samples, quantities = run.engine, run.samples, run.quantities()
     facts, progress = engine.facts[0], run.progress
     assert progress is not None
-    absent: dict[str, str] = {**engine.absent, **run.absent}
-    absent = {key: why for key, why in absent.items() if key not in quantities}
+    reasons = (*engine.absent.items(), *run.absent.items())
+    absent: dict[str, str] = {key: why for key, why in reasons if key not in quantities}
     return BenchmarkResult(
         name=name,
         quantity=run.headline,

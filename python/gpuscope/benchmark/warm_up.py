@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscope import stats
+from gpuscope.stats.trend import mann_kendall, theil_sen
 
 WINDOW = 8
 """Chunks that are looked at."""
@@ -16,7 +17,7 @@ SHORTEST = 0.02
 """Seconds before which nothing is called steady: clocks take some milliseconds to leave idle."""
 
 _DRIFT = 0.005
-_CHANCE = 0.1
+_CLEAR = 1.645  # standard deviations: p below 0.1
 _CLOCK_RANGE = 0.01
 
 
@@ -54,5 +55,7 @@ def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:
     times = np.asarray(seconds[-WINDOW:])
     if not np.isfinite(times).all():
         return False
-    trend = stats.trend(times)
-    return trend.p > _CHANCE or abs(trend.drift) < _DRIFT
+    drift = theil_sen(times) * (WINDOW - 1) / float(np.median(times))
+    score, variance = mann_kendall(times)
+    # Without regard to autocorrelation, of which so few values tell nothing.
+    return abs(score) - 1 < _CLEAR * math.sqrt(variance) or abs(drift) < _DRIFT
