@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.benchmark.comparison import Comparison
 from gpuscope.benchmark.kernel_times import Kernel
 from gpuscope.benchmark.result import BenchmarkResult, Measured
 
@@ -66,6 +67,27 @@ class Canned:
             value=value,
         )
 
+    def comparison(self, slower: float, names: tuple[str, str] | None, margin: float) -> Comparison:
+        """Of a function with `seconds` and of another that takes `slower` times as long."""
+        a = self.result(None, True).samples
+        ratio = stats.Ratio(slower, slower * 0.999, slower * 1.001, 50, 0.01)
+        kernels = tuple(Kernel(*kernel) for kernel in self.kernels)
+        return Comparison(
+            verdict="slower" if slower > 1 + margin else "same",
+            ratio=ratio,
+            margin=margin,
+            null=stats.Ratio(1.0, 0.999, 1.001, 50, 0.9),
+            quantity=self.quantity,
+            a=a,
+            b=a * slower,
+            blocks=50,
+            names=names or ("a", "b"),
+            kernels=(kernels, kernels),
+            warnings=self.warnings,
+            stopped="verdict",
+            seconds=0.5,
+        )
+
 
 def _measured(quantity: str, samples: NDArray[np.float64]) -> Measured:
     return Measured(quantity, samples, np.ones(len(samples), bool), stats.estimate(samples))
@@ -78,12 +100,14 @@ class Bench:
         canned: what the next results say; an entry in `of` goes before it.
         of: by the test's name.
         asked: the options of each call.
+        slower: how much slower the second function of a comparison is.
     """
 
     def __init__(self) -> None:
         self.canned = Canned()
         self.of: dict[str, Canned] = {}
         self.asked: list[dict[str, Any]] = []
+        self.slower = 1.0
 
     def now(self, **changes: Any) -> None:
         """Changes what the next results say."""
@@ -92,3 +116,10 @@ class Bench:
     def __call__(self, function: Callable[[], object], **options: Any) -> BenchmarkResult:
         self.asked.append(options)
         return self.of.get(options["name"], self.canned).result(function(), options["cold"])
+
+    def compare(self, a: Callable[[], object], b: Callable[[], object], **options: Any) -> Comparison:
+        """In place of `compare`."""
+        self.asked.append(options)
+        a()
+        b()
+        return self.canned.comparison(self.slower, options["names"], options["margin"])

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from gpuscope.pytest_plugin.replay import CLOCK, replay
 from gpuscope.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
+    from gpuscope.benchmark.comparison import Comparison
     from gpuscope.benchmark.result import BenchmarkResult
 
 T = TypeVar("T")
@@ -32,11 +34,12 @@ class GpuBenchmark:
     """
 
     def __init__(self, item: pytest.Item, benchmark: Any | None) -> None:
-        self._options = item.stash[options.CHOSEN]
         self._item = item
+        self._options = item.stash[options.CHOSEN]
         self._benchmark = benchmark
         # A plugin that takes pytest-benchmark's place may pass for its class by isinstance, but not by type.
         self._replaced = benchmark is not None and not type(benchmark).__module__.startswith("pytest_benchmark.")
+        self._used = False
         self._result: BenchmarkResult | None = None
 
     @property
@@ -62,17 +65,19 @@ class GpuBenchmark:
 
         Returns:
             What the function returned.
+
+        Raises:
+            NotAvailable: the quantity that the marker names cannot be measured here.
+            Exception: whatever the function raises.
         """
         call = functools.partial(function, *args, **kwargs) if args or kwargs else function
-        if self._replaced:
-            return cast(T, cast(Any, self._benchmark)(self._synchronized(call)))
         if not self.enabled:
-            return cast(T, cast(Any, self._benchmark).pedantic(call))
+            return self._called(call)
         from gpuscope.benchmark import benchmark
 
         chosen = self._options
-        result = self._measure(
-            lambda: benchmark(
+        with self._measuring():
+            result = benchmark(
                 call,
                 name=self._item.name,
                 stream=chosen.stream,
@@ -83,33 +88,76 @@ class GpuBenchmark:
                 bytes=chosen.bytes,
                 flops=chosen.flops,
             )
-        )
-        return cast(T, self._show(result, call))
+            if (chosen.quantity or result.quantity) not in result.quantities:
+                why = result.absent.get(str(chosen.quantity), "it was not measured")
+                raise NotAvailable(f"no {chosen.quantity} time: {why}")
+        self._result = result
+        return cast(T, self._show(Measured.of(result, chosen), result.value, call))
 
-    def _measure(self, measure: Callable[[], BenchmarkResult]) -> BenchmarkResult:
-        if self._result is not None:
-            pytest.fail(
-                "gpu_benchmark measures once a test: parametrize the test, or use gpu_benchmark.compare", pytrace=False
+    def compare(
+        self,
+        a: Callable[[], object],
+        b: Callable[[], object],
+        *,
+        margin: float = 0.01,
+        names: tuple[str, str] = ("", ""),
+    ) -> Comparison:
+        """Says whether `b` is faster or slower than `a`, measured in turns: see `gpuscope.compare`.
+
+        pytest-benchmark gets the samples of `b`, the function under test; those of `a` and the ratio are saved beside
+        them. A test is skipped here, after one call of each function, where pytest-benchmark does not measure.
+
+        Args:
+            a: what to compare with, called without arguments.
+            b: what to compare.
+            margin: ratios this close to 1 count as no difference, as a fraction.
+            names: of the two; the functions' own if empty.
+
+        Raises:
+            NotAvailable: the quantity that the marker names cannot be measured here.
+            Exception: whatever the functions raise.
+        """
+        if why := self._why_disabled():
+            a()
+            self._called(b)
+            pytest.skip(f"not measured: {why}")
+        from gpuscope.benchmark.compare import compare
+
+        chosen = self._options
+        with self._measuring():
+            comparison = compare(
+                a,
+                b,
+                names=names if any(names) else None,
+                stream=chosen.stream,
+                cold=chosen.cold,
+                quantity=cast(Any, chosen.quantity),
+                margin=margin,
+                budget=chosen.budget,
             )
+        self._show(Measured.of_comparison(comparison, chosen), None, b)
+        return comparison
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        if self._used:
+            pytest.fail(
+                "gpu_benchmark measures once a test: parametrize it, or use gpu_benchmark.compare", pytrace=False
+            )
+        self._used = True
         try:
-            result = measure()
-            quantity = self._options.quantity
-            if quantity is not None and quantity not in result.quantities:
-                raise NotAvailable(f"no {quantity} time: {result.absent.get(quantity, 'it was not measured')}")
+            yield
         except Exception as error:
             if self._benchmark is not None:
                 self._benchmark.pedantic(_raise, args=(error,))  # which takes down that the test was tried and failed
             raise
-        return result
 
-    def _show(self, result: BenchmarkResult, call: Callable[[], object]) -> object:
-        self._result = result
-        measured = Measured.of(result, self._options)
+    def _show(self, measured: Measured, value: object, call: Callable[[], object]) -> object:
         self._item.config.stash[STATE].measured[self._item.nodeid] = measured
         if self._benchmark is None:
-            return result.value
+            return value
         self._benchmark.extra_info["gpuscope"] = measured.facts
-        return replay(self._benchmark, self._item.stash[CLOCK], measured.samples, result.value, call)
+        return replay(self._benchmark, self._item.stash[CLOCK], measured.samples, value, call)
 
     def _why_disabled(self) -> str:
         if self._replaced:
@@ -117,6 +165,10 @@ class GpuBenchmark:
         if self._benchmark is None or self._benchmark.enabled:
             return ""
         return "pytest-benchmark is disabled (--benchmark-disable, or pytest-xdist runs the tests)"
+
+    def _called(self, call: Callable[[], T]) -> T:
+        benchmark = cast(Any, self._benchmark)
+        return cast(T, benchmark(self._synchronized(call)) if self._replaced else benchmark.pedantic(call))
 
     def _synchronized(self, call: Callable[[], T]) -> Callable[[], T]:
         from gpuscope import _core, streams
@@ -133,5 +185,5 @@ class GpuBenchmark:
         return synchronized
 
 
-def _raise(error: Exception) -> None:
+def _raise(error: Exception) -> NoReturn:
     raise error

@@ -72,6 +72,8 @@ def _notes(measured: Measured, verdict: Verdict | None) -> list[str]:
     notes = [] if verdict is None else list(verdict.reasons)
     if verdict is not None and verdict.culprit:
         notes.append(verdict.culprit)
+    if "comparison" in measured.facts:
+        notes.append(measured.facts["comparison"]["text"])
     return notes + [f"warning: {text}" for text in measured.facts["warnings"]]
 
 

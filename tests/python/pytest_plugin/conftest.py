@@ -28,6 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench()
     # By its module's name: gpuscope.benchmark itself is the function.
     monkeypatch.setattr(importlib.import_module("gpuscope.benchmark"), "benchmark", bench)
+    monkeypatch.setattr(importlib.import_module("gpuscope.benchmark.compare"), "compare", bench.compare)
     return bench
 
 
