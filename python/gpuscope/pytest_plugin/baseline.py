@@ -30,7 +30,7 @@ class Baseline:
         commit = ((run.get("commit_info") or {}).get("id") or "")[:8]
         label = f"the baseline of {str(run.get('datetime', 'an unknown time'))[:19]}"
         return Baseline(
-            label=f"{label} (commit {commit})" if commit and commit != "unknown"[:8] else label,
+            label=f"{label} (commit {commit})" if commit else label,
             processor=processor(run.get("machine_info") or {}),
             tests={
                 entry["fullname"]: (entry.get("extra_info") or {}).get("gpuscope") or {} for entry in run["benchmarks"]

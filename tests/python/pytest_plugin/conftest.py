@@ -19,6 +19,8 @@ from gpuscope import _core
 ENTRY_POINTS = metadata.entry_points(group="pytest11", name="gpuscope")
 PLUGIN = [] if ENTRY_POINTS else ["-p", "gpuscope.pytest_plugin"]
 
+COMMIT = {"id": "0123456789abcdef", "time": None, "author_time": None, "dirty": False, "project": "x", "branch": "x"}
+
 Run = Callable[..., pytest.RunResult]
 
 
@@ -36,7 +38,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def run(pytester: pytest.Pytester, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs pytest in an empty folder, where each run's baselines are those saved by the runs before it."""
     monkeypatch.setattr(_core, "environment", lambda: {"devices": [], "driver_version": None})
-    # Which asks a process of its own, and takes a second.
+    # These ask processes of their own, git among them, and would take most of the test's time.
+    for module in ("plugin", "utils"):
+        monkeypatch.setattr(f"pytest_benchmark.{module}.get_commit_info", lambda *_: dict(COMMIT))
     monkeypatch.setattr("pytest_benchmark.plugin.get_cpu_info", lambda: {"brand_raw": "Quick CPU"})
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # which turns pytest-benchmark off
 

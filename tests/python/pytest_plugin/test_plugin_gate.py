@@ -163,7 +163,9 @@ def test_baseline_of_other_conditions_is_refused(run, bench, one_test, then, sai
     bench.canned = Canned()
     result = run(*GATE)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["test_it.py::test_gemm * not compared", f"*the baseline of 20* {said}"])
+    result.stdout.fnmatch_lines(
+        ["test_it.py::test_gemm * not compared", f"*the baseline of 20* (commit 01234567) {said}"]
+    )
 
 
 def test_another_minor_driver_is_compared(run, bench, one_test):
