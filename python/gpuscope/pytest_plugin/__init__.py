@@ -3,6 +3,8 @@
 
 It is imported in every run of pytest, so it imports next to nothing: gpuscope's core is loaded by the first test that
 measures, or when pytest-benchmark asks what machine this is.
+
+PYTEST_DONT_REWRITE: it has no assertions, and pytest would complain where it was imported before.
 """
 
 from __future__ import annotations

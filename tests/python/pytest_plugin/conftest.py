@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ import pytest
 from fakes.benchmark_results import Bench
 from gpuscope import _core
 
-# An installed gpuscope is loaded by its entry point, and pytest takes no plugin twice.
-ENTRY_POINTS = metadata.entry_points(group="pytest11", name="gpuscope")
-PLUGIN = [] if ENTRY_POINTS else ["-p", "gpuscope.pytest_plugin"]
+PLUGINS = ("-p", "gpuscope.pytest_plugin", "-p", "no:cacheprovider")
 
 COMMIT = {"id": "0123456789abcdef", "time": None, "author_time": None, "dirty": False, "project": "x", "branch": "x"}
 
@@ -42,10 +39,13 @@ def run(pytester: pytest.Pytester, bench: Bench, monkeypatch: pytest.MonkeyPatch
     for module in ("plugin", "utils"):
         monkeypatch.setattr(f"pytest_benchmark.{module}.get_commit_info", lambda *_: dict(COMMIT))
     monkeypatch.setattr("pytest_benchmark.plugin.get_cpu_info", lambda: {"brand_raw": "Quick CPU"})
+    # Other plugins, loaded anew by each run, would take the rest of it.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # which turns pytest-benchmark off
 
     def run(*arguments: str) -> pytest.RunResult:
-        return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *arguments)
+        theirs = () if "no:benchmark" in arguments else ("-p", "benchmark")
+        return pytester.runpytest_inprocess(*theirs, *PLUGINS, *arguments)
 
     return run
 

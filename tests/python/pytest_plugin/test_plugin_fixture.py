@@ -232,4 +232,4 @@ def test_several_tests_under_xdist_are_called_and_not_measured(run, pytester):
             assert gpu_benchmark(int) == 0
         """
     )
-    run("-n1", "-W", "ignore").assert_outcomes(passed=2)
+    run("-p", "xdist", "-n1", "-W", "ignore").assert_outcomes(passed=2)
