@@ -26,7 +26,7 @@ class Measured:
         facts: of JSON's types; times in seconds. What of them is not known is None.
         samples: seconds, in the order taken, without those whose record was incomplete.
         margin: how much slower than its baseline, as a fraction, the test may become.
-        on_cpu: why there is no GPU time; empty when there is.
+        on_cpu: why there is no GPU time; empty when there is, or when it is not known.
     """
 
     facts: dict[str, Any]
@@ -79,7 +79,7 @@ class Measured:
             "quantity": comparison.quantity,
             "cold": options.cold,
             **_estimate(found),
-            "converged": _precise(found, options),
+            "converged": comparison.stopped in ("verdict", "target"),
             "stopped": comparison.stopped,
             "throttled": 0.0,  # what there was of it is among the warnings
             "clock_hz": None,
@@ -98,8 +98,7 @@ class Measured:
                 "samples": thinned([float(sample) for sample in comparison.a], MOST_STORED),
             },
         }
-        on_cpu = "" if gpu else machine.tier_reason
-        return Measured(facts, [float(sample) for sample in comparison.b], options.margin, on_cpu)
+        return Measured(facts, [float(sample) for sample in comparison.b], options.margin)
 
     def stored(self) -> dict[str, Any]:
         """The facts together with samples, for a file."""

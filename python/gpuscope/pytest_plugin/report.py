@@ -79,6 +79,7 @@ def _notes(measured: Measured, verdict: Verdict | None) -> list[str]:
 
 def _where(measured: Sequence[Measured]) -> str:
     gpus = sorted({str(one.facts["gpu"]) for one in measured if one.facts["gpu"]})
+    if all(one.facts["gpu"] for one in measured):
+        return "; ".join(gpus)
     reasons = sorted({one.on_cpu for one in measured if one.on_cpu})
-    places = gpus + [f"wall time on the CPU ({reason})" for reason in reasons]
-    return "; ".join(places)
+    return "; ".join([*gpus, f"wall time on the CPU ({'; '.join(reasons)})" if reasons else "wall time on the CPU"])

@@ -97,3 +97,12 @@ def test_both_functions_are_called_once_and_the_test_skipped_where_nothing_is_me
 def test_result_of_a_comparison_is_not_a_benchmarks(run, pytester):
     pytester.makepyfile("def test_it(gpu_benchmark):\n    gpu_benchmark.compare(int, int)\n    gpu_benchmark.result\n")
     run().stdout.fnmatch_lines(["*NotAvailable: nothing has been measured yet*"])
+
+
+def test_comparison_that_was_settled_early_is_still_judged(run, bench, pytester):
+    bench.now(noise=0.1, n=40)  # less precise than a benchmark would have to be
+    pytester.makepyfile(COMPARING.format(verdict="same"))
+    run("--benchmark-save=x")
+    bench.now(seconds=20e-6, seed=1)
+    result = run("--benchmark-compare", "--gpu-benchmark-fail")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
