@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest's plugin: the fixture `gpu_benchmark`, whose results live in pytest-benchmark's table, files and comparisons.
+
+It is imported in every run of pytest, so it imports next to nothing: gpuscope's core is loaded by the first test that
+measures, or when pytest-benchmark asks what machine this is.
+
+PYTEST_DONT_REWRITE: it has no assertions, and pytest would complain where it was imported before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuscope.pytest_plugin import options
+from gpuscope.pytest_plugin.replay import CLOCK, ReplayClock
+from gpuscope.pytest_plugin.session import STATE, State
+
+if TYPE_CHECKING:
+    from gpuscope.pytest_plugin.fixture import GpuBenchmark
+
+
+class _BesideBenchmark:
+    # To ask for `benchmark` is what makes a test a benchmark to pytest-benchmark: --benchmark-only, --benchmark-skip.
+    @pytest.fixture
+    def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
+        """Measures a function on the GPU; pytest-benchmark shows, saves and compares the result."""
+        from gpuscope.pytest_plugin.fixture import GpuBenchmark
+
+        return GpuBenchmark(request.node, benchmark)
+
+
+class _Alone:
+    @pytest.fixture
+    def gpu_benchmark(self, request: pytest.FixtureRequest) -> GpuBenchmark:
+        """Measures a function on the GPU."""
+        from gpuscope.pytest_plugin.fixture import GpuBenchmark
+
+        try:
+            benchmark = request.getfixturevalue("benchmark")
+        except pytest.FixtureLookupError:
+            benchmark = None
+        return GpuBenchmark(request.node, benchmark)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the options."""
+    options.add(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark's, which loads the baselines
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the fixture, beside pytest-benchmark's or alone."""
+    config.addinivalue_line("markers", options.MARKER)
+    known = any(config.pluginmanager.hasplugin(name) for name in ("benchmark", "pytest_benchmark.plugin", "codspeed"))
+    config.pluginmanager.register(_BesideBenchmark() if known else _Alone(), "gpuscope-fixture")
+    options.check(config)
+    config.stash[STATE] = State()
+
+
+@pytest.hookimpl(tryfirst=True)  # later, other plugins have read the marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives pytest-benchmark our clock for the tests that use `gpu_benchmark`."""
+    for item in items:
+        if "gpu_benchmark" in getattr(item, "fixturenames", ()):
+            item.stash[CLOCK] = ReplayClock()
+            marker = item.get_closest_marker("benchmark")
+            given = marker.kwargs if marker else {}
+            item.add_marker(pytest.mark.benchmark(**{"timer": item.stash[CLOCK], **given}), append=False)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, which would complain that they were not used
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Reads the test's markers."""
+    if CLOCK in item.stash:
+        try:
+            item.stash[options.CHOSEN] = options.of(item)
+        except pytest.UsageError as error:
+            pytest.fail(str(error), pytrace=False)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Compares with the baselines."""
+    state = session.config.stash[STATE]
+    state.judge()
+    if options.fails(session.config) and state.slower() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, object, object]:
+    """Adds our section after pytest-benchmark's table."""
+    try:
+        return (yield)
+    finally:  # pytest-benchmark raises here when its own gate fails
+        if config.stash[STATE].measured:
+            from gpuscope.pytest_plugin import report
+
+            report.write(terminalreporter, config.stash[STATE], failing=options.fails(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """Adds the GPUs."""
+    from gpuscope.pytest_plugin import hardware
+
+    machine_info.update(hardware.stable_facts())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, output_json: Mapping[str, Any]) -> None:
+    """Adds the samples."""
+    for entry in output_json["benchmarks"]:
+        if (measured := config.stash[STATE].measured.get(entry["fullname"])) is not None:
+            # pytest-benchmark drops the samples of saved runs; the gate needs them.
+            entry["extra_info"] = {**entry["extra_info"], "gpuscope": measured.stored()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_compare_machine_info(
+    config: pytest.Config, machine_info: Mapping[str, Any], compared_benchmark: Mapping[str, Any]
+) -> None:
+    """Keeps the baselines."""
+    config.stash[STATE].add_baseline(machine_info, compared_benchmark)

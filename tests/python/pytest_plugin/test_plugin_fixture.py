@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fixture gpu_benchmark, and how its samples come into pytest-benchmark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest_plugins = ("pytester",)
+
+
+def test_function_gets_its_arguments_and_its_value_comes_back(run, pytester):
+    pytester.makepyfile(
+        """
+        def scale(x, by, *, stream):
+            return x * by, stream
+
+        def test_scale(gpu_benchmark):
+            assert gpu_benchmark(scale, 2, by=3, stream="mine") == (6, "mine")
+        """
+    )
+    run().assert_outcomes(passed=1)
+
+
+def test_result_is_there_to_assert_on(run, pytester):
+    pytester.makepyfile(
+        """
+        def test_quick(gpu_benchmark):
+            gpu_benchmark(lambda: None)
+            assert gpu_benchmark.result.median < 20e-6
+
+        def test_slow(gpu_benchmark):
+            gpu_benchmark(lambda: None)
+            assert gpu_benchmark.result.median < 2e-6
+        """
+    )
+    run().assert_outcomes(passed=1, failed=1)
+
+
+def test_result_before_a_measurement_says_what_to_do(run, pytester):
+    pytester.makepyfile("def test_early(gpu_benchmark, benchmark):\n    gpu_benchmark.result\n")
+    result = run("-W", "ignore")
+    result.stdout.fnmatch_lines(["*NotAvailable: nothing has been measured yet: call gpu_benchmark(function) first"])
+
+
+def test_table_shows_the_samples_and_not_the_replay(run, bench, one_test, pytester):
+    bench.now(seconds=3.0)
+    run("--benchmark-json=out.json").assert_outcomes(passed=1)
+    (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    expected = bench.canned.result(None, True).samples
+    assert entry["stats"]["data"] == expected.tolist()
+
+
+def test_table_is_pytest_benchmarks(run, one_test):
+    run().stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_gemm *200 *1*"])
+
+
+def test_clock_has_a_name_in_the_file(run, one_test, pytester):
+    run("--benchmark-json=out.json")
+    (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert entry["options"]["timer"] == "gpu_time"
+
+
+def test_many_samples_are_thinned_for_the_table(run, bench, one_test, pytester):
+    bench.now(n=12_000)
+    run("--benchmark-json=out.json")
+    (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    samples = bench.canned.result(None, True).samples
+    assert entry["stats"]["data"] == samples[::3].tolist()
+
+
+def test_second_measurement_in_a_test_is_refused(run, bench, pytester):
+    pytester.makepyfile("def test_two(gpu_benchmark):\n    gpu_benchmark(int)\n    gpu_benchmark(int)\n")
+    result = run()
+    result.stdout.fnmatch_lines(["*gpu_benchmark measures once a test: *"])
+    assert len(bench.asked) == 1
+
+
+def test_exception_of_the_function_comes_out_and_warns_of_nothing(run, pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_raises(gpu_benchmark):
+            with pytest.raises(ZeroDivisionError):
+                gpu_benchmark(lambda: 1 // 0)
+        """
+    )
+    run("-W", "error", "--benchmark-autosave").assert_outcomes(passed=1)
+
+
+def test_failed_measurement_is_not_saved(run, pytester, saved):
+    pytester.makepyfile(
+        """
+        def test_raises(gpu_benchmark):
+            gpu_benchmark(lambda: 1 // 0)
+
+        def test_works(gpu_benchmark):
+            gpu_benchmark(int)
+        """
+    )
+    run("--benchmark-save=x").assert_outcomes(passed=1, failed=1)
+    assert [entry["name"] for entry in saved()[0]["benchmarks"]] == ["test_works"]
+
+
+def test_group_and_parameters_reach_the_file(run, pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.benchmark(group="gemms")
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_gemm(gpu_benchmark, n):
+            gpu_benchmark(int)
+        """
+    )
+    run("--benchmark-json=out.json").stdout.fnmatch_lines(["*benchmark 'gemms': 2 tests*"])
+    entries = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert [(entry["group"], entry["params"]) for entry in entries] == [("gemms", {"n": 1}), ("gemms", {"n": 2})]
+
+
+def test_timer_of_the_users_is_refused_in_one_sentence(run, pytester):
+    pytester.makepyfile(
+        """
+        import pytest, time
+
+        @pytest.mark.benchmark(timer=time.perf_counter)
+        def test_it(gpu_benchmark):
+            gpu_benchmark(int)
+        """
+    )
+    result = run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["gpu_benchmark has a clock of its own: remove timer= from @pytest.mark.benchmark"])
+
+
+def test_global_timer_is_left_to_the_other_tests(run, pytester):
+    pytester.makepyfile(
+        """
+        def test_cpu(benchmark):
+            benchmark(int)
+
+        def test_gpu(gpu_benchmark):
+            gpu_benchmark(int)
+        """
+    )
+    run("--benchmark-timer=time.process_time", "--benchmark-json=out.json").assert_outcomes(passed=2)
+    entries = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert [entry["options"]["timer"] for entry in entries] == ["process_time", "gpu_time"]
+
+
+def test_other_tests_of_a_session_are_as_without_the_plugin(run, pytester):
+    pytester.makepyfile("def test_cpu(benchmark):\n    benchmark(int)\n")
+    result = run("--benchmark-json=out.json")
+    assert "gpuscope" not in result.stdout.str()
+    (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert entry["extra_info"] == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "passed", "skipped", "measured"),
+    [("--benchmark-only", 1, 1, 1), ("--benchmark-skip", 1, 1, 0), ("--benchmark-disable", 2, 0, 0)],
+)
+def test_switches_of_pytest_benchmark_hold(run, bench, pytester, option, passed, skipped, measured):
+    pytester.makepyfile(
+        """
+        def test_gpu(gpu_benchmark):
+            gpu_benchmark(int)
+
+        def test_other():
+            pass
+        """
+    )
+    run(option).assert_outcomes(passed=passed, skipped=skipped)
+    assert len(bench.asked) == measured
+
+
+def test_disabled_function_is_called_once_and_its_value_comes_back(run, pytester):
+    pytester.makepyfile(
+        """
+        def test_gpu(gpu_benchmark):
+            calls = []
+            assert gpu_benchmark(lambda: calls.append(1) or len(calls)) == 1
+            assert not gpu_benchmark.enabled
+        """
+    )
+    run("--benchmark-disable", "-W", "error").assert_outcomes(passed=1)
+
+
+def test_asking_for_a_result_where_nothing_is_measured_skips(run, pytester):
+    pytester.makepyfile(
+        """
+        def test_gpu(gpu_benchmark):
+            gpu_benchmark(int)
+            assert gpu_benchmark.result.median < 20e-6
+        """
+    )
+    result = run("--benchmark-disable", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*not measured: pytest-benchmark is disabled*"])
+
+
+def test_cprofile_profiles_the_function(run, pytester):
+    pytester.makepyfile(
+        """
+        def worker():
+            return sorted([3, 1, 2])
+
+        def test_gpu(gpu_benchmark):
+            assert gpu_benchmark(worker) == [1, 2, 3]
+        """
+    )
+    run("--benchmark-cprofile=cumtime").stdout.fnmatch_lines(["*(worker)*"])
+
+
+def test_histogram_is_drawn(run, one_test, pytester):
+    pytest.importorskip("pygal", reason="pytest-benchmark draws with pygal, which is not installed")
+    run("--benchmark-histogram=chart").assert_outcomes(passed=1)
+    assert list(pytester.path.glob("chart*.svg"))
+
+
+def test_several_tests_under_xdist_are_called_and_not_measured(run, pytester):
+    pytest.importorskip("xdist")
+    pytester.makepyfile(
+        """
+        def test_a(gpu_benchmark):
+            assert gpu_benchmark(int) == 0
+            assert not gpu_benchmark.enabled
+
+        def test_b(gpu_benchmark):
+            assert gpu_benchmark(int) == 0
+        """
+    )
+    run("-p", "xdist", "-n1", "-W", "ignore").assert_outcomes(passed=2)

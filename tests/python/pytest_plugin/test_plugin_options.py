@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marker, command line and configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ("pytester",)
+
+MARKED = """
+import pytest
+
+@pytest.mark.gpu_benchmark({arguments})
+def test_it(gpu_benchmark):
+    gpu_benchmark(int)
+"""
+
+
+def test_defaults_are_those_of_the_documentation(run, bench, one_test):
+    run()
+    assert bench.asked == [
+        {
+            "name": "test_gemm",
+            "stream": None,
+            "cold": True,
+            "graph": False,
+            "target": 0.01,
+            "budget": 2.0,
+            "bytes": None,
+            "flops": None,
+        }
+    ]
+
+
+def test_marker_reaches_the_benchmark(run, bench, pytester):
+    pytester.makepyfile(MARKED.format(arguments="cold=False, target=0.05, budget=1, bytes=8, flops=9, graph=True"))
+    run("--strict-markers")
+    given = {"cold": False, "target": 0.05, "budget": 1, "bytes": 8, "flops": 9, "graph": True}
+    assert bench.asked[0] == bench.asked[0] | given
+
+
+def test_command_line_reaches_the_benchmark(run, bench, one_test):
+    run("--gpu-benchmark-target=5%", "--gpu-benchmark-budget=0.5", "--gpu-benchmark-cache=hot")
+    assert bench.asked[0] == bench.asked[0] | {"target": 0.05, "budget": 0.5, "cold": False}
+
+
+def test_configuration_reaches_the_benchmark(run, bench, one_test, pytester):
+    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7\ngpu_benchmark_cache = hot\n")
+    run()
+    assert bench.asked[0] == bench.asked[0] | {"target": 0.02, "budget": 7.0, "cold": False}
+
+
+def test_marker_wins_over_command_line_and_that_over_configuration(run, bench, pytester):
+    pytester.makepyfile(MARKED.format(arguments="target=0.03"))
+    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7\n")
+    run("--gpu-benchmark-target=0.05", "--gpu-benchmark-budget=1")
+    assert (bench.asked[0]["target"], bench.asked[0]["budget"]) == (0.03, 1.0)
+
+
+def test_marker_of_a_class_holds_where_the_test_says_nothing(run, bench, pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.gpu_benchmark(cold=False, budget=3)
+        class TestIt:
+            @pytest.mark.gpu_benchmark(budget=4)
+            def test_it(self, gpu_benchmark):
+                gpu_benchmark(int)
+        """
+    )
+    run()
+    assert (bench.asked[0]["cold"], bench.asked[0]["budget"]) == (False, 4)
+
+
+def test_quantity_chooses_what_the_table_shows(run, bench, pytester, saved):
+    pytester.makepyfile(MARKED.format(arguments="quantity='wall'"))
+    run("--benchmark-save=x")
+    (entry,) = saved()[0]["benchmarks"]
+    wall = bench.canned.result(None, True).quantities["wall"]
+    assert entry["extra_info"]["gpuscope"]["quantity"] == "wall"
+    assert entry["stats"]["min"] == wall.samples.min()
+
+
+def test_quantity_that_was_not_measured_fails_with_the_reason(run, bench, pytester):
+    bench.now(absent={"span": "CUPTI is not installed"})
+    pytester.makepyfile(MARKED.format(arguments="quantity='span'"))
+    result = run("-W", "error")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*NotAvailable: no span time: CUPTI is not installed"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("rounds=5", "@pytest.mark.gpu_benchmark has no argument rounds; accepted are cold, quantity, *"),
+        ("0.01", "@pytest.mark.gpu_benchmark takes no positional arguments; name them"),
+        ("quantity='time'", "quantity is 'time'; accepted are kernel, span, stream, launch, wall, marginal"),
+        ("margin=-1", "margin is -1; accepted are fractions above 0"),
+    ],
+)
+def test_wrong_marker_is_one_sentence(run, bench, pytester, arguments, said):
+    pytester.makepyfile(MARKED.format(arguments=arguments))
+    result = run("-W", "error")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said])
+    assert not bench.asked
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--gpu-benchmark-target=2", "2 is not a fraction; accepted are 5% or 0.05, above 0 and below 1"),
+        ("--gpu-benchmark-budget=-1", "-1 is not a time; accepted are seconds above 0"),
+        ("--gpu-benchmark-cache=warm", "warm is not a state of the cache; accepted are cold and hot"),
+        ("--gpu-benchmark-fail=tests", "tests is not a fraction; accepted are 5% or 0.05, above 0 and below 1"),
+    ],
+)
+def test_wrong_option_is_a_usage_error(run, one_test, option, said):
+    result = run(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in result.stderr.str()
+
+
+def test_wrong_configuration_is_a_usage_error(run, one_test, pytester):
+    pytester.makeini("[pytest]\ngpu_benchmark_target = lots\n")
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "gpu_benchmark_target: lots is not a fraction" in result.stderr.str()
