@@ -44,6 +44,10 @@ struct Nvml {
       *mhz = type == 1 ? 1980 : type == 2 ? 3201 : 1;
       return 0;
     };
+    table.power_limit = [](driver::NvmlDevice, unsigned* milliwatts) {
+      *milliwatts = 700'000;
+      return 0;
+    };
     table.power_usage = [](driver::NvmlDevice, unsigned* milliwatts) {
       *milliwatts = 123'456;
       return instance().power_code;

@@ -82,6 +82,7 @@ ClockState ClockReader::read() const {
   state.sm_hz = number("sm_hz", nvml_.clock_info, kHzPerMhz, kSmClock);
   state.memory_hz = number("memory_hz", nvml_.clock_info, kHzPerMhz, kMemoryClock);
   state.power_w = number("power_w", nvml_.power_usage, kWattsPerMilliwatt);
+  state.power_limit_w = number("power_limit_w", nvml_.power_limit, kWattsPerMilliwatt);
   state.temperature_c = number("temperature_c", nvml_.temperature, 1, kGpuSensor);
   const auto reasons =
       nvml_.clocks_event_reasons != nullptr ? nvml_.clocks_event_reasons : nvml_.clocks_throttle_reasons;

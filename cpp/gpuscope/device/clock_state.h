@@ -15,6 +15,7 @@ struct ClockState {
   std::optional<double> sm_hz;
   std::optional<double> memory_hz;
   std::optional<double> power_w;
+  std::optional<double> power_limit_w;
   std::optional<double> temperature_c;
   std::optional<uint64_t> reasons;  // bits of nvmlClocksEventReasons
   std::string why;

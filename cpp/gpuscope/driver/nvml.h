@@ -22,6 +22,7 @@ using NvmlDevice = nvmlDevice_st*;
   X("nvmlDeviceGetHandleByPciBusId_v2", device_by_pci_bus_id, int(const char*, NvmlDevice*))              \
   X("nvmlDeviceGetClockInfo", clock_info, int(NvmlDevice, int type, unsigned* mhz))                       \
   X("nvmlDeviceGetPowerUsage", power_usage, int(NvmlDevice, unsigned* milliwatts))                        \
+  X("nvmlDeviceGetEnforcedPowerLimit", power_limit, int(NvmlDevice, unsigned* milliwatts))                \
   X("nvmlDeviceGetTemperature", temperature, int(NvmlDevice, int sensor, unsigned* celsius))              \
   X("nvmlDeviceGetCurrentClocksEventReasons", clocks_event_reasons, int(NvmlDevice, unsigned long long*)) \
   X("nvmlDeviceGetCurrentClocksThrottleReasons", clocks_throttle_reasons, int(NvmlDevice, unsigned long long*))

@@ -123,6 +123,8 @@ class Engine:
             if self._early:  # waiting need not show as a driver call
                 self.facts = tuple(replace(fact, synchronizes=True) for fact in self.facts)
             self.absent = absences(self.facts, untraced)
+            if self._early:  # they are launched without waiting
+                self.absent.pop("launch", None)
         self.on_gpu = self.sampler is not None and all(fact.uses_gpu for fact in self.facts)
         self._plan = plan(self.facts)
 

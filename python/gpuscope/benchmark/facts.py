@@ -93,7 +93,7 @@ def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tu
                 kernels=tuple(kernel.name for kernel in times.shares(rows)),
                 synchronizes=bool(waits[rows].any()),
                 other_streams=bool(times.elsewhere[rows].any()),
-                allocates=bool(allocates[rows].any()),
+                allocates=bool(allocates[rows][-1]),  # allocators that keep memory have it by then
                 launch_seconds=float(np.median(returned[rows] - called[rows])) * 1e-9,
                 call_seconds=float(np.median(seconds[rows])),
                 uses_gpu=launches > 0 or bool(times.records[rows].any()),

@@ -69,6 +69,8 @@ def absences(facts: Sequence[Facts], why_untraced: str) -> dict[Quantity, str]:
     absent: dict[Quantity, str] = {}
     if why_untraced:
         absent["kernel"] = absent["span"] = why_untraced
+    if any(fact.synchronizes for fact in facts):
+        absent["launch"] = "the function waits for the GPU inside, so that its own time includes the GPU's"
     if any(fact.other_streams for fact in facts):
         absent["stream"] = "work runs on other streams than the one timed; give it as stream="
     elif any(fact.synchronizes for fact in facts):

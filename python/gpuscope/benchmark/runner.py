@@ -167,5 +167,5 @@ def _environment(engine: Engine) -> dict[str, object]:
     if facts.devices:
         state, limits = _core.clock_state(engine.device), _core.device_limits(engine.device)
         found["sm_hz_max"] = limits.get("sm_hz_max")
-        found |= {key: state.get(key) for key in ("memory_hz", "power_w", "temperature_c")}
+        found |= {key: state.get(key) for key in ("memory_hz", "power_w", "power_limit_w", "temperature_c")}
     return found

@@ -39,12 +39,12 @@ def percent(share: float) -> str:
 def line(result: BenchmarkResult) -> str:
     """The result in one line; the warnings are only counted."""
     estimate = result.estimate
-    cache = ("cold" if result.cold else "hot") if result.environment.get("gpu") else "CPU"
+    cache = ("cold" if result.cold else "hot") if result.on_gpu else "CPU"
     parts = [f"{result.name}: {result.quantity} {_interval(estimate)}, {cache})"]
     parts += [f"{name} {seconds(result.quantities[name].estimate.value, 3)}" for name in _others(result)]
     parts += [rate(one) for one in result.rates]
     clock = clocks(result)
-    if clock:
+    if clock and result.on_gpu:
         parts.append(clock)
     parts.append("converged" if result.converged else _ENDS[result.stopped])
     if result.warnings:

@@ -39,6 +39,7 @@ TEST_F(ClockStates, HoldWhatNvmlSays) {
   EXPECT_EQ(state.sm_hz, 1.98e9);
   EXPECT_EQ(state.memory_hz, 3.201e9);
   EXPECT_DOUBLE_EQ(state.power_w.value(), 123.456);
+  EXPECT_DOUBLE_EQ(state.power_limit_w.value(), 700);
   EXPECT_EQ(state.temperature_c, 41);
   EXPECT_EQ(state.reasons, 0x4U);
   EXPECT_EQ(state.why, "");
