@@ -2,6 +2,8 @@
 """GPU profiling and benchmarking.
 
 Each name is imported from its module when it is first used, so that importing the package costs next to nothing.
+
+PYTEST_DONT_REWRITE: nothing here is a test of the program that pytest runs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuscope._core import __version__
     from gpuscope.analysis import DeviceType
+    from gpuscope.benchmark import BenchmarkResult, benchmark
+    from gpuscope.benchmark.compare import compare
+    from gpuscope.benchmark.comparison import Comparison
+    from gpuscope.benchmark.crossover import Crossover, crossover
+    from gpuscope.benchmark.dataloader import benchmark_dataloader
+    from gpuscope.benchmark.dataloader_results import DataLoaderResult, DataLoaderWorkers
+    from gpuscope.benchmark.latency import Latency, measure_latency
+    from gpuscope.benchmark.sweep import Sweep, sweep
+    from gpuscope.benchmark.throughput import measure_throughput
+    from gpuscope.benchmark.throughput_result import Throughput
     from gpuscope.environment import environment
     from gpuscope.errors import (
         CorruptTrace,
@@ -40,40 +52,87 @@ if TYPE_CHECKING:
     from gpuscope.profiler.execution_trace import ExecutionTraceObserver, itt
     from gpuscope.recording import Recording, load
     from gpuscope.regions import mark, record_function
+    from gpuscope.timing import Event, Timer, reset_timings, synchronize, timed, timings
 
 __all__ = [
+    "BenchmarkResult",
+    "Comparison",
     "CorruptTrace",
+    "Crossover",
     "CudaError",
     "CuptiError",
+    "DataLoaderResult",
+    "DataLoaderWorkers",
     "DeviceType",
+    "Event",
     "ExecutionTraceObserver",
     "GpuscopeError",
     "GpuscopeWarning",
     "IncompleteCapture",
     "InvalidArgument",
+    "Latency",
     "LibraryError",
     "NotAvailable",
     "NvmlError",
     "ProfilerAction",
     "ProfilerActivity",
     "Recording",
+    "Sweep",
+    "Throughput",
+    "Timer",
     "__version__",
+    "benchmark",
+    "benchmark_dataloader",
+    "compare",
+    "crossover",
     "environment",
     "itt",
     "kineto_available",
     "load",
     "mark",
+    "measure_latency",
+    "measure_throughput",
     "profile",
     "record_function",
+    "reset_timings",
     "schedule",
     "step",
     "supported_activities",
+    "sweep",
+    "synchronize",
     "tensorboard_trace_handler",
+    "timed",
+    "timings",
 ]
 
 _HOMES = {
     "_core": ("__version__",),
     "analysis": ("DeviceType",),
+    "benchmark": (
+        "BenchmarkResult",
+        "benchmark",
+    ),
+    "benchmark.compare": ("compare",),
+    "benchmark.comparison": ("Comparison",),
+    "benchmark.crossover": (
+        "Crossover",
+        "crossover",
+    ),
+    "benchmark.dataloader": ("benchmark_dataloader",),
+    "benchmark.dataloader_results": (
+        "DataLoaderResult",
+        "DataLoaderWorkers",
+    ),
+    "benchmark.latency": (
+        "Latency",
+        "measure_latency",
+    ),
+    "benchmark.sweep": (
+        "Sweep",
+        "sweep",
+    ),
+    "benchmark.throughput": ("measure_throughput",),
+    "benchmark.throughput_result": ("Throughput",),
     "environment": ("environment",),
     "errors": (
         "CorruptTrace",
@@ -100,6 +159,7 @@ _HOMES = {
     "profiler.execution_trace": ("ExecutionTraceObserver", "itt"),
     "recording": ("Recording", "load"),
     "regions": ("mark", "record_function"),
+    "timing": ("Event", "Timer", "reset_timings", "synchronize", "timed", "timings"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

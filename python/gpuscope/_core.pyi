@@ -453,7 +453,7 @@ class TorchRanges:
         """
 def clock_state(device: int = 0) -> dict:
     """
-    A GPU's sm_hz, memory_hz, power_w, temperature_c and what holds its clocks back (reasons: bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.
+    A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.
     """
 def copy_name(kind: int, source: int, destination: int) -> str:
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ LONGEST_BATCH = 0.25
 # A drift over a run that is worth a word (fraction of the value), and how sure of it one must be.
 DRIFT = 0.005
 CHANCE = 0.01
+CONFIDENCE, SEQUENTIAL = 0.95, 0.965
 
 
 def now() -> float:
@@ -70,6 +71,16 @@ class Progress:
         return self.trend.p < CHANCE and abs(self.trend.drift) > DRIFT
 
 
+def settled(samples: NDArray[np.float64], tick: float) -> stats.Estimate:
+    """The estimate of samples that were taken until their interval was narrow, with an interval of 95 %.
+
+    Which interval is narrow first is luck as well: of 1500 series of an H200's kernel times, stopped at 1 %, 93 % of
+    the plain intervals held the truth. One asked to hold it in 96.5 % makes up for that.
+    """
+    found = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL)
+    return replace(found, confidence=CONFIDENCE)
+
+
 def judge(samples: NDArray[np.float64], tick: float, target: float) -> Progress:
     """Whether sampling can stop: interval, number, independence and trend.
 
@@ -78,7 +89,7 @@ def judge(samples: NDArray[np.float64], tick: float, target: float) -> Progress:
         tick: the clock's resolution, in seconds.
         target: half of the interval's width relative to the estimate.
     """
-    estimate = stats.estimate(samples, tick=tick)
+    estimate = settled(samples, tick)
     progress = Progress(estimate, stats.trend(samples), False)
     enough = estimate.n >= FEWEST_SAMPLES and estimate.n_eff >= FEWEST_INDEPENDENT
     converged = enough and estimate.relative_half_width <= target and not progress.drifts

@@ -91,6 +91,11 @@ class BenchmarkResult:
         return self.quantities[self.quantity]
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the function puts work on the GPU."""
+        return bool(self.environment.get("on_gpu"))
+
+    @property
     def estimate(self) -> stats.Estimate:
         """The headline's centre with its 95 % interval."""
         return self.headline.estimate

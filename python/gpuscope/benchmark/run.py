@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.budget import Budget, Progress, judge, next_batch
+from gpuscope.benchmark.budget import Budget, Progress, judge, next_batch, settled
 from gpuscope.benchmark.engine import CPU_TICK, Engine
 from gpuscope.benchmark.facts import Facts
 from gpuscope.benchmark.marginal import marginal
@@ -151,7 +151,7 @@ class Run:
                 if quantity in found or quantity in self.engine.absent or not len(times):
                     continue
                 tick = self.engine.tick if quantity in ("kernel", "span", "stream") else CPU_TICK
-                estimate = stats.estimate(times, tick=tick)
+                estimate = settled(times, tick) if quantity == self.headline else stats.estimate(times, tick=tick)
                 found[quantity] = Measured(quantity, samples.seconds[quantity], valid, estimate)
         if self.slope is not None:
             found["marginal"] = self.slope

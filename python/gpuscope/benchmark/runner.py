@@ -152,6 +152,7 @@ def _environment(engine: Engine) -> dict[str, object]:
     found: dict[str, object] = {
         "gpu": engine.device_name if facts.devices else None,
         "device": engine.device if facts.devices else None,
+        "on_gpu": engine.on_gpu,
         "stream": engine.stream.source,
         "driver": facts.driver_version,
         "cuda": facts.cuda_version,
