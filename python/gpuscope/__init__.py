@@ -52,7 +52,10 @@ if TYPE_CHECKING:
     from gpuscope.profiler.execution_trace import ExecutionTraceObserver, itt
     from gpuscope.recording import Recording, load
     from gpuscope.regions import mark, record_function
-    from gpuscope.timing import Event, Timer, reset_timings, synchronize, timed, timings
+    from gpuscope.timing.event import Event
+    from gpuscope.timing.synchronize import synchronize
+    from gpuscope.timing.timed import reset_timings, timed, timings
+    from gpuscope.timing.timer import Timer
 
 __all__ = [
     "BenchmarkResult",

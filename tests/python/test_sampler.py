@@ -105,5 +105,5 @@ def test_a_gpu_that_is_not_there_is_not_available(call: Callable[[], object]) ->
 def test_the_clocks_of_a_gpu_that_is_not_there_are_none_and_why() -> None:
     state = _core.clock_state(NO_SUCH_DEVICE)
     assert state.pop("why")
-    assert set(state) == {"sm_hz", "memory_hz", "power_w", "temperature_c", "reasons"}
+    assert set(state) == {"sm_hz", "memory_hz", "power_w", "power_limit_w", "temperature_c", "reasons"}
     assert set(state.values()) == {None}

@@ -172,7 +172,7 @@ def test_every_handle_is_kept(handle):
 
 
 def test_our_own_follows_the_protocol():
-    assert Stream(5, 0, "int").__cuda_stream__ == (0, 5)
+    assert Stream(5, 0, "int").__cuda_stream__() == (0, 5)
 
 
 class TestCurrent:

@@ -17,6 +17,7 @@ SHORTEST = 0.9
 # Many samples tell by themselves what so long batches of them vary by; its factor of Student's, squared, over the
 # normal distribution's, for 15 degrees of freedom at 95 %.
 BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
+CORRELATED = 2.0  # so long times are not by chance
 DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
 
 
@@ -46,26 +47,24 @@ def time_for_median(values: NDArray[np.float64], middle: float, low: float, high
         first_order = 1 + 4 / math.pi * float(np.arcsin(fading).sum())
     else:
         first_order = 1 + 4 / math.pi * math.asin(rho)
-    signs = np.sign(values - middle)
-    return _by_batches(signs, max(integrated_time(signs), first_order))
+    return min(max(integrated_time(np.sign(values - middle)), first_order), float(len(values)))
 
 
 def time_for_mean(values: NDArray[np.float64]) -> float:
     """As `time_for_median`, for the mean of values among which none lies far out."""
     rho = _of_neighbours(values)
-    return _by_batches(values, max(integrated_time(values), (1 + rho) / (1 - rho)))
+    return min(max(integrated_time(values), (1 + rho) / (1 - rho)), float(len(values)))
 
 
-def _by_batches(series: NDArray[np.float64], guess: float) -> float:
-    """The time that the means of batches tell, where there are enough samples for that, else the guess.
+def checked_by_batches(guess: float, series: NDArray[np.float64]) -> float:
+    """The time that the means of batches tell, where samples hang together and there are enough, else the guess.
 
     Sums of autocorrelations stop where these turn negative, and so are far too long for samples that go up and down.
     """
-    n = len(series)
-    size = n // BATCHES
+    size = len(series) // BATCHES
     variance = float(series.var())
-    if size < max(SHORTEST_BATCH, 4 * guess) or variance <= 0:
-        return min(guess, float(n))
+    if guess < CORRELATED or size < max(SHORTEST_BATCH, 4 * guess) or variance <= 0:
+        return guess
     means = series[: size * BATCHES].reshape(BATCHES, size).mean(axis=1)
     return max(BATCHES_DOUBT * size * float(means.var(ddof=1)) / variance, 1 - SHORTEST)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuscope.stats.autocorrelation import time_for_mean, time_for_median
+from gpuscope.stats.autocorrelation import checked_by_batches, time_for_mean, time_for_median
 from gpuscope.stats.distributions import median_rank, normal_quantile, student_factor
 from gpuscope.stats.samples import checked, checked_confidence, checked_tick
 
@@ -17,6 +17,8 @@ from gpuscope.stats.samples import checked, checked_confidence, checked_tick
 COARSE = 4.0
 # The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
 TRIMMED = 0.1
+# Samples are on a clock's marks when most are that near to one, in ticks.
+BESIDE, MOSTLY = 0.125, 0.9
 DOUBT, MOST_DOUBT = 5.0, 0.2
 
 
@@ -68,8 +70,7 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
     values = checked(samples)
     tick = checked_tick(tick)
     confidence = checked_confidence(confidence)
-    if tick:  # what turns one clock into another rounds as well, and would part samples that the tick made equal
-        values = np.round(values / tick) * tick
+    values = _on_ticks(values, tick) if tick else values
     ordered = np.sort(values)
     n = len(values)
     if ordered[0] == ordered[-1]:
@@ -82,11 +83,23 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
     return _median(values, ordered, tick, confidence)
 
 
+def _on_ticks(values: NDArray[np.float64], tick: float) -> NDArray[np.float64]:
+    """Samples that lie beside the marks of a clock put onto them, as what turns one clock into another rounds as well.
+
+    Samples that the tick made equal would else be parted by that, and each group of them spread over the whole tick.
+    """
+    mark = np.partition(values, len(values) // 2)[len(values) // 2]
+    snapped: NDArray[np.float64] = mark + np.round((values - mark) / tick) * tick
+    beside = np.abs(values - snapped) <= BESIDE * tick
+    return snapped if beside.mean() >= MOSTLY else values
+
+
 def _median(values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float) -> Estimate:
     n = len(values)
     middle = (n + 1) / 2
     low, centre, high = (float(ordered[i]) for i in (n // 10, (n - 1) // 2, n - 1 - n // 10))
-    tau = time_for_median(values, (centre + float(ordered[n // 2])) / 2, low, high)
+    centre = (centre + float(ordered[n // 2])) / 2
+    tau = checked_by_batches(time_for_median(values, centre, low, high), np.sign(values - centre))
     # Order statistics need no factor of Student's; the estimate of tau does.
     factor = _student(confidence, _doubt(tau, n)) / normal_quantile((1 + confidence) / 2)
     half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
@@ -140,7 +153,7 @@ def _trimmed_mean(
     kept = n - 2 * cut
     value = float(ordered[cut : n - cut].mean())
     winsorised = np.clip(values, ordered[cut], ordered[n - cut - 1])
-    tau = time_for_mean(winsorised)
+    tau = checked_by_batches(time_for_mean(winsorised), winsorised)
     # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen tells nothing.
     variance = float(winsorised.var(ddof=1)) + tick**2 / n
     error = math.sqrt(variance * tau / n) * n / kept

@@ -27,7 +27,7 @@ def test_thirty_samples_are_needed():
 
 
 def test_twenty_independent_samples_are_needed():
-    walk = 10e-6 * (1 + 1e-4 * np.repeat(np.random.default_rng(4).normal(0, 1, 10), 10))
+    walk = 10e-6 * (1 + 1e-4 * np.repeat(np.random.default_rng(4).normal(0, 1, 15), 8))
     progress = judge(walk, 0.0, 0.01)
     assert progress.estimate.relative_half_width < 0.01
     assert not progress.converged

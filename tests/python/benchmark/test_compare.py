@@ -18,6 +18,7 @@ from gpuscope.benchmark.verdict import LOOKS, Looks, judge
 from gpuscope.benchmark.warm_up import WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
 
+budget = importlib.import_module("gpuscope.benchmark.budget")
 module = importlib.import_module("gpuscope.benchmark.compare")
 TICK = 32e-9
 
@@ -75,7 +76,7 @@ def compared(monkeypatch):
 
     def run(engine, **options):
         monkeypatch.setattr(module, "Engine", lambda functions, **_: engine)
-        monkeypatch.setattr("gpuscope.benchmark.budget.now", lambda: engine.now)
+        monkeypatch.setattr(budget, "now", lambda: engine.now)
         return module.compare(nothing, nothing, **{"seed": 1, **options})
 
     return run

@@ -48,7 +48,7 @@ def result(**changes):
         bytes=29_700_000,
         flops=None,
         rates=(rate(),),
-        environment={"gpu": "Simulated GPU", "driver": "580.0"},
+        environment={"gpu": "Simulated GPU", "on_gpu": True, "driver": "580.0"},
         seconds=0.2,
         value=object(),
         capped=np.ones(60, bool),
