@@ -17,7 +17,8 @@ SHORTEST = 0.9
 # Many samples tell by themselves what so long batches of them vary by; its factor of Student's, squared, over the
 # normal distribution's, for 15 degrees of freedom at 95 %.
 BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
-CORRELATED = 2.0  # so long times are not by chance
+CORRELATED = 2.0  # what is so many times another is not so by chance
+LEAST = 0.1  # of sixteen batches that happen to agree
 DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
 
 
@@ -63,10 +64,11 @@ def checked_by_batches(guess: float, series: NDArray[np.float64]) -> float:
     """
     size = len(series) // BATCHES
     variance = float(series.var())
-    if guess < CORRELATED or size < max(SHORTEST_BATCH, 4 * guess) or variance <= 0:
+    if guess < CORRELATED or size < max(SHORTEST_BATCH, CORRELATED * guess) or variance <= 0:
         return guess
     means = series[: size * BATCHES].reshape(BATCHES, size).mean(axis=1)
-    return max(BATCHES_DOUBT * size * float(means.var(ddof=1)) / variance, 1 - SHORTEST)
+    found = max(BATCHES_DOUBT * size * float(means.var(ddof=1)) / variance, LEAST)
+    return found if found < guess / CORRELATED else guess
 
 
 def integrated_time(series: NDArray[np.float64]) -> float:
