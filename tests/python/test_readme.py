@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_the_commands_run_in_order(tmp_path):
     for code in blocks("python"):
         if name := NAME.match(code):
             (tmp_path / name[1]).write_text(code, encoding="utf-8")
-    commands = [line[2:].split() for block in blocks("console") for line in block.splitlines() if line[:2] == "$ "]
+    commands = [shlex.split(line[2:]) for block in blocks("console") for line in block.splitlines() if line[:2] == "$ "]
     assert commands
     for command in commands:
         assert command[0] == "gpuscope"

@@ -84,7 +84,8 @@ void bind_device(py::module_& module) {
       "a second, fp32_flops a second, l2_bytes, multiprocessors, sm_hz_max, capability. Raises NotAvailable "
       "where there is no such GPU.");
   module.def("clock_state", &clock_state, py::arg("device") = 0,
-             "A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: bits of "
+             "A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: "
+             "bits of "
              "nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.");
 }
 
