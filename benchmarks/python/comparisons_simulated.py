@@ -21,8 +21,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmark.sampling import Samples
-from gpuscope.benchmark.warm_up import WarmUp
+from gpuscope.benchmark.sampling.samples import Samples
+from gpuscope.benchmark.sampling.warm_up import WarmUp
 
 TICK = 32e-9
 BUDGET = 1.0
@@ -54,7 +54,7 @@ class Model:
 
 
 class ModelEngine:
-    """As `gpuscope.benchmark.engine.Engine`, of a model."""
+    """As `gpuscope.benchmark.sampling.engine.Engine`, of a model."""
 
     on_gpu, device_name, tick = True, "a model", TICK
 
@@ -108,7 +108,7 @@ def compared(model: Model, random: np.random.Generator, **options: Any) -> Any:
     call: Callable[[], object] = functools.partial(int)
     with (
         mock.patch.object(module, "Engine", return_value=engine),
-        mock.patch("gpuscope.benchmark.budget.now", side_effect=lambda: engine.now),
+        mock.patch("gpuscope.benchmark.sampling.budget.now", side_effect=lambda: engine.now),
     ):
         return module.compare(call, call, seed=int(random.integers(2**32)), **{"budget": BUDGET, **options})
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gpuscope.benchmark import BenchmarkResult, benchmark
     from gpuscope.benchmark.compare import compare
     from gpuscope.benchmark.comparison import Comparison
-    from gpuscope.benchmark.crossover import Crossover, crossover
-    from gpuscope.benchmark.dataloader import benchmark_dataloader
-    from gpuscope.benchmark.dataloader_results import DataLoaderResult, DataLoaderWorkers
-    from gpuscope.benchmark.latency import Latency, measure_latency
-    from gpuscope.benchmark.sweep import Sweep, sweep
-    from gpuscope.benchmark.throughput import measure_throughput
-    from gpuscope.benchmark.throughput_result import Throughput
+    from gpuscope.benchmark.sweeps.crossover import Crossover, crossover
+    from gpuscope.benchmark.sweeps.sweep import Sweep, sweep
+    from gpuscope.benchmark.workloads.dataloader import benchmark_dataloader
+    from gpuscope.benchmark.workloads.dataloader_results import DataLoaderResult, DataLoaderWorkers
+    from gpuscope.benchmark.workloads.latency import Latency, measure_latency
+    from gpuscope.benchmark.workloads.throughput import measure_throughput
+    from gpuscope.benchmark.workloads.throughput_result import Throughput
     from gpuscope.environment import environment
     from gpuscope.errors import (
         CorruptTrace,
@@ -117,25 +117,25 @@ _HOMES = {
     ),
     "benchmark.compare": ("compare",),
     "benchmark.comparison": ("Comparison",),
-    "benchmark.crossover": (
+    "benchmark.sweeps.crossover": (
         "Crossover",
         "crossover",
     ),
-    "benchmark.dataloader": ("benchmark_dataloader",),
-    "benchmark.dataloader_results": (
+    "benchmark.workloads.dataloader": ("benchmark_dataloader",),
+    "benchmark.workloads.dataloader_results": (
         "DataLoaderResult",
         "DataLoaderWorkers",
     ),
-    "benchmark.latency": (
+    "benchmark.workloads.latency": (
         "Latency",
         "measure_latency",
     ),
-    "benchmark.sweep": (
+    "benchmark.sweeps.sweep": (
         "Sweep",
         "sweep",
     ),
-    "benchmark.throughput": ("measure_throughput",),
-    "benchmark.throughput_result": ("Throughput",),
+    "benchmark.workloads.throughput": ("measure_throughput",),
+    "benchmark.workloads.throughput_result": ("Throughput",),
     "environment": ("environment",),
     "errors": (
         "CorruptTrace",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.benchmark.comparison import Comparison
-from gpuscope.benchmark.kernel_times import Kernel
 from gpuscope.benchmark.result import BenchmarkResult, Measured
+from gpuscope.benchmark.sampling.kernel_times import Kernel
 
 H100 = "NVIDIA H100 80GB HBM3"
 

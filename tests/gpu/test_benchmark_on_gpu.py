@@ -11,7 +11,7 @@ import pytest
 import gpuscope as gs
 from gpuscope import streams
 from gpuscope.benchmark import BenchmarkResult, benchmark
-from gpuscope.benchmark.engine import Engine
+from gpuscope.benchmark.sampling.engine import Engine
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 SPIN_NS = 20_000

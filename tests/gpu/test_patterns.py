@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuscope.benchmark.crossover import crossover
-from gpuscope.benchmark.dataloader import benchmark_dataloader
-from gpuscope.benchmark.latency import measure_latency
-from gpuscope.benchmark.sweep import sweep
-from gpuscope.benchmark.throughput import measure_throughput
+from gpuscope.benchmark.sweeps.crossover import crossover
+from gpuscope.benchmark.sweeps.sweep import sweep
+from gpuscope.benchmark.workloads.dataloader import benchmark_dataloader
+from gpuscope.benchmark.workloads.latency import measure_latency
+from gpuscope.benchmark.workloads.throughput import measure_throughput
 from gpuscope.errors import InvalidArgument
 
 torch = pytest.importorskip("torch")

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gpuscope import stats
-from gpuscope.benchmark.budget import Progress
-from gpuscope.benchmark.facts import Facts
 from gpuscope.benchmark.rates import Rate
 from gpuscope.benchmark.result import Measured
-from gpuscope.benchmark.sampling import Quantity, Samples
+from gpuscope.benchmark.sampling.budget import Progress
+from gpuscope.benchmark.sampling.facts import Facts
+from gpuscope.benchmark.sampling.samples import Quantity, Samples
+from gpuscope.benchmark.sampling.warm_up import WarmUp
 from gpuscope.benchmark.text import percent, seconds
-from gpuscope.benchmark.warm_up import WarmUp
 
 # Stream time holds two events and the start of the first kernel beside the kernels: some microseconds (measured).
 _METHOD = 6e-6

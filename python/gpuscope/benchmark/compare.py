@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.benchmark import blocks
-from gpuscope.benchmark.budget import Budget
 from gpuscope.benchmark.comparison import Comparison
-from gpuscope.benchmark.engine import Engine
-from gpuscope.benchmark.sampling import Quantity, Samples, joined
+from gpuscope.benchmark.sampling.budget import Budget
+from gpuscope.benchmark.sampling.engine import Engine
+from gpuscope.benchmark.sampling.samples import Quantity, Samples, joined
 from gpuscope.benchmark.verdict import FEWEST_BLOCKS, LOOKS, Judgement, Looks, judge, patience
 from gpuscope.errors import InvalidArgument, NotAvailable
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmark.kernel_times import Kernel
+from gpuscope.benchmark.sampling.kernel_times import Kernel
 from gpuscope.benchmark.verdict import CONFIDENCE, Verdict
 from gpuscope.errors import GpuscopeError
 from gpuscope.stats import Ratio

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import _core, errors, stats
-from gpuscope.benchmark import graphs
+from gpuscope.benchmark.sampling import graphs
 
 if TYPE_CHECKING:
     from gpuscope.streams import Stream

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.kernel_times import Kernel
+from gpuscope.benchmark.sampling.kernel_times import Kernel
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:

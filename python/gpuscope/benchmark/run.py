@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.budget import Budget, Progress, judge, next_batch, settled
-from gpuscope.benchmark.engine import CPU_TICK, Engine
-from gpuscope.benchmark.facts import Facts
 from gpuscope.benchmark.marginal import marginal
 from gpuscope.benchmark.result import Measured
-from gpuscope.benchmark.sampling import Quantity, Samples, joined
-from gpuscope.benchmark.warm_up import WarmUp
+from gpuscope.benchmark.sampling.budget import Budget, Progress, judge, next_batch, settled
+from gpuscope.benchmark.sampling.engine import CPU_TICK, Engine
+from gpuscope.benchmark.sampling.facts import Facts
+from gpuscope.benchmark.sampling.samples import Quantity, Samples, joined
+from gpuscope.benchmark.sampling.warm_up import WarmUp
 from gpuscope.errors import GpuscopeError, NotAvailable
 
 # Parts of the budget: the headline has what the others leave.

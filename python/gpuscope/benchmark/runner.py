@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.benchmark import cautions, graphs
-from gpuscope.benchmark.budget import Budget
-from gpuscope.benchmark.engine import Engine
+from gpuscope.benchmark import cautions
 from gpuscope.benchmark.rates import Rate, rates
 from gpuscope.benchmark.result import BenchmarkResult
 from gpuscope.benchmark.run import Run
+from gpuscope.benchmark.sampling import graphs
+from gpuscope.benchmark.sampling.budget import Budget
+from gpuscope.benchmark.sampling.engine import Engine
 from gpuscope.environment import environment
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.streams import resolve

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.kernel_times import Kernel
 from gpuscope.benchmark.rates import Rate
 from gpuscope.benchmark.result import BenchmarkResult, Measured
+from gpuscope.benchmark.sampling.kernel_times import Kernel
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
 SCHEMA = "gpuscope.benchmark"

@@ -32,7 +32,7 @@ def show(report: str, out: Console) -> None:
 def _comparison(result: Comparison) -> str:
     """The verdict, the time of each, and the warnings."""
     from gpuscope import stats
-    from gpuscope.benchmark.points import spread_text
+    from gpuscope.benchmark.sweeps.points import spread_text
     from gpuscope.benchmark.text import seconds as time_text
 
     lines = [str(result)]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuscope.benchmark import budget
-from gpuscope.benchmark.budget import Budget, judge, next_batch
+from gpuscope.benchmark.sampling import budget
+from gpuscope.benchmark.sampling.budget import Budget, judge, next_batch
 
 
 def samples(count, spread=0.01):

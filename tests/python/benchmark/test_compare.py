@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from gpuscope.benchmark import blocks
-from gpuscope.benchmark.kernel_times import Kernel
-from gpuscope.benchmark.sampling import Samples
+from gpuscope.benchmark.sampling.kernel_times import Kernel
+from gpuscope.benchmark.sampling.samples import Samples
+from gpuscope.benchmark.sampling.warm_up import WarmUp
 from gpuscope.benchmark.verdict import LOOKS, Looks, judge
-from gpuscope.benchmark.warm_up import WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
 
-budget = importlib.import_module("gpuscope.benchmark.budget")
+budget = importlib.import_module("gpuscope.benchmark.sampling.budget")
 module = importlib.import_module("gpuscope.benchmark.compare")
 TICK = 32e-9
 

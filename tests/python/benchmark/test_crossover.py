@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fakes.engines import Clock, Engines
-from gpuscope.benchmark import crossover as module
-from gpuscope.benchmark import rounds
-from gpuscope.benchmark.crossings import answer, roots
-from gpuscope.benchmark.crossover import crossover
+from gpuscope.benchmark.sweeps import crossover as module
+from gpuscope.benchmark.sweeps import rounds
+from gpuscope.benchmark.sweeps.crossings import answer, roots
+from gpuscope.benchmark.sweeps.crossover import crossover
 from gpuscope.errors import InvalidArgument
 
 GRID = [16, 64, 256, 1024, 4096]

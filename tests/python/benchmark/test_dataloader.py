@@ -9,8 +9,8 @@ import multiprocessing
 import pytest
 
 from fakes.loaders import Clock, Loader
-from gpuscope.benchmark import dataloader
-from gpuscope.benchmark.dataloader import benchmark_dataloader, recommendation
+from gpuscope.benchmark.workloads import dataloader
+from gpuscope.benchmark.workloads.dataloader import benchmark_dataloader, recommendation
 from gpuscope.errors import InvalidArgument
 
 # A data loader forks its workers; Python 3.12 warns of it in every program that has threads.

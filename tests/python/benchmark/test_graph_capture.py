@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpuscope import _core, errors
-from gpuscope.benchmark import graphs
+from gpuscope.benchmark.sampling import graphs
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fakes.loaders import Clock, Marks
-from gpuscope.benchmark import latency
-from gpuscope.benchmark.distribution import Distribution, fewest_samples, ranks
-from gpuscope.benchmark.latency import measure_latency
+from gpuscope.benchmark.workloads import latency
+from gpuscope.benchmark.workloads.distribution import Distribution, fewest_samples, ranks
+from gpuscope.benchmark.workloads.latency import measure_latency
 from gpuscope.errors import InvalidArgument
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpuscope import errors
-from gpuscope.benchmark import graphs, marginal
+from gpuscope.benchmark import marginal
+from gpuscope.benchmark.sampling import graphs
 
 OVERHEAD = 3e-6
 

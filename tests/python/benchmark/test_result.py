@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gpuscope import stats
-from gpuscope.benchmark.kernel_times import Kernel
 from gpuscope.benchmark.rates import Rate
 from gpuscope.benchmark.result import BenchmarkResult, Measured
+from gpuscope.benchmark.sampling.kernel_times import Kernel
 from gpuscope.benchmark.text import seconds
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 

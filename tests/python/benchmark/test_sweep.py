@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fakes.engines import Clock, Engines
-from gpuscope.benchmark import rounds
-from gpuscope.benchmark.sweep import sweep
+from gpuscope.benchmark.sweeps import rounds
+from gpuscope.benchmark.sweeps.sweep import sweep
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fakes.loaders import Clock, Loader, Marks
-from gpuscope.benchmark import throughput
-from gpuscope.benchmark.throughput import measure_throughput
+from gpuscope.benchmark.workloads import throughput
+from gpuscope.benchmark.workloads.throughput import measure_throughput
 from gpuscope.errors import InvalidArgument
 
 BATCH = np.zeros((4, 2))

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.crossings import answer
 from gpuscope.benchmark.explore import arrays, facts
 from gpuscope.benchmark.explore.arrays import Backend
 from gpuscope.benchmark.explore.operations import Operation, chosen
 from gpuscope.benchmark.explore.result import Crossover, Exploration, Point, Side
-from gpuscope.benchmark.points import Series, SweepPoint
-from gpuscope.benchmark.rounds import Rounds
+from gpuscope.benchmark.sweeps.crossings import answer
+from gpuscope.benchmark.sweeps.points import Series, SweepPoint
+from gpuscope.benchmark.sweeps.rounds import Rounds
 from gpuscope.errors import InvalidArgument
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuscope.benchmark.crossings import Answer
 from gpuscope.benchmark.explore import table
 from gpuscope.benchmark.explore.operations import Operation
+from gpuscope.benchmark.sweeps.crossings import Answer
 from gpuscope.stats import Estimate, Ratio
 
 Side = Literal["cpu", "gpu", "gpu+transfers"]

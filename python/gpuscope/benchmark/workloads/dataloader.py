@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, overload
 
-from gpuscope.benchmark.dataloader_results import DataLoaderResult, DataLoaderWorkers
-from gpuscope.benchmark.distribution import Distribution
-from gpuscope.benchmark.loaders import cpu_cores, is_torch_loader, many_workers, rebuilt, shut_down, uses_cuda
+from gpuscope.benchmark.workloads.dataloader_results import DataLoaderResult, DataLoaderWorkers
+from gpuscope.benchmark.workloads.distribution import Distribution
+from gpuscope.benchmark.workloads.loaders import cpu_cores, is_torch_loader, many_workers, rebuilt, shut_down, uses_cuda
 from gpuscope.errors import InvalidArgument
 
 NOISE = 0.05  # within which two worker counts are equally fast

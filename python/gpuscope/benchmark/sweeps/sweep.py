@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from gpuscope.benchmark.points import Series, SweepPoint, spread_text
-from gpuscope.benchmark.rounds import Rounds
-from gpuscope.benchmark.sampling import Quantity
+from gpuscope.benchmark.sampling.samples import Quantity
+from gpuscope.benchmark.sweeps.points import Series, SweepPoint, spread_text
+from gpuscope.benchmark.sweeps.rounds import Rounds
 from gpuscope.benchmark.text import seconds as time_text
 from gpuscope.errors import InvalidArgument, NotAvailable
 

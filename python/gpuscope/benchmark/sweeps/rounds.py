@@ -16,9 +16,9 @@ from time import perf_counter
 
 import numpy as np
 
-from gpuscope.benchmark.engine import Engine
-from gpuscope.benchmark.points import FEWEST_VISITS, Series
-from gpuscope.benchmark.sampling import Quantity
+from gpuscope.benchmark.sampling.engine import Engine
+from gpuscope.benchmark.sampling.samples import Quantity
+from gpuscope.benchmark.sweeps.points import FEWEST_VISITS, Series
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 HEADLINES: tuple[Quantity, ...] = ("kernel", "stream", "wall")

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import _core, streams
-from gpuscope.benchmark import budget, facts, kernel_times
-from gpuscope.benchmark.calls import Waiting, returns_early
-from gpuscope.benchmark.facts import Facts
-from gpuscope.benchmark.plan import Plan, absences, plan
-from gpuscope.benchmark.sampling import Chunks, Quantity, Samples, no_collection
-from gpuscope.benchmark.warm_up import SHORTEST, WINDOW, WarmUp, is_steady
+from gpuscope.benchmark.sampling import budget, facts, kernel_times
+from gpuscope.benchmark.sampling.calls import Waiting, returns_early
+from gpuscope.benchmark.sampling.facts import Facts
+from gpuscope.benchmark.sampling.plan import Plan, absences, plan
+from gpuscope.benchmark.sampling.samples import Chunks, Quantity, Samples, no_collection
+from gpuscope.benchmark.sampling.warm_up import SHORTEST, WINDOW, WarmUp, is_steady
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.trace import Trace
 

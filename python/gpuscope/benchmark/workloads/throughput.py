@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmark import batches
-from gpuscope.benchmark.modules import device_of, in_mode, is_module
-from gpuscope.benchmark.ratio_interval import ratio_interval
-from gpuscope.benchmark.stream_marks import StreamMarks, marks_of_device, marks_of_process
-from gpuscope.benchmark.throughput_result import Throughput
+from gpuscope.benchmark.workloads import batches
+from gpuscope.benchmark.workloads.modules import device_of, in_mode, is_module
+from gpuscope.benchmark.workloads.ratio_interval import ratio_interval
+from gpuscope.benchmark.workloads.stream_marks import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.benchmark.workloads.throughput_result import Throughput
 from gpuscope.errors import InvalidArgument
 
 IDLE = 0.1  # share of the time that a GPU may wait before something other than itself limits

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.benchmark import kernel_times
+from gpuscope.benchmark.sampling import kernel_times
 from gpuscope.errors import GpuscopeError
 from gpuscope.trace import Trace
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark import batches
-from gpuscope.benchmark.distribution import Distribution
-from gpuscope.benchmark.modules import device_of, in_mode, is_module
-from gpuscope.benchmark.stream_marks import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.benchmark.workloads import batches
+from gpuscope.benchmark.workloads.distribution import Distribution
+from gpuscope.benchmark.workloads.modules import device_of, in_mode, is_module
+from gpuscope.benchmark.workloads.stream_marks import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
 
 SCHEMA = 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuscope.benchmark.distribution import Distribution
+from gpuscope.benchmark.workloads.distribution import Distribution
 
 SCHEMA = 1
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpuscope.benchmark.crossings import Answer, answer, size_text
-from gpuscope.benchmark.points import Series, SweepPoint, spread_text
-from gpuscope.benchmark.rounds import Rounds
-from gpuscope.benchmark.sweep import checked_axes, prepared
+from gpuscope.benchmark.sweeps.crossings import Answer, answer, size_text
+from gpuscope.benchmark.sweeps.points import Series, SweepPoint, spread_text
+from gpuscope.benchmark.sweeps.rounds import Rounds
+from gpuscope.benchmark.sweeps.sweep import checked_axes, prepared
 from gpuscope.benchmark.text import seconds as time_text
 from gpuscope.errors import InvalidArgument
 
@@ -102,7 +102,7 @@ class Crossover:
         Raises:
             NotAvailable: Plotly is not installed.
         """
-        from gpuscope.benchmark.crossover_chart import figure
+        from gpuscope.benchmark.sweeps.crossover_chart import figure
 
         return figure(self.axis, self.curves, _TITLES, self.without_transfers, self.with_transfers)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from math import isfinite, log10
 from typing import Any
 
-from gpuscope.benchmark.crossings import Answer, size_text
-from gpuscope.benchmark.points import SweepPoint
+from gpuscope.benchmark.sweeps.crossings import Answer, size_text
+from gpuscope.benchmark.sweeps.points import SweepPoint
 from gpuscope.errors import NotAvailable
 
 # Told apart with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".

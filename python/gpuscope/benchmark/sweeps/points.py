@@ -15,8 +15,8 @@ from gpuscope import stats
 from gpuscope.benchmark.text import seconds as time_text
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.engine import Engine
-    from gpuscope.benchmark.sampling import Quantity, Samples
+    from gpuscope.benchmark.sampling.engine import Engine
+    from gpuscope.benchmark.sampling.samples import Quantity, Samples
 
 FEWEST_VISITS = 2  # one visit sees one state of the machine
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls

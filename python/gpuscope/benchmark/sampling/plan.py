@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuscope.benchmark.facts import Facts
-from gpuscope.benchmark.sampling import Quantity
+from gpuscope.benchmark.sampling.facts import Facts
+from gpuscope.benchmark.sampling.samples import Quantity
 
 # Driver calls that a stream takes while it is held back: a queue holds about a thousand.
 _QUEUE = 700

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import _core
-from gpuscope.benchmark.kernel_times import Kernel
+from gpuscope.benchmark.sampling.kernel_times import Kernel
 
 Quantity = Literal["kernel", "span", "stream", "launch", "wall"]
 
