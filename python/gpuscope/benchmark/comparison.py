@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.sampling.kernel_times import Kernel
 from gpuscope.benchmark.verdict import CONFIDENCE, Verdict
-from gpuscope.errors import GpuscopeError
 from gpuscope.stats import Ratio
 
 SCHEMA = "gpuscope.comparison"
@@ -112,13 +110,7 @@ class Comparison:
         Raises:
             GpuscopeError: the file cannot be written.
         """
-        text = json.dumps(self.to_dict(), allow_nan=False)
-        if path is not None:
-            try:
-                Path(path).write_text(text + "\n", encoding="utf-8")
-            except OSError as error:
-                raise GpuscopeError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
-        return text
+        return json_text(self.to_dict(), path, indent=None)
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison is neither true nor false; read its verdict")

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.rates import Rate
 from gpuscope.benchmark.result import BenchmarkResult, Measured
 from gpuscope.benchmark.sampling.kernel_times import Kernel
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import InvalidArgument
 
 SCHEMA = "gpuscope.benchmark"
 VERSION = 1
@@ -43,13 +44,7 @@ def to_dict(result: BenchmarkResult) -> dict[str, Any]:
 
 def to_json(result: BenchmarkResult, path: str | os.PathLike[str] | None) -> str:
     """The result as text; what the environment holds beyond JSON's types is spelled out."""
-    text = json.dumps(to_dict(result), allow_nan=False, default=str)
-    if path is not None:
-        try:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise GpuscopeError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
-    return text
+    return json_text(to_dict(result), path, indent=None)
 
 
 def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:

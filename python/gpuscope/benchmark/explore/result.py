@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from gpuscope.benchmark.explore import table
 from gpuscope.benchmark.explore.operations import Operation
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.sweeps.crossings import Answer
 from gpuscope.stats import Estimate, Ratio
 
@@ -138,10 +138,7 @@ class Exploration:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The same as JSON, also written to `path` if there is one."""
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        return json_text(self.to_dict(), path)
 
     def __str__(self) -> str:
         return self.table()

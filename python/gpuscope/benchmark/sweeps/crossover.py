@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.sweeps.crossings import Answer, answer, size_text
 from gpuscope.benchmark.sweeps.points import Series, SweepPoint, spread_text
 from gpuscope.benchmark.sweeps.rounds import Rounds
@@ -91,10 +91,7 @@ class Crossover:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The text of ``to_dict``; also written to `path` when one is given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return json_text(self.to_dict(), path)
 
     def plot(self) -> Any:
         """A Plotly figure: time over size on logarithmic axes, with intervals and the crossings.

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.sampling.samples import Quantity
 from gpuscope.benchmark.sweeps.points import Series, SweepPoint, spread_text
 from gpuscope.benchmark.sweeps.rounds import Rounds
@@ -133,10 +133,7 @@ class Sweep:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The text of ``to_dict``; also written to `path` when one is given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return json_text(self.to_dict(), path)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a point: a column for each axis, then seconds, low, high, calls, quantity, converged and error.

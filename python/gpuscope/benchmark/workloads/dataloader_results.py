@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.workloads.distribution import Distribution
 
 SCHEMA = 1
@@ -89,7 +89,7 @@ class DataLoaderResult(Mapping[str, float]):
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The text of ``to_dict``; also written to `path` when one is given."""
-        return _written(self.to_dict(), path)
+        return json_text(self.to_dict(), path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +133,4 @@ class DataLoaderWorkers:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The text of ``to_dict``; also written to `path` when one is given."""
-        return _written(self.to_dict(), path)
-
-
-def _written(values: dict[str, Any], path: str | Path | None) -> str:
-    text = json.dumps(values, indent=1)
-    if path is not None:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    return text
+        return json_text(self.to_dict(), path)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.benchmark.json_text import json_text
 from gpuscope.benchmark.workloads import batches
 from gpuscope.benchmark.workloads.distribution import Distribution
 from gpuscope.benchmark.workloads.modules import device_of, in_mode, is_module
@@ -106,10 +106,7 @@ class Latency:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The text of ``to_dict``; also written to `path` when one is given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return json_text(self.to_dict(), path)
 
 
 def measure_latency(

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gpuscope.benchmark.json_text import json_text
 
 SCHEMA = 1
 
@@ -74,7 +75,4 @@ class Throughput:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The text of ``to_dict``; also written to `path` when one is given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return json_text(self.to_dict(), path)
