@@ -143,6 +143,10 @@ def print_table(rows: list[Row], console: Console) -> None:
         others = [other_figure(row, tool) for tool in (*TOOLS, "floor alone")]
         table.add_row(row["what"], ours, f"<= {row['budget']:g}", row["unit"], row["verdict"], *others)
     console.print(table)
+    for row in rows:
+        shown = {tool: other_figure(row, tool) for tool in row.get("others", {}) if tool not in (*TOOLS, "floor alone")}
+        if figures := [f"{tool} {figure}" for tool, figure in shown.items() if figure not in ("", "-")]:
+            console.print(f"{row['what']}: {', '.join(figures)}", markup=False, soft_wrap=True)
     reasons = dict.fromkeys(row.get("skipped") or row.get("error") for row in rows if "value" not in row)
     others = dict.fromkeys(
         f"{tool}: {other['error']}" for row in rows for tool, other in row.get("others", {}).items() if "error" in other

@@ -51,7 +51,7 @@ def test_json_holds_points_crossovers_and_environment():
 
 def test_json_is_written_where_it_was_asked_for(tmp_path):
     text = exploration().to_json(tmp_path / "x.json")
-    assert (tmp_path / "x.json").read_text(encoding="utf-8") == text
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == text + "\n"
 
 
 def test_an_interval_without_ends_is_null_in_json():
