@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpuscope/device/relaxed_capture.h"
+#include "gpuscope/device/stream_handle.h"
 #include "gpuscope/device/synchronize.h"
 
 namespace gpuscope::device {
@@ -20,8 +21,6 @@ constexpr unsigned kBlockingSync = 1;
 constexpr unsigned kDisableTiming = 2;
 constexpr unsigned kInterprocess = 4;
 constexpr unsigned kExternal = 1;
-
-driver::CuStream as_stream(uint64_t handle) { return reinterpret_cast<driver::CuStream>(handle); }
 
 unsigned flags_of(const EventOptions& options) {
   return (options.blocking ? kBlockingSync : 0) | (options.timing ? 0 : kDisableTiming) |

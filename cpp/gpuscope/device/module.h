@@ -4,11 +4,10 @@
 #include <cstdint>
 
 #include "gpuscope/device/primary_context.h"
+#include "gpuscope/device/stream_handle.h"
 #include "gpuscope/driver/cuda.h"
 
 namespace gpuscope::device {
-
-inline driver::CuStream as_stream(uint64_t handle) noexcept { return reinterpret_cast<driver::CuStream>(handle); }
 
 /// PTX that the driver has compiled for one context. Launches may come from any thread that has the context current.
 class Module {

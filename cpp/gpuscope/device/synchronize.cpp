@@ -4,13 +4,12 @@
 #include <chrono>
 
 #include "gpuscope/device/primary_context.h"
+#include "gpuscope/device/stream_handle.h"
 
 namespace gpuscope::device {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-driver::CuStream as_stream(uint64_t handle) { return reinterpret_cast<driver::CuStream>(handle); }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 

@@ -66,7 +66,8 @@ TEST(Switches, CanBeAskedWhileTheyTurn) {
   std::atomic<bool> done{false};
   std::thread asks([&] {
     while (!done.load()) {
-      EXPECT_TRUE(shared.off_at(5) || !shared.off_at(15));  // once it was turned, for ever
+      const bool turned = shared.off_at(15);  // until it is turned again, at 10
+      EXPECT_TRUE(shared.off_at(5) || !turned);
     }
   });
   for (int64_t turn = 0; turn < 50'000; ++turn) {
