@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ def engines(monkeypatch):
     engines = Engines(Clock())
     monkeypatch.setattr(rounds, "Engine", engines)
     monkeypatch.setattr(rounds, "perf_counter", engines.clock)
+    monkeypatch.setattr(rounds, "random", SimpleNamespace(Random=lambda: random.Random(0)))
     monkeypatch.setattr(module, "perf_counter", engines.clock)
     return engines
 
@@ -100,6 +102,15 @@ def test_equals_are_undecided_however_noisy(engines):
     result = crossover(taking(linear_cpu, 0.3), taking(linear_cpu, 0.3), n=GRID, budget=0.5)
     assert result.without_transfers.kind == "undecided"
     assert "no difference can be told between 16 and 4,096" in str(result)
+
+
+def test_equals_at_many_sizes_are_seldom_called_different():
+    noise = np.random.default_rng(0)
+    kinds = []
+    for seed in range(100):
+        cpu, gpu = noise.uniform(0.7, 1.3, (2, len(GRID), 60))
+        kinds.append(answer(GRID, list(cpu), list(gpu), seed).kind)
+    assert kinds.count("undecided") >= 97
 
 
 def test_several_crossings_are_all_told(engines):
