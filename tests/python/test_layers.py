@@ -32,7 +32,7 @@ PYTHON_LADDER = (
     ("errors",),
     ("stats",),
     ("dataframe",),
-    ("environment", "streams", "regions", "trace"),
+    ("environment", "late_imports", "streams", "regions", "trace"),
     ("timing", "memory", "monitor", "counters"),
     ("analysis", "exporters", "benchmark", "integrations"),
     ("recording",),

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpuscope._core import region_of_kind
-from gpuscope.integrations.late_imports import WhenImported
+from gpuscope.late_imports import WhenImported
 
 if TYPE_CHECKING:
     from gpuscope._core import record_function

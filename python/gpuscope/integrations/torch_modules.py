@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from gpuscope import _core
-from gpuscope.integrations.late_imports import WhenImported
 from gpuscope.integrations.module_names import ModuleNames
 from gpuscope.integrations.watch import Say, Wanted
+from gpuscope.late_imports import WhenImported
 
 _MODULE = 3  # base::RegionKind
 _COMPILED = "_orig_mod"  # under which torch.compile's wrapper holds a module

@@ -7,9 +7,9 @@ import sys
 
 from gpuscope._core import TorchCallbacks
 from gpuscope.integrations import torch_layout
-from gpuscope.integrations.late_imports import WhenImported
 from gpuscope.integrations.torch_ranges import TorchRangesWatch
 from gpuscope.integrations.watch import Say, Wanted, Watch
+from gpuscope.late_imports import WhenImported
 
 
 def watch(wanted: Wanted, say: Say) -> Watch | None:

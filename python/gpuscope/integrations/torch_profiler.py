@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpuscope.integrations.late_imports import WhenImported
 from gpuscope.integrations.watch import Say, Wanted, Watch
+from gpuscope.late_imports import WhenImported
 
 # The names under which torch.autograd.profiler calls torch's own profiler; both take the activities second.
 _BEGINS = ("_prepare_profiler", "_enable_profiler")
