@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
+import threading
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     Region = AbstractContextManager[Any]
 
-__all__ = ["decorate", "mark", "record_function"]
+__all__ = ["decorate", "mark", "record_function", "whose_turn"]
 
 
 def decorate(region: Region, function: Any) -> Any:
@@ -40,6 +42,15 @@ def decorate(region: Region, function: Any) -> Any:
     if not callable(function):
         raise InvalidArgument(f"a region decorates callables, not {function!r}")
     return functools.wraps(function)(_wrapper_of(function)(region, function))
+
+
+def whose_turn() -> object:
+    """The asyncio task or the thread that runs now: those that share an object do not end each other's blocks."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None:
+        with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+            return asyncio.current_task() or threading.get_ident()
+    return threading.get_ident()
 
 
 def _wrapper_of(function: Callable[..., Any]) -> Callable[[Region, Callable[..., Any]], Callable[..., Any]]:

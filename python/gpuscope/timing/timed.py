@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.regions import decorate
+from gpuscope.regions import decorate, whose_turn
 from gpuscope.timing.measurement import Measurement
 from gpuscope.timing.report import Timings
 from gpuscope.timing.steps import Steps
@@ -80,15 +78,6 @@ def _totals_of(name: str) -> Totals:
         return _totals[name]
 
 
-def _whose_turn() -> object:
-    """The asyncio task or the thread that runs now: those that share an object do not end each other's blocks."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None:
-        with contextlib.suppress(RuntimeError):  # no loop runs in this thread
-            return asyncio.current_task() or threading.get_ident()
-    return threading.get_ident()
-
-
 class Timed:
     """What `timed` returns: a context manager, which can be entered again and by many threads, and a decorator."""
 
@@ -99,7 +88,7 @@ class Timed:
         self._open: list[tuple[object, Measurement]] = []
 
     def __enter__(self) -> Self:
-        block = (_whose_turn(), Measurement(self._stream))
+        block = (whose_turn(), Measurement(self._stream))
         with self._lock:
             self._open.append(block)
         return self
@@ -110,7 +99,7 @@ class Timed:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        whose = _whose_turn()
+        whose = whose_turn()
         with self._lock:
             # The last of this thread or task; of any, when a block ends on another one than it began on.
             own = (at for at in reversed(range(len(self._open))) if self._open[at][0] == whose)
