@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuscope.memory.reading import Reading
 
 _lock = threading.Lock()
-_stages: dict[tuple[str, int], MemoryStage] = {}
+_stages: dict[tuple[str, int], _Passings] = {}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,14 @@ class MemoryStages:
 def memory_stages() -> MemoryStages:
     """What `track_memory` has collected until now."""
     with _lock:
-        return MemoryStages(tuple(_stages.values()))
+        return MemoryStages(tuple(passings.stage() for passings in _stages.values()))
+
+
+def reset_memory_stages() -> None:
+    """Forgets all stages. Those that are open now count when they end; the next statement is a first one again."""
+    track_statements.forget()
+    with _lock:
+        _stages.clear()
 
 
 def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> MemoryStage:
@@ -134,32 +141,51 @@ def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> M
 def add(stage: MemoryStage) -> None:
     """Adds one passing to the stages of its name. Any thread."""
     with _lock:
-        earlier = _stages.get((stage.name, stage.device))
-        _stages[stage.name, stage.device] = stage if earlier is None else _both(earlier, stage)
-
-
-def reset_memory_stages() -> None:
-    """Forgets all stages. Those that are open now count when they end; the next statement is a first one again."""
-    track_statements.forget()
-    with _lock:
-        _stages.clear()
+        passings = _stages.get((stage.name, stage.device))
+        if passings is None:
+            _stages[stage.name, stage.device] = _Passings(stage)
+        else:
+            passings.add(stage)
 
 
 def joined(earlier: MemoryStage | None, later: MemoryStage) -> MemoryStage:
-    """Two runs of one passing, as of a coroutine that was suspended between, as one."""
+    """Two runs of one passing, as of a coroutine that was suspended between them, as one."""
     if earlier is None:
         return later
+    passings = _Passings(earlier)
+    passings.add(later)
     delta = (earlier.delta or 0) + (later.delta or 0)
-    return dataclasses.replace(_both(earlier, later), count=1, before=earlier.before, delta=delta, first_delta=delta)
+    return dataclasses.replace(passings.stage(), count=1, before=earlier.before, delta=delta, first_delta=delta)
 
 
-def _both(earlier: MemoryStage, later: MemoryStage) -> MemoryStage:
-    bounds = (earlier.peak_at_most, later.peak_at_most)
-    return dataclasses.replace(
-        later,
-        count=earlier.count + later.count,
-        first_delta=later.first_delta if earlier.first_delta is None else earlier.first_delta,
-        peak=max(earlier.peak, later.peak),
-        peak_at_most=None if None in bounds else max(bound for bound in bounds if bound is not None),
-        why=later.why or earlier.why,
-    )
+class _Passings:
+    """All passings of one stage, summed up."""
+
+    def __init__(self, first: MemoryStage) -> None:
+        self._last = first
+        self._count = 1
+        self._first_delta = first.first_delta
+        self._peak, self._at_most = first.peak, first.peak_at_most
+        self._why = first.why
+
+    def add(self, stage: MemoryStage) -> None:
+        self._last = stage
+        self._count += 1
+        if self._first_delta is None:
+            self._first_delta = stage.first_delta
+        if stage.peak > self._peak:
+            self._peak = stage.peak
+        if self._at_most is not None:
+            bound = stage.peak_at_most
+            self._at_most = None if bound is None else max(self._at_most, bound)
+        self._why = stage.why or self._why
+
+    def stage(self) -> MemoryStage:
+        return dataclasses.replace(
+            self._last,
+            count=self._count,
+            first_delta=self._first_delta,
+            peak=self._peak,
+            peak_at_most=self._at_most,
+            why=self._why,
+        )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from gpuscope.memory.peaks import watch
@@ -53,12 +54,18 @@ class Steps:
     def __init__(self, begin: Callable[[], MemoryBlock]) -> None:
         self._begin = begin
         self._now: MemoryBlock | None = None
-        self.stage: MemoryStage | None = None
+        self._until_now: MemoryStage | None = None
+
+    @property
+    def stage(self) -> MemoryStage | None:
+        """The sum; None before the first step has ended."""
+        return self._until_now
 
     def __enter__(self) -> None:
         self._now = self._begin()
 
     def __exit__(self, *exception: object) -> None:
         assert self._now is not None
-        self.stage = joined(self.stage, self._now.end())
+        with contextlib.suppress(Exception):  # nothing of ours may come in the way of what the step raised
+            self._until_now = joined(self._until_now, self._now.end())
         self._now = None
