@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from gpuscope.memory.stages import MemoryStage, MemoryStages, memory_stages
+from gpuscope.memory.track import track_memory
+
+MIB = 1 << 20
+
+
+def train(torch, *, weights, activations, gradients, state, steps=3, frees="after"):
+    """What a training takes, in MiB; gradients are freed behind the optimizer ("after"), or by it ("in")."""
+    torch.take(weights * MIB)
+    for step in range(steps):
+        with track_memory("forward"):
+            torch.take(activations * MIB)
+        with track_memory("backward"):
+            for _ in range(10):
+                torch.take(gradients * MIB // 10)
+                torch.give(activations * MIB // 10)
+        with track_memory("optimizer"):
+            if step == 0:
+                torch.take(state * MIB)
+            if frees == "in":
+                torch.give(gradients * MIB // 10 * 10)
+        if frees == "after":
+            with track_memory("zero_grad"):
+                torch.give(gradients * MIB // 10 * 10)
+
+
+def subjects(result):
+    words = ("activations", "gradients", "state", "fragmentation")
+    return [next(word for word in words if f"most likely {word}" in hint or f"optimizer's {word}" in hint)
+            for hint in result.hints]  # fmt: skip
+
+
+def made(name="x", **given):
+    figures = {
+        "device": 0, "count": 1, "allocated": 0, "reserved": 0, "before": 0, "delta": 0, "first_delta": 0, "peak": 0,
+        "peak_at_most": None, "host_resident": 0,
+    } | given  # fmt: skip
+    return MemoryStage(name, **figures)
+
+
+class TestTable:
+    def test_has_a_row_a_stage_in_order_of_first_appearance(self, fake_torch):
+        for name in ("b", "a", "b"):
+            with track_memory(name):
+                fake_torch.take(MIB)
+        lines = str(memory_stages()).splitlines()
+        assert lines[0].split() == ["Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host"]
+        assert [line.split()[:2] for line in lines[2:4]] == [["b", "2"], ["a", "1"]]
+
+    def test_a_row_reads(self):
+        stage = made(
+            "forward", count=3, allocated=5 * MIB, reserved=8 * MIB, delta=2 * MIB, peak=6 * MIB, peak_at_most=6 * MIB,
+            host_resident=100 * MIB,
+        )  # fmt: skip
+        row = str(MemoryStages((stage,))).splitlines()[2]
+        assert row.split("  ")[0] == "forward"
+        figures = ["3", "5.00", "MiB", "8.00", "MiB", "6.00", "MiB", "+2.00", "MiB", "100", "MiB"]
+        assert row.split() == ["forward", *figures, "<-", "highest", "peak"]
+
+    def test_the_highest_peak_is_marked_and_named(self, fake_torch):
+        with track_memory("low"):
+            fake_torch.take(MIB)
+        with track_memory("high"):
+            fake_torch.take(2 * MIB)
+            fake_torch.give(2 * MIB)
+        with track_memory("low again"):
+            pass
+        text = str(memory_stages())
+        assert [line.split()[0] for line in text.splitlines() if line.endswith("<- highest peak")] == ["high"]
+        assert 'The highest peak, 3.00 MiB, is in "high".' in text
+        assert memory_stages().highest.name == "high"
+
+    def test_a_peak_that_is_a_bound_says_so(self):
+        assert ">= 5 B" in str(MemoryStages((made(peak=5, peak_at_most=7),)))
+
+    def test_columns_stay_aligned_under_long_names(self):
+        lines = str(MemoryStages((made("n" * 100), made("short")))).splitlines()
+        assert "n..." in lines[2]
+        assert len({len(line.replace("  <- highest peak", "")) for line in lines[:4]}) == 1
+
+    def test_devices_are_told_apart(self):
+        text = str(MemoryStages((made(device=0), made(device=1), made(device=-1, reserved=None))))
+        assert [line.partition(")")[0] for line in text.splitlines()[2:5]] == ["x (GPU 0", "x (GPU 1", "x (host"]
+
+    def test_without_stages_it_says_so(self):
+        assert str(MemoryStages(())) == "no stage has been tracked yet"
+        assert MemoryStages(()).to_dict() == {"stages": [], "highest": None, "hints": []}
+
+    def test_without_a_gpu_it_says_so(self, host_only):
+        with track_memory("x"):
+            pass
+        last = str(memory_stages()).splitlines()[-1]
+        assert last.startswith("The figures are the resident memory of the process on the host: ")
+        assert last.endswith("for the test")
+
+    def test_what_could_not_be_read_is_told(self):
+        assert str(MemoryStages((made(why="for the test"),))).endswith("\nfor the test")
+
+
+def test_the_dictionary_has_every_figure_and_is_json(fake_torch):
+    with track_memory("x"):
+        fake_torch.take(MIB)
+    found = json.loads(json.dumps(memory_stages().to_dict()))
+    assert found["highest"] == "x"
+    (stage,) = found["stages"]
+    assert set(stage) == {field.name for field in dataclasses.fields(MemoryStage)}
+    assert stage["delta"] == MIB
+
+
+def test_results_do_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made().peak = 3
+
+
+class TestHints:
+    def test_activations(self, fake_torch):
+        train(fake_torch, weights=100, activations=800, gradients=100, state=0)
+        assert subjects(memory_stages()) == ["activations"]
+        assert '"forward" takes 800 MiB, and "backward" gives back 710 MiB or more of it' in memory_stages().hints[0]
+
+    def test_activations_in_a_single_step(self, fake_torch):
+        train(fake_torch, weights=100, activations=800, gradients=100, state=0, steps=1)
+        assert subjects(memory_stages()) == ["activations"]
+
+    @pytest.mark.parametrize("frees", ["after", "in"])
+    def test_activations_and_what_the_optimizer_keeps(self, fake_torch, frees):
+        train(fake_torch, weights=200, activations=800, gradients=200, state=400, frees=frees)
+        assert subjects(memory_stages()) == ["activations", "state"]
+        assert '"optimizer" took 400 MiB more the first time than the last' in memory_stages().hints[1]
+
+    def test_gradients(self, fake_torch):
+        train(fake_torch, weights=500, activations=300, gradients=500, state=0)
+        assert subjects(memory_stages()) == ["gradients"]
+        assert '"forward" and "backward" take 500 MiB that "zero_grad" frees' in memory_stages().hints[0]
+
+    def test_gradients_beside_activations(self, fake_torch):
+        train(fake_torch, weights=300, activations=500, gradients=300, state=0)
+        assert subjects(memory_stages()) == ["activations", "gradients"]
+        assert '300 MiB more than before "forward" are in use after "backward"' in memory_stages().hints[1]
+
+    def test_a_small_batch_before_the_activations(self, fake_torch):
+        for _ in range(2):
+            with track_memory("load"):
+                fake_torch.take(60 * MIB)
+            train(fake_torch, weights=0, activations=800, gradients=100, state=0, steps=1)
+            fake_torch.give(60 * MIB)
+        assert subjects(memory_stages()) == ["activations"]
+
+    def test_what_may_be_either_is_called_both(self, fake_torch):
+        for _ in range(2):
+            for name in ("a", "b"):
+                with track_memory(name):
+                    fake_torch.take(400 * MIB)
+            with track_memory("c"):
+                fake_torch.take(10 * MIB)
+                fake_torch.give(810 * MIB)
+        assert "activations or gradients" in memory_stages().hints[0]
+
+    def test_gradients_and_state(self, fake_torch):
+        train(fake_torch, weights=500, activations=300, gradients=500, state=1000)
+        assert subjects(memory_stages()) == ["gradients", "state"]
+
+    def test_state_of_a_single_step_is_not_guessed(self, fake_torch):
+        train(fake_torch, weights=200, activations=800, gradients=200, state=400, steps=1)
+        assert subjects(memory_stages()) == ["activations"]
+
+    def test_inference_has_no_activations(self, fake_torch):
+        with track_memory("load"):
+            fake_torch.take(500 * MIB)
+        for _ in range(3):
+            with track_memory("forward"):
+                fake_torch.take(400 * MIB)
+                fake_torch.give(400 * MIB)
+        assert memory_stages().hints == ()
+
+    def test_fragmentation(self):
+        stages = MemoryStages((made(allocated=400 * MIB, reserved=900 * MIB, peak=500 * MIB, peak_at_most=500 * MIB),))
+        assert subjects(stages) == ["fragmentation"]
+        assert "900 MiB are reserved for a peak of 500 MiB" in stages.hints[0]
+
+    def test_a_cache_that_the_peak_explains_is_no_fragmentation(self):
+        assert MemoryStages((made(allocated=1, reserved=500 * MIB, peak=450 * MIB),)).hints == ()
+
+    def test_what_torchs_segments_explain_is_no_fragmentation(self):
+        assert MemoryStages((made(allocated=1, reserved=20 * MIB, peak=MIB),)).hints == ()
+
+    def test_another_gpus_stages_do_not_count(self):
+        stages = (made(peak=900 * MIB), made(device=1, reserved=800 * MIB, peak=100 * MIB))
+        assert MemoryStages(stages).hints == ()
+
+    def test_the_host_gets_none(self, host_only):
+        with track_memory("x"):
+            pass
+        assert memory_stages().hints == ()
+
+    def test_they_stand_below_the_table(self, fake_torch):
+        train(fake_torch, weights=100, activations=800, gradients=100, state=0)
+        assert str(memory_stages()).splitlines()[-1] == memory_stages().hints[0]
