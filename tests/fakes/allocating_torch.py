@@ -139,6 +139,6 @@ def pool(library, allocated, reserved=None, peak=None, device=0, **more):
 def put_pools(monkeypatch, pools):
     """`gpuscope.memory.sources` that answers with what `pools` holds, and CuPy imported."""
     module = types.ModuleType("gpuscope.memory.sources")
-    module.pools = lambda device=None: tuple(one for one in pools if device in (None, one.device))
+    module.pools = lambda device=None, *, detail=True: tuple(one for one in pools if device in (None, one.device))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))

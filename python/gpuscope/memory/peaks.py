@@ -127,9 +127,10 @@ def _quietly_read(device: int) -> Usage | None:
 class _Reports:
     """The highest use that torch reports while this lives."""
 
-    def __init__(self, device: int, torch_reports: Any) -> None:
+    def __init__(self, peak: Any, torch_reports: Any) -> None:
+        self._peak = peak
         self._torch_reports = torch_reports
-        self._peak: Any = _core.PeakMemory(device)  # type: ignore[attr-defined]
+        self._thread = threading.get_ident()
 
     def highest(self) -> int:
         """Bytes; 0 before the first report."""
@@ -138,12 +139,15 @@ class _Reports:
     def end(self) -> None:
         with contextlib.suppress(Exception):
             self._peak.close()
-        with contextlib.suppress(Exception):
-            self._torch_reports.release()
+        # They are counted by thread: on another one than they were acquired on, it would be another stage's that end.
+        if self._thread == threading.get_ident():
+            with contextlib.suppress(Exception):
+                self._torch_reports.release()
 
 
 def _reports(device: int) -> _Reports | None:
-    if device == HOST or "torch" not in sys.modules or not hasattr(_core, "PeakMemory"):
+    make_peak = getattr(_core, "PeakMemory", None)
+    if device == HOST or make_peak is None or "torch" not in sys.modules:
         return None
     try:
         torch_reports = importlib.import_module("gpuscope.memory.torch_reports")
@@ -152,7 +156,7 @@ def _reports(device: int) -> _Reports | None:
     except Exception:
         return None
     try:
-        return _Reports(device, torch_reports)
+        return _Reports(make_peak(device), torch_reports)
     except Exception:
         torch_reports.release()
         return None

@@ -138,7 +138,7 @@ def _read_others(device: int) -> tuple[Usage, ...]:
         return ()
     return tuple(
         Usage(pool.library, pool.allocated, pool.reserved, pool.peak_allocated)
-        for pool in sources.pools(device)
+        for pool in sources.pools(device, detail=False)
         if pool.library != "torch"
     )
 

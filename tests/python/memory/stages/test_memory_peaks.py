@@ -145,6 +145,14 @@ class TestReports:
         track_memory("z")
         assert (reporting_torch.acquired, reporting_torch.watches) == (0, [])
 
+    def test_a_block_that_ends_on_another_thread_ends_no_other_blocks_reports(self, reporting_torch):
+        block = track_memory("x")
+        block.__enter__()
+        thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+        assert (reporting_torch.acquired, reporting_torch.watches) == (1, [])
+
     def test_they_end_even_where_reading_fails(self, reporting_torch, monkeypatch):
         with track_memory("x"):
             monkeypatch.setattr("gpuscope.memory.track_blocks.measured", None)
