@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpuscope.memory.sizes import size_text
 
-_HEADING = ("", "Current", "Peak", "Handed out", "Taken back")
+_HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
 
 # From which on the pieces that free memory is in are worth a sentence: less than this torch reserves at a time.
 _FREE = 64 << 20

@@ -119,6 +119,7 @@ def test_the_host_has_a_line(snapshots):
 def test_abbreviated_has_allocated_and_reserved_only(snapshots):
     lines = memory_summary(abbreviated=True).splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ")] == ["Allocated", "Reserved"]
+    assert not any(line.startswith("torch:") for line in lines)
 
 
 def test_all_gpus_of_the_process_are_told_of(snapshots):
