@@ -102,12 +102,15 @@ def read(device: int) -> Reading:
     if device == HOST:
         highest = max(resident, highest_resident_bytes())
         return Reading(HOST, (Usage("host", resident, None, highest),), resident, why_no_gpu())
-    try:
-        torch = read_torch(device)
-        usages = (() if torch is None else (torch,)) + _read_others(device)
-    except Exception as error:  # an allocator that does not count, as torch's pluggable ones
-        return Reading(device, (), resident, f"memory in use is not known: {str(error).splitlines()[0]}")
-    return Reading(device, usages, resident)
+    usages: tuple[Usage, ...] = ()
+    whys = []
+    for library, ask in (("torch", _read_torch), ("other libraries", _read_others)):
+        try:
+            usages += ask(device)
+        except Exception as error:  # an allocator that does not count, as torch's pluggable ones
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            whys.append(f"memory of {library} is not known: {reason}")
+    return Reading(device, usages, resident, "; ".join(whys))
 
 
 def read_torch(device: int) -> Usage | None:
@@ -127,6 +130,11 @@ def torch_counters(device: int) -> Any:
     # torch.cuda.memory_allocated() makes the same call, and then a flat and sorted copy of all its counters.
     counters = getattr(torch._C, "_cuda_memoryStats", None) or torch.cuda.memory_stats_as_nested_dict
     return counters(device)
+
+
+def _read_torch(device: int) -> tuple[Usage, ...]:
+    usage = read_torch(device)
+    return () if usage is None else (usage,)
 
 
 def _read_others(device: int) -> tuple[Usage, ...]:

@@ -115,7 +115,10 @@ class TrackMemory(Figures):
             self._add(block.end())
 
     def __call__(self, function: Function) -> Function:
-        """The function, whose every call is a stage. A coroutine's is what its body does, not others' while it waits.
+        """The function, whose every call is a stage.
+
+        A coroutine function's stage is what its body does, without what others do while it is suspended. A generator
+        function's stage is each run of its body from one item to the next.
 
         Raises:
             InvalidArgument: `function` cannot be called.

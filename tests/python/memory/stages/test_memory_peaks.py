@@ -217,6 +217,21 @@ class TestOtherLibraries:
             spike(fake_torch, 100)
         assert (block.peak, block.stage.peak_is_exact) == (100, True)
 
+    def test_a_cache_that_can_serve_requests_unseen_makes_the_peak_a_bound(self, fake_torch, monkeypatch):
+        put_pools(monkeypatch, [pool("cupy", 0, reserved=512)])
+        with track_memory("x") as block:
+            pass
+        assert (block.peak, block.stage.peak_at_most) == (0, None)
+
+    def test_torch_is_read_where_they_cannot_be(self, fake_torch, monkeypatch):
+        put_pools(monkeypatch, [])
+        monkeypatch.setattr(sys.modules["gpuscope.memory.sources"], "pools", None)
+        fake_torch.take(10)
+        with track_memory("x") as block:
+            pass
+        assert block.allocated == 10
+        assert block.stage.why.startswith("memory of other libraries is not known: ")
+
     @pytest.mark.parametrize(("highest", "expected"), [(9, (9, 9)), (8, (5, 8))])
     def test_a_new_peak_by_their_own_count_is_known(self, fake_torch, monkeypatch, highest, expected):
         pools = [pool("jax", 5, peak=8)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -94,6 +95,20 @@ class TestStatement:
         track_memory("last")
         assert kept.delta == 5
         assert stage("last").delta == 105
+
+    def test_kept_does_not_come_between_later_statements(self, fake_torch):
+        kept = track_memory("kept")
+        fake_torch.take(10)
+        track_memory("first")
+        assert kept.allocated == 0
+        fake_torch.take(5)
+        track_memory("second")
+        assert stage("second").delta == 5
+
+    def test_what_lives_until_the_end_of_the_program_prints_nothing(self, capfd):
+        program = "from gpuscope.memory.track import track_memory\nkept = track_memory('x', 'cpu')"
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+        assert capfd.readouterr() == ("", "")
 
     def test_a_prompt_shows_the_line_in_place_of_the_object(self, fake_torch, monkeypatch, capsys):
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
@@ -307,6 +322,17 @@ class TestDecorator:
             asyncio.run(work())
         assert stage("c").count == 1
 
+    def test_generator_counts_each_run_of_its_body(self, fake_torch):
+        @track_memory("g")
+        def batches():
+            for _ in range(2):
+                fake_torch.take(10)
+                yield
+
+        for _ in batches():
+            fake_torch.take(1000)
+        assert (stage("g").count, stage("g").first_delta, stage("g").delta) == (3, 10, 0)
+
     def test_what_cannot_be_called_is_refused(self, fake_torch):
         with pytest.raises(InvalidArgument, match="callables"):
             track_memory("x")(3)
@@ -348,10 +374,20 @@ def test_an_allocator_without_counters_is_survived(fake_torch, capsys):
     with track_memory("x"):
         pass
     track_memory("y")
-    why = "memory in use is not known: CUDAPluggableAllocator does not yet support getDeviceStats."
+    why = "memory of torch is not known: CUDAPluggableAllocator does not yet support getDeviceStats."
     assert stage("x").why == stage("y").why == why
     assert f"({why})" in capsys.readouterr().out
     assert not stage("x").peak_is_exact
+
+
+def test_a_reason_is_kept_when_a_later_passing_has_none(fake_torch):
+    fake_torch.broken = "for the test"
+    with track_memory("x"):
+        pass
+    fake_torch.broken = ""
+    with track_memory("x"):
+        pass
+    assert stage("x").why == "memory of torch is not known: for the test"
 
 
 @pytest.mark.parametrize("name", ["", None, 3])
