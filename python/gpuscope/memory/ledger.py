@@ -86,7 +86,7 @@ def memory_ledger(device: int = 0, *, measure_context: bool = True) -> MemoryLed
         InvalidArgument: `device` is no ordinal.
         NotAvailable: there are GPUs, but not this one.
     """
-    sources.check_device(device)
+    sources.check_ordinal(device)
     why = sources.why_no_gpu()
     seen = watched()
     if why:

@@ -109,7 +109,8 @@ def memory_snapshot(device: int | None = None, *, detail: bool = True) -> Memory
         InvalidArgument: `device` is no ordinal.
         NotAvailable: there are GPUs, but not this one.
     """
-    sources.check_device(device)
+    if device is not None:
+        sources.check_ordinal(device)
     why = sources.why_no_gpu()
     wanted = () if why else sources.devices(device)
     return MemorySnapshot(

@@ -10,7 +10,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.memory.sources import cupy, driver, jax, rmm, torch
 from gpuscope.memory.sources.pool import Block, Pool, Segment
 
-__all__ = ["Block", "Pool", "Segment", "check_device", "devices", "pools", "why_no_gpu"]
+__all__ = ["Block", "Pool", "Segment", "check_ordinal", "devices", "pools", "why_no_gpu"]
 
 _SOURCES: dict[str, Callable[..., tuple[Pool, ...]]] = {
     "torch": torch.pools,
@@ -29,10 +29,10 @@ def why_no_gpu() -> str:
     return ""
 
 
-def check_device(device: int | None) -> None:
-    """Raises InvalidArgument when that is neither an ordinal nor None."""
-    if device is not None and (not isinstance(device, int) or isinstance(device, bool) or device < 0):
-        raise InvalidArgument(f"device is {device!r}; accepted are whole numbers from 0, and None for every GPU in use")
+def check_ordinal(device: object) -> None:
+    """Raises InvalidArgument when that is no ordinal of a GPU."""
+    if not isinstance(device, int) or isinstance(device, bool) or device < 0:
+        raise InvalidArgument(f"device is {device!r}; accepted are whole numbers from 0")
 
 
 def devices(device: int | None = None) -> tuple[int, ...]:
@@ -42,9 +42,9 @@ def devices(device: int | None = None) -> tuple[int, ...]:
         InvalidArgument: it is no ordinal.
         NotAvailable: there is no such GPU.
     """
-    check_device(device)
     if device is None:
         return tuple(_core.devices_in_use())
+    check_ordinal(device)
     _core.find_device(device)
     return (device,)
 
