@@ -17,11 +17,11 @@ from gpuscope.memory.watched import PINNED, Piece, Watched
 
 POOL, MANAGED = "pool", "managed"
 
-# Parts of the base names of the libraries with which each framework takes memory from the driver.
+# Parts of the names of the libraries with which each framework takes memory from the driver.
 _FRAMEWORKS = {
-    "torch": ("libtorch", "libc10"),
+    "torch": ("libtorch", "libc10", "torch/"),
     "cupy": ("cupy",),
-    "rmm": ("rmm",),
+    "rmm": ("librmm", "rmm/"),
     "jax": ("xla", "jax"),
 }
 _WHAT = {

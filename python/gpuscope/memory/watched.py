@@ -10,6 +10,8 @@ from gpuscope import _core
 
 PINNED = "pinned"
 
+_CORE: Any = _core  # a build need not have the watch
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -53,12 +55,11 @@ class Watched:
 
 def watched() -> Watched | None:
     """The live allocations; None where they are not watched."""
-    core: Any = _core
-    state = core.allocation_watch() if hasattr(core, "allocation_watch") else {}
+    state = _state()
     if not state.get("watching"):
         return None
-    columns = core.live_allocations()
-    kinds, libraries = core.ALLOCATION_KINDS, columns["libraries"]
+    columns = _CORE.live_allocations()
+    kinds, libraries = _CORE.ALLOCATION_KINDS, columns["libraries"]
     names = ("address", "bytes", "kind", "device", "pool", "library", "stack")
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
     pieces = tuple(
@@ -79,3 +80,20 @@ def watched() -> Watched | None:
         unknown_releases=int(state.get("unknown_releases", 0)),
         code_bytes=int(state.get("code_bytes", 0)),
     )
+
+
+def watched_pinned() -> tuple[int, bool] | None:
+    """Bytes of the host's memory that are pinned, and whether none can be missing; None where it is not watched.
+
+    Quick, however many allocations there are.
+    """
+    state = _state()
+    if not state.get("watching"):
+        return None
+    columns = _CORE.live_allocations()
+    pinned = columns["bytes"][columns["kind"] == _CORE.ALLOCATION_KINDS.index(PINNED)]
+    return int(pinned.sum()), bool(state.get("from_start"))
+
+
+def _state() -> dict[str, Any]:
+    return _CORE.allocation_watch() if hasattr(_CORE, "allocation_watch") else {}

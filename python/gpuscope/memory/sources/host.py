@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError
 from gpuscope.memory.sources import cupy, torch
-from gpuscope.memory.watched import PINNED, Watched, watched
+from gpuscope.memory.watched import watched_pinned
 
 _STATUS = Path("/proc/self/status")
 _NOBODY = "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
@@ -55,19 +55,15 @@ def _pinned() -> tuple[int | None, str]:
         held = torch.pinned_bytes()
     except Exception:
         held = None
-    seen = watched()
+    seen = watched_pinned()
     if seen is not None:
-        return _watched_pinned(seen, held or 0)
+        pinned, from_start = seen
+        # Torch may have pinned before the watch began.
+        return max(pinned, held or 0), "" if from_start else "without what was pinned before the watch began"
     if held is not None:
         others = ", CuPy's pinned pool among it" if cupy.imported() is not None else ""
         return held, f"torch's alone: what other libraries pinned is not known{others}"
     return (None, _NOBODY) if _uses_gpu() else (0, "")
-
-
-def _watched_pinned(seen: Watched, held: int) -> tuple[int, str]:
-    pinned = sum(piece.bytes for piece in seen.pieces if piece.kind == PINNED)
-    # Torch may have pinned before the watch began.
-    return max(pinned, held), "" if seen.from_start else "without what was pinned before the watch began"
 
 
 def _uses_gpu() -> bool:

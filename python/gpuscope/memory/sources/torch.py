@@ -77,7 +77,7 @@ def segments(device: int) -> tuple[Segment, ...]:
     try:
         # Without what torch may have recorded, which can take seconds.
         parts = snapshot(include_traces=False)
-    except TypeError:  # torch before 2.9
+    except TypeError:  # older torch
         parts = snapshot()
     found = (_segment(part) for part in parts if part.get("device", 0) == device)
     return tuple(sorted(found, key=lambda segment: segment.address))
