@@ -19,7 +19,7 @@ def ledger_text(ledger: MemoryLedger) -> str:
     """The table, what share of NVML's figure it explains, the host's memory, and the notes."""
     lines = []
     if ledger.why:
-        lines.append(f"no GPU, the host's memory only: {ledger.why}")
+        lines.append(f"host memory only: {ledger.why}")
     elif not ledger.rows:
         lines.append(f"device {ledger.device}: this process holds no memory there")
     else:

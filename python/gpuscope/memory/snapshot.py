@@ -59,9 +59,9 @@ class DeviceMemory:
 
         None where the blocks are not known or nothing is free.
         """
-        known = [(pool.free, pool.largest_free) for pool in self.pools if pool.free and pool.largest_free is not None]
-        free = sum(size for size, _ in known)
-        return 1 - sum(largest for _, largest in known) / free if free else None
+        pools = [pool for pool in self.pools if pool.largest_free is not None]
+        free = sum(pool.free or 0 for pool in pools)
+        return 1 - sum(pool.largest_free or 0 for pool in pools) / free if free else None
 
 
 @dataclass(frozen=True)

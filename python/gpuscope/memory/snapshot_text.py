@@ -20,7 +20,7 @@ Line = tuple[str, str]
 
 def snapshot_text(snapshot: MemorySnapshot) -> str:
     """A block for each GPU and one for the host."""
-    lines = [f"no GPU: {snapshot.why}"] if snapshot.why else []
+    lines = [f"host memory only: {snapshot.why}"] if snapshot.why else []
     if not snapshot.why and not snapshot.devices:
         lines.append("this process uses no GPU yet")
     for device in snapshot.devices:

@@ -139,6 +139,12 @@ def test_torch_on_the_drivers_pool_is_counted_once(machine):
     assert where(ledger, "torch") == "train.py:12 step"
 
 
+def test_what_was_seen_allocated_is_not_cached(machine):
+    machine.add_cuda_pool(used=8 * MIB, reserved=32 * MIB)
+    machine.take(10 * MIB, "libcudf.so", "pool")
+    assert sizes(memory_ledger())["cuda pool", "cached"] == 22
+
+
 def test_a_pool_that_holds_less_than_was_seen_is_noted(machine):
     machine.add_cuda_pool(used=8 * MIB, reserved=8 * MIB)
     machine.take(10 * MIB, "libcudf.so", "pool")
@@ -259,7 +265,7 @@ def test_without_a_gpu_there_is_the_host(machine):
     ledger = memory_ledger()
     assert (ledger.rows, ledger.process, ledger.total) == ((), None, 0)
     assert ledger.host.resident > 0
-    assert str(ledger).startswith("no GPU, the host's memory only: device 0: this process sees 0 devices\n")
+    assert str(ledger).startswith("host memory only: device 0: this process sees 0 devices\n")
 
 
 @pytest.mark.parametrize("device", [None, -1, "cuda:0"])

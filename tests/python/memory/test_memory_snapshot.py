@@ -70,7 +70,7 @@ def test_without_a_gpu_there_is_the_host(machine):
     assert snapshot.devices == ()
     assert snapshot.host.resident > 0
     assert snapshot.why == "device 0: this process sees 0 devices"
-    assert str(snapshot).startswith("no GPU: device 0: this process sees 0 devices\nhost\n")
+    assert str(snapshot).startswith("host memory only: device 0: this process sees 0 devices\nhost\n")
 
 
 @pytest.mark.parametrize("gpus", [0, 1])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,6 +161,12 @@ def test_rmms_pool_without_statistics_says_so(machine):
     pool = only(pools())
     assert pool.reserved == 1000
     assert "StatisticsResourceAdaptor" in pool.note
+
+
+def test_rmms_statistics_may_be_an_object(machine):
+    machine.use_rmm({"allocation_counts": SimpleNamespace(current_bytes=300)})
+    pool = only(pools())
+    assert (pool.allocated, pool.reserved, pool.peak_allocated) == (300, 300, None)
 
 
 def test_rmms_tracking_counts_what_is_in_use(machine):

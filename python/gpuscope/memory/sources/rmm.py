@@ -51,9 +51,13 @@ def _in_use(layer: Any) -> tuple[int | None, int | None]:
     """Bytes in use now and at most, as an adaptor counts them."""
     counts = getattr(layer, "allocation_counts", None)
     if counts is not None:
-        read = counts.get if isinstance(counts, dict) else lambda name: getattr(counts, name, None)
-        current, peak = read("current_bytes"), read("peak_bytes")
-        return (None if current is None else int(current)), (None if peak is None else int(peak))
+        return _count(counts, "current_bytes"), _count(counts, "peak_bytes")
     if hasattr(layer, "get_allocated_bytes"):
         return int(layer.get_allocated_bytes()), None
     return None, None
+
+
+def _count(counts: Any, name: str) -> int | None:
+    # A dict in older versions, an object in newer ones.
+    value = counts.get(name) if isinstance(counts, dict) else getattr(counts, name, None)
+    return None if value is None else int(value)
