@@ -10,7 +10,7 @@ import pytest
 
 from fakes.frameworks import MIB, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.sources import pools, torch
+from gpuscope.memory.sources import host, pools, torch
 from gpuscope.memory.sources.host import host_memory
 
 
@@ -264,3 +264,12 @@ def test_pinned_memory_is_not_known_where_nobody_tells(machine):
 def test_nothing_is_pinned_where_no_gpu_is_used(machine):
     machine.watching, machine.contexts = False, []
     assert (host_memory().pinned, host_memory().pinned_why) == (0, "")
+
+
+@pytest.mark.parametrize("status", ["Name:\tpython\nVmRSS:\t    2048 kB\n", ""])
+def test_host_memory_is_told_where_the_system_says_little(machine, monkeypatch, tmp_path, status):
+    (tmp_path / "status").write_text(status)
+    monkeypatch.setattr(host, "_STATUS", tmp_path / ("status" if status else "none"))
+    told = host_memory()
+    assert told.peak_resident >= told.resident > 0
+    assert not status or told.resident == 2 * MIB

@@ -46,8 +46,10 @@ def _resident() -> tuple[int, int]:
     except OSError:
         lines = []
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if name[:2] == "Vm"}
-    peak = kib.get("VmHWM", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return kib.get("VmRSS", peak) * 1024, peak * 1024
+    # Not every container's /proc has the peak.
+    peak = kib["VmHWM"] if "VmHWM" in kib else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    resident = kib.get("VmRSS", peak)
+    return resident * 1024, max(resident, peak) * 1024
 
 
 def _pinned() -> tuple[int | None, str]:
