@@ -108,6 +108,7 @@ class Machine:
         return {
             "process": self.process.get(device, 0 if device not in self.contexts else None),
             "used": 50_000 * MIB,
+            "free": 29_500 * MIB,
             "total": 80_000 * MIB,
             "name": "fake GPU",
             "context": device in self.contexts,

@@ -77,6 +77,7 @@ struct Nvml {
       memory->total = 80'000;
       memory->reserved = 500;
       memory->used = 30'000;
+      memory->free = 49'500;
       return instance().memory_code;
     };
     table.compute_processes = [](driver::NvmlDevice, unsigned* count, driver::NvmlProcess* processes) {

@@ -25,6 +25,7 @@ py::dict process_memory(int ordinal) {
   py::dict facts;
   facts["process"] = info.process;
   facts["used"] = info.used;
+  facts["free"] = info.free;
   facts["total"] = info.total;
   facts["name"] = info.name;
   facts["context"] = info.context;
@@ -51,7 +52,8 @@ py::list memory_pools(int ordinal) {
 void bind_memory_info(py::module_& module) {
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
-             "processes), total; name; context: whether this process has a primary context there. What is None is "
+             "processes), free (less than total - used: the driver keeps some), total; name; context: whether this "
+             "process has a primary context there. What is None is "
              "explained in why. Makes no context.");
   module.def("memory_pools", &memory_pools, py::arg("device") = 0,
              "The driver's default and current pool of a device (cuMemAllocAsync), in bytes: pool (its handle), "

@@ -55,16 +55,17 @@ MemoryInfo MemoryReader::read(unsigned pid) const {
     info.context = has_context(cuda_, *device);
   }
   if (found_.handle == nullptr || !found_.whole) {
-    lacking("process, used", found_.handle == nullptr ? found_.why : std::string(kPart));
+    lacking("process, used, free", found_.handle == nullptr ? found_.why : std::string(kPart));
     return info;
   }
   driver::NvmlMemory memory;
   const int code = nvml_.memory_info != nullptr ? nvml_.memory_info(found_.handle, &memory) : 0;
   if (nvml_.memory_info != nullptr && code == 0) {
     info.used = memory.used;
+    info.free = memory.free;
     info.total = memory.total;
   } else {
-    lacking("used", nvml_.memory_info == nullptr ? std::string(kNoFunction) : nvml_error_text(nvml_, code));
+    lacking("used, free", nvml_.memory_info == nullptr ? std::string(kNoFunction) : nvml_error_text(nvml_, code));
   }
   std::string why;
   info.process = read_process(pid, info.context, why);

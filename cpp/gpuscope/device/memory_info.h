@@ -16,6 +16,7 @@ namespace gpuscope::device {
 struct MemoryInfo {
   std::optional<uint64_t> process;  // what NVML counts for a process on this GPU, its context and all
   std::optional<uint64_t> used;     // by all processes
+  std::optional<uint64_t> free;     // total less used, and less what the driver keeps for itself
   std::optional<uint64_t> total;
   std::optional<std::string> name;
   bool context = false;  // the primary context of this process is active

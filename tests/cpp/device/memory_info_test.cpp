@@ -34,6 +34,7 @@ TEST_F(MemoryInfos, HoldWhatNvmlSaysOfTheProcessAndTheGpu) {
   const MemoryInfo info = read();
   EXPECT_EQ(info.process, 1'500U);
   EXPECT_EQ(info.used, 30'000U);
+  EXPECT_EQ(info.free, 49'500U);
   EXPECT_EQ(info.total, 80'000U);
   EXPECT_EQ(info.name, "fake GPU");
   EXPECT_TRUE(info.context);
@@ -90,19 +91,19 @@ TEST_F(MemoryInfos, LeaveAPartOfAGpuToCuda) {
 TEST_F(MemoryInfos, NameWhatOldDriversLack) {
   nvml_.memory_info = nullptr;
   nvml_.compute_processes = nullptr;
-  EXPECT_EQ(read().why, "used: this driver's NVML cannot tell; process: this driver's NVML cannot tell");
+  EXPECT_EQ(read().why, "used, free: this driver's NVML cannot tell; process: this driver's NVML cannot tell");
 }
 
 TEST_F(MemoryInfos, NameWhatFails) {
   fake_.memory_code = fakes::Nvml::kNotSupported;
   const MemoryInfo info = read();
-  EXPECT_EQ(info.why, "used: Not Supported");
+  EXPECT_EQ(info.why, "used, free: Not Supported");
   EXPECT_EQ(info.process, 1'500U);
 }
 
 TEST_F(MemoryInfos, SayWhyThereIsNothingWithoutNvml) {
   nvml_ = {};
-  EXPECT_THAT(read().why, HasSubstr("process, used: libnvidia-ml was not found"));
+  EXPECT_THAT(read().why, HasSubstr("process, used, free: libnvidia-ml was not found"));
 }
 
 TEST_F(MemoryInfos, SayWhyThereIsNothingWithoutCuda) {

@@ -174,6 +174,14 @@ def test_rmms_tracking_counts_what_is_in_use(machine):
     assert only(pools()).reserved == 70
 
 
+def test_rmm_on_the_drivers_pool_is_counted_once(machine):
+    machine.use_rmm({"get_allocated_bytes": lambda: 70}, {"pool_handle": lambda: 0x77})
+    machine.add_cuda_pool(used=100, reserved=500, handle=0x77)
+    found = by_library(pools())
+    assert (found["rmm"].allocated, found["cuda pool"].allocated) == (70, 30)
+    assert sum(pool.reserved for pool in found.values()) == 500
+
+
 def test_rmm_without_a_pool_or_statistics_is_left_to_the_watch(machine):
     machine.use_rmm({"plain": True})
     assert pools() == ()

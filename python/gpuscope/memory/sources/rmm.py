@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from gpuscope.memory.sources import driver
 from gpuscope.memory.sources.pool import Pool
 
 _DEEPEST = 16  # layers
@@ -26,13 +27,18 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
     if resources is None:
         return ()
     allocated = reserved = peak = None
+    shared = False
     for layer in _layers(resources.get_per_device_resource(device)):
         if allocated is None:
             allocated, peak = _in_use(layer)
         if reserved is None and hasattr(layer, "pool_size"):
             reserved = int(layer.pool_size())
+        if hasattr(layer, "pool_handle"):
+            shared = int(layer.pool_handle()) in driver.handles(device)
     if reserved is None:
-        return () if allocated is None else (Pool("rmm", device, allocated, allocated, peak, peak),)
+        if allocated is None:
+            return ()
+        return (Pool("rmm", device, allocated, allocated, peak, None if shared else peak, in_cuda_pool=shared),)
     if allocated is not None:
         return (Pool("rmm", device, min(allocated, reserved), reserved, peak),)
     note = "what of its pool is in use is not known: rmm.mr.StatisticsResourceAdaptor counts it"
