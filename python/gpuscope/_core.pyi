@@ -525,7 +525,7 @@ def own_file() -> str:
     """
 def process_memory(device: int = 0) -> dict:
     """
-    A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all processes), total; name; context: whether this process has a primary context there. What is None is explained in why. Makes no context.
+    A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all processes), free (less than total - used: the driver keeps some), total; name; context: whether this process has a primary context there. What is None is explained in why. Makes no context.
     """
 def read_gscope(path: str) -> Store:
     """
