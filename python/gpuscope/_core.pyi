@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'memory_pools', 'merge', 'nvtx_libraries', 'own_file', 'process_memory', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -467,6 +467,10 @@ def device_limits(device: int = 0) -> dict:
     """
     What a GPU could do at best by its own description, None where it does not say: memory_bandwidth in bytes a second, fp32_flops a second, l2_bytes, multiprocessors, sm_hz_max, capability. Raises NotAvailable where there is no such GPU.
     """
+def devices_in_use() -> list[int]:
+    """
+    Ordinals of the GPUs on which this process has a primary context. Makes none; raises NotAvailable without a GPU.
+    """
 def environment() -> dict:
     """
     What this machine and process have for profiling; makes no CUDA context.
@@ -503,6 +507,10 @@ def measure_instances(store: Store) -> Instances:
     """
     Times and memory of each region.
     """
+def memory_pools(device: int = 0) -> list:
+    """
+    The driver's default and current pool of a device (cuMemAllocAsync), in bytes: pool (its handle), reserved, used, peak_reserved, peak_used. Empty without a context; makes none.
+    """
 def merge(stores: collections.abc.Sequence[Store]) -> Store:
     """
     One new Store with all that these hold, in their order; they are of one process.
@@ -514,6 +522,10 @@ def nvtx_libraries() -> list[str]:
 def own_file() -> str:
     """
     The extension module's file, empty when it cannot be told.
+    """
+def process_memory(device: int = 0) -> dict:
+    """
+    A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all processes), free (less than total - used: the driver keeps some), total; name; context: whether this process has a primary context there. What is None is explained in why. Makes no context.
     """
 def read_gscope(path: str) -> Store:
     """

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "gpuscope/driver/nvml.h"
 
@@ -16,6 +18,8 @@ struct Nvml {
   static Nvml& reset() { return instance() = Nvml(); }
 
   static constexpr int kNotSupported = 3;
+  static constexpr int kInsufficientSize = 7;
+  static constexpr int kVersionMismatch = 25;
 
   std::string asked_uuid;
   std::string asked_address;
@@ -24,6 +28,8 @@ struct Nvml {
   int address_code = 0;
   int power_code = 0;
   int shutdowns = 0;
+  int memory_code = 0;
+  std::vector<driver::NvmlProcess> processes;
 
   driver::Nvml table() {
     driver::Nvml table;
@@ -63,6 +69,25 @@ struct Nvml {
     table.clocks_throttle_reasons = [](driver::NvmlDevice, unsigned long long* reasons) {
       *reasons = 0x8;
       return 0;
+    };
+    table.memory_info = [](driver::NvmlDevice, driver::NvmlMemory* memory) {
+      if (memory->version != driver::NvmlMemory::kVersion) {
+        return kVersionMismatch;
+      }
+      memory->total = 80'000;
+      memory->reserved = 500;
+      memory->used = 30'000;
+      memory->free = 49'500;
+      return instance().memory_code;
+    };
+    table.compute_processes = [](driver::NvmlDevice, unsigned* count, driver::NvmlProcess* processes) {
+      const std::vector<driver::NvmlProcess>& known = instance().processes;
+      const bool fits = known.size() <= *count;
+      *count = static_cast<unsigned>(known.size());
+      if (fits) {
+        std::copy(known.begin(), known.end(), processes);
+      }
+      return fits ? 0 : kInsufficientSize;
     };
     return table;
   }

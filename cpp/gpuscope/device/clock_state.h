@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "gpuscope/device/nvml_device.h"
 #include "gpuscope/driver/cuda.h"
 #include "gpuscope/driver/nvml.h"
 
@@ -31,8 +32,7 @@ class ClockReader {
 
  private:
   driver::Nvml nvml_;
-  std::string why_;  // there is no device
-  driver::NvmlDevice device_ = nullptr;
+  FoundDevice found_;
 };
 
 }  // namespace gpuscope::device

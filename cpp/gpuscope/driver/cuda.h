@@ -16,6 +16,7 @@ struct CUfunc_st;
 struct CUgraph_st;
 struct CUgraphExec_st;
 struct CUgraphNode_st;
+struct CUmemPoolHandle_st;
 
 namespace gpuscope::driver {
 
@@ -30,6 +31,7 @@ using CuFunction = CUfunc_st*;
 using CuPointer = unsigned long long;
 using CuGraph = CUgraph_st*;
 using CuGraphExec = CUgraphExec_st*;
+using CuMemoryPool = CUmemPoolHandle_st*;
 
 struct CuUuid {
   unsigned char bytes[16];
@@ -101,7 +103,10 @@ std::string uuid_text(const CuUuid& uuid);
   X("cuModuleGetGlobal_v2", module_get_global, CuResult(CuPointer*, size_t*, CuModule, const char*))             \
   X("cuCtxResetPersistingL2Cache", reset_persisting_l2, CuResult())                                              \
   X("cuGraphGetNodes", graph_get_nodes, CuResult(CuGraph, CUgraphNode_st**, size_t*))                            \
-  X("cuDeviceGetPCIBusId", device_get_pci_bus_id, CuResult(char*, int, CuDevice))
+  X("cuDeviceGetPCIBusId", device_get_pci_bus_id, CuResult(char*, int, CuDevice))                                \
+  X("cuDeviceGetDefaultMemPool", default_memory_pool, CuResult(CuMemoryPool*, CuDevice))                         \
+  X("cuDeviceGetMemPool", current_memory_pool, CuResult(CuMemoryPool*, CuDevice))                                \
+  X("cuMemPoolGetAttribute", memory_pool_attribute, CuResult(CuMemoryPool, int attribute, void*))
 
 /// libcuda as a value: one pointer a function, nullptr where the driver lacks it.
 struct Cuda {

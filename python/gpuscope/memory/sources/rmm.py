@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RAPIDS Memory Manager: the current resource of a device, through all its layers. Does not import it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from gpuscope.memory.sources import driver
+from gpuscope.memory.sources.pool import Pool
+
+_DEEPEST = 16  # layers
+
+
+def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
+    """What RMM's current resource holds on a device that is in use.
+
+    A pool says what it holds, an adaptor for statistics or tracking what is in use; a resource without either keeps
+    no memory and no figures.
+
+    Args:
+        device: ordinal of the GPU.
+        detail: no matter here.
+    """
+    resources = getattr(sys.modules.get("rmm"), "mr", None)
+    if resources is None:
+        return ()
+    allocated = reserved = peak = None
+    shared = False
+    for layer in _layers(resources.get_per_device_resource(device)):
+        if allocated is None:
+            allocated, peak = _in_use(layer)
+        if reserved is None and hasattr(layer, "pool_size"):
+            reserved = int(layer.pool_size())
+        if hasattr(layer, "pool_handle"):
+            shared = int(layer.pool_handle()) in driver.handles(device)
+    if reserved is None:
+        if allocated is None:
+            return ()
+        return (Pool("rmm", device, allocated, allocated, peak, None if shared else peak, in_cuda_pool=shared),)
+    if allocated is not None:
+        return (Pool("rmm", device, min(allocated, reserved), reserved, peak),)
+    note = "what of its pool is in use is not known: rmm.mr.StatisticsResourceAdaptor counts it"
+    return (Pool("rmm", device, reserved, reserved, note=note),)
+
+
+def _layers(resource: Any) -> Iterator[Any]:
+    for _ in range(_DEEPEST):
+        if resource is None:
+            return
+        yield resource
+        resource = getattr(resource, "upstream_mr", None)
+
+
+def _in_use(layer: Any) -> tuple[int | None, int | None]:
+    """Bytes in use now and at most, as an adaptor counts them."""
+    counts = getattr(layer, "allocation_counts", None)
+    if counts is not None:
+        return _count(counts, "current_bytes"), _count(counts, "peak_bytes")
+    if hasattr(layer, "get_allocated_bytes"):
+        return int(layer.get_allocated_bytes()), None
+    return None, None
+
+
+def _count(counts: Any, name: str) -> int | None:
+    # A dict in older versions, an object in newer ones.
+    value = counts.get(name) if isinstance(counts, dict) else getattr(counts, name, None)
+    return None if value is None else int(value)

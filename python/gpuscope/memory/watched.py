@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of memory that libraries took from the CUDA driver themselves, while that is watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuscope import _core
+
+PINNED = "pinned"
+
+_CORE: Any = _core  # a build need not have the watch
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One live allocation at the driver.
+
+    Attributes:
+        address: where it begins; 0 where it has no address (arrays, memory that is not mapped).
+        bytes: its size.
+        kind: "device", "pool" (stream-ordered), "managed", "pinned", "virtual" or "array".
+        device: ordinal of the GPU; events.HOST for pinned memory.
+        pool: handle of the memory pool, 0 for none or the current one.
+        library: base name of the library that asked for it; "" where that is not known.
+        stack: number of the Python stack.
+    """
+
+    address: int
+    bytes: int
+    kind: str
+    device: int
+    pool: int
+    library: str
+    stack: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """All live allocations since the watch began.
+
+    Attributes:
+        pieces: each of them.
+        from_start: nothing can have been allocated before the watch began.
+        unknown_releases: releases of what had been allocated before.
+        code_bytes: kernels' code that was loaded since.
+    """
+
+    pieces: tuple[Piece, ...]
+    from_start: bool
+    unknown_releases: int
+    code_bytes: int
+
+
+def watched() -> Watched | None:
+    """The live allocations; None where they are not watched."""
+    state = _state()
+    if not state.get("watching"):
+        return None
+    columns = _CORE.live_allocations()
+    kinds, libraries = _CORE.ALLOCATION_KINDS, columns["libraries"]
+    names = ("address", "bytes", "kind", "device", "pool", "library", "stack")
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
+    pieces = tuple(
+        Piece(
+            address,
+            size,
+            kinds[kind],
+            device,
+            pool,
+            libraries[library] if 0 <= library < len(libraries) else "",
+            stack,
+        )
+        for address, size, kind, device, pool, library, stack in rows
+    )
+    return Watched(
+        pieces=pieces,
+        from_start=bool(state.get("from_start")),
+        unknown_releases=int(state.get("unknown_releases", 0)),
+        code_bytes=int(state.get("code_bytes", 0)),
+    )
+
+
+def watched_pinned() -> tuple[int, bool] | None:
+    """Bytes of the host's memory that are pinned, and whether none can be missing; None where it is not watched.
+
+    Quick, however many allocations there are.
+    """
+    state = _state()
+    if not state.get("watching"):
+        return None
+    columns = _CORE.live_allocations()
+    pinned = columns["bytes"][columns["kind"] == _CORE.ALLOCATION_KINDS.index(PINNED)]
+    return int(pinned.sum()), bool(state.get("from_start"))
+
+
+def _state() -> dict[str, Any]:
+    return _CORE.allocation_watch() if hasattr(_CORE, "allocation_watch") else {}
