@@ -18,6 +18,8 @@ from gpuscope.memory.batch_size.torch_state import kept_state
 from gpuscope.memory.batch_size.tries import Tries
 from gpuscope.memory.failures.delivery import muted
 
+LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
+
 
 def find_max_batch_size(
     fn_or_model: Any,
@@ -53,7 +55,7 @@ def find_max_batch_size(
         start: the size tried first.
         device: where a model is moved to, and stays; None leaves it where it is. For a function, the GPU it uses.
         training: forward, loss, backward and, with an optimizer, its step; by default forward only, in evaluation mode.
-        limit: no larger size is tried.
+        limit: no larger size is tried; None is 2**31 - 1.
         multiple_of: only multiples of it are tried, as tensor cores like 8.
         margin: the share of the size that ``.recommended`` leaves free.
         dtype: of the inputs; by default that of the model's first floating parameter.
@@ -102,10 +104,11 @@ def find_max_batch_size(
         kept.enter_context(kept_random())
         kept.enter_context(muted())
         tries = Tries(step, int(steps), ordinal, on_host)
-        search = Search(-(-int(start) // int(multiple_of)), None if limit is None else int(limit) // int(multiple_of))
+        most = LARGEST if limit is None else int(limit)
+        search = Search(-(-int(start) // int(multiple_of)), most // int(multiple_of))
         interrupted = _run(search, tries, int(multiple_of), progress)
         largest = search.fits * int(multiple_of)
-        limited_by, why = _verdict(search, tries, int(multiple_of), limit, interrupted)
+        limited_by, why = _verdict(search, tries, int(multiple_of), most, interrupted)
         return MaxBatchSize(
             largest,
             limited_by=limited_by,
@@ -136,7 +139,7 @@ def _run(search: Search, tries: Tries, unit: int, progress: Callable[[str], obje
         return True
 
 
-def _verdict(search: Search, tries: Tries, unit: int, limit: int | None, interrupted: bool) -> tuple[LimitedBy, str]:
+def _verdict(search: Search, tries: Tries, unit: int, limit: int, interrupted: bool) -> tuple[LimitedBy, str]:
     if interrupted:
         return "interrupted", "interrupted; a larger one may fit"
     if search.fails is None:
@@ -183,7 +186,7 @@ def _check_model(
     if shape is not None and (
         isinstance(shape, (str, bytes))
         or not isinstance(shape, Sequence)
-        or not all(isinstance(each, Integral) and each > 0 for each in shape)
+        or not all(isinstance(each, Integral) and int(each) > 0 for each in shape)
     ):
         raise InvalidArgument(f"input_shape is {shape!r}; accepted are a sample's sizes, as (3, 224, 224)")
     if not training:

@@ -25,13 +25,19 @@ class Listener(Protocol):
     """Who wants reports."""
 
     since_ns: int
-    full: bool
+
+    @property
+    def full(self) -> bool:
+        """Whether it wants no more reports."""
 
     def skip(self) -> None:
         """Called in place of `take` when all are full. Must not raise."""
 
-    def take(self, report: OutOfMemory) -> None:
-        """Called with each report, on the thread that ran out of memory. Must not raise."""
+    def take(self, report: OutOfMemory, printed: set[int]) -> None:
+        """Called with each report, on the thread that ran out of memory. Must not raise.
+
+        `printed` holds the ids of the files on which the report can be read already.
+        """
 
 
 _lock = threading.RLock()
@@ -110,8 +116,9 @@ def _report(
             return
         since_ns = min((each.since_ns for each in _listeners), default=0)
         report = gather(request, error, stack, free=free, allowed=allowed, since_ns=since_ns)
+        printed: set[int] = set()
         for listener in tuple(_listeners):
-            listener.take(report)
+            listener.take(report, printed)
     finally:
         _here.reporting = False
         _lock.release()

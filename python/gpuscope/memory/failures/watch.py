@@ -83,15 +83,15 @@ class OutOfMemoryReports:
         """One has happened that is counted only."""
         self.count += 1
 
-    def take(self, report: OutOfMemory) -> None:
-        """One has happened. Never raises."""
+    def take(self, report: OutOfMemory, printed: set[int]) -> None:
+        """One has happened, and can be read on the files of these ids already. Never raises."""
         if self.full:
             self.skip()
             return
         self.count += 1
         self.reports = (*self.reports, report)
         written = self._guarded(f"writing {self._path}", self._write, report) if self._path is not None else None
-        self._guarded("printing", self._print, report, written)
+        self._guarded("printing", self._print, report, written, printed)
         if self._on_report is not None:
             self._guarded("on_report", self._on_report, report)
 
@@ -146,16 +146,18 @@ class OutOfMemoryReports:
                 delivery.remove(self)
                 hooks.release()
 
-    def _print(self, report: OutOfMemory, written: Path | None) -> None:
+    def _print(self, report: OutOfMemory, written: Path | None, printed: set[int]) -> None:
         file = self._file if self._file is not None else sys.stderr
         if file is None:  # a program without a console
             return
-        text = short(report) + (f"\n  whole report: {written}" if written is not None else "")
-        if self._path is not None and written is None:
-            text += f"\n  {self.failures[-1]}"
-        if self.count == MOST:
-            text += "\n  further ones are counted only"
-        print(text, file=file, flush=True)
+        lines = [] if id(file) in printed else [short(report)]
+        printed.add(id(file))
+        if self._path is not None:
+            lines.append(f"  whole report: {written}" if written is not None else f"  {self.failures[-1]}")
+        if self.full:
+            lines.append("  further ones are counted only")
+        if lines:
+            print("\n".join(lines), file=file, flush=True)
 
     def _write(self, report: OutOfMemory) -> Path:
         assert self._path is not None
