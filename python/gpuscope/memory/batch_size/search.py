@@ -30,10 +30,13 @@ class Search:
         self._limit = limit
         self._growth = growth
         self._guesses = 0
+        self._guessed = 0
         self._step = 0
 
     def add(self, number: int, fits: bool) -> None:
         """One has been tried."""
+        if fits and number == self._guessed:
+            self._step = 1  # as good a prediction may be exact
         if fits:
             self.fits = max(self.fits, number)
         else:
@@ -60,6 +63,7 @@ class Search:
         if self.fails is not None and predicted >= self.fails:
             return None
         self._guesses += 1
+        self._guessed = predicted
         self._step = max(1, predicted // _NEARBY)
         return predicted
 

@@ -61,10 +61,10 @@ class Tries:
         self._host = HostMeter()
         self._host_peaks: list[tuple[int, int]] = []
         self._host_before = 0
+        release()
 
     def run(self, size: int) -> Try:
         """Tries one size, and adds it to `done`. What is raised for other reasons than memory goes on."""
-        release()
         refused = self._more_than_the_host_has(size)
         tried = Try(size, False, None, 0.0, refused) if refused else self._run(size)
         self.done.append(tried)
