@@ -44,9 +44,13 @@ def state_of(model):
 
 
 @pytest.fixture(autouse=True)
-def no_collection(monkeypatch):
-    """Nothing here has cycles, and among torch's objects a collection takes longer than all else."""
+def quick(monkeypatch):
+    """Nothing here has cycles, and among torch's objects a collection takes longer than all else; so do its threads."""
     monkeypatch.setattr(measuring.gc, "collect", lambda: 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
