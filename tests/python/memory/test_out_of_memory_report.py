@@ -235,3 +235,11 @@ def test_no_framework_is_imported(report, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     report(device=None)
     assert not {"torch", "cupy", "jax"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(("in_use", "expected"), [([3], 3), ([0, 1], None), ([], None)])
+def test_the_only_gpu_in_use_is_the_one(report, monkeypatch, in_use, expected):
+    for name in ("torch", "cupy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(_core, "devices_in_use", lambda: in_use, raising=False)
+    assert report(device=None, library="numba").device == expected

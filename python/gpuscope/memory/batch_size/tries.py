@@ -23,7 +23,8 @@ class Try:
     Attributes:
         size: samples.
         fits: whether all its steps ran.
-        peak: the most bytes in use at a time, of the GPU where one is used, else of the host; None when not known.
+        peak: the most bytes in use at a time: of the GPU where torch, CuPy or JAX use one, else of the host; None when
+            not known.
         seconds: of its steps together.
         error: what did not fit, in words; "" where it fits.
     """

@@ -146,11 +146,14 @@ def _part(name: str) -> Any:
 
 
 def _device_in_use() -> int | None:
-    """Ordinal of the GPU that torch or CuPy works on, asked without making a context; None when not known."""
+    """Ordinal of the GPU that the program works on, asked without making a context; None when not known."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     try:
         if torch is not None and torch.cuda.is_initialized():
             return int(torch.cuda.current_device())
-        return int(cupy.cuda.runtime.getDevice()) if cupy is not None else None
+        if cupy is not None:
+            return int(cupy.cuda.runtime.getDevice())
+        in_use: list[int] = getattr(_core, "devices_in_use", list)()
+        return in_use[0] if len(in_use) == 1 else None
     except Exception:  # a framework on a machine that it cannot use; their errors have no common root
         return None

@@ -40,7 +40,8 @@ def whole(report: OutOfMemory) -> str:
         parts.append("\n".join(["refused by the driver, newest last", *rows]))
     if report.stack:
         parts.append("\n".join(["stack, innermost first", *(f"  {frame}" for frame in report.stack)]))
-    parts += [f"note: {note}" for note in report.notes]
+    if report.notes:
+        parts.append("\n".join(f"note: {note}" for note in report.notes))
     return "\n\n".join(parts)
 
 
