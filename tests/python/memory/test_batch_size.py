@@ -141,7 +141,8 @@ def test_nothing_of_a_failed_try_is_kept_alive(on):
         piece = Piece()
         pieces.append(weakref.ref(piece))
         if size > 100:
-            raise OutOfMemoryError("CUDA out of memory.")
+            error = OutOfMemoryError("CUDA out of memory.")  # the frame holds the error, and the error the frame
+            raise error
 
     on(Machine(1))
     find_max_batch_size(step)

@@ -25,8 +25,10 @@ class Capped(nn.Module):
         self.norm = nn.BatchNorm1d(4)
         self.drop = nn.Dropout(0.5)
         self.calls = []
+        self.gradients = []
 
     def forward(self, x, scale=1.0):
+        self.gradients.append(self.linear.weight.grad)
         self.calls.append((len(x), self.training, torch.is_grad_enabled(), x.dtype))
         out = self.drop(self.norm(self.linear(x.to(self.linear.weight.dtype))))
         if len(x) > LARGEST:
@@ -71,6 +73,11 @@ def test_training_runs_with_gradients(model):
     assert found == LARGEST
     assert found.training
     assert {call[1:3] for call in model.calls} == {(True, True)}
+
+
+def test_each_training_step_begins_without_gradients(model):
+    find_max_batch_size(model, (6,), training=True)
+    assert set(model.gradients) == {None}
 
 
 def test_training_has_gradients_within_no_grad_too(model):

@@ -56,6 +56,10 @@ def test_a_prediction_that_is_nearly_true_saves_tries(largest, factor):
     assert sum(abs(number - largest) > largest / 8 for number in guided) <= 6
 
 
+def test_a_prediction_that_creeps_does_not_slow_it_down():
+    assert len(found(10**5, predict=lambda search: search.fits + 1)[1]) < 60
+
+
 def test_the_first_size_that_does_not_fit_is_halved():
     assert found(3, start=64)[1][:5] == [64, 32, 16, 8, 4]
 

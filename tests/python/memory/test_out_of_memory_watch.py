@@ -186,11 +186,19 @@ def test_it_can_be_entered_again_after_its_end(file):
 @pytest.fixture
 def torch(monkeypatch):
     """A stand-in that runs what waits for CUDA when `start` is called, and tells its observers."""
-    waiting, observers = [], []
+    waiting, observers, started = [], [], []
+
+    def lazy_call(call):
+        call() if started else waiting.append(call)
+
+    def start():
+        started.append(True)
+        [call() for call in waiting]
+
     module = SimpleNamespace(
-        cuda=SimpleNamespace(_lazy_call=waiting.append, is_initialized=lambda: True, current_device=lambda: 0),
+        cuda=SimpleNamespace(_lazy_call=lazy_call, is_initialized=lambda: True, current_device=lambda: 0),
         _C=SimpleNamespace(_cuda_attach_out_of_memory_observer=observers.append),
-        start=lambda: [each() for each in waiting],
+        start=start,
         observers=observers,
     )
 
@@ -252,6 +260,13 @@ def test_what_runs_out_on_purpose_is_not_reported(torch, file):
     with report_out_of_memory(file=file) as reports, muted():
         torch.start()
         torch.ask(catch=True)
+    assert reports.count == 0
+
+
+def test_what_is_raised_on_purpose_is_not_reported(file):
+    reports = report_out_of_memory(file=file)
+    with pytest.raises(OutOfMemoryError), muted(), reports:
+        run_out()
     assert reports.count == 0
 
 
