@@ -19,7 +19,8 @@ _XLA = {"XlaRuntimeError", "JaxRuntimeError"}
 _TEXTS = re.compile(
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|\bCUDA out of memory|\bCUDA error: out of memory"
     r"|\bCU[A-Z]+_(?:\w+_)?ALLOC(?:ATION)?_FAILED"  # CUBLAS_STATUS_ALLOC_FAILED and its like of cuDNN, cuSOLVER, cuFFT
-    r"|Cuda failure (?:2 )?'out of memory'"  # NCCL
+    r"|Cuda failure (?:2 )?'out of memory'|Triton Error \[CUDA\]: out of memory"  # the first is NCCL's
+    r"|\bcu\w+ failed: out of memory"  # PyCUDA's
     r"|CPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
 )
 # torch's convolutions try one plan after the other; where each lacked memory this is all that they say.

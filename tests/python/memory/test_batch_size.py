@@ -253,6 +253,7 @@ def test_it_ends_before_the_host_swaps(monkeypatch):
     found = find_max_batch_size(step)
     assert found == 800  # of 900, a tenth is left
     assert max(ran) == 800
+    assert str(found.tries[-1]).startswith("batch size 801: not tried: ")
     assert found.why.startswith("801 was not tried: the host would need 859 MiB and has 858 MiB")
 
 

@@ -46,6 +46,10 @@ KNOWN = {
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         Request("CUDA", None, None),
     ),
+    "Triton": (RuntimeError("Triton Error [CUDA]: out of memory"), Request("CUDA", None, None)),
+    "PyCUDA": (RuntimeError("cuMemAlloc failed: out of memory"), Request("CUDA", None, None)),
+    "cuFFT": (RuntimeError("CUFFT_ALLOC_FAILED"), Request("CUDA", None, None)),
+    "NCCL": (RuntimeError("ncclUnhandledCudaError: Cuda failure 2 'out of memory'"), Request("CUDA", None, None)),
     "cuDNN": (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), Request("CUDA", None, None)),
     "CuPy": (
         CUPY("Out of memory allocating 1,099,511,627,776 bytes (allocated so far: 512 bytes)."),
@@ -81,6 +85,7 @@ OTHERS = {
     "our other codes": CudaError("cuMemAlloc failed", "cuMemAlloc", 1),
     "other libraries' 2": CuptiError("cupti said no", "cuptiSubscribe", 2),
     "convolution without an engine": RuntimeError("FIND was unable to find an engine to execute this computation"),
+    "Triton's resources": RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448"),
     "a word in a text": KeyError("memory"),
     "Ctrl-C": KeyboardInterrupt(),
     "none": None,

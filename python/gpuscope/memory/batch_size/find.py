@@ -15,7 +15,7 @@ from gpuscope.memory.batch_size.result import LimitedBy, MaxBatchSize
 from gpuscope.memory.batch_size.search import Search
 from gpuscope.memory.batch_size.torch_model import ModelStep, device_of, is_model
 from gpuscope.memory.batch_size.torch_state import kept_state
-from gpuscope.memory.batch_size.tries import Tries
+from gpuscope.memory.batch_size.tries import NOT_TRIED, Tries
 from gpuscope.memory.failures.delivery import muted
 
 LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
@@ -145,7 +145,7 @@ def _verdict(search: Search, tries: Tries, unit: int, limit: int, interrupted: b
     if search.fails is None:
         return "limit", f"all fit up to the limit of {limit}"
     failed = next(each for each in reversed(tries.done) if each.size == search.fails * unit)
-    verb = "was" if failed.error.startswith("not tried") else "does not:"
+    verb = "was" if failed.error.startswith(NOT_TRIED) else "does not:"
     return "memory", f"{failed.size} {verb} {failed.error}"
 
 

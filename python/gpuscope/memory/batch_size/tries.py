@@ -13,6 +13,7 @@ from gpuscope.memory.batch_size.search import line
 from gpuscope.memory.out_of_memory_errors import first_line, in_the_wake, is_out_of_memory
 from gpuscope.memory.sizes import size_text
 
+NOT_TRIED = "not tried"
 HOST_SHARE = 0.9  # of what the host has: it swaps and kills before the last byte is taken
 
 
@@ -36,7 +37,8 @@ class Try:
     error: str
 
     def __str__(self) -> str:
-        what = "fits" if self.fits else f"does not fit: {self.error}"
+        failed = self.error if self.error.startswith(NOT_TRIED) else f"does not fit: {self.error}"
+        what = "fits" if self.fits else failed
         peak = "" if self.peak is None else f", {size_text(self.peak)} at its peak"
         return f"batch size {self.size}: {what}{peak if self.fits else ''}, {self.seconds:.2f} s"
 
@@ -129,7 +131,7 @@ class Tries:
         expected = peak + growth * (size - known)
         if size <= known or expected <= HOST_SHARE * room:
             return ""
-        return f"not tried: the host would need {size_text(expected)} and has {size_text(HOST_SHARE * room)} for it"
+        return f"{NOT_TRIED}: the host would need {size_text(expected)} and has {size_text(HOST_SHARE * room)} for it"
 
     def _say_where(self, raised: BaseException, size: int) -> None:
         ran = max((each.size for each in self.done if each.fits), default=0)
