@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which errors mean that memory ran out, of every library, and what they say was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuscope.errors import CudaError
+from gpuscope.memory.events import HOST
+
+OUT_OF_MEMORY_CODE = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation alike
+
+# torch and CuPy name their class so; TensorFlow names its own as the third.
+_CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
+_WITH_CODE = {"CudaAPIError": "code", "CUDARuntimeError": "status", "CUDADriverError": "status"}  # Numba, CuPy
+_XLA = {"XlaRuntimeError", "JaxRuntimeError"}
+_TEXTS = re.compile(
+    r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|\bCUDA out of memory|\bCUDA error: out of memory"
+    r"|\bCU[A-Z]+_(?:\w+_)?ALLOC(?:ATION)?_FAILED"  # CUBLAS_STATUS_ALLOC_FAILED and its like of cuDNN, cuSOLVER, cuFFT
+    r"|Cuda failure (?:2 )?'out of memory'|Triton Error \[CUDA\]: out of memory"  # the first is NCCL's
+    r"|\bcu\w+ failed: out of memory"  # PyCUDA's
+    r"|CPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
+)
+# torch's convolutions try one plan after the other; where each lacked memory this is all that they say.
+_WAKE = re.compile(r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm")
+_SIZE = re.compile(r"(?:allocat|request)\w*\D{0,24}?([\d,]+(?:\.\d+)?) ?(bytes|[KMGTPE]i?B|B)\b", re.IGNORECASE)
+_DEVICE = re.compile(r"\b(?:GPU|device) (\d+)\b")
+_POWERS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_LIBRARIES = {"jaxlib": "jax", "numba_cuda": "numba", "cupy_backends": "cupy", "gpuscope": "CUDA", "cuda": "CUDA"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an allocation that failed had asked for.
+
+    Attributes:
+        library: "torch", "cupy", "jax", "numba", "rmm", "CUDA" or "host".
+        bytes: None where the error does not say. Errors of torch say it with three digits or so.
+        device: ordinal of the GPU, HOST for host memory, None where the error does not say.
+    """
+
+    library: str
+    bytes: int | None
+    device: int | None
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says that memory of a GPU or the host ran out, itself or by what it came from.
+
+    What it was raised ``from`` counts. What was being handled when it was raised counts only if it is a RuntimeError,
+    as libraries raise in the wake of another: a KeyError in a handler is a mistake of its own. Of a group all members
+    must be of the kind.
+    """
+    return find_out_of_memory(error) is not None
+
+
+def find_out_of_memory(error: BaseException | None) -> BaseException | None:
+    """The error among this one and those it came from that says so, as `is_out_of_memory`; None without one."""
+    for each in _chain(error):
+        if _says_so(each):
+            return each
+        members: tuple[BaseException, ...] = getattr(each, "exceptions", ()) if _is_group(each) else ()
+        found = [find_out_of_memory(member) for member in members]
+        if found and all(found):
+            return found[0]
+    return None
+
+
+def in_the_wake(error: BaseException) -> bool:
+    """Whether this is what torch's convolutions raise when memory ran out for each plan, and for other reasons too."""
+    return isinstance(error, RuntimeError) and _WAKE.search(str(error)) is not None
+
+
+def request_of(error: BaseException) -> Request:
+    """What an out-of-memory error says was asked for."""
+    text = str(error)
+    library = _library(error, text)
+    size, device = _SIZE.search(text), _DEVICE.search(text)
+    asked = round(float(size[1].replace(",", "")) * 1024 ** _POWERS[_prefix(size[2])]) if size else None
+    on_host = library == "host" or "CPUAllocator" in text
+    return Request(library, asked, HOST if on_host else int(device[1]) if device else None)
+
+
+def first_line(error: BaseException) -> str:
+    """The error's class and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".rstrip(": ")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        handled = error.__context__ if isinstance(error, RuntimeError) and not error.__suppress_context__ else None
+        error = error.__cause__ or handled
+
+
+def _says_so(error: BaseException) -> bool:
+    if not isinstance(error, Exception) or _is_group(error):
+        return False
+    names = {each.__name__ for each in type(error).__mro__}
+    if isinstance(error, MemoryError) or names & _CLASSES:
+        return True
+    if isinstance(error, CudaError):
+        return error.code == OUT_OF_MEMORY_CODE
+    text = str(error)
+    if names & _XLA and "RESOURCE_EXHAUSTED" in text:
+        return "hared memory" not in text  # a kernel's shared memory, which no batch size changes
+    codes = (getattr(error, _WITH_CODE[name], None) for name in names & _WITH_CODE.keys())
+    return OUT_OF_MEMORY_CODE in codes or _TEXTS.search(text) is not None
+
+
+def _is_group(error: BaseException) -> bool:
+    # ExceptionGroup is of Python 3.11.
+    return any(each.__name__ == "BaseExceptionGroup" for each in type(error).__mro__)
+
+
+def _library(error: BaseException, text: str) -> str:
+    package = type(error).__module__.partition(".")[0]
+    if "rmm" in text.lower():
+        return "rmm"
+    if package in ("torch", "cupy", "jax", "numba", "rmm", *_LIBRARIES):
+        return _LIBRARIES.get(package, package)
+    if type(error).__name__ in _XLA:
+        return "jax"
+    if "CPUAllocator" in text or "PyTorch" in text or re.search(r"CUDA out of memory|CUDA error: out", text):
+        return "torch"
+    if isinstance(error, MemoryError) or "bad_alloc" in text:
+        return "CUDA" if re.search("cuda", text, re.IGNORECASE) else "host"
+    return "CUDA"
+
+
+def _prefix(unit: str) -> str:
+    return "" if unit.lower() == "bytes" else unit[0].upper()

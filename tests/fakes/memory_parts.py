@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for the parts that an out-of-memory report draws on: pools, a snapshot, a ledger, a history."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from gpuscope.errors import NotAvailable
+
+GiB = 1 << 30
+
+
+def pool(library="torch", allocated=0, reserved=0, largest_free=None):
+    return SimpleNamespace(library=library, allocated=allocated, reserved=reserved, largest_free=largest_free)
+
+
+class Ledger:
+    """Prints and is made a dict of, as the real one."""
+
+    def __str__(self):
+        return "ledger of GPU 0"
+
+    def to_dict(self):
+        return {"rows": []}
+
+
+def parts(*, used=None, total=None, process=None, pools=(), events=None):
+    """Modules by name, as they are found in ``gpuscope.memory``."""
+
+    def memory_snapshot(device):
+        found = SimpleNamespace(device=device, used=used, total=total, process=process, pools=tuple(pools))
+        return SimpleNamespace(devices=(found,))
+
+    def history_events():
+        if events is None:
+            raise NotAvailable("history_events is not available: never started")
+        return events
+
+    return {
+        "snapshot": SimpleNamespace(memory_snapshot=memory_snapshot),
+        "ledger": SimpleNamespace(memory_ledger=lambda device, measure_context: Ledger()),
+        "history": SimpleNamespace(history_events=history_events),
+    }
