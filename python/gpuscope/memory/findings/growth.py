@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents
+from gpuscope.memory.findings.pieces import pieces_of, select
 from gpuscope.memory.findings.places import cached_places, frames_of, without_ours
-from gpuscope.memory.findings.segments_of_frameworks import is_segment
 
 FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
@@ -129,14 +129,13 @@ def _known(events: MemoryEvents, steps_ns: Sequence[int]) -> NDArray[np.int64]:
 
 def _by_step(events: MemoryEvents, ends: NDArray[np.int64]) -> tuple[Lifetimes, NDArray[np.int64], NDArray[np.int64]]:
     """The pieces with the steps, from 1, in which they were born and died; 0 is before the first, steps + 1 never."""
-    pieces = events.lifetimes()
+    pieces = pieces_of(events)
     never = len(ends)
     step = np.searchsorted(ends, events.time_ns, side="right")
     born = step[pieces.born]
     died = np.where(pieces.alive, never, step[np.where(pieces.alive, 0, pieces.died)])
-    counted = (born < never) & (pieces.alive | (died < never)) & ~is_segment(events, pieces)
-    columns = {name: getattr(pieces, name)[counted] for name in Lifetimes.__dataclass_fields__}
-    return Lifetimes(**columns), born[counted], died[counted]
+    counted = (born < never) & (pieces.alive | (died < never))
+    return select(pieces, counted), born[counted], died[counted]
 
 
 @dataclass(frozen=True)

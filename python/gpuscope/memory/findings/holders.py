@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuscope.memory.findings.growth import Growth
 from gpuscope.memory.findings.names import Names
 from gpuscope.memory.findings.referrers import Chain, chains_to
-from gpuscope.memory.findings.tensors import Tensors, graph_of, graph_size
+from gpuscope.memory.findings.tensors import Tensors, graph_extent, graph_of
 
 _SAMPLES = 4  # tensors of one place that are followed
 _MOST_NODES = 20_000
@@ -50,26 +51,29 @@ class Holder:
         return f"tensors in {self.kind} `{self.name}` keep their autograd graphs: use .item() or .detach()"
 
 
-def who_holds(places: Sequence[Sequence[int]]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
-    """The holder of each place's pieces, by their addresses, and remarks on what was not looked at.
+def who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
+    """The holder of each growth's pieces, and remarks on what was not looked at.
 
     Only what Python's collector knows is seen: CuPy's arrays and PyTorch's tensors, and the containers, objects,
-    closures and local variables of the calling thread that lead to them. Pieces that no tensor stands for, while a
-    tensor with an autograd graph is kept elsewhere, are put down to that graph. Nothing is kept alive by it, and no code
-    of the program runs.
+    closures and local variables of the calling thread that lead to them. PyTorch's pieces that no tensor stands for,
+    while tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps, are put down
+    to that. Nothing is kept alive by it, and no code of the program runs.
     """
-    tensors = Tensors({address for addresses in places for address in addresses})
-    samples = [_sample(tensors, addresses) if row < _MOST_PLACES else [] for row, addresses in enumerate(places)]
+    tensors = Tensors({address for growth in growths for address in growth.addresses})
+    samples = [_sample(tensors, growth.addresses) for growth in growths[:_MOST_PLACES]]
+    samples += [[] for _ in growths[_MOST_PLACES:]]
     names = Names()
     hidden = {id(samples), id(tensors.with_graph), *map(id, samples), *map(id, tensors.at.values()), id(tensors.at)}
     found = chains_to([thing for sample in samples for thing in sample], names, hidden)
-    holders: list[Holder | None] = []
-    for sample in samples:
-        holders.append(_holder([found[id(thing)] for thing in sample if id(thing) in found], _with_graph(sample)))
-    if None in holders:
+    holders = [
+        _holder([found[id(one)] for one in sample if id(one) in found], _with_graph(sample)) for sample in samples
+    ]
+    unexplained = [row for row, growth in enumerate(growths) if holders[row] is None and growth.source == "torch"]
+    if unexplained:
         shared = next((holder for holder in holders if holder is not None and holder.keeps_graphs), None)
-        shared = shared or _largest_graph(tensors, names, hidden, max(map(len, places)))
-        holders = [shared if holder is None else holder for holder in holders]
+        shared = shared or _spanning_graph(tensors, names, hidden, growths[unexplained[0]].grew)
+        for row in unexplained:
+            holders[row] = shared
     remarks = ("there were too many Python objects to look at them all for who holds the memory",)
     return tuple(holders), remarks if tensors.capped else ()
 
@@ -102,16 +106,14 @@ def _holder(chains: Sequence[Chain], keeps_graphs: bool) -> Holder | None:
     return Holder(name, chain[0].where, link.kind, link.entries, keeps_graphs)
 
 
-def _largest_graph(tensors: Tensors, names: Names, hidden: set[int], steps: int) -> Holder | None:
+def _spanning_graph(tensors: Tensors, names: Names, hidden: set[int], steps: int) -> Holder | None:
     """The tensor whose graph spans the steps, where one does: a sum of losses, a state that is handed on."""
     best, most = None, 0
     for tensor in tensors.with_graph:
-        size = graph_size(tensor, _MOST_NODES)
-        if size > most:
-            best, most = tensor, size
-    if best is None or most < steps:
-        return None
-    chain = chains_to([best], names, hidden).get(id(best))
+        operations, uses = graph_extent(tensor, _MOST_NODES)
+        if uses >= steps and operations > most:
+            best, most = tensor, operations
+    chain = None if best is None else chains_to([best], names, hidden).get(id(best))
     if chain is None:
         return None
     name = "".join(link.step for link in chain)

@@ -71,7 +71,7 @@ def _locals(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def step_text(parent: Any, child: Any) -> str:
-    """How one gets from an object to one that it refers to: ".name", "['key']" or "[...]"; "" where that is not told."""
+    """How one gets from an object to one it refers to: ".name", "['key']" or "[...]"; "" where that is not told."""
     kind = type(parent)
     if issubclass(kind, dict):
         return _index_text(_key(parent, child))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -142,7 +143,7 @@ class _Search:
             way.append(self._child[target][way[-1]])
         things = [self._known[key] for key in way]
         links = [Link(start, name, where, type(things[0]).__name__, entries(things[0]))]
-        for at, (parent, child) in enumerate(zip(things, things[1:], strict=False)):
+        for at, (parent, child) in enumerate(itertools.pairwise(things)):
             step = self._step(things, at, parent, child)
             links.append(Link(id(child), step, "", type(child).__name__, entries(child)))
         if start in self._names.modules and len(links) > 1:  # module and variable are one name
@@ -187,9 +188,9 @@ def _own_name(thing: Any) -> str:
 
 def _kind_of_end(thing: Any) -> str:
     if issubclass(type(thing), type):
-        return "of the class"
+        return "an attribute of that class"
     if type(thing) is functools._lru_cache_wrapper:
-        return "its lru_cache"
+        return "the lru_cache of that function"
     if type(thing) is types.FunctionType:
-        return "a closure's variable or a default argument of that function"
+        return "in a closure or a default argument of that function"
     return "a local of that generator"

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -64,18 +66,30 @@ def graph_of(tensor: Any) -> Any:
         return None  # views of what was changed since
 
 
-def graph_size(tensor: Any, most: int) -> int:
-    """How many operations a tensor's graph keeps; counting ends at `most`."""
+def graph_extent(tensor: Any, most: int) -> tuple[int, int]:
+    """How many operations a tensor's graph keeps, and how often it uses the program's parameters, by their median.
+
+    A graph of one step uses a parameter once or so, one that spans steps once for each of them.
+
+    Args:
+        tensor: where the graph ends.
+        most: operations at which the walk ends.
+    """
     start = graph_of(tensor)
     if start is None:
-        return 0
+        return 0, 0
     seen, waiting = {start}, [start]
+    uses: Counter[Any] = Counter()
     while waiting and len(seen) < most:
         for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in seen:
+            if node is None:
+                continue
+            if not node.next_functions:  # a leaf's
+                uses[node] += 1
+            if node not in seen:
                 seen.add(node)
                 waiting.append(node)
-    return min(len(seen), most)
+    return len(seen), statistics.median_low(uses.values()) if uses else 0
 
 
 @contextlib.contextmanager

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pieces taken from the driver are a framework's segments, whose contents that framework tells of itself."""
+"""The pieces of memory that events tell of, each byte once.
+
+What a framework takes from the driver to hand out is told of twice: as the driver's pieces and as the framework's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,18 @@ from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
 _DRIVER = SOURCES.index("driver")
 
 
-def is_segment(events: MemoryEvents, pieces: Lifetimes) -> NDArray[np.bool_]:
+def pieces_of(events: MemoryEvents) -> Lifetimes:
+    """All pieces but the segments of frameworks whose own pieces are among the events."""
+    pieces = events.lifetimes()
+    return select(pieces, ~_is_segment(events, pieces))
+
+
+def select(pieces: Lifetimes, rows: NDArray[np.bool_]) -> Lifetimes:
+    """Some of the pieces, by a mask, in their order."""
+    return Lifetimes(**{name: getattr(pieces, name)[rows] for name in Lifetimes.__dataclass_fields__})
+
+
+def _is_segment(events: MemoryEvents, pieces: Lifetimes) -> NDArray[np.bool_]:
     """A mask over the pieces: taken from the driver by an allocator whose own pieces are among the events.
 
     Two signs tell: a framework's piece lies within, or the framework's next event on that device says that it holds
