@@ -79,7 +79,7 @@ def find_leaks(
     if warmup is not None and (not _is_whole(warmup) or not 0 <= warmup <= steps - FEWEST_STEPS + 1):
         raise InvalidArgument(
             f"warmup is {warmup!r}; accepted are None and whole numbers from 0 to {steps - FEWEST_STEPS + 1}, "
-            f"4 less than steps"
+            "4 less than steps"
         )
     finder = LeakFinder(warmup)
     if fn is None:
@@ -159,7 +159,7 @@ def _report(recorder: Recorder, positions: list[int], warmup: int | None, interr
     steps = whole_steps(events, ends)
     skipped = min(steps, warm_up_of(steps, warmup))
     seen = max(0, before - max(positions[0], events.lost))
-    notes = list(_limits(len(positions) - 1, steps))
+    notes = [*recorder.notes, *_limits(len(positions) - 1, steps)]
     if steps < FEWEST_STEPS:
         return LeakReport((), steps, skipped, seen, interrupted, tuple(notes))
     growths = leaks_in(events, ends, warmup)

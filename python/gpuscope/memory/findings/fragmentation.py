@@ -29,7 +29,7 @@ class BlockLike(Protocol):
 
     @property
     def state(self) -> str:
-        """ "active_allocated", "active_awaiting_free" or "inactive"."""
+        """Either "active_allocated", "active_awaiting_free" or "inactive"."""
 
 
 class SegmentLike(Protocol):
@@ -45,7 +45,7 @@ class SegmentLike(Protocol):
 
     @property
     def pool(self) -> str:
-        """ "default", or that of a CUDA graph."""
+        """The "default" one, or that of a CUDA graph."""
 
     @property
     def expandable(self) -> bool:

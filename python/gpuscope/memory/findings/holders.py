@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuscope.memory.findings.growth import Growth
 from gpuscope.memory.findings.names import Names
-from gpuscope.memory.findings.referrers import Chain, chains_to
+from gpuscope.memory.findings.referrers import NAMELESS, Chain, chains_to
 from gpuscope.memory.findings.tensors import Tensors, graph_extent, graph_of
 
-_SAMPLES = 4  # tensors of one place that are followed
+_SAMPLES = 4  # pieces of one place that are followed
+_SHARING = 3  # tensors of each: views, and what they are views of
 _MOST_NODES = 20_000
 _MOST_PLACES = 8
 
@@ -63,11 +64,11 @@ def who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tup
     samples = [_sample(tensors, growth.addresses) for growth in growths[:_MOST_PLACES]]
     samples += [[] for _ in growths[_MOST_PLACES:]]
     names = Names()
-    hidden = {id(samples), id(tensors.with_graph), *map(id, samples), *map(id, tensors.at.values()), id(tensors.at)}
-    found = chains_to([thing for sample in samples for thing in sample], names, hidden)
-    holders = [
-        _holder([found[id(one)] for one in sample if id(one) in found], _with_graph(sample)) for sample in samples
-    ]
+    alternatives = [group for sample in samples for group in sample]
+    hidden = {id(samples), id(tensors.with_graph), id(tensors.at), id(alternatives)}
+    hidden |= {*map(id, samples), *map(id, alternatives), *map(id, tensors.at.values())}
+    found = chains_to([thing for group in alternatives for thing in group], names, hidden)
+    holders = [_holder(_chains(sample, found), _with_graph(sample)) for sample in samples]
     unexplained = [row for row, growth in enumerate(growths) if holders[row] is None and growth.source == "torch"]
     if unexplained:
         shared = next((holder for holder in holders if holder is not None and holder.keeps_graphs), None)
@@ -78,15 +79,21 @@ def who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tup
     return tuple(holders), remarks if tensors.capped else ()
 
 
-def _sample(tensors: Tensors, addresses: Sequence[int]) -> list[object]:
-    """Some of the tensors, the older ones: a step's variables still hold the newest as well."""
-    held = [tensors.at[address][0] for address in addresses if address in tensors.at]
+def _sample(tensors: Tensors, addresses: Sequence[int]) -> list[list[object]]:
+    """Tensors of some of the pieces, the older ones: a step's variables still hold the newest as well."""
+    held = [tensors.at[address][:_SHARING] for address in addresses if address in tensors.at]
     older = held[: max(1, len(held) * 3 // 4)]
     return older[:: max(1, -(-len(older) // _SAMPLES))]
 
 
-def _with_graph(sample: Sequence[object]) -> bool:
-    return any(graph_of(thing) is not None for thing in sample)
+def _chains(sample: Sequence[Sequence[object]], found: Mapping[int, Chain]) -> list[Chain]:
+    """One way to each piece, to a named variable if there is one."""
+    ways = ([found[id(thing)] for thing in group if id(thing) in found] for group in sample)
+    return [min(chains, key=lambda chain: chain[0].where == NAMELESS) for chains in ways if chains]
+
+
+def _with_graph(sample: Sequence[Sequence[object]]) -> bool:
+    return any(graph_of(thing) is not None for group in sample for thing in group)
 
 
 def _holder(chains: Sequence[Chain], keeps_graphs: bool) -> Holder | None:

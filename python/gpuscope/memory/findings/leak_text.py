@@ -33,6 +33,11 @@ def report_text(report: LeakReport) -> str:
         lines += ["", f"and {left_out} smaller, {smaller} a step together"]
     if report.interrupted:
         lines += wrapped(f"interrupted: the program was stopped after {report.steps} steps")
+    if report.leaks:
+        lines += [
+            "",
+            *wrapped(f"(what is full only after more than {report.steps} steps looks the same; more steps tell)"),
+        ]
     for note in report.notes:
         lines += wrapped(f"note: {note}")
     return "\n".join(lines)

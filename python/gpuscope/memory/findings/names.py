@@ -9,7 +9,7 @@ import types
 from collections import deque
 from typing import Any
 
-from gpuscope.memory.findings.places import is_ours
+from gpuscope.memory.findings.places import is_ours, is_own
 
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's frame, whose f_locals is a copy before Python 3.13
 _LONGEST_KEY = 30
@@ -22,27 +22,40 @@ class Names:
 
     Attributes:
         modules: name by the id of a module's dict.
-        variables: (name, whose) by the id of a local variable's value.
+        variables: (name, whose) by the id of a value that the program's own variables have. Of several names, that of
+            a module's global wins, and then that of the outermost function, which is the likeliest to own it.
         ours: ids of our own frames.
     """
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
-        for name, space in _module_spaces():
-            self.modules.setdefault(id(space), name)  # __main__ is the first, and may have aliases
         self.variables: dict[int, tuple[str, str]] = {}
         self.ours: set[int] = set()
-        frame = sys._getframe(0)
+        self._of_functions()
+        self._of_modules()
+
+    def _of_functions(self) -> None:
+        frame: types.FrameType | None = sys._getframe(0)
         while frame is not None:
             file, code = frame.f_code.co_filename, frame.f_code
             if is_ours(file):
                 self.ours.add(id(frame))
             elif code.co_flags & _OPTIMIZED:
                 where = f"a local of {code.co_name}() ({os.path.basename(file)}:{frame.f_lineno})"
-                for name, value in _locals(frame):
-                    self.variables.setdefault(id(value), (name, where))
-                    del value  # or it would live as long as the last one's turn
-            frame = frame.f_back  # type: ignore[assignment]
+                self.variables.update(
+                    (id(value), (name, where)) for name, value in _locals(frame) if name.isidentifier()
+                )
+            frame = frame.f_back
+
+    def _of_modules(self) -> None:
+        for name, space in _module_spaces():
+            if id(space) in self.modules:
+                continue  # __main__ is the first, and may have aliases
+            self.modules[id(space)] = name
+            file = space.get("__file__")
+            if isinstance(file, str) and is_own(file):
+                for variable, value in list(space.items()):
+                    self.variables[id(value)] = (f"{name}.{variable}" if name else variable, "")
 
 
 def _module_spaces() -> list[tuple[str, dict[str, Any]]]:

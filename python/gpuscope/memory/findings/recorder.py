@@ -9,20 +9,19 @@ from typing import Any
 from gpuscope import _core
 from gpuscope.memory.events import MemoryEvents
 
-_MOST_EVENTS = 1_000_000
+_MOST_EVENTS = 500_000  # 32 MB
 
 
 class Recorder:
     """Has a history recorded from `start` to `stop`.
 
-    Example:
-        >>> recorder = Recorder()
-        >>> recorder.start()  # doctest: +SKIP
-        >>> recorder.stop()
+    Attributes:
+        notes: what is not recorded, and why.
     """
 
     def __init__(self) -> None:
-        self._started = False
+        self.notes: tuple[str, ...] = ()
+        self._own: Any = None  # the history that was begun here
 
     def start(self) -> None:
         """Begins, unless a history is being recorded.
@@ -32,14 +31,14 @@ class Recorder:
         """
         history = _history()
         if not history.recording():
-            history.record_memory_history(max_entries=_MOST_EVENTS, stacks=True)
-            self._started = True
+            self._own = history.record_memory_history(max_entries=_MOST_EVENTS, stacks=True)
+            self.notes = tuple(self._own.notes)
 
     def stop(self) -> None:
-        """Ends what `start` began; what was recorded stays readable."""
-        if self._started:
-            self._started = False
-            _history().record_memory_history(enabled=None)
+        """Ends what `start` began."""
+        if self._own is not None:
+            own, self._own = self._own, None
+            own.stop()
 
     def position(self) -> int:
         """How many events there were so far."""
@@ -47,7 +46,7 @@ class Recorder:
         return int(core.memory_history()["recorded"])
 
     def events(self) -> MemoryEvents:
-        """Those that are kept."""
+        """Those that are kept, of the history that is or was the last to be recorded."""
         events: MemoryEvents = _history().history_events()
         return events
 

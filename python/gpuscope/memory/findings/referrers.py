@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpuscope.memory.findings.names import Names, entries, key_text, step_text
 
+NAMELESS = "no name leads to it"
 _MOST_LEVELS = 7
 _MOST_AT_ONCE = 12  # each search goes through every object of the process
 _MOST_A_LEVEL = 36
@@ -122,12 +123,12 @@ class _Search:
 
     def _name(self, key: int) -> tuple[str, str] | None:
         thing = self._known[key]
+        if type(thing) in _ENDS or issubclass(type(thing), type):
+            return _own_name(thing), _kind_of_end(thing)
         if key in self._names.variables:
             return self._names.variables[key]
         if key in self._names.modules:
             return self._names.modules[key], ""
-        if type(thing) in _ENDS or issubclass(type(thing), type):
-            return _own_name(thing), _kind_of_end(thing)
         return None
 
     def _nameless(self, target: int, found: dict[int, Chain]) -> None:
@@ -135,7 +136,7 @@ class _Search:
         above = list(self._child[target])
         top = next((key for key in reversed(above) if not _is_plain(self._known[key])), above[-1] if above else None)
         if top is not None:
-            found[target] = self._chain(top, target, type(self._known[top]).__name__, "no name leads to it")
+            found[target] = self._chain(top, target, type(self._known[top]).__name__, NAMELESS)
 
     def _chain(self, start: int, target: int, name: str, where: str) -> Chain:
         way = [start]
