@@ -245,6 +245,20 @@ def test_a_librarys_own_memory_beside_a_framework_counts():
     assert [leak.source for leak in run(10, body)] == ["driver"]
 
 
+def test_releases_that_were_not_seen_are_no_leak():
+    assert run(20, lambda program, number: program.take(allocated=5 * MIB)) == ()
+
+
+def test_a_leak_is_found_though_something_large_is_given_back_meanwhile():
+    program = Program(20, lambda program, number: program.take(allocated=(100 + number - 60 * (number > 15)) * MIB))
+    assert len(program.leaks()) == 1
+
+
+def test_a_rare_leak_is_confirmed_by_the_allocators_total():
+    program = Program(24, lambda program, number: number % 4 == 3 and program.take(allocated=(number // 4 + 1) * MIB))
+    assert len(program.leaks()) == 1
+
+
 # What a step keeps and for how many steps; 0 is given back within the step.
 KEPT = st.lists(
     st.tuples(st.sampled_from([1, 2, 3]), st.integers(0, 9), st.integers(1, 6), st.integers(1, 40)), max_size=8

@@ -17,6 +17,7 @@ FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
 _FEWEST_GROWTHS = 4  # double and triple buffers have three pieces at most
 _NEARLY_EVERY = 0.8  # of the steps
+_CONFIRMED = 0.5  # of the growth, by the allocator's own account
 _EVEN = 2.0  # how far one step's growth may lie from the usual one, for pieces that are made anew and larger
 
 Key = tuple[Frame | None, int, int, int]  # place, device, source, and for pieces without a place their size
@@ -109,7 +110,8 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
                 addresses=tuple(addresses[lives].tolist()),
             )
         )
-    return tuple(sorted(growths, key=lambda growth: -growth.bytes))
+    confirmed = _confirmed(events, ends[first:], growths)
+    return tuple(sorted(confirmed, key=lambda growth: -growth.bytes))
 
 
 def warm_up_of(steps: int, warmup: int | None = None) -> int:
@@ -181,6 +183,25 @@ def _levels(
 def _floor(level: NDArray[np.float64]) -> NDArray[np.float64]:
     """The least from each step on."""
     return np.asarray(np.minimum.accumulate(level[::-1])[::-1])
+
+
+def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Growth]) -> list[Growth]:
+    """Those of allocators whose own total grows as well: releases by threads that are not watched are not seen."""
+    kept = []
+    for device, source in dict.fromkeys((growth.device, growth.source) for growth in growths):
+        found = [growth for growth in growths if (growth.device, growth.source) == (device, source)]
+        rows = np.flatnonzero((events.device == device) & (events.source == SOURCES.index(source)))
+        said = events.allocated[rows]
+        if said.any():
+            last = np.searchsorted(events.time_ns[rows], ends, side="left") - 1
+            total = np.where(last >= 0, said[np.maximum(last, 0)], 0).astype(np.float64)
+            claimed = _CONFIRMED * sum(growth.bytes for growth in found)
+            floor = _floor(total)
+            # The usual step tells where something large was given back in between.
+            if max(floor[-1] - floor[0], float(np.median(np.diff(total))) * (len(total) - 1)) < claimed:
+                continue
+        kept += found
+    return kept
 
 
 def _steady(count: NDArray[np.float64], fresh: NDArray[np.bool_], first: int) -> int:

@@ -7,11 +7,11 @@ import functools
 import os
 import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
-import gpuscope
 from gpuscope.memory.events import Frame
 
-_OURS = os.path.dirname(os.path.abspath(gpuscope.__file__)) + os.sep
+_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
