@@ -41,8 +41,8 @@ def find_leaks(
 
     A leak is what `leaks_in` says: pieces that live at the end, from a place that left some behind in nearly every step
     after the warm-up. Caches that fill up, lists that keep the last few and double buffers are none, once the steps are
-    enough to see their end. Memory of the GPU counts as its allocators hand it out, of PyTorch, CuPy and what reports
-    itself, and as any library takes it from the driver, each byte once.
+    enough to see their end. Memory counts as its allocators hand it out, of PyTorch (on the host too), CuPy and what
+    reports itself, and as any library takes it from the driver, each byte once.
 
     With a function, it is called `steps` times; without one, ``with find_leaks() as leaks:`` watches a loop that calls
     ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on.
@@ -52,7 +52,7 @@ def find_leaks(
         *args: for `fn`.
         steps: how often `fn` is called.
         warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
-        **kwargs: for `fn`.
+        **kwargs: for `fn`; one that takes `steps` or `warmup` itself is given in a lambda.
 
     Returns:
         The report; or the context manager, which gives it by ``leaks.report()``. Interrupted by Ctrl-C, a report of

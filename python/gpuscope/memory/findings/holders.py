@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpuscope.memory.findings.growth import Growth
 from gpuscope.memory.findings.names import Names
 from gpuscope.memory.findings.referrers import NAMELESS, Chain, chains_to
-from gpuscope.memory.findings.tensors import Tensors, graph_extent, graph_of
+from gpuscope.memory.findings.tensors import Tensors, graph_extent, graph_of, untouched_by_programs
 
 _SAMPLES = 4  # pieces of one place that are followed
 _SHARING = 3  # tensors of each: views, and what they are views of
@@ -60,6 +60,11 @@ def who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tup
     while tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps, are put down
     to that. Nothing is kept alive by it, and no code of the program runs.
     """
+    with untouched_by_programs():
+        return _who_holds(growths)
+
+
+def _who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
     tensors = Tensors({address for growth in growths for address in growth.addresses})
     samples = [_sample(tensors, growth.addresses) for growth in growths[:_MOST_PLACES]]
     samples += [[] for _ in growths[_MOST_PLACES:]]

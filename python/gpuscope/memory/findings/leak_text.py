@@ -34,10 +34,7 @@ def report_text(report: LeakReport) -> str:
     if report.interrupted:
         lines += wrapped(f"interrupted: the program was stopped after {report.steps} steps")
     if report.leaks:
-        lines += [
-            "",
-            *wrapped(f"(what is full only after more than {report.steps} steps looks the same; more steps tell)"),
-        ]
+        lines += ["", f"what fills up only after {report.steps} steps would look the same: more steps tell"]
     for note in report.notes:
         lines += wrapped(f"note: {note}")
     return "\n".join(lines)

@@ -20,6 +20,8 @@ Address = Callable[[Any], tuple[int, ...]]
 class Tensors:
     """The tensors and arrays among the objects that Python's collector knows of; let go of it soon.
 
+    To be used within `untouched_by_programs`.
+
     Attributes:
         at: those whose memory begins at a wanted address, by that address.
         with_graph: tensors that hold an autograd graph, the first thousand.
@@ -34,14 +36,13 @@ class Tensors:
         self.capped = len(objects) > MOST_OBJECTS
         del objects[MOST_OBJECTS:]
         by_type: dict[type, Address | None] = {}
-        with untouched_by_programs():
-            for thing in objects:
-                kind = type(thing)
-                if kind not in by_type:
-                    by_type[kind] = next((read for base, read in readers if issubclass(kind, base)), None)
-                read = by_type[kind]
-                if read is not None:
-                    self._take(thing, read, wanted)
+        for thing in objects:
+            kind = type(thing)
+            if kind not in by_type:
+                by_type[kind] = next((read for base, read in readers if issubclass(kind, base)), None)
+            read = by_type[kind]
+            if read is not None:
+                self._take(thing, read, wanted)
 
     def _take(self, thing: Any, read: Address, wanted: Collection[int]) -> None:
         try:
