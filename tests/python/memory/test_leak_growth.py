@@ -107,12 +107,40 @@ def test_a_list_that_is_emptied_now_and_then_is_no_leak():
     assert run(20, body) == ()
 
 
-def test_growth_once_is_no_leak():
-    assert run(20, lambda program, number: number == 9 and program.take()) == ()
+def test_a_list_that_was_emptied_once_is_no_leak():
+    kept = []
+
+    def body(program, number):
+        kept.append(program.take())
+        if number == 8:
+            while kept:
+                program.give(kept.pop())
+
+    assert run(20, body) == ()
 
 
-def test_pieces_of_changing_size_that_replace_each_other_are_no_leak():
-    sizes = [3, 5, 4, 9, 2, 6, 7, 3, 8, 5, 4, 6, 9, 10, 3, 12, 4, 5, 13, 14]
+def test_growth_in_the_last_steps_alone_is_not_yet_a_leak():
+    assert run(20, lambda program, number: number > 13 and program.take()) == ()
+
+
+def test_growth_in_odd_steps_now_and_then_is_no_leak():
+    assert run(20, lambda program, number: number in {3, 4, 6, 9, 10, 13, 15, 19} and program.take()) == ()
+
+
+@pytest.mark.parametrize("steps", [12, 20])
+def test_more_pieces_each_step_that_replace_each_other_are_no_leak(steps):
+    last = []
+
+    def body(program, number):
+        while last:
+            program.give(last.pop())
+        last.extend(program.take() for _ in range(1 + number * (number + 7) * (1 + number % 2)))
+
+    assert run(steps, body) == ()
+
+
+def replaced_by(sizes):
+    """A program with one piece, of another size each step."""
     last = []
 
     def body(program, number):
@@ -120,18 +148,28 @@ def test_pieces_of_changing_size_that_replace_each_other_are_no_leak():
         if len(last) > 1:
             program.give(last.pop(0))
 
-    assert run(20, body) == ()
+    return body
+
+
+def test_a_piece_that_grows_by_leaps_is_no_leak():
+    sizes = [*range(1, 12), 40, *range(41, 49)]
+    assert run(20, replaced_by(sizes)) == ()
+
+
+def test_a_piece_that_grows_needs_eight_steps_to_be_sure():
+    assert [len(run(steps, replaced_by(range(1, 21)))) for steps in (7, 8)] == [0, 1]
+
+
+def test_growth_once_is_no_leak():
+    assert run(20, lambda program, number: number == 9 and program.take()) == ()
+
+
+def test_pieces_of_changing_size_that_replace_each_other_are_no_leak():
+    assert run(20, replaced_by([3, 5, 4, 9, 2, 6, 7, 3, 8, 5, 4, 6, 9, 10, 3, 12, 4, 5, 13, 14])) == ()
 
 
 def test_a_piece_made_anew_and_larger_each_step_is_growth():
-    last = []
-
-    def body(program, number):
-        last.append(program.take((number + 1) * MIB))
-        if len(last) > 1:
-            program.give(last.pop(0))
-
-    (leak,) = run(20, body)
+    (leak,) = run(20, replaced_by(range(1, 21)))
     assert (leak.pieces, leak.bytes) == (0, 17 * MIB)
 
 
