@@ -283,6 +283,15 @@ def test_sparse_tensors_are_passed_over():
     assert sparse.is_sparse
 
 
+def test_stand_ins_of_the_compiler_are_passed_over():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        stand_in = torch.empty(10, requires_grad=True) * 2
+    found = tensors.Tensors({1}).with_graph
+    assert not any(one is stand_in for one in found)
+
+
 def test_arrays_of_cupy_are_found(monkeypatch):
     class Data:
         def __init__(self, ptr):

@@ -8,11 +8,12 @@ import gc
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 MOST_OBJECTS = 3_000_000  # about half a second
 _MOST_GRAPHS = 1_000
+_WITHOUT_MEMORY = "torch._subclasses."  # stand-ins of torch.compile's, which warn when they are asked for addresses
 
 Address = Callable[[Any], tuple[int, ...]]
 
@@ -39,7 +40,7 @@ class Tensors:
         for thing in objects:
             kind = type(thing)
             if kind not in by_type:
-                by_type[kind] = next((read for base, read in readers if issubclass(kind, base)), None)
+                by_type[kind] = _reader_of(kind, readers)
             read = by_type[kind]
             if read is not None:
                 self._take(thing, read, wanted)
@@ -109,6 +110,12 @@ def _readers() -> list[tuple[type, Address]]:
         if isinstance(found, type):
             readers.append((found, read))
     return readers
+
+
+def _reader_of(kind: type, readers: Sequence[tuple[type, Address]]) -> Address | None:
+    if kind.__module__.startswith(_WITHOUT_MEMORY):
+        return None
+    return next((read for base, read in readers if issubclass(kind, base)), None)
 
 
 def _of_torch(tensor: Any) -> tuple[int, ...]:
