@@ -113,9 +113,8 @@ def _readers() -> list[tuple[type, Address]]:
 
 
 def _reader_of(kind: type, readers: Sequence[tuple[type, Address]]) -> Address | None:
-    if kind.__module__.startswith(_WITHOUT_MEMORY):
-        return None
-    return next((read for base, read in readers if issubclass(kind, base)), None)
+    read = next((read for base, read in readers if issubclass(kind, base)), None)
+    return None if read is not None and str(kind.__module__).startswith(_WITHOUT_MEMORY) else read
 
 
 def _of_torch(tensor: Any) -> tuple[int, ...]:
