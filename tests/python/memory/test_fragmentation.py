@@ -137,7 +137,7 @@ def test_the_text():
             "free: 2.00 MiB in 1 pieces, the largest 2.00 MiB; 2.00 MiB of it in 1 segments that are in use",
             "  too",
             "also: 8.00 MiB wait for other streams",
-            "also: 4.00 MiB are kept for CUDA graphs",
+            "also: 4.00 MiB are kept in private pools, as of CUDA graphs",
             "advice: none needed: 2.00 MiB (5 % of what is reserved) lie free, which is what caching costs",
         ]
     )

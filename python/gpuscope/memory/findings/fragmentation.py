@@ -17,7 +17,7 @@ from gpuscope.memory.sizes import size_text
 # PyTorch's CUDACachingAllocator: requests of at most 1 MiB are served from segments of 2 MiB, larger ones never are.
 _SMALL_SEGMENT = 2 << 20
 _DEFAULT_POOL = "default"
-_FREE = "inactive"
+_FREE, _IN_USE = "inactive", "active_allocated"  # anything else awaits its release
 
 
 class BlockLike(Protocol):
@@ -29,7 +29,7 @@ class BlockLike(Protocol):
 
     @property
     def state(self) -> str:
-        """Either "active_allocated", "active_awaiting_free" or "inactive"."""
+        """Either "active_allocated", "inactive", or awaiting its release."""
 
 
 class SegmentLike(Protocol):
@@ -45,7 +45,7 @@ class SegmentLike(Protocol):
 
     @property
     def pool(self) -> str:
-        """The "default" one, or that of a CUDA graph."""
+        """The "default" one, or a private one, which CUDA graphs have."""
 
     @property
     def expandable(self) -> bool:
@@ -73,7 +73,7 @@ class Fragmentation:
         stuck_segments: in how many segments.
         releasable: the part of `free` that ``torch.cuda.empty_cache()`` would give back to the driver.
         awaiting: freed, but other streams' work that uses it is not done.
-        graph_free: not in use, but kept for CUDA graphs.
+        graph_free: not in use, but kept in private pools, which CUDA graphs have.
         fails_above: a request of more bytes than this takes new memory from the driver, or fails where there is none,
             though `free` holds as much in sum; None where nothing larger than it is free in sum.
         advice: settings that would help, the most useful first; one that says none is needed otherwise.
@@ -111,7 +111,10 @@ class Fragmentation:
             f"free: {size_text(self.free)} in {self.pieces:,} pieces, the largest {size_text(self.largest_free)}; "
             f"{size_text(self.stuck)} of it in {self.stuck_segments:,} segments that are in use too"
         )
-        others = ((self.awaiting, "wait for other streams"), (self.graph_free, "are kept for CUDA graphs"))
+        others = (
+            (self.awaiting, "wait for other streams"),
+            (self.graph_free, "are kept in private pools, as of CUDA graphs"),
+        )
         lines += [f"also: {size_text(size)} {what}" for size, what in others if size]
         if self.fails_above is not None:
             lines += wrapped(
@@ -180,11 +183,11 @@ def fragmentation_of(segments: Sequence[SegmentLike], device: int = 0) -> Fragme
         "stuck_pieces": len(stuck),
         "stuck_segments": sum(any(block.state == _FREE for block in segment.blocks) for segment in used),
         "releasable": sum(free) - sum(stuck),
-        "awaiting": sum(block.bytes for block in blocks if block.state == "active_awaiting_free"),
+        "awaiting": sum(block.bytes for block in blocks if block.state not in (_FREE, _IN_USE)),
         "graph_free": sum(_free(kept)),
         "fails_above": largest if sum(large) > largest else None,
     }
-    in_use = [block.bytes for segment in ordinary for block in segment.blocks if block.state == "active_allocated"]
+    in_use = [block.bytes for segment in ordinary for block in segment.blocks if block.state == _IN_USE]
     expandable = bool(ordinary) and all(segment.expandable for segment in ordinary)
     advice = advice_on(facts, largest_stuck=max(stuck, default=0), in_use=in_use, expandable=expandable)
     return Fragmentation(device=device, **facts, advice=advice)
