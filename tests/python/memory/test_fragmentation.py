@@ -134,8 +134,7 @@ def test_the_text():
     assert str(fragmentation_of([segment("+30 -2 ~8"), segment("-4", pool="graph (1, 0)")], 1)) == "\n".join(
         [
             "fragmentation of GPU 1: 30.0 MiB of 44.0 MiB reserved are in use, 14.0 MiB (32 %) are not",
-            "free: 2.00 MiB in 1 pieces, the largest 2.00 MiB; 2.00 MiB of it in 1 segments that are in use",
-            "  too",
+            "free: 2.00 MiB in 1 piece, the largest 2.00 MiB; 2.00 MiB of it in 1 segment with blocks in use",
             "also: 8.00 MiB wait for other streams",
             "also: 4.00 MiB are kept in private pools, as of CUDA graphs",
             "advice: none needed: 2.00 MiB (5 % of what is reserved) lie free, which is what caching costs",

@@ -108,13 +108,12 @@ class Fragmentation:
             f"are in use, {size_text(unused)}{share} are not"
         )
         lines += wrapped(
-            f"free: {size_text(self.free)} in {self.pieces:,} pieces, the largest {size_text(self.largest_free)}; "
-            f"{size_text(self.stuck)} of it in {self.stuck_segments:,} segments that are in use too"
+            f"free: {size_text(self.free)} in {_counted(self.pieces, 'piece')}, the largest "
+            f"{size_text(self.largest_free)}; {size_text(self.stuck)} of it in "
+            f"{_counted(self.stuck_segments, 'segment')} with blocks in use"
         )
-        others = (
-            (self.awaiting, "wait for other streams"),
-            (self.graph_free, "are kept in private pools, as of CUDA graphs"),
-        )
+        private = "are kept in private pools, as of CUDA graphs"
+        others = ((self.awaiting, "wait for other streams"), (self.graph_free, private))
         lines += [f"also: {size_text(size)} {what}" for size, what in others if size]
         if self.fails_above is not None:
             lines += wrapped(
@@ -195,3 +194,7 @@ def fragmentation_of(segments: Sequence[SegmentLike], device: int = 0) -> Fragme
 
 def _free(segments: Sequence[SegmentLike]) -> list[int]:
     return [block.bytes for segment in segments for block in segment.blocks if block.state == _FREE]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
