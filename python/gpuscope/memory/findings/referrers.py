@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways from names of a program to objects, found backwards through what refers to them."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gpuscope.memory.findings.names import Names, entries, key_text, step_text
+
+NAMELESS = "no name leads to it"
+_MOST_LEVELS = 7
+_MOST_AT_ONCE = 12  # each search goes through every object of the process
+_MOST_A_LEVEL = 36
+_ENDS: tuple[type, ...] = (
+    types.FunctionType,
+    types.GeneratorType,
+    types.CoroutineType,
+    types.AsyncGeneratorType,
+    type,
+    functools._lru_cache_wrapper,
+)
+
+
+class Link(NamedTuple):
+    """One object on the way from a name to a tensor.
+
+    Attributes:
+        id: of the object.
+        step: what one writes to get here from the link before: "losses", ".history", "['loss']".
+        where: of the first link, what kind of name it is.
+        kind: its type's name.
+        entries: how many it has; None when it is no container.
+    """
+
+    id: int
+    step: str
+    where: str
+    kind: str
+    entries: int | None
+
+
+Chain = tuple[Link, ...]  # from the name to the tensor
+
+
+def chains_to(things: Sequence[Any], names: Names, hidden: set[int]) -> dict[int, Chain]:
+    """A shortest way to each object, by its id; objects to which none leads are missing.
+
+    Args:
+        things: the objects.
+        names: where ways begin.
+        hidden: ids of containers that are not the program's.
+    """
+    search = _Search(names, hidden | {id(things)})
+    return search.chains(things)
+
+
+class _Search:
+    def __init__(self, names: Names, hidden: set[int]) -> None:
+        self._names = names
+        self._hidden = hidden | names.ours
+        self._known: dict[int, Any] = {}  # objects that were met
+        self._child: dict[int, dict[int, int]] = {}  # by target: the next object on the way down, by id
+        self._hidden |= {id(self._known), id(self._child), id(self.__dict__), id(self)}
+
+    def chains(self, things: Sequence[Any]) -> dict[int, Chain]:
+        found: dict[int, Chain] = {}
+        level = {id(thing): thing for thing in things}
+        self._known.update(level)
+        # Which targets an object leads to.
+        leads = {key: {key} for key in level}
+        self._child = {key: {} for key in level}
+        self._hidden |= {id(level), id(self._child)}
+        for _ in range(_MOST_LEVELS):
+            for key in list(level):
+                self._end(key, leads[key], found)
+            open_ = {key: thing for key, thing in level.items() if leads[key] - found.keys()}
+            if not open_:
+                break
+            level = self._parents(dict(list(open_.items())[:_MOST_A_LEVEL]), leads)
+        for target in set(self._child) - found.keys():
+            self._nameless(target, found)
+        return found
+
+    def _parents(self, level: dict[int, Any], leads: dict[int, set[int]]) -> dict[int, Any]:
+        following: dict[int, Any] = {}
+        targets = list(level.values())
+        self._hidden |= {id(level), id(targets), id(following), id(leads)}
+        for start in range(0, len(targets), _MOST_AT_ONCE):
+            batch = tuple(targets[start : start + _MOST_AT_ONCE])
+            referrers = gc.get_referrers(*batch)
+            ids = {id(thing) for thing in batch}
+            self._hidden |= {id(batch), id(referrers)}
+            for parent in referrers:
+                self._meet(parent, ids, leads, following)
+            del parent
+        return following
+
+    def _meet(self, parent: Any, ids: set[int], leads: dict[int, set[int]], following: dict[int, Any]) -> None:
+        me = id(parent)
+        if me in self._hidden or type(parent) in {types.FrameType, types.ModuleType}:
+            return
+        new = me not in self._known
+        children = {id(child) for child in gc.get_referents(parent)} & ids
+        for child in children - {me}:
+            for target in leads[child]:
+                if target != me and me not in self._child[target]:
+                    self._child[target][me] = child
+                    leads.setdefault(me, set()).add(target)
+        if new and me in leads:
+            self._known[me] = following[me] = parent
+
+    def _end(self, key: int, targets: set[int], found: dict[int, Chain]) -> None:
+        name = self._name(key)
+        if name is None:
+            return
+        for target in targets - found.keys():
+            found[target] = self._chain(key, target, *name)
+
+    def _name(self, key: int) -> tuple[str, str] | None:
+        thing = self._known[key]
+        if type(thing) in _ENDS or issubclass(type(thing), type):
+            return _own_name(thing), _kind_of_end(thing)
+        if key in self._names.variables:
+            return self._names.variables[key]
+        if key in self._names.modules:
+            return self._names.modules[key], ""
+        return None
+
+    def _nameless(self, target: int, found: dict[int, Chain]) -> None:
+        """No name was reached: the farthest object of a class, or else a container, tells at least its type."""
+        above = list(self._child[target])
+        top = next((key for key in reversed(above) if not _is_plain(self._known[key])), above[-1] if above else None)
+        if top is not None:
+            found[target] = self._chain(top, target, type(self._known[top]).__name__, NAMELESS)
+
+    def _chain(self, start: int, target: int, name: str, where: str) -> Chain:
+        way = [start]
+        while way[-1] != target:
+            way.append(self._child[target][way[-1]])
+        things = [self._known[key] for key in way]
+        links = [Link(start, name, where, type(things[0]).__name__, entries(things[0]))]
+        for at, (parent, child) in enumerate(itertools.pairwise(things)):
+            step = self._step(things, at, parent, child)
+            links.append(Link(id(child), step, "", type(child).__name__, entries(child)))
+        if start in self._names.modules and len(links) > 1:  # module and variable are one name
+            first = links[1]
+            links[:2] = [first._replace(step=f"{name}.{first.step}" if name else first.step)]
+        return tuple(links)
+
+    def _step(self, things: list[Any], at: int, parent: Any, child: Any) -> str:
+        if id(parent) in self._names.modules:
+            return key_text(parent, child)
+        # An object's dict is no step of its own, nor are a closure's cells.
+        if type(parent) is dict and at > 0 and _owns(things[at - 1], parent):
+            return f".{key_text(parent, child)}"
+        if type(child) is dict and _owns(parent, child):
+            return ""
+        if type(parent) in _ENDS or type(parent) is types.CellType or (at and type(things[at - 1]) in _ENDS):
+            return ""
+        return step_text(parent, child)
+
+
+def _owns(owner: Any, space: dict[Any, Any]) -> bool:
+    if issubclass(type(owner), type):
+        return True
+    try:
+        return object.__getattribute__(owner, "__dict__") is space
+    except Exception:
+        return False
+
+
+def _is_plain(thing: Any) -> bool:
+    return type(thing).__module__ == "builtins"
+
+
+def _own_name(thing: Any) -> str:
+    inner = thing
+    if type(thing) is functools._lru_cache_wrapper:
+        inner = thing.__wrapped__
+    if issubclass(type(inner), type):
+        return str(type.__dict__["__qualname__"].__get__(inner))
+    return str(getattr(inner, "__qualname__", type(inner).__name__))
+
+
+def _kind_of_end(thing: Any) -> str:
+    if issubclass(type(thing), type):
+        return "an attribute of that class"
+    if type(thing) is functools._lru_cache_wrapper:
+        return "the lru_cache of that function"
+    if type(thing) is types.FunctionType:
+        return "in a closure or a default argument of that function"
+    return "a local of that generator"

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+
+import gpuscope
+from fakes.memory_events import START, STEP, events
+from gpuscope import _core
+from gpuscope.memory.events import Frame
+from gpuscope.memory.findings.free_memory import free_memory
+from gpuscope.memory.findings.places import line_text, place_of
+from gpuscope.memory.findings.recorder import times_at
+
+INSTALLED = Frame("conv2d", "/env/lib/python3.12/site-packages/torch/nn/functional.py", 540)
+STANDARD = Frame("dumps", json.__file__, 12)
+OURS = Frame("find_leaks", gpuscope.__file__, 3)
+OWN = Frame("step", "/me/train.py", 41)
+CELL = Frame("<module>", "/tmp/ipykernel_7/123.py", 2)
+
+
+@pytest.mark.parametrize("inner", [INSTALLED, STANDARD, OURS, Frame("_run", "<frozen runpy>", 8)])
+def test_the_innermost_line_of_the_programs_own_code_is_the_place(inner):
+    assert place_of((inner, OWN, CELL)) == OWN
+
+
+@pytest.mark.parametrize("own", [CELL, Frame("<module>", "<stdin>", 1), Frame("<module>", "<ipython-input-3>", 1)])
+def test_what_was_typed_is_the_programs_own(own):
+    assert place_of((INSTALLED, own)) == own
+
+
+def test_where_all_is_installed_the_innermost_line_is_the_place():
+    assert place_of((OURS, INSTALLED, STANDARD)) == INSTALLED
+
+
+@pytest.mark.parametrize("stack", [(), (OURS,)])
+def test_without_a_line_of_another_there_is_no_place(stack):
+    assert place_of(stack) is None
+
+
+def test_a_place_is_told_without_its_folders():
+    assert line_text(OWN) == "train.py:41 step"
+
+
+ROWS = (("alloc", 1, 512), ("alloc", 2, 512), ("free", 1, 512))
+
+
+def test_a_position_lies_before_the_event_that_follows():
+    assert times_at(events(*ROWS), [0, 2, 3]) == [START, START + 2 * STEP, START + 2 * STEP + 1]
+
+
+def test_a_position_that_is_no_longer_kept_lies_before_all():
+    assert times_at(events(*ROWS, lost=5), [4, 5]) == [-1, START]
+
+
+def test_without_events_no_time_is_known():
+    assert times_at(events(), [0, 0]) == [-1, -1]
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    facts = {"used": 30 << 30, "total": 80 << 30}
+    monkeypatch.setattr(_core, "process_memory", lambda device: facts, raising=False)
+    return facts
+
+
+def test_free_memory_is_what_the_driver_has_and_what_allocators_hold_unused(nvml):
+    held = {"allocated": 2 << 30, "reserved": 5 << 30}
+    assert free_memory(0, events(("alloc", 1, 512, held))) == 53 << 30
+
+
+def test_without_nvml_pytorch_is_asked(nvml, monkeypatch):
+    nvml["used"] = None
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, mem_get_info=lambda device: (7 << 30, 80 << 30))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    assert free_memory(0, events()) == 7 << 30
+
+
+def test_what_nobody_tells_is_not_known(nvml, monkeypatch):
+    nvml["total"] = None
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert free_memory(0, events()) is None
+
+
+def test_the_host_has_no_figure(nvml):
+    assert free_memory(-1, events()) is None

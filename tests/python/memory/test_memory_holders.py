@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real tensors on the CPU stand for pieces of memory: the addresses of their storages are the pieces'."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+import weakref
+from collections import deque
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuscope.memory.findings import names, referrers, tensors  # noqa: E402
+from gpuscope.memory.findings.growth import Growth  # noqa: E402
+from gpuscope.memory.findings.holders import who_holds  # noqa: E402
+
+KEPT = []
+COUNT = 12
+
+
+def growth(addresses, source="torch"):
+    return Growth(None, (), source, 0, COUNT, COUNT, 1, COUNT, tuple(addresses))
+
+
+def addresses(kept):
+    return [one.untyped_storage().data_ptr() for one in kept]
+
+
+def new(count=COUNT):
+    return [torch.ones(10) for _ in range(count)]
+
+
+def holder(at):
+    (found,), _ = who_holds([growth(at)])
+    return found
+
+
+def named(at):
+    found = holder(at)
+    return found.name, found.kind, found.entries
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    gc.collect()
+    yield
+    KEPT.clear()
+
+
+class Trainer:
+    """Its attributes may not be asked for by code that is not its own."""
+
+    registry = {}  # noqa: RUF012
+
+    def __init__(self):
+        self.history = []
+        self.logs = {"losses": []}
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __eq__(self, other):
+        raise RuntimeError("compared")
+
+    __hash__ = None
+
+    def __len__(self):
+        raise RuntimeError("measured")
+
+
+class Slotted:
+    __slots__ = ("kept", "other")
+
+
+TRAINER, SLOTTED = Trainer(), Slotted()
+
+
+def test_a_global_list_is_named_with_its_module():
+    KEPT.extend(new())
+    assert named(addresses(KEPT)) == (f"{__name__}.KEPT", "list", COUNT)
+
+
+def test_a_local_variable_is_named_with_its_function():
+    losses = new()
+    found = holder(addresses(losses))
+    assert found.name == "losses"
+    assert found.where.startswith(
+        "a local of test_a_local_variable_is_named_with_its_function() (test_memory_holders.py:"
+    )
+
+
+def test_a_variable_of_a_caller_is_found():
+    losses = new()
+
+    def inner(at):
+        return named(at)
+
+    assert inner(addresses(losses))[0] == "losses"
+
+
+def test_an_attribute_is_named_with_its_object():
+    TRAINER.history += new()
+    try:
+        assert named(addresses(TRAINER.history)) == (f"{__name__}.TRAINER.history", "list", COUNT)
+    finally:
+        TRAINER.history.clear()
+
+
+def test_a_key_of_a_dict_is_part_of_the_name():
+    TRAINER.logs["losses"] += new()
+    try:
+        assert named(addresses(TRAINER.logs["losses"]))[0] == f"{__name__}.TRAINER.logs['losses']"
+    finally:
+        TRAINER.logs["losses"].clear()
+
+
+def test_a_slot_is_named_as_an_attribute():
+    SLOTTED.kept = deque(new())
+    try:
+        assert named(addresses(SLOTTED.kept)) == (f"{__name__}.SLOTTED.kept", "deque", COUNT)
+    finally:
+        SLOTTED.kept = None
+
+
+def test_an_attribute_of_a_class_is_named_with_it():
+    Trainer.registry.update(enumerate(new()))
+    try:
+        assert named(addresses(Trainer.registry.values())) == ("Trainer.registry", "dict", COUNT)
+    finally:
+        Trainer.registry.clear()
+
+
+def test_a_default_argument_is_put_down_to_its_function():
+    def remember(one, seen=[]):  # noqa: B006
+        seen.append(one)
+
+    for _ in range(COUNT):
+        remember(torch.ones(10))
+    found = holder(addresses(remember.__defaults__[0]))
+    assert (found.name, found.where) == (remember.__qualname__, "in a closure or a default argument of that function")
+
+
+def test_a_closure_is_put_down_to_its_function():
+    def make():
+        seen = []
+
+        def remember():
+            seen.append(torch.ones(10))
+            return addresses(seen)
+
+        return remember
+
+    remember = make()
+    for _ in range(COUNT):
+        kept = remember()
+    (found,), _ = who_holds([growth(kept)])
+    assert found.name.endswith("make.<locals>.remember")
+
+
+def test_a_function_cache_is_put_down_to_its_function():
+    @functools.cache
+    def cached(number):
+        return torch.ones(10)
+
+    kept = [cached(number).untyped_storage().data_ptr() for number in range(COUNT)]
+    (found,), _ = who_holds([growth(kept)])
+    assert found.where == "the lru_cache of that function"
+
+
+def test_a_running_generator_is_named():
+    def produce():
+        mine = new()
+        yield addresses(mine)
+        yield mine
+
+    producer = produce()
+    (found,), _ = who_holds([growth(next(producer))])
+    assert found.kind == "list"
+    assert found.entries == COUNT
+
+
+def test_what_grows_is_named_and_not_what_each_step_puts_into_it():
+    rows = [{"step": number, "loss": one} for number, one in enumerate(new())]
+    assert named(addresses([row["loss"] for row in rows])) == ("rows", "list", COUNT)
+
+
+def test_views_stand_for_the_memory_they_share():
+    kept = [torch.ones(10)[3:].view(7, 1) for _ in range(COUNT)]
+    assert named(addresses(kept)) == ("kept", "list", COUNT)
+
+
+def test_a_list_of_losses_with_graphs_is_told_with_what_to_do():
+    weight = torch.ones(4, requires_grad=True)
+    losses = [(weight * 2).sum() for _ in range(COUNT)]
+    found = holder(addresses(losses))
+    assert found.keeps_graphs
+    assert found.advice == "tensors in list `losses` keep their autograd graphs: use .item() or .detach()"
+
+
+def test_a_list_of_detached_losses_keeps_no_graphs():
+    weight = torch.ones(4, requires_grad=True)
+    losses = [(weight * 2).sum().detach() for _ in range(COUNT)]
+    assert not holder(addresses(losses)).keeps_graphs
+
+
+def test_memory_that_no_tensor_stands_for_is_put_down_to_the_graphs_that_are_kept():
+    weight = torch.ones(4, requires_grad=True)
+    losses = [(weight * 2).sum() for _ in range(COUNT)]
+    found, _ = who_holds([growth([1, 2, 3]), growth(addresses(losses))])
+    assert [one.name for one in found] == ["losses", "losses"]
+
+
+def test_a_sum_of_losses_whose_graph_spans_the_steps_is_found():
+    weight = torch.ones(4, requires_grad=True)
+    total = torch.zeros(())
+    for _ in range(COUNT):
+        total = total + (weight * 2).sum()
+    (found,), _ = who_holds([growth([1, 2, 3])])
+    assert (found.name, found.operations) == ("total", 1 + 3 * COUNT)
+    assert found.advice.startswith("the autograd graph of `total` spans the steps")
+
+
+def test_the_graph_of_one_step_is_not_blamed():
+    layers = [torch.ones(4, requires_grad=True) for _ in range(50)]
+    loss = sum((layer * 2).sum() for layer in layers)
+    found, _ = who_holds([growth([1, 2, 3])])
+    assert loss.grad_fn is not None
+    assert found == (None,)
+
+
+def test_the_drivers_memory_is_not_put_down_to_graphs():
+    weight = torch.ones(4, requires_grad=True)
+    losses = [(weight * 2).sum() for _ in range(COUNT)]
+    found, _ = who_holds([growth([1], source="driver"), growth(addresses(losses))])
+    assert found[0] is None
+
+
+def test_tensors_that_die_are_not_kept_alive_by_having_been_found():
+    losses = new()
+    seen = [weakref.ref(one) for one in losses]
+    holder(addresses(losses))
+    losses.clear()
+    assert [one() for one in seen] == [None] * COUNT
+
+
+def test_a_variable_that_is_rebound_is_not_kept_alive_by_having_been_read():
+    big = torch.ones(10)
+    seen, losses = weakref.ref(big), new()
+    holder(addresses(losses))
+    del big
+    assert seen() is None
+
+
+def test_a_programs_own_copy_of_its_variables_stays_whole():
+    mine = locals()
+    losses = new()
+    holder(addresses(losses))
+    assert "losses" in locals()
+    assert mine is not None
+
+
+def test_tensors_of_the_programs_own_class_are_read_without_its_code():
+    class Guarded(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, kinds, args=(), kwargs=None):
+            raise RuntimeError("called")
+
+    kept = [torch.ones(10).as_subclass(Guarded) for _ in range(COUNT)]
+    with torch._C.DisableTorchFunctionSubclass():
+        at = addresses(kept)
+    (found,), _ = who_holds([growth(at)])
+    assert found.name == "kept"
+
+
+def test_sparse_tensors_are_passed_over():
+    sparse = torch.ones(3, 3).to_sparse()
+    kept = new()
+    assert named(addresses(kept))[0] == "kept"
+    assert sparse.is_sparse
+
+
+def test_stand_ins_of_the_compiler_are_passed_over():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        stand_in = torch.empty(10, requires_grad=True) * 2
+    found = tensors.Tensors({1}).with_graph
+    assert not any(one is stand_in for one in found)
+
+
+def test_arrays_of_cupy_are_found(monkeypatch):
+    class Data:
+        def __init__(self, ptr):
+            self.ptr, self.mem = ptr, types.SimpleNamespace(ptr=ptr - 512)
+
+    class Array:
+        def __init__(self, ptr):
+            self._data = Data(ptr)
+
+        data = property(lambda self: self._data)
+
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=Array))
+    arrays = [Array(0x10000 + 1024 * number) for number in range(COUNT)]
+    (found,), _ = who_holds([growth([0x10000 - 512 + 1024 * number for number in range(COUNT)], "other")])
+    assert (found.name, len(arrays)) == ("arrays", COUNT)
+
+
+def test_no_holder_is_made_up():
+    assert who_holds([growth([1, 2, 3])]) == ((None,), ())
+
+
+def test_too_many_objects_are_not_all_looked_at_and_that_is_said(monkeypatch):
+    monkeypatch.setattr(tensors, "MOST_OBJECTS", 10)
+    _, remarks = who_holds([growth([1, 2, 3])])
+    assert remarks == ("there were too many Python objects to look at them all for who holds the memory",)
+
+
+def test_modules_whose_attributes_cannot_be_read_are_survived(monkeypatch):
+    class Module(types.ModuleType):
+        def __getattribute__(self, name):
+            raise RuntimeError(name)
+
+    monkeypatch.setitem(sys.modules, "guarded", Module("guarded"))
+    kept = new()
+    assert named(addresses(kept))[0] == "kept"
+
+
+def test_a_long_key_is_not_spelled_out():
+    assert names.step_text({"k" * 100: KEPT}, KEPT) == "[...]"
+
+
+def test_nothing_is_searched_without_tensors():
+    assert referrers.chains_to([], names.Names(), set()) == {}

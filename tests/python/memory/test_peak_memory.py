@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fakes.memory_events import HOST, START, STEP, events
+from fakes.memory_history import FakeHistory
+from gpuscope.errors import InvalidArgument
+from gpuscope.memory.events import Frame
+from gpuscope.memory.findings.peak import peak_memory
+
+MIB = 1 << 20
+FRAMES = {
+    1: [("conv2d", "/env/lib/python3.12/site-packages/torch/nn/functional.py", 3), ("forward", "/me/model.py", 12)],
+    2: [("step", "/me/train.py", 20)],
+    3: [("forward", "/me/model.py", 12), ("evaluate", "/me/train.py", 40)],
+}
+A, B, C = 0x10_0000_0000, 0x20_0000_0000, 0x30_0000_0000
+
+
+def at(stack, **more):
+    return {"stack": stack} | more
+
+
+def report(*rows, **options):
+    lost = options.pop("lost", 0)
+    return peak_memory(events(*rows, frames=FRAMES, lost=lost), **options)
+
+
+STEP_ROWS = (
+    ("alloc", A, 6 * MIB, at(1)),
+    ("alloc", B, 3 * MIB, at(2)),
+    ("alloc", C, MIB, at(3)),
+    ("free", B, 3 * MIB),
+    ("alloc", B, 2 * MIB, at(2)),
+    ("free", A, 6 * MIB),
+)
+
+
+def test_the_peak_is_what_was_in_use_at_most():
+    assert report(*STEP_ROWS).bytes == 10 * MIB
+
+
+def test_places_are_lines_of_the_program_with_the_largest_first():
+    assert [(str(one.place), one.bytes, one.count) for one in report(*STEP_ROWS).places] == [
+        ("/me/model.py:12 forward", 7 * MIB, 2),
+        ("/me/train.py:20 step", 3 * MIB, 1),
+    ]
+
+
+def test_shares_are_of_the_peak():
+    assert [one.share for one in report(*STEP_ROWS).places] == pytest.approx([0.7, 0.3])
+
+
+def test_when_it_was_is_told():
+    found = report(*STEP_ROWS)
+    assert (found.time_ns, found.since_begin_ns) == (START + 2 * STEP, 2 * STEP)
+
+
+def test_when_the_pieces_of_a_place_were_allocated_is_told():
+    found = report(*STEP_ROWS).places[0]
+    assert (found.first_ns, found.last_ns) == (START, START + 2 * STEP)
+
+
+def test_the_stack_is_that_of_most_of_it():
+    assert report(*STEP_ROWS).places[0].stack[0].function == "conv2d"
+
+
+def test_the_step_is_told_where_steps_are_known():
+    ends = [START, START + 2 * STEP, START + 4 * STEP]
+    assert report(*STEP_ROWS, steps_ns=ends).step == 1
+    assert report(*STEP_ROWS).step is None
+
+
+def test_what_was_allocated_before_is_the_base():
+    rows = (("alloc", A, MIB, at(1, allocated=5 * MIB)), ("free", A, MIB, at(1, allocated=4 * MIB)))
+    found = report(*rows)
+    assert (found.bytes, found.base) == (5 * MIB, 4 * MIB)
+
+
+def test_releases_of_what_was_allocated_before_move_the_peak():
+    rows = (
+        ("alloc", A, 2 * MIB, at(1, allocated=12 * MIB)),
+        ("free", B, 10 * MIB, at(0, allocated=2 * MIB)),
+        ("alloc", C, 4 * MIB, at(2, allocated=6 * MIB)),
+    )
+    found = report(*rows)
+    assert (found.bytes, found.base, len(found)) == (12 * MIB, 10 * MIB, 1)
+
+
+def test_a_segment_and_what_lies_in_it_count_once():
+    rows = (("alloc", A, 20 * MIB, at(1, source="driver")), ("alloc", A, MIB, at(1, allocated=MIB)))
+    assert report(*rows).bytes == MIB
+
+
+def test_a_librarys_own_memory_counts():
+    rows = (("alloc", A, 20 * MIB, at(2, source="driver")), ("alloc", B, MIB, at(1, allocated=MIB)))
+    assert report(*rows).bytes == 21 * MIB
+
+
+def test_the_gpu_with_the_highest_peak_is_taken():
+    rows = (("alloc", A, MIB), ("alloc", A, 2 * MIB, {"device": 1}), ("alloc", A, 9 * MIB, {"device": HOST}))
+    assert report(*rows).device == 1
+
+
+def test_a_device_can_be_asked_for():
+    rows = (("alloc", A, MIB), ("alloc", A, 9 * MIB, {"device": HOST}))
+    assert report(*rows, device=HOST).bytes == 9 * MIB
+    assert not report(*rows, device=3)
+
+
+def test_host_memory_is_taken_where_nothing_else_is():
+    assert report(("alloc", A, MIB, {"device": HOST})).device == HOST
+
+
+@pytest.mark.parametrize(
+    "place", ["model.py:12", "me/model.py:12", "/me/model.py", Frame("forward", "/me/model.py", 12)]
+)
+def test_a_place_is_looked_up(place):
+    assert [one.bytes for one in report(*STEP_ROWS).at(place)] == [7 * MIB]
+
+
+@pytest.mark.parametrize("place", ["model.py:1", "odel.py:12", "", Frame("other", "/me/model.py", 12)])
+def test_a_place_that_held_nothing_is_empty(place):
+    assert report(*STEP_ROWS).at(place) == ()
+
+
+def test_no_events_are_no_peak():
+    found = report()
+    assert (bool(found), found.device, str(found)) == (False, None, "peak: nothing was allocated")
+
+
+def test_the_table():
+    rows = (("alloc", A, 2 * MIB, at(1, allocated=11 * MIB)), ("alloc", B, MIB, at(0, allocated=12 * MIB)))
+    assert str(report(*rows, lost=1200)) == "\n".join(
+        [
+            "peak of GPU 0: 12.0 MiB, 0.000 s after the first event",
+            "allocated at                       bytes   share  pieces  first s  last s",
+            "-------------------------------------------------------------------------",
+            "model.py:12 forward             2.00 MiB  16.7 %       1    0.000   0.000",
+            "a place without a Python stack  1.00 MiB   8.3 %       1    0.000   0.000",
+            "before the first event          9.00 MiB  75.0 %",
+            "note: 1,200 older events are no longer kept",
+        ]
+    )
+
+
+def test_the_smallest_places_share_a_row():
+    frames = {number: [("f", "/me/a_module_with_a_long_name.py" * 3, number)] for number in range(1, 31)}
+    rows = [("alloc", A + MIB * number, 512 * number, at(number)) for number in range(1, 31)]
+    text = str(peak_memory(events(*rows, frames=frames)))
+    assert "15 smaller places" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_report_is_plain_values_too():
+    found = json.loads(json.dumps(report(*STEP_ROWS).to_dict()))
+    assert found["places"][0]["place"]["line"] == 12
+
+
+def test_the_history_is_asked_without_events(monkeypatch):
+    history = FakeHistory().put_in(monkeypatch)
+    history.rows.append(("alloc", A, MIB, at(1)))
+    assert peak_memory().bytes == MIB
+
+
+@pytest.mark.parametrize("device", ["cuda", 1.0, True])
+def test_a_device_that_is_none_is_refused(device):
+    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are ordinals"):
+        report(*STEP_ROWS, device=device)
