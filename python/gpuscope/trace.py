@@ -136,9 +136,9 @@ class Trace:
         device_memory: what libraries took from the driver (``bytes`` above 0) and gave back, with ``profile_memory``
             and CUPTI; memory that they hold and hand out in pieces is one row. ``region`` is where the call was made,
             ``correlation`` names its row of ``api``. ``kind`` is a `MemoryKind`, ``library`` the path of the file whose
-            code asked (a string id; NONE before CUDA 12.6), ``pool`` the CUDA pool that it came from, 0 for none, with
-            ``pool_reserved_bytes`` and ``pool_used_bytes`` as they then were. Its track's stream is NONE for calls
-            that take effect at once, as cudaMalloc.
+            code asked (a string id; NONE before CUDA 12.6 and off x86-64; the program's for what is linked into it),
+            ``pool`` the CUDA pool that it came from, 0 for none, with ``pool_reserved_bytes`` and ``pool_used_bytes``
+            as they then were. Its track's stream is NONE for calls that take effect at once, as cudaMalloc.
         memory_pools: CUDA pools created, trimmed and destroyed, as ``operation``, a `PoolOperation`, says;
             ``device`` is a row of ``devices``, and ``release_threshold_bytes`` what the pool keeps when it is
             synchronized.

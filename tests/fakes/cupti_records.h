@@ -181,7 +181,8 @@ struct Memory {
   uint64_t address = 0x1000;
   store::MemoryKind kind = store::MemoryKind::Device;
   uint32_t device = 0;
-  uint32_t stream = UINT32_MAX;  // CUPTI_INVALID_STREAM_ID: of no stream
+  uint32_t stream = 7;
+  bool is_async = false;
   uint64_t pool = 0;
   uint32_t pool_type = 0;
   uint64_t pool_size = 0;
@@ -202,7 +203,7 @@ inline Record memory_record(const Memory& memory) {
   record.device = memory.device;
   record.context = 1;
   record.stream = memory.stream;
-  record.is_async = memory.stream != UINT32_MAX ? 1 : 0;
+  record.is_async = memory.is_async ? 1 : 0;
   record.pool_type = memory.pool_type;
   record.pool = memory.pool;
   record.pool_size = memory.pool_size;

@@ -102,7 +102,7 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
   std::map<std::pair<uint32_t, uint64_t>, Pool> pools;  // by device and address
   const store::DeviceMemories& memory = store.device_memory;
   for (uint32_t row = 0; row < memory.size(); ++row) {
-    if (memory.pool[row] != 0 && memory.pool_reserved_bytes[row] != 0) {
+    if (memory.pool[row] != 0) {
       const uint32_t device = device_ordinal(store, store.track.device[memory.track[row]]);
       pools[{device, memory.pool[row]}].add(memory.start_ns[row], memory.pool_reserved_bytes[row],
                                             memory.pool_used_bytes[row]);

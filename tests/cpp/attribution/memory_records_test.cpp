@@ -79,7 +79,7 @@ TEST_F(MemoryRecord, KeepsEveryKind) {
 }
 
 TEST_F(MemoryRecord, NamesItsDeviceAndTheStreamThatOrdersIt) {
-  take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3, .stream = 21}));
+  take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3, .stream = 21, .is_async = true}));
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3}));
   store::Store store;
   recording_->dictionaries.copy_into(store);
@@ -111,7 +111,6 @@ TEST_F(MemoryRecord, OfALocalPoolTellsWhatThePoolHolds) {
   take(memory_record({.correlation = 1,
                       .at = 1100,
                       .bytes = 64,
-                      .stream = 7,
                       .pool = 0x9000,
                       .pool_type = activity::kLocalPool,
                       .pool_size = 32 << 20,
@@ -125,7 +124,6 @@ TEST_F(MemoryRecord, OfAnImportedPoolDoesNotTakeAProcessForASize) {
   take(memory_record({.correlation = 1,
                       .at = 1100,
                       .bytes = 64,
-                      .stream = 7,
                       .pool = 0x9000,
                       .pool_type = activity::kImportedPool,
                       .pool_size = 4242}));
