@@ -365,7 +365,7 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, left_out: collections.abc.Set[str] = set()) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, memory: bool = False, left_out: collections.abc.Set[str] = set()) -> None:
         """
         Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows.
         """

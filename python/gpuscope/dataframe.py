@@ -54,6 +54,7 @@ class _Spelled:
             "thread": lambda rows: {"thread": _take(store.columns("thread")["system_id"], rows)},
             "name": lambda ids: {"name": _categories(store.strings(), ids)},
             "uuid": lambda ids: {"uuid": _categories(store.strings(), ids)},
+            "library": lambda ids: {"library": _categories(store.strings(), ids)},
             "path": self.path,
         }
         if table != "region_gpu":

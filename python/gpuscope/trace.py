@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,28 @@ NONE = 0xFFFFFFFF
 
 OPEN, ASYNC = 1 << 5, 1 << 8
 """Flags of regions: still open when recording ended; a start/end range, which overlaps what runs beside it."""
+
+
+class MemoryKind(IntEnum):
+    """What memory is: ``kind`` of ``Trace.device_memory``, ``source`` and ``destination`` of ``Trace.memcpy``."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
+    ARRAY = 4
+    MANAGED = 5
+    DEVICE_STATIC = 6
+    MANAGED_STATIC = 7
+
+
+class PoolOperation(IntEnum):
+    """What was done to a CUDA memory pool: ``operation`` of ``Trace.memory_pools``."""
+
+    UNKNOWN = 0
+    CREATED = 1
+    DESTROYED = 2
+    TRIMMED = 3
 
 
 class Table:
@@ -109,6 +132,16 @@ class Trace:
 
     Attributes:
         store: the core's object that owns the memory.
+        memory: what frameworks' allocators handed out (``bytes`` above 0) and took back, with ``profile_memory``.
+        device_memory: what libraries took from the driver (``bytes`` above 0) and gave back, with ``profile_memory``
+            and CUPTI; memory that they hold and hand out in pieces is one row. ``region`` is where the call was made,
+            ``correlation`` names its row of ``api``. ``kind`` is a `MemoryKind`, ``library`` the path of the file whose
+            code asked (a string id; NONE before CUDA 12.6 and off x86-64; the program's for what is linked into it),
+            ``pool`` the CUDA pool that it came from, 0 for none, with ``pool_reserved_bytes`` and ``pool_used_bytes``
+            as they then were. Its track's stream is NONE for calls that take effect at once, as cudaMalloc.
+        memory_pools: CUDA pools created, trimmed and destroyed, as ``operation``, a `PoolOperation`, says;
+            ``device`` is a row of ``devices``, and ``release_threshold_bytes`` what the pool keeps when it is
+            synchronized.
     """
 
     def __init__(self, store: _core.Store) -> None:
@@ -124,6 +157,8 @@ class Trace:
         self.details = Table(store, "detail")
         self.payloads = Table(store, "payload")
         self.memory = Table(store, "allocation")
+        self.device_memory = Table(store, "device_memory")
+        self.memory_pools = Table(store, "memory_pool")
         self.call_stacks = Table(store, "call_stack")
         self.graph_nodes = Table(store, "graph_node")
         self.graph_launches = Table(store, "graph_launch")

@@ -24,6 +24,7 @@ inline constexpr uint32_t kMemcpyAsync = 306;
 inline constexpr uint32_t kMemsetAsync = 216;
 inline constexpr uint32_t kGraphLaunch = 514;
 inline constexpr uint32_t kCtxSynchronize = 17;
+inline constexpr uint32_t kMemAlloc = 243;
 
 /// A CUPTI that does what it is told, and remembers what it was asked. Any thread; reset between tests.
 struct Cupti {
@@ -44,6 +45,7 @@ struct Cupti {
     state.kinds.clear();
     state.callbacks.clear();
     state.attributes.clear();
+    state.names_libraries = false;
     state.waiting.clear();
     state.on_flush = nullptr;
     state.on_next_record = nullptr;
@@ -81,6 +83,7 @@ struct Cupti {
   std::multiset<int> kinds;
   std::set<std::pair<int, uint32_t>> callbacks;
   std::map<int, uint8_t> attributes;
+  bool names_libraries = false;
   // What it works with.
   std::atomic<driver::CuptiCallback> callback{nullptr};
   void* user_data = nullptr;
@@ -260,6 +263,11 @@ struct Cupti {
         return 1;
       }
       instance().attributes[attribute] = *static_cast<uint8_t*>(value);
+      return 0;
+    };
+    table.enable_allocation_source = [](uint8_t on) {
+      const std::lock_guard lock(instance().mutex);
+      instance().names_libraries = on != 0;
       return 0;
     };
     table.set_thread_id_type = [](int) { return 0; };

@@ -8,6 +8,7 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/driver/cupti.h"
+#include "gpuscope/store/kinds.h"
 
 // A test names only the fields that it is about; the others are 0.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
@@ -30,6 +31,10 @@ constexpr std::size_t record_bytes(uint32_t kind) {
     case activity::kSynchronization:
     case activity::kGraphTrace:
       return 56;
+    case activity::kMemory:
+      return 128;
+    case activity::kMemoryPool:
+      return 80;
     case 17:  // overhead, which nobody here reads
       return 56;
     default:
@@ -164,6 +169,64 @@ inline Record api_record(uint32_t kind, uint32_t callback, const Gpu& gpu, uint6
   record.thread = static_cast<uint32_t>(thread);
   record.correlation = gpu.correlation;
   record.result = result;
+  return as_record(record);
+}
+
+/// What a test says of memory that was taken or given back.
+struct Memory {
+  uint32_t correlation = 0;
+  uint64_t at = 0;
+  uint64_t bytes = 0;
+  bool given_back = false;
+  uint64_t address = 0x1000;
+  store::MemoryKind kind = store::MemoryKind::Device;
+  uint32_t device = 0;
+  uint32_t stream = 7;
+  bool is_async = false;
+  uint64_t pool = 0;
+  uint32_t pool_type = 0;
+  uint64_t pool_size = 0;
+  uint64_t pool_used = 0;
+  const char* source = nullptr;
+};
+
+inline Record memory_record(const Memory& memory) {
+  activity::SourcedMemoryRecord sourced{};
+  activity::MemoryRecord& record = sourced.memory;
+  record.kind = activity::kMemory;
+  record.operation = memory.given_back ? activity::kGivenBack : activity::kTaken;
+  record.memory_kind = static_cast<uint32_t>(memory.kind);
+  record.correlation = memory.correlation;
+  record.address = memory.address;
+  record.bytes = memory.bytes;
+  record.timestamp = memory.at;
+  record.device = memory.device;
+  record.context = 1;
+  record.stream = memory.stream;
+  record.is_async = memory.is_async ? 1 : 0;
+  record.pool_type = memory.pool_type;
+  record.pool = memory.pool;
+  record.pool_size = memory.pool_size;
+  record.pool_used = memory.pool_used;
+  sourced.source = memory.source;
+  Record made;
+  made.size = record_bytes(activity::kMemory);
+  std::memcpy(made.bytes, &sourced, sizeof(sourced));
+  return made;
+}
+
+inline Record pool_record(store::PoolOperation operation, const Memory& memory, uint64_t release_threshold = 0) {
+  activity::MemoryPoolRecord record{};
+  record.kind = activity::kMemoryPool;
+  record.operation = static_cast<uint32_t>(operation);
+  record.pool_type = memory.pool_type;
+  record.correlation = memory.correlation;
+  record.device = memory.device;
+  record.pool = memory.pool;
+  record.size = memory.pool_size;
+  record.used = memory.pool_used;
+  record.release_threshold = release_threshold;
+  record.timestamp = memory.at;
   return as_record(record);
 }
 

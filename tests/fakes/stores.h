@@ -93,6 +93,10 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.detail.append({3, inner, make.id("['float']"), make.id("[[2, 3]]"), make.id("[[2, 3]]"), kNone, 17, 0, 0});
   store.payload.append({4096, inner, make.id("bytes"), static_cast<uint16_t>(PayloadType::Unsigned)});
   store.allocation.append({kStart + 2000, 512, 0x1000, 512, 2048, inner, kNone, 0, 0});
+  store.device_memory.append({kStart + 2100, 2 << 20, 0x7000, 0x9000, 32 << 20, 2 << 20, 16, inner,
+                              make.id("/lib/libtorch_cuda.so"), 0, 0, static_cast<uint8_t>(MemoryKind::Device)});
+  store.memory_pool.append(
+      {kStart + 2050, 0x9000, 0, 0, 4096, 17, inner, 0, 0, static_cast<uint8_t>(PoolOperation::Created)});
   store.call_stack.append({1, 0});
   store.histogram.append({0, 100, 1});
   store.histogram.append({1, 90, 1});

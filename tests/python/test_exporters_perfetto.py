@@ -262,6 +262,24 @@ def test_allocations_on_the_host_have_counters_of_their_own():
     assert len(tracks["memory allocated"].counts) == 2
 
 
+def test_memory_of_the_driver_is_counters_of_its_device_and_process():
+    def add(tables):
+        tables["device_memory"] = {
+            "start_ns": [START + 5000, START + 6000, START + 7000],
+            "bytes": [1 << 20, -4096, 512],
+            "address": [1, 2, 3],
+            "region": [0xFFFFFFFF] * 3,
+            "library": [0xFFFFFFFF] * 3,
+            "track": [0, 0, 0],
+            "kind": [3, 3, 2],
+        }
+
+    tracks = exported(training_store(add))
+    live = tracks["GPU 0 memory, driver"]
+    assert live.counts == [(START, 4096), (START + 5000, (1 << 20) + 4096), (START + 6000, 1 << 20)]
+    assert tracks["pinned memory, driver"].counts == [(START, 0), (START + 7000, 512)]
+
+
 def test_ranges_that_nest_in_nothing_stand_on_a_track_of_their_own():
     (prefetch,) = exported(steps_store())["MainThread (ranges)"].slices
     assert (prefetch.name, prefetch.start - START, prefetch.end - START) == ("prefetch", 20_000, 700_000)

@@ -498,6 +498,7 @@ def test_the_core_is_asked_for_the_defaults(log):
         "max_bytes": 1 << 30,
         "ring_ns": 10_000_000_000,
         "stacks": False,
+        "memory": False,
         "left_out": set(),
     }
 
@@ -520,8 +521,15 @@ def test_the_core_is_asked_for_what_was_given(log):
         "max_bytes": 512_000_000,
         "ring_ns": 2_500_000_000,
         "stacks": False,
+        "memory": False,
         "left_out": set(),
     }
+
+
+def test_the_core_records_memory_of_the_driver_with_profile_memory(log):
+    with profile(profile_memory=True):
+        pass
+    assert fake.Session.options["memory"] is True
 
 
 @pytest.mark.parametrize(
@@ -848,7 +856,7 @@ def test_options_of_operators_are_accepted_without_torch_and_noted_only(log, no_
         pass
     assert prof.trace.store.info()["session.notes"].split("\n") == [
         "record_shapes: no shapes were recorded, as the program did not import PyTorch",
-        "profile_memory: no allocations were recorded, as the program did not import PyTorch",
+        "profile_memory: no allocations of tensors were recorded, as the program did not import PyTorch",
     ]
 
 

@@ -158,6 +158,9 @@ constexpr DriverCall kCalls[] = {
     GPUSCOPE_WATCH(cuMemRelease, cuMemRelease, Free),
     GPUSCOPE_WATCH(cuMemFreeAsync, cuMemFreeAsync, Free),
     GPUSCOPE_WATCH(cuMemFreeAsync_ptsz, cuMemFreeAsync, Free),
+    GPUSCOPE_WATCH(cuMemPoolCreate, cuMemPoolCreate, Alloc),
+    GPUSCOPE_WATCH(cuMemPoolTrimTo, cuMemPoolTrimTo, Free),
+    GPUSCOPE_WATCH(cuMemPoolDestroy, cuMemPoolDestroy, Free),
     GPUSCOPE_WATCH(cuLaunchHostFunc, cuLaunchHostFunc, Other),
     GPUSCOPE_WATCH(cuLaunchHostFunc_ptsz, cuLaunchHostFunc, Other),
 };
@@ -266,6 +269,9 @@ constexpr DriverCall kRuntime[] = {
     GPUSCOPE_WATCH_RUNTIME(cudaHostUnregister_v4000, cudaHostUnregister, Free),
     GPUSCOPE_WATCH_RUNTIME(cudaFreeAsync_v11020, cudaFreeAsync, Free),
     GPUSCOPE_WATCH_RUNTIME(cudaFreeAsync_ptsz_v11020, cudaFreeAsync, Free),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemPoolCreate_v11020, cudaMemPoolCreate, Alloc),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemPoolTrimTo_v11020, cudaMemPoolTrimTo, Free),
+    GPUSCOPE_WATCH_RUNTIME(cudaMemPoolDestroy_v11020, cudaMemPoolDestroy, Free),
 };
 
 constexpr uint32_t kIds = 2 * kRuntimeCalls;

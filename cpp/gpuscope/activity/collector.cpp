@@ -2,6 +2,7 @@
 #include "gpuscope/activity/collector.h"
 
 #include <array>
+#include <utility>
 
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/activity/layout.h"
@@ -26,6 +27,10 @@ constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuff
 using base::EventLog;
 using base::EventLogs;
 using base::Op;
+
+std::string refusal(const driver::Cupti& cupti, const std::string& call, driver::CuptiResult code) {
+  return call + " failed with " + cupti.error_name(code) + " (" + std::to_string(code) + ")";
+}
 
 }  // namespace
 
@@ -122,6 +127,7 @@ Tier Collector::start(const Options& options) {
   buffers_.provide(kFirstBuffers);
   broken_.store(false, std::memory_order_relaxed);
   dropped_ = 0;
+  memory_why_.clear();
   const bool sole = subscribe();
   if (!sole && !options.may_share) {
     return tier_;
@@ -153,7 +159,7 @@ bool Collector::subscribe() {
   subscriber_ = nullptr;
   const bool taken = code == driver::kCuptiMultipleSubscribers || code == driver::kCuptiMaxLimitReached;
   why_ = taken ? "another tool" + (holder_.empty() ? "" : " (" + holder_ + ")") + " holds CUPTI in this process"
-               : "cuptiSubscribe failed with " + cupti_.error_name(code) + " (" + std::to_string(code) + ")";
+               : refusal(cupti_, "cuptiSubscribe", code);
   return false;
 }
 
@@ -206,6 +212,15 @@ bool Collector::enable_kinds(const Options& options) {
   if (options.graph_trace) {
     enable(kGraphTrace);
   }
+  if (options.memory) {
+    for (const Kind kind : {kMemory, kMemoryPool}) {
+      if (const auto code = enable(kind); code != driver::kCuptiSuccess && memory_why_.empty()) {
+        memory_why_ = refusal(cupti_, "cuptiActivityEnable", code);
+      }
+    }
+    names_libraries_ = memory_why_.empty() && cupti_.enable_allocation_source != nullptr &&
+                       cupti_.enable_allocation_source(1) == driver::kCuptiSuccess;
+  }
   if (tier_ == Tier::Shared) {
     enable(kDriver);
     enable(kRuntime);  // records, unlike callbacks, tell of a runtime call but not of the driver's call beneath it
@@ -219,7 +234,7 @@ bool Collector::enable_kinds(const Options& options) {
 }
 
 Tier Collector::give_up(const std::string& call, driver::CuptiResult code) {
-  const std::string why = call + " failed with " + cupti_.error_name(code) + " (" + std::to_string(code) + ")";
+  const std::string why = refusal(cupti_, call, code);
   stop();
   why_ = why;
   return tier_;
@@ -247,6 +262,9 @@ void Collector::stop() noexcept {
     }
   }
   enabled_kinds_ = 0;
+  if (std::exchange(names_libraries_, false)) {
+    cupti_.enable_allocation_source(0);
+  }
   if (subscriber_ != nullptr) {
     cupti_.unsubscribe(subscriber_);
     subscriber_ = nullptr;

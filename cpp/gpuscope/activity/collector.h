@@ -30,6 +30,7 @@ class Collector {
   struct Options {
     bool graph_trace = false;      // one record a graph launch instead of one a node
     bool synchronization = false;  // records of synchronizing calls as the GPU saw them
+    bool memory = false;           // records of memory taken from the driver and given back
     bool may_share = false;        // tier Shared is worth trying: the slot's holder is known to be idle
   };
 
@@ -48,6 +49,10 @@ class Collector {
   const std::string& why() const noexcept { return why_; }
   /// Who held the slot, as far as CUPTI tells.
   const std::string& holder() const noexcept { return holder_; }
+  /// Why memory that was asked for is not recorded, in whole or in part; empty when it is.
+  const std::string& memory_why() const noexcept { return memory_why_; }
+  /// Records of memory name the library that asked for it.
+  bool names_libraries() const noexcept { return names_libraries_; }
   /// CUPTI had to end by itself after an error in it or in the program.
   bool broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
   /// Records that CUPTI itself threw away since start.
@@ -74,6 +79,8 @@ class Collector {
   uint64_t enabled_kinds_ = 0;
   std::string why_;
   std::string holder_;
+  std::string memory_why_;
+  bool names_libraries_ = false;
   std::atomic<bool> broken_{false};
   std::atomic<uint64_t> unloads_{0};
   uint64_t dropped_ = 0;

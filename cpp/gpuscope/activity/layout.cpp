@@ -3,6 +3,8 @@
 
 #include <cupti.h>
 
+#include "gpuscope/store/schema.h"
+
 namespace gpuscope::activity {
 namespace {
 
@@ -77,6 +79,44 @@ GPUSCOPE_SAME(GraphTraceRecord, device, GraphTrace, deviceId);
 GPUSCOPE_SAME(GraphTraceRecord, graph, GraphTrace, graphId);
 GPUSCOPE_SAME(GraphTraceRecord, stream, GraphTrace, streamId);
 
+// CUpti_ActivityMemory3, which CUDA 12.0 writes, and CUpti_ActivityMemory4, which 12.6 writes.
+template <class Theirs>
+constexpr bool is_memory() {
+  GPUSCOPE_SAME(MemoryRecord, operation, Theirs, memoryOperationType);
+  GPUSCOPE_SAME(MemoryRecord, memory_kind, Theirs, memoryKind);
+  GPUSCOPE_SAME(MemoryRecord, correlation, Theirs, correlationId);
+  GPUSCOPE_SAME(MemoryRecord, address, Theirs, address);
+  GPUSCOPE_SAME(MemoryRecord, bytes, Theirs, bytes);
+  GPUSCOPE_SAME(MemoryRecord, timestamp, Theirs, timestamp);
+  GPUSCOPE_SAME(MemoryRecord, device, Theirs, deviceId);
+  GPUSCOPE_SAME(MemoryRecord, context, Theirs, contextId);
+  GPUSCOPE_SAME(MemoryRecord, stream, Theirs, streamId);
+  GPUSCOPE_SAME(MemoryRecord, is_async, Theirs, isAsync);
+  GPUSCOPE_SAME(MemoryRecord, pool_type, Theirs, memoryPoolConfig.memoryPoolType);
+  GPUSCOPE_SAME(MemoryRecord, pool, Theirs, memoryPoolConfig.address);
+  GPUSCOPE_SAME(MemoryRecord, pool_size, Theirs, memoryPoolConfig.pool.size);
+  GPUSCOPE_SAME(MemoryRecord, pool_used, Theirs, memoryPoolConfig.utilizedSize);
+  return sizeof(MemoryRecord) <= sizeof(Theirs);
+}
+static_assert(is_memory<CUpti_ActivityMemory3>() && is_memory<CUpti_ActivityMemory4>());
+GPUSCOPE_SAME(SourcedMemoryRecord, source, CUpti_ActivityMemory4, source);
+
+// CUpti_ActivityMemoryPool2, which CUDA 12.0 writes, and CUpti_ActivityMemoryPool3, which 13.0 writes.
+template <class Theirs>
+constexpr bool is_memory_pool() {
+  GPUSCOPE_SAME(MemoryPoolRecord, operation, Theirs, memoryPoolOperationType);
+  GPUSCOPE_SAME(MemoryPoolRecord, pool_type, Theirs, memoryPoolType);
+  GPUSCOPE_SAME(MemoryPoolRecord, correlation, Theirs, correlationId);
+  GPUSCOPE_SAME(MemoryPoolRecord, device, Theirs, deviceId);
+  GPUSCOPE_SAME(MemoryPoolRecord, pool, Theirs, address);
+  GPUSCOPE_SAME(MemoryPoolRecord, size, Theirs, size);
+  GPUSCOPE_SAME(MemoryPoolRecord, release_threshold, Theirs, releaseThreshold);
+  GPUSCOPE_SAME(MemoryPoolRecord, timestamp, Theirs, timestamp);
+  GPUSCOPE_SAME(MemoryPoolRecord, used, Theirs, utilizedSize);
+  return sizeof(MemoryPoolRecord) <= sizeof(Theirs);
+}
+static_assert(is_memory_pool<CUpti_ActivityMemoryPool2>() && is_memory_pool<CUpti_ActivityMemoryPool3>());
+
 GPUSCOPE_SAME(ApiCallback, result, CUpti_CallbackData, functionReturnValue);
 GPUSCOPE_SAME(ApiCallback, context, CUpti_CallbackData, context);
 GPUSCOPE_SAME(ApiCallback, correlation, CUpti_CallbackData, correlationId);
@@ -98,6 +138,16 @@ static_assert(same(kDriver, CUPTI_ACTIVITY_KIND_DRIVER) && same(kMemcpyPeer, CUP
 static_assert(same(kConcurrentKernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
 static_assert(same(kSynchronization, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION));
 static_assert(same(kGraphTrace, CUPTI_ACTIVITY_KIND_GRAPH_TRACE));
+static_assert(same(kMemory, CUPTI_ACTIVITY_KIND_MEMORY2) && same(kMemoryPool, CUPTI_ACTIVITY_KIND_MEMORY_POOL));
+static_assert(same(kTaken, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION));
+static_assert(same(kGivenBack, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE));
+static_assert(same(kLocalPool, CUPTI_ACTIVITY_MEMORY_POOL_TYPE_LOCAL));
+static_assert(same(kImportedPool, CUPTI_ACTIVITY_MEMORY_POOL_TYPE_IMPORTED));
+static_assert(same(store::PoolOperation::Created, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_CREATED));
+static_assert(same(store::PoolOperation::Destroyed, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED));
+static_assert(same(store::PoolOperation::Trimmed, CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_TRIMMED));
+static_assert(same(store::MemoryKind::Pinned, CUPTI_ACTIVITY_MEMORY_KIND_PINNED));
+static_assert(same(store::MemoryKind::ManagedStatic, CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC));
 static_assert(same(kDriverDomain, CUPTI_CB_DOMAIN_DRIVER_API) && same(kResourceDomain, CUPTI_CB_DOMAIN_RESOURCE));
 static_assert(same(kStateDomain, CUPTI_CB_DOMAIN_STATE) && same(kFatalError, CUPTI_CBID_STATE_FATAL_ERROR));
 static_assert(same(kGraphNodeCreated, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED));

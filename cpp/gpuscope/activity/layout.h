@@ -16,6 +16,8 @@ enum Kind : uint32_t {
   kConcurrentKernel = 10,
   kMemcpyPeer = 22,
   kSynchronization = 38,
+  kMemory = 49,  // MEMORY2: a record each for taking and giving back
+  kMemoryPool = 50,
   kGraphTrace = 51,
 };
 
@@ -150,6 +152,54 @@ struct GraphTraceRecord {
   uint32_t stream;
 };
 
+struct MemoryRecord {
+  uint32_t kind;
+  uint32_t operation;  // MemoryOperation
+  uint32_t memory_kind;
+  uint32_t correlation;
+  uint64_t address;
+  uint64_t bytes;
+  uint64_t timestamp;
+  uint64_t program_counter;
+  uint32_t process;
+  uint32_t device;
+  uint32_t context;
+  uint32_t stream;
+  const char* name;
+  uint32_t is_async;
+  uint32_t padding0;
+  uint32_t pool_type;  // PoolType
+  uint32_t padding1;
+  uint64_t pool;
+  uint64_t release_threshold;
+  uint64_t pool_size;  // of a local pool; an imported one has its process's id here
+  uint64_t pool_used;
+};
+
+/// As CUDA 12.6 and later write it.
+struct SourcedMemoryRecord {
+  MemoryRecord memory;
+  const char* source;  // path of the library that asked; nullptr unless switched on
+};
+
+struct MemoryPoolRecord {
+  uint32_t kind;
+  uint32_t operation;  // store::PoolOperation
+  uint32_t pool_type;
+  uint32_t correlation;
+  uint32_t process;
+  uint32_t device;
+  uint64_t kept_bytes;
+  uint64_t pool;
+  uint64_t size;
+  uint64_t release_threshold;
+  uint64_t timestamp;
+  uint64_t used;
+};
+
+enum MemoryOperation : uint32_t { kTaken = 1, kGivenBack = 2 };
+enum PoolType : uint32_t { kLocalPool = 1, kImportedPool = 2 };
+
 /// The bytes of a record that are read here: one that is shorter has been cut off.
 constexpr std::size_t smallest_record(uint32_t kind) noexcept {
   switch (kind) {
@@ -168,6 +218,10 @@ constexpr std::size_t smallest_record(uint32_t kind) noexcept {
       return sizeof(ApiRecord);
     case kGraphTrace:
       return sizeof(GraphTraceRecord);
+    case kMemory:
+      return sizeof(MemoryRecord);
+    case kMemoryPool:
+      return sizeof(MemoryPoolRecord);
     default:
       return sizeof(uint64_t);
   }

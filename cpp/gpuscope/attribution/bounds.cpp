@@ -18,6 +18,8 @@ void each_timed_table(Store& store, F&& visit) {
   visit(store.graph_launch);
   visit(store.mark);
   visit(store.allocation);
+  visit(store.device_memory);
+  visit(store.memory_pool);
 }
 
 // Rows lie in the order of their arrival, which is nearly that of their time.
@@ -87,10 +89,10 @@ void keep_rows(Table& table, F&& keep) {
 
 void follow(Recording& recording, const Moved& moved) {
   Store& store = *recording.store;
-  for (auto* references :
-       {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region, &store.api.region,
-        &store.graph_launch.region, &store.mark.region, &store.region.parent, &store.region_gpu.region,
-        &store.detail.region, &store.detail.forward, &store.payload.region, &store.allocation.region}) {
+  for (auto* references : {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region,
+                           &store.api.region, &store.graph_launch.region, &store.mark.region, &store.region.parent,
+                           &store.region_gpu.region, &store.detail.region, &store.detail.forward, &store.payload.region,
+                           &store.allocation.region, &store.device_memory.region, &store.memory_pool.region}) {
     for (std::size_t row = 0; row < references->size(); ++row) {
       (*references)[row] = moved.region((*references)[row]);
     }
@@ -128,7 +130,8 @@ Moved let_go(Recording& recording, int64_t cutoff_ns) {
   recording.counters.evicted += uint64_t{moved.kernels_gone} + moved.memcpys_gone + moved.memsets_gone +
                                 moved.apis_gone + moved.graph_launches_gone + moved.regions_gone -
                                 moved.regions_kept.size() + let_go_of(store.sync, cutoff_ns) +
-                                let_go_of(store.mark, cutoff_ns) + let_go_of(store.allocation, cutoff_ns);
+                                let_go_of(store.mark, cutoff_ns) + let_go_of(store.allocation, cutoff_ns) +
+                                let_go_of(store.device_memory, cutoff_ns) + let_go_of(store.memory_pool, cutoff_ns);
   follow(recording, moved);
   return moved;
 }
@@ -143,6 +146,8 @@ std::size_t event_bytes(const Store& store) {
          store.region_gpu.size() * store::RegionGpus::kRowBytes + store.mark.size() * store::Marks::kRowBytes +
          store.detail.size() * store::Details::kRowBytes + store.payload.size() * store::Payloads::kRowBytes +
          store.allocation.size() * store::Allocations::kRowBytes +
+         store.device_memory.size() * store::DeviceMemories::kRowBytes +
+         store.memory_pool.size() * store::MemoryPools::kRowBytes +
          store.call_stack.size() * store::CallStacks::kRowBytes;
 }
 

@@ -38,6 +38,10 @@ void GpuRecords::take(uint32_t kind, const uint8_t* record) {
       return synchronization(as<activity::SynchronizationRecord>(record));
     case activity::kGraphTrace:
       return graph_trace(as<activity::GraphTraceRecord>(record));
+    case activity::kMemory:
+      return memory(as<activity::MemoryRecord>(record));
+    case activity::kMemoryPool:
+      return memory_pool(as<activity::MemoryPoolRecord>(record));
     case activity::kDriver:
     case activity::kRuntime:
       if (on_api_) {
@@ -326,6 +330,18 @@ void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
   if (recording_->keeps_rows()) {
     recording_->store->graph_launch.append(
         {row.start_ns, row.duration_ns, record.correlation, record.graph, row.reference, row.track, row.flags});
+  }
+}
+
+void GpuRecords::memory(const activity::MemoryRecord& record) {
+  if (!defer(activity::kMemory, &record, memory_.record_bytes(), record.correlation)) {
+    memory_.memory(record, ns(record.timestamp));
+  }
+}
+
+void GpuRecords::memory_pool(const activity::MemoryPoolRecord& record) {
+  if (!defer(activity::kMemoryPool, &record, sizeof(record), record.correlation)) {
+    memory_.pool(record, ns(record.timestamp));
   }
 }
 

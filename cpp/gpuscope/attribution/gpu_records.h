@@ -7,6 +7,7 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/bounds.h"
+#include "gpuscope/attribution/memory_records.h"
 #include "gpuscope/attribution/recording.h"
 
 namespace gpuscope::attribution {
@@ -19,11 +20,13 @@ class GpuRecords {
   /// `on_api`: gets whole-driver API records, where launches are joined by thread and time.
   using OnApi = std::function<void(const activity::ApiRecord&)>;
 
-  explicit GpuRecords(Recording& recording) : recording_(&recording) {}
+  explicit GpuRecords(Recording& recording) : recording_(&recording), memory_(recording) {}
 
   /// Empty: the timestamps are on the clock already.
   void set_clock(ToNs to_ns) { to_ns_ = std::move(to_ns); }
   void set_api(OnApi on_api) { on_api_ = std::move(on_api); }
+  /// Records of memory name the library that asked for it.
+  void set_names_libraries(bool names_libraries) { memory_.set_names_libraries(names_libraries); }
 
   void take(uint32_t kind, const uint8_t* record);
   /// Tries again what came before its launch was known. `last`: what is still unknown is stored without a region.
@@ -61,6 +64,8 @@ class GpuRecords {
   void memset(const activity::MemsetRecord& record);
   void synchronization(const activity::SynchronizationRecord& record);
   void graph_trace(const activity::GraphTraceRecord& record);
+  void memory(const activity::MemoryRecord& record);
+  void memory_pool(const activity::MemoryPoolRecord& record);
 
   Row place(const Work& work);
   void count_node(const Work& work);
@@ -80,6 +85,7 @@ class GpuRecords {
   };
 
   Recording* recording_;
+  MemoryRecords memory_;
   ToNs to_ns_;
   OnApi on_api_;
   bool retrying_ = false;

@@ -72,7 +72,8 @@ Dictionary make_dictionary(const store::Store& store, std::size_t rows, IdOf&& i
 }
 
 bool holds_string_ids(std::string_view table, std::string_view column) {
-  return column == "name" || column == "uuid" || (table == "info" && (column == "key" || column == "value"));
+  return column == "name" || column == "uuid" || column == "library" ||
+         (table == "info" && (column == "key" || column == "value"));
 }
 
 /// The name of each row of a table whose names are one dictionary away.

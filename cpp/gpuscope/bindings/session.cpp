@@ -72,7 +72,7 @@ bool merges_graphs(const std::string& name) {
 }
 
 std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, const std::string& graphs, bool sync,
-                                        uint64_t max_bytes, int64_t ring_ns, bool stacks,
+                                        uint64_t max_bytes, int64_t ring_ns, bool stacks, bool memory,
                                         const std::set<std::string>& left_out) {
   session::Options options;
   options.settings.mode = mode_of(mode);
@@ -87,6 +87,7 @@ std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, cons
   options.no_cuda_reason = cuda ? "" : "the profiler was not asked for CUDA activity";
   options.synchronization = sync;
   options.stacks = stacks && watch_stacks();
+  options.memory = memory;
   options.may_share_cupti = torch_profiler_is_idle();
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
@@ -110,7 +111,7 @@ void bind_session(py::module_& module) {
   py::class_<Session>(module, "Session", "One span of collecting, with any number of recorded windows in it.")
       .def(py::init(&start), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
            py::arg("graphs") = "node", py::arg("sync") = false, py::arg("max_bytes") = uint64_t{1} << 30,
-           py::arg("ring_ns") = int64_t{10'000'000'000}, py::arg("stacks") = false,
+           py::arg("ring_ns") = int64_t{10'000'000'000}, py::arg("stacks") = false, py::arg("memory") = false,
            py::arg("left_out") = std::set<std::string>{},
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
            "that get no rows.")

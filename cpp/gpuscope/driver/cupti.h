@@ -50,6 +50,7 @@ inline constexpr CuptiResult kCuptiMultipleSubscribers = 39;
   X("cuptiActivityGetNumDroppedRecords", get_num_dropped, CuptiResult(void*, uint32_t, size_t*))                    \
   X("cuptiActivityGetAttribute", get_attribute, CuptiResult(int, size_t*, void*))                                   \
   X("cuptiActivitySetAttribute", set_attribute, CuptiResult(int, size_t*, void*))                                   \
+  X("cuptiActivityEnableAllocationSource", enable_allocation_source, CuptiResult(uint8_t))                          \
   X("cuptiSetThreadIdType", set_thread_id_type, CuptiResult(int))                                                   \
   X("cuptiGetGraphNodeId", get_graph_node_id, CuptiResult(void*, uint64_t*))
 

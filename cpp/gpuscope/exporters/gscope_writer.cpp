@@ -23,9 +23,9 @@ constexpr std::size_t kStringBlockBytes = std::size_t{1} << 20;
 // Each table after those it refers to, so that a file cut anywhere has no loose ends; tables not named here follow.
 constexpr std::array<std::string_view, 8> kFirstTables = {"info", "device",  "track", "thread",
                                                           "call", "variant", "path",  "stack"};
-constexpr std::array<std::string_view, 13> kNextTables = {
-    "region",     "detail", "payload", "allocation", "region_gpu",   "mark",     "api",
-    "call_stack", "kernel", "memcpy",  "memset",     "graph_launch", "histogram"};
+constexpr std::array<std::string_view, 15> kNextTables = {
+    "region", "detail",     "payload", "allocation", "device_memory", "memory_pool",  "region_gpu", "mark",
+    "api",    "call_stack", "kernel",  "memcpy",     "memset",        "graph_launch", "histogram"};
 
 /// One block in the making; its memory serves block after block.
 class Block {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpuscope/exporters/driver_memory.h"
 #include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/perfetto_describe.h"
@@ -45,6 +46,7 @@ class PerfettoWriter {
       write_ranges(strand);
     }
     write_memory();
+    write_driver_memory();
     for (const Strand& strand : timeline_.streams) {
       write_stream(strand, "");
     }
@@ -128,8 +130,24 @@ class PerfettoWriter {
     }
   }
 
+  void write_driver_memory() {
+    for (const MemoryCounter& counter : count_driver_memory(store_)) {
+      begin_counter(counter.device == kNone ? process_track_ : device_track(counter.device), counter.name);
+      for (const MemoryCounter::Point& point : counter.points) {
+        sequence_.put_counter(std::max(point.at_ns, timeline_.base_ns), point.bytes);
+      }
+    }
+  }
+
   void write_counter(uint64_t parent, const std::string& name, const std::vector<uint32_t>& rows,
                      const store::Column<uint64_t>& values) {
+    begin_counter(parent, name);
+    for (const uint32_t row : rows) {
+      sequence_.put_counter(std::max(store_.allocation.start_ns[row], timeline_.base_ns), values[row]);
+    }
+  }
+
+  void begin_counter(uint64_t parent, const std::string& name) {
     const uint64_t track = describe_track(parent, name, [&] {
       proto_.number(descriptor::kRank, next_rank_++);
       const std::size_t in_counter = proto_.begin(descriptor::kCounter);
@@ -137,9 +155,6 @@ class PerfettoWriter {
       proto_.end(in_counter);
     });
     sequence_.begin_track(track, timeline_.base_ns);
-    for (const uint32_t row : rows) {
-      sequence_.put_counter(std::max(store_.allocation.start_ns[row], timeline_.base_ns), values[row]);
-    }
   }
 
   void write_stream(const Strand& strand, const std::string& suffix) {

@@ -37,6 +37,8 @@ int64_t find_base(const Store& store) {
   find_first(store.api, first_ns);
   find_first(store.mark, first_ns);
   find_first(store.allocation, first_ns);
+  find_first(store.device_memory, first_ns);
+  find_first(store.memory_pool, first_ns);
   find_first(store.kernel, first_ns);
   find_first(store.memcpy, first_ns);
   find_first(store.memset, first_ns);

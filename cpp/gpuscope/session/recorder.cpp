@@ -56,6 +56,7 @@ void Recorder::enter_thread() { decode_cpu_start_ns_ = thread_cpu_ns(); }
 void Recorder::make_decoder() {
   decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(), main_thread_);
   decoder_->gpu_records().set_clock(clock_.to_ns);
+  decoder_->gpu_records().set_names_libraries(vendor_.collector.names_libraries());
 }
 
 std::unique_ptr<store::Store> Recorder::end_window(const Facts& about) {
@@ -197,6 +198,10 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.mode = settings.mode;
   facts.merged_graphs = settings.merge_graphs;
   facts.notes += clock_.note.empty() ? "" : clock_.note + "\n";
+  const std::string& memory_why = vendor_.collector.memory_why();
+  if (has_collected_ && !memory_why.empty()) {
+    facts.notes += "memory taken from the driver is not recorded, or not all of it: " + memory_why + "\n";
+  }
   facts.notes += (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
   facts.counters = decoder_->recording().counters;
   facts.log_dropped = decoder_->log_dropped();

@@ -34,6 +34,7 @@ struct Options {
   bool cuda = true;
   std::string no_cuda_reason;  // why `cuda` is false
   bool synchronization = false;
+  bool memory = false;  // what libraries take from the driver
   bool stacks = false;  // base::stack_source is asked where regions and calls are
   bool may_share_cupti = false;
   int64_t settle_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work

@@ -231,6 +231,8 @@ void append(Store& to, const Store& from) {
   add("detail", to.detail, from.detail);
   add("payload", to.payload, from.payload);
   add("allocation", to.allocation, from.allocation);
+  add("device_memory", to.device_memory, from.device_memory);
+  add("memory_pool", to.memory_pool, from.memory_pool);
   add("call_stack", to.call_stack, from.call_stack);
   for (std::size_t row = nodes; row < to.graph_node.size(); ++row) {
     to.graph_node.event[row] += static_cast<uint32_t>(moved[std::min<std::size_t>(to.graph_node.kind[row], 3)]);

@@ -42,6 +42,7 @@ constexpr Reference reference_of(std::string_view table, std::string_view column
       Entry{"", "shapes", {Target::Strings, true}},
       Entry{"", "types", {Target::Strings, true}},
       Entry{"", "results", {Target::Strings, true}},
+      Entry{"device_memory", "library", {Target::Strings, true}},
       Entry{"", "variant", {Target::Variants, false}},
       Entry{"", "track", {Target::Tracks, false}},
       Entry{"", "thread", {Target::Threads, false}},

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gpuscope/store/column.h"
+#include "gpuscope/store/kinds.h"
 
 // Every table and column of a trace, declared once: the C++ rows, the NumPy and Arrow views and the .gscope file all
 // come from these lists. X(type, column). Times are ns since the Unix epoch, sizes bytes. Columns named after a
@@ -119,6 +120,32 @@
   X(uint32_t, ordinal) /* of the device; kNone for host memory */           \
   X(uint16_t, thread)                                                       \
   X(uint16_t, flags)
+// Memory that a library took from the driver, or gave back.
+#define GPUSCOPE_DEVICE_MEMORY(X)                                                                  \
+  X(int64_t, start_ns)                                                                             \
+  X(int64_t, bytes) /* negative when given back */                                                 \
+  X(uint64_t, address)                                                                             \
+  X(uint64_t, pool)                /* the address of the CUDA pool that it lies in; 0 for none */  \
+  X(uint64_t, pool_reserved_bytes) /* held by that pool behind this; 0 where it does not say */    \
+  X(uint64_t, pool_used_bytes)     /* of them given out */                                         \
+  X(uint32_t, correlation)                                                                         \
+  X(uint32_t, region)                                                                              \
+  X(uint32_t, library) /* path of the file whose code asked: a string; kNone where nobody knows */ \
+  X(uint16_t, track)   /* stream kNone: not in the order of a stream */                            \
+  X(uint16_t, flags)                                                                               \
+  X(uint8_t, kind) /* MemoryKind */
+// What was done to CUDA memory pools as a whole.
+#define GPUSCOPE_MEMORY_POOL(X)                                                              \
+  X(int64_t, start_ns)                                                                       \
+  X(uint64_t, pool)                                                                          \
+  X(uint64_t, reserved_bytes)          /* held by it behind this; 0 where it does not say */ \
+  X(uint64_t, used_bytes)              /* of them given out */                               \
+  X(uint64_t, release_threshold_bytes) /* what it keeps at a synchronization */              \
+  X(uint32_t, correlation)                                                                   \
+  X(uint32_t, region)                                                                        \
+  X(uint32_t, device)                                                                        \
+  X(uint16_t, flags)                                                                         \
+  X(uint8_t, operation) /* PoolOperation */
 // Where in the program a driver call was made; in the order of `api`.
 #define GPUSCOPE_CALL_STACK(X) \
   X(uint32_t, api)             \
@@ -206,89 +233,36 @@
   X(uint32_t, value)
 
 // X(Type, table, LIST): the tables of a Store.
-#define GPUSCOPE_TABLES(X)                              \
-  X(Kernels, kernel, GPUSCOPE_KERNEL)                   \
-  X(GraphNodes, graph_node, GPUSCOPE_GRAPH_NODE)        \
-  X(GraphLaunches, graph_launch, GPUSCOPE_GRAPH_LAUNCH) \
-  X(Memcpys, memcpy, GPUSCOPE_MEMCPY)                   \
-  X(Memsets, memset, GPUSCOPE_MEMSET)                   \
-  X(Syncs, sync, GPUSCOPE_SYNC)                         \
-  X(Apis, api, GPUSCOPE_API)                            \
-  X(Regions, region, GPUSCOPE_REGION)                   \
-  X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU)        \
-  X(Marks, mark, GPUSCOPE_MARK)                         \
-  X(Details, detail, GPUSCOPE_DETAIL)                   \
-  X(Payloads, payload, GPUSCOPE_PAYLOAD)                \
-  X(Allocations, allocation, GPUSCOPE_ALLOCATION)       \
-  X(CallStacks, call_stack, GPUSCOPE_CALL_STACK)        \
-  X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL)  \
-  X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL)        \
-  X(Histograms, histogram, GPUSCOPE_HISTOGRAM)          \
-  X(Paths, path, GPUSCOPE_PATH)                         \
-  X(Stacks, stack, GPUSCOPE_STACK)                      \
-  X(Variants, variant, GPUSCOPE_VARIANT)                \
-  X(Tracks, track, GPUSCOPE_TRACK)                      \
-  X(Threads, thread, GPUSCOPE_THREAD)                   \
-  X(Calls, call, GPUSCOPE_CALL)                         \
-  X(Devices, device, GPUSCOPE_DEVICE)                   \
+#define GPUSCOPE_TABLES(X)                                 \
+  X(Kernels, kernel, GPUSCOPE_KERNEL)                      \
+  X(GraphNodes, graph_node, GPUSCOPE_GRAPH_NODE)           \
+  X(GraphLaunches, graph_launch, GPUSCOPE_GRAPH_LAUNCH)    \
+  X(Memcpys, memcpy, GPUSCOPE_MEMCPY)                      \
+  X(Memsets, memset, GPUSCOPE_MEMSET)                      \
+  X(Syncs, sync, GPUSCOPE_SYNC)                            \
+  X(Apis, api, GPUSCOPE_API)                               \
+  X(Regions, region, GPUSCOPE_REGION)                      \
+  X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU)           \
+  X(Marks, mark, GPUSCOPE_MARK)                            \
+  X(Details, detail, GPUSCOPE_DETAIL)                      \
+  X(Payloads, payload, GPUSCOPE_PAYLOAD)                   \
+  X(Allocations, allocation, GPUSCOPE_ALLOCATION)          \
+  X(DeviceMemories, device_memory, GPUSCOPE_DEVICE_MEMORY) \
+  X(MemoryPools, memory_pool, GPUSCOPE_MEMORY_POOL)        \
+  X(CallStacks, call_stack, GPUSCOPE_CALL_STACK)           \
+  X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL)     \
+  X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL)           \
+  X(Histograms, histogram, GPUSCOPE_HISTOGRAM)             \
+  X(Paths, path, GPUSCOPE_PATH)                            \
+  X(Stacks, stack, GPUSCOPE_STACK)                         \
+  X(Variants, variant, GPUSCOPE_VARIANT)                   \
+  X(Tracks, track, GPUSCOPE_TRACK)                         \
+  X(Threads, thread, GPUSCOPE_THREAD)                      \
+  X(Calls, call, GPUSCOPE_CALL)                            \
+  X(Devices, device, GPUSCOPE_DEVICE)                      \
   X(Infos, info, GPUSCOPE_INFO)
 
 namespace gpuscope::store {
-
-inline constexpr uint32_t kNone = UINT32_MAX;
-
-// Values are stored in files: append only.
-enum class Work : uint16_t { Kernel = 1, Memcpy = 2, Memset = 3, Call = 4, Sync = 5, GraphLaunch = 6 };
-// CUpti_ActivityMemcpyKind's numbers.
-enum class CopyKind : uint8_t {
-  Unknown = 0,
-  HostToDevice = 1,
-  DeviceToHost = 2,
-  HostToArray = 3,
-  ArrayToHost = 4,
-  ArrayToArray = 5,
-  ArrayToDevice = 6,
-  DeviceToArray = 7,
-  DeviceToDevice = 8,
-  HostToHost = 9,
-  PeerToPeer = 10
-};
-// CUpti_ActivityMemoryKind's numbers.
-enum class MemoryKind : uint8_t {
-  Unknown = 0,
-  Pageable = 1,
-  Pinned = 2,
-  Device = 3,
-  Array = 4,
-  Managed = 5,
-  DeviceStatic = 6,
-  ManagedStatic = 7
-};
-// CUpti_ActivitySynchronizationType's numbers.
-enum class SyncKind : uint16_t { Unknown = 0, Event = 1, StreamWaitEvent = 2, Stream = 3, Context = 4 };
-enum class CallKind : uint16_t {
-  Other = 0,
-  Launch = 1,
-  GraphLaunch = 2,
-  Memcpy = 3,
-  Memset = 4,
-  Sync = 5,
-  Alloc = 6,
-  Free = 7
-};
-enum class PayloadType : uint16_t { Unsigned = 0, Signed = 1, Float = 2, Text = 3 };
-
-enum Flag : uint16_t {
-  kZeroTime = 1 << 0,      // the GPU gave no timestamps
-  kBackwardTime = 1 << 1,  // it ended before it began: the duration reads 0
-  kIncomplete = 1 << 2,    // still running when collection ended
-  kNoLaunch = 1 << 3,      // no launch was seen: begun before profiling, or lost
-  kInGraph = 1 << 4,       // a node of a CUDA graph: see graph_node
-  kOpen = 1 << 5,          // region: still open when recording ended
-  kClipped = 1 << 6,       // region: was open before recording began
-  kCaptured = 1 << 7,      // call: recorded into a graph
-  kAsync = 1 << 8,         // region: a start/end range, which nests in nothing and may end on another thread
-};
 
 #define GPUSCOPE_FIELD(type, name) type name;
 #define GPUSCOPE_COLUMN(type, name) Column<type> name;

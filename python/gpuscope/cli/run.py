@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPERATOR_OPTIONS = {
     "record_shapes": "record the shapes of operators' inputs",
     "with_stack": "record where in the program operators, regions and launches are",
-    "profile_memory": "record what PyTorch's allocators hand out and take back",
+    "profile_memory": "record what PyTorch's allocators hand out, and what libraries take from the driver",
     "with_modules": "record the torch.nn.Module that operators run in",
     "with_flops": "count floating-point operations of operators, from their shapes",
 }

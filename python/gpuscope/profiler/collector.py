@@ -40,6 +40,7 @@ class Collector:
         max_bytes: int | str,
         ring_seconds: float,
         stacks: bool = False,
+        memory: bool = False,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
         _check_choice("mode", mode, _MODES)
@@ -48,6 +49,7 @@ class Collector:
         self._max_bytes = parse_bytes("max_bytes", max_bytes, _LEAST_BYTES)
         self._ring_ns = _nanoseconds("ring_seconds", ring_seconds)
         self._stacks = stacks and mode != "aggregate" and _core.knows_stacks()
+        self._memory = memory
         self.notes: list[str] = []
         if stacks and not self._stacks:
             keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
@@ -75,6 +77,7 @@ class Collector:
                 max_bytes=self._max_bytes,
                 ring_ns=self._ring_ns,
                 stacks=self._stacks,
+                memory=self._memory,
                 left_out=self._left_out,
             )
         opens = action.records and not self.window_open

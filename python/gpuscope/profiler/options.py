@@ -41,7 +41,7 @@ def check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
 
 _OF_OPERATORS = {
     "record_shapes": "shapes",
-    "profile_memory": "allocations",
+    "profile_memory": "allocations of tensors",
     "with_flops": "operations",
     "with_modules": "modules",
 }

@@ -57,6 +57,45 @@ TEST_F(Collectors, SwitchOptionalKindsOnWhenAsked) {
   EXPECT_EQ(cupti_.kinds.count(kSynchronization), 1U);
 }
 
+TEST_F(Collectors, RecordMemoryWithItsLibraryWhenAsked) {
+  const auto collector = make();
+  collector->start({.memory = true});
+  EXPECT_EQ(cupti_.kinds.count(kMemory), 1U);
+  EXPECT_EQ(cupti_.kinds.count(kMemoryPool), 1U);
+  EXPECT_TRUE(cupti_.names_libraries);
+  EXPECT_TRUE(collector->names_libraries());
+  EXPECT_EQ(collector->memory_why(), "");
+  collector->stop();
+  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_FALSE(cupti_.names_libraries);
+}
+
+TEST_F(Collectors, RecordMemoryWithoutItsLibraryBeforeCuda126) {
+  driver::Cupti table = cupti_.table(22);
+  table.enable_allocation_source = nullptr;
+  Collector collector(table);
+  collector.start({.memory = true});
+  EXPECT_EQ(cupti_.kinds.count(kMemory), 1U);
+  EXPECT_FALSE(collector.names_libraries());
+}
+
+TEST_F(Collectors, RecordNoMemoryUnlessAsked) {
+  const auto collector = make();
+  collector->start({});
+  EXPECT_EQ(cupti_.kinds.count(kMemory) + cupti_.kinds.count(kMemoryPool), 0U);
+  EXPECT_FALSE(cupti_.names_libraries);
+}
+
+TEST_F(Collectors, GoOnWithoutMemoryWhenItIsRefused) {
+  cupti_.refused_kinds = {{kMemory, 5}};
+  const auto collector = make();
+  EXPECT_EQ(collector->start({.memory = true}), Tier::Sole);
+  EXPECT_EQ(collector->memory_why(), "cuptiActivityEnable failed with CUPTI_ERROR_FAKE (5)");
+  EXPECT_FALSE(collector->names_libraries());
+  collector->start({});
+  EXPECT_EQ(collector->memory_why(), "");
+}
+
 TEST_F(Collectors, WatchEveryCallOfTheList) {
   const auto collector = make();
   collector->start({});

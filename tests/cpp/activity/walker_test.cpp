@@ -49,6 +49,8 @@ std::vector<Record> mixed_records() {
           fakes::api_record(kRuntime, 211, {.correlation = 6}, 1),
           fakes::sync_record({.correlation = 7}, 3),
           fakes::graph_record({.correlation = 8}),
+          fakes::memory_record({.correlation = 10, .bytes = 64}),
+          fakes::pool_record(store::PoolOperation::Created, {.correlation = 11}),
           fakes::kernel_record({.correlation = 9})};
 }
 

@@ -54,10 +54,13 @@ TEST_F(Bounds, CountEveryTableOfEvents) {
   store.graph_node.append({});
   store.graph_launch.append({});
   store.region_gpu.append({});
+  store.device_memory.append({});
+  store.memory_pool.append({});
   EXPECT_EQ(event_bytes(store), store::Kernels::kRowBytes + store::Memcpys::kRowBytes + store::Memsets::kRowBytes +
                                     store::Syncs::kRowBytes + store::Apis::kRowBytes + store::Regions::kRowBytes +
                                     store::Marks::kRowBytes + store::GraphNodes::kRowBytes +
-                                    store::GraphLaunches::kRowBytes + store::RegionGpus::kRowBytes);
+                                    store::GraphLaunches::kRowBytes + store::RegionGpus::kRowBytes +
+                                    store::DeviceMemories::kRowBytes + store::MemoryPools::kRowBytes);
 }
 
 TEST_F(Bounds, OfAggregateModeRefuseNewTotals) {
@@ -153,6 +156,10 @@ TEST_F(Bounds, LeadReferencesToTheirRowsOrNowhere) {
   kernel(150, kNone);
   rows().api.append({.start_ns = 150, .region = here});
   rows().mark.append({.start_ns = 150, .region = here});
+  rows().device_memory.append({.start_ns = 20, .region = gone});
+  rows().device_memory.append({.start_ns = 150, .region = here});
+  rows().memory_pool.append({.start_ns = 20, .region = gone});
+  rows().memory_pool.append({.start_ns = 150, .region = here});
   rows().region_gpu.append({.region = gone});
   rows().region_gpu.append({.region = here});
   recording_->gpu_spans.push_back({1, here, 0});
@@ -164,6 +171,10 @@ TEST_F(Bounds, LeadReferencesToTheirRowsOrNowhere) {
   EXPECT_EQ(rows().kernel.region[2], kNone);
   EXPECT_EQ(rows().api.region[0], 0U);
   EXPECT_EQ(rows().mark.region[0], 0U);
+  ASSERT_EQ(rows().device_memory.size(), 1U);
+  EXPECT_EQ(rows().device_memory.region[0], 0U);
+  ASSERT_EQ(rows().memory_pool.size(), 1U);
+  EXPECT_EQ(rows().memory_pool.region[0], 0U);
   ASSERT_EQ(rows().region_gpu.size(), 1U);
   EXPECT_EQ(rows().region_gpu.region[0], 0U);
   EXPECT_EQ(recording_->gpu_spans[0].region, 0U);

@@ -193,6 +193,52 @@ TEST_F(Sessions, GiveNoRowsToWhatIsLeftOutAndCountIt) {
   EXPECT_EQ(audit(*store, "missing"), 0U);
 }
 
+TEST_F(Sessions, RecordMemoryInTheRegionThatTookItAndCountItAsNoLaunch) {
+  Session& session = start({.memory = true});
+  session.open();
+  {
+    const Region region("load");
+    const uint32_t number = cupti_.call(fakes::kMemAlloc);
+    const auto now = static_cast<uint64_t>(base::Clock::process().now_ns());
+    cupti_.finish(fakes::memory_record({.correlation = number, .at = now, .bytes = 4096, .source = "/lib/libx.so"}));
+  }
+  const auto store = session.cut();
+  ASSERT_NE(store, nullptr);
+  ASSERT_EQ(store->device_memory.size(), 1U);
+  EXPECT_EQ(region_name(*store, store->device_memory.region[0]), "load");
+  EXPECT_EQ(store->strings[store->device_memory.library[0]], "/lib/libx.so");
+  for (const char* count : {"launches", "kernels", "missing", "gpu_records", "unattributed"}) {
+    EXPECT_EQ(audit(*store, count), 0U) << count;
+  }
+}
+
+TEST_F(Sessions, GiveMemoryToTheWindowOfItsCallWhenItsRecordComesLate) {
+  Session& session = start({.memory = true});
+  session.open();
+  const uint32_t number = cupti_.call(fakes::kMemAlloc);
+  session.cut();
+  session.open();
+  const auto now = static_cast<uint64_t>(base::Clock::process().now_ns());
+  cupti_.finish(fakes::memory_record({.correlation = number, .at = now, .bytes = 4096}));
+  EXPECT_EQ(session.cut()->device_memory.size(), 0U);
+}
+
+TEST_F(Sessions, SayThatMemoryWasRefused) {
+  cupti_.refused_kinds = {{activity::kMemory, 5}};
+  Session& session = start({.memory = true});
+  session.open();
+  EXPECT_EQ(session.cut()->find_info("session.notes"),
+            "memory taken from the driver is not recorded, or not all of it: cuptiActivityEnable failed with "
+            "CUPTI_ERROR_FAKE (5)\n");
+}
+
+TEST_F(Sessions, AskForNoMemoryInAggregateMode) {
+  Options options{.memory = true};
+  options.settings.mode = Mode::Aggregate;
+  start(options);
+  EXPECT_EQ(cupti_.kinds.count(activity::kMemory), 0U);
+}
+
 TEST_F(Sessions, LeaveOutRegionsWhileTheyAreSwitchedOff) {
   Session& session = start();
   session.open();

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CALLS = 2
 TRACING_TIERS = ("cupti", "cupti-shared")
 
-# MemoryKind::Pageable of cpp/gpuscope/store/schema.h: the driver waits for copies of it.
+# MemoryKind::Pageable of cpp/gpuscope/store/kinds.h: the driver waits for copies of it.
 _PAGEABLE = 1
 # How much longer than nothing a stream must be busy to be thought of as used, where nothing is traced.
 _NOTICEABLE = 1e-6

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OWN_KERNELS = frozenset({"gpuscope_gate", "gpuscope_flush_write", "gpuscope_flush_read", "gpuscope_meter"})
 """What the sampler itself launches; never part of a call."""
 
-# CallKind and Flag of cpp/gpuscope/store/schema.h.
+# CallKind and Flag of cpp/gpuscope/store/kinds.h.
 LAUNCH, GRAPH_LAUNCH, MEMCPY, MEMSET, SYNC, ALLOC, FREE = range(1, 8)
 _BROKEN = 1 << 0 | 1 << 1 | 1 << 2  # no timestamps, an end before the start, still running
 _CAPTURED = 1 << 7
