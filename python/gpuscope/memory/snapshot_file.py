@@ -161,7 +161,7 @@ class _Interpreter:
             raise _Unexpected("its sizes add up to more than any memory")
         change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
         there = [piece for piece in segments if piece.device == device]
-        columns = {
+        columns: dict[str, NDArray[Any]] = {
             "time_ns": np.array(times, dtype=np.int64),
             "address": np.array(addresses, dtype=np.uint64),
             "bytes": change,
