@@ -44,9 +44,10 @@ def phase_of(frames: Sequence[Frame]) -> int:
 def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
     """The phase of each event, shape (events,).
 
-    Autograd computes backward on threads of its own, which run no Python: an event without a stack on a thread that
-    has none at all is BACKWARD, as long as other threads have stacks. Elsewhere an event without a stack, as a release
-    may be, belongs to what its thread did before. Files of snapshots tell no threads; there no stack means BACKWARD.
+    Autograd computes backward on threads of its own, which run no Python of the program: where other threads have
+    stacks, an event without one is BACKWARD on a thread that allocates without. Files of snapshots tell no threads;
+    there no stack means BACKWARD, if releases have stacks at all. Other releases without a stack belong to what their
+    thread does before and after them.
     """
     stacks, rows = np.unique(events.stack, return_inverse=True)
     by_stack = np.array([phase_of(events.frames(int(stack))) for stack in stacks], dtype=np.uint8)
@@ -54,25 +55,31 @@ def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
     known = phases != UNKNOWN
     if not known.any():
         return phases
+    taken = events.bytes > 0
     for thread in np.unique(events.thread):
-        own = events.thread == thread
-        if thread == 0:
-            phases[own & ~known & (events.bytes > 0)] = BACKWARD
-        elif not (own & known).any():
+        own = (events.thread == thread) & ~known
+        if thread == 0 and not (known & ~taken).any():
+            phases[own & taken] = BACKWARD
+        elif (own & taken).any():
             phases[own] = BACKWARD
-    return _filled(phases, events.thread)
+    return between_neighbours(phases, events.thread)
 
 
-def _filled(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Unknown ones take the phase of what came before on their thread."""
-    order = np.argsort(threads, kind="stable")
-    sorted_phases, sorted_threads = phases[order], threads[order]
-    first = np.flatnonzero(np.diff(sorted_threads.astype(np.int64), prepend=-1) != 0)
-    start_of_thread = np.zeros(len(order), dtype=np.int64)
-    start_of_thread[first] = first
-    start_of_thread = np.maximum.accumulate(start_of_thread)
-    last = np.where(sorted_phases != UNKNOWN, np.arange(len(order)), 0)
-    last = np.maximum(np.maximum.accumulate(last), start_of_thread)
-    filled = np.empty_like(phases)
-    filled[order] = sorted_phases[last]
-    return filled
+def between_neighbours(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The phases without unknown ones: each is that of its thread's neighbours where both agree, else OUTSIDE.
+
+    Those of a thread of which nothing is known stay UNKNOWN.
+    """
+    completed = phases.copy()
+    for thread in np.unique(threads):
+        rows = np.flatnonzero(threads == thread)
+        own = phases[rows]
+        known = np.flatnonzero(own != UNKNOWN)
+        gaps = np.flatnonzero(own == UNKNOWN)
+        if not len(known):
+            continue
+        place = np.searchsorted(known, gaps)
+        before = np.where(place > 0, own[known[place - 1]], OUTSIDE)
+        after = np.where(place < len(known), own[known[np.minimum(place, len(known) - 1)]], OUTSIDE)
+        completed[rows[gaps]] = np.where(before == after, before, OUTSIDE)
+    return completed

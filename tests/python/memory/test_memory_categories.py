@@ -72,9 +72,10 @@ def test_a_thread_without_any_python_is_autograds():
     ]
 
 
-def test_a_release_without_a_stack_belongs_to_what_came_before_on_its_thread():
-    made = events(("alloc", 1, 4, MODEL), ("alloc", 2, 4, ENGINE), ("free", 1, 4), frames=STACKS)
-    assert event_phases(made).tolist() == [FORWARD, BACKWARD, FORWARD]
+def test_a_release_without_a_stack_belongs_to_what_its_thread_does_around_it():
+    rows = [("alloc", 1, 4, MODEL), ("alloc", 2, 4, ENGINE), ("free", 1, 4), ("alloc", 3, 4, MODEL), ("free", 3, 4)]
+    phases = event_phases(events(*rows, frames=STACKS)).tolist()
+    assert phases == [FORWARD, BACKWARD, FORWARD, FORWARD, OUTSIDE]
 
 
 def test_without_stacks_nothing_is_known():
