@@ -19,7 +19,7 @@ OTHER, BEFORE = "smaller ones", "from before the history"
 
 
 def page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
-    """Steps, three ways to group what lives at them, and the largest pieces.
+    """Steps, three ways to group what lives at them, and the pieces that weigh most.
 
     Sizes at steps are written as differences to the step before, which are mostly 0 and short. Times are whole us.
 
@@ -38,7 +38,7 @@ def page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
         "reserved": _differences(steps.reserved) if steps.reserved.any() else None,
         "peak": steps.peak,
         "views": {
-            "category": _view(steps, categories.astype(np.int64), names, None),
+            "category": _view(steps, categories.astype(np.int64), names, None, ordered=True),
             "line": _view(steps, stacks.line, stacks.lines, stacks.of_line),
             "library": _view(steps, sources * len(stacks.libraries) + stacks.library, frameworks, None),
         },
@@ -89,32 +89,41 @@ class _Stacks:
 
 
 def _view(
-    steps: Steps, groups: NDArray[np.int64], names: Sequence[str], stack_of: Callable[[int], int] | None
+    steps: Steps,
+    groups: NDArray[np.int64],
+    names: Sequence[str],
+    stack_of: Callable[[int], int] | None,
+    *,
+    ordered: bool = False,
 ) -> dict[str, Any]:
     most = steps.largest(groups, len(names))
     shown = [group for group in np.argsort(-most, kind="stable").tolist() if most[group] > 0][:GROUPS]
+    if ordered:
+        shown.sort()
     place = np.full(len(names), len(shown), dtype=np.int64)
     place[shown] = np.arange(len(shown))
     sizes = steps.grouped(place[groups], len(shown) + 1)
-    made = [
-        {"name": names[group], "most": int(most[group]), "id": group, "sizes": _differences(row)}
-        for group, row in zip(shown, sizes, strict=False)
-    ]
-    for group, entry in zip(shown, made, strict=True):
+    made: list[dict[str, Any]] = []  # the lowest band first
+    if steps.before.any():
+        made.append({"name": BEFORE, "id": -1, "sizes": _differences(steps.before)})
+    for group, row in zip(shown, sizes, strict=False):
+        made.append({"name": names[group], "id": group, "sizes": _differences(row)})
         if stack_of is not None:
-            entry["stack"] = stack_of(group)
-    for name, row in ((OTHER, sizes[-1]), (BEFORE, steps.before)):
-        if row.any():
-            made.append({"name": name, "most": int(row.max()), "id": -1, "sizes": _differences(row)})
+            made[-1]["stack"] = stack_of(group)
+    if sizes[-1].any():
+        made.append({"name": OTHER, "id": -1, "sizes": _differences(sizes[-1])})
     return {"groups": made}
 
 
 def _pieces(steps: Steps, categories: NDArray[np.uint8], stacks: _Stacks) -> dict[str, list[int]]:
-    """The largest pieces that live at any step, in the order of their birth."""
+    """The pieces worth drawing one by one, in the order of their birth."""
     first, end = steps.visible()
-    seen = np.flatnonzero(first < end)
     lifetimes = steps.lifetimes
-    chosen = np.sort(seen[np.argsort(-lifetimes.bytes[seen], kind="stable")[:PIECES]])
+    # Those at the peak first, then those that weigh most over the whole time.
+    at_peak = (first <= steps.peak) & (steps.peak < end)
+    weight = lifetimes.bytes.astype(np.float64) * (end - first)
+    order = np.lexsort((-np.where(at_peak, lifetimes.bytes, weight), ~at_peak))
+    chosen = np.sort(order[weight[order] > 0][:PIECES])
     return {
         "first": first[chosen].tolist(),
         "end": end[chosen].tolist(),

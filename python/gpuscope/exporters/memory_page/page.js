@@ -146,10 +146,12 @@
       pen.fillStyle = ink("--faint"); pen.textAlign = "right";
       pen.fillText(size(bytes), box.left - 6, y(bytes));
     }
-    const marks = Math.max(2, Math.min(6, Math.floor((box.right - box.left) / 110)));
-    for (let mark = 0; mark <= marks; mark += 1) {
-      const us = state.from + ((state.to - state.from) * mark) / marks;
-      pen.fillStyle = ink("--faint"); pen.textAlign = mark === 0 ? "left" : mark === marks ? "right" : "center";
+    // Marks at round times, as many as have room.
+    const room = (90 * (state.to - state.from)) / Math.max(1, box.right - box.left), power = 10 ** Math.floor(Math.log10(room));
+    const apart = power * [1, 2, 5, 10].find((step) => step * power >= room);
+    for (let us = Math.ceil(state.from / apart) * apart; us <= state.to; us += apart) {
+      pen.fillStyle = ink("--faint");
+      pen.textAlign = x(us) < box.left + 30 ? "left" : x(us) > box.right - 30 ? "right" : "center";
       pen.fillText(time(us), x(us), box.bottom + 14);
     }
     if (state.view === "pieces") drawPieces(pen); else drawGroups(pen);

@@ -20,7 +20,7 @@ class Steps:
     """One device's memory at chosen events.
 
     Attributes:
-        events: of that device, allocators' own; the driver's only where there are no others.
+        events: of that device, without what allocators took from the driver to hand it out: each byte counts once.
         lifetimes: of these events.
         chosen: rows of the events, ascending: from each stretch of time the one with the most in use, and the last.
         before: bytes in use at each step that no event here handed out: from before the history, or lost.
@@ -76,9 +76,7 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     Returns:
         The steps, and the row in `events.lifetimes()` of each of their lifetimes.
     """
-    here = events.device == device
-    own = here & (events.source != _DRIVER)  # allocators take from the driver what they hand out
-    kept = own if own.any() else here
+    kept = _counted(events, events.lifetimes(), device)
     mine = events.select(kept)
     lifetimes = mine.lifetimes()
     known = np.zeros(len(mine), dtype=np.int64)
@@ -96,6 +94,20 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     steps = Steps(mine, lifetimes, chosen, before[chosen], used[chosen], reserved[chosen], int(used[chosen].argmax()))
     whole = events.lifetimes().born
     return steps, np.searchsorted(whole, np.flatnonzero(kept)[lifetimes.born])
+
+
+def _counted(events: MemoryEvents, pieces: Lifetimes, device: int) -> NDArray[np.bool_]:
+    """Which events of a device to show: all but those of driver memory in which another allocator's pieces lie."""
+    here = events.device == device
+    kept = np.asarray(here & (events.source != _DRIVER))
+    taken = np.flatnonzero((pieces.device == device) & (pieces.source == _DRIVER))
+    handed_out = np.sort(events.address[kept])
+    begin = pieces.address[taken]
+    end = begin + pieces.bytes[taken].astype(np.uint64)
+    own = taken[np.searchsorted(handed_out, begin) == np.searchsorted(handed_out, end)]
+    kept[pieces.born[own]] = True
+    kept[pieces.died[own][~pieces.alive[own]]] = True
+    return kept
 
 
 def _held(rows: NDArray[Any], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
