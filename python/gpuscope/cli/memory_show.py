@@ -60,6 +60,8 @@ class MemoryShow:
             out.line("the file has no history of that device: torch.cuda.memory._record_memory_history() records one")
         if events.lost:
             out.line(("note: ", "bold"), f"{events.lost:,} older events were no longer kept when it was written")
+        for note in found.notes:
+            out.line(("note: ", "bold"), (note, "dim"))
         for path in pages:
             _write(found, events, device, options.file, path)
             out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))
@@ -92,8 +94,9 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
         times = found.events.time_ns[here]
         out.line(f"{int(here.sum()):,} events in {(int(times[-1]) - int(times[0])) / 1e9:.3f} s")
     if found.refused:
-        last = size_text(found.refused[-1])
-        out.line((f"{len(found.refused):,} allocations were refused, the last of {last}", "bold red"))
+        count, last = len(found.refused), size_text(found.refused[-1])
+        text = f"an allocation of {last} was" if count == 1 else f"{count:,} allocations, the last of {last}, were"
+        out.line((f"{text} refused", "bold red"))
     out.line()
 
 
@@ -129,7 +132,9 @@ def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path
     from gpuscope.exporters.memory_page import export_memory_page
 
     categories = categorize(events, graph_pools=found.graph_pools(device))
-    export_memory_page(events, str(path), device=device, categories=categories, title=f"Memory of {name}")
+    export_memory_page(
+        events, str(path), device=device, categories=categories, title=f"Memory of {name}", notes=found.notes
+    )
 
 
 def _ordinal(text: str) -> int:

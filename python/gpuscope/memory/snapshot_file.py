@@ -55,6 +55,7 @@ class MemoryFile:
         segments: what the allocator held at the end.
         settings: the allocator's settings, as "expandable_segments": True.
         refused: bytes of each allocation that failed, in the order of time.
+        notes: what gpuscope, as its writer, had to say on it.
     """
 
     path: str
@@ -62,6 +63,7 @@ class MemoryFile:
     segments: tuple[FileSegment, ...]
     settings: dict[str, Any]
     refused: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
     def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
         """First address and the one behind the last of each piece of the CUDA graphs' private pools."""
@@ -123,19 +125,19 @@ class _Interpreter:
         columns = {name: np.concatenate([part[name] for part in parts]) if parts else _EMPTY[name] for name in _EMPTY}
         order = np.argsort(columns["time_ns"], kind="stable")
         frames = list(self._stacks)
-        ours = self._content.get("gpuscope")
-        lost = ours.get("lost", 0) if isinstance(ours, dict) else 0
+        ours = _typed(self._content.get("gpuscope", {}), dict, "what gpuscope wrote")
         settings = self._content.get("allocator_settings")
         return MemoryFile(
             path=self._path,
             events=MemoryEvents(
                 **{name: column[order] for name, column in columns.items()},
-                lost=_number(lost, "lost") if lost else 0,
+                lost=_number(ours.get("lost", 0), "lost"),
                 frames=lambda number: frames[number] if 0 <= number < len(frames) else (),
             ),
             segments=segments,
             settings=dict(settings) if isinstance(settings, dict) else {},
             refused=tuple(self._refused),
+            notes=tuple(_typed(note, str, "a note") for note in _list(ours, "notes")),
         )
 
     def _columns(self, device: int, trace: Any, segments: tuple[FileSegment, ...]) -> dict[str, NDArray[Any]]:

@@ -78,8 +78,9 @@ def test_a_snapshot_without_history_has_no_events(load):
     assert len(found.events.lifetimes()) == 0
 
 
-def test_what_gpuscope_lost_is_told(load):
-    assert load({**snapshot(), "gpuscope": {"lost": 12}}).events.lost == 12
+def test_what_gpuscope_lost_and_noted_is_told(load):
+    found = load({**snapshot(), "gpuscope": {"lost": 12, "notes": ["one GPU was busy"]}})
+    assert (found.events.lost, found.notes) == (12, ("one GPU was busy",))
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
