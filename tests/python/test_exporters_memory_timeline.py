@@ -111,11 +111,19 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert not re.search(r"https?:|<script|<img|<link", page)
 
 
+def test_the_page_shows_categories_one_upon_the_other(tmp_path):
+    export_memory_timeline(training_step(), tmp_path / "memory.html")
+    page = (tmp_path / "memory.html").read_text()
+    assert re.findall(r"</span>([a-z ]+)", page) == ["activation", "gradient", "unknown"]
+    assert len(re.findall(r'<path fill="#[0-9a-f]{6}" d="M [\d. MHVZ]+"/>', page)) == 3
+
+
 def test_the_page_shows_the_most_of_each_stretch_of_time(tmp_path):
     trace = many(10 * POINTS)
     export_memory_timeline(trace, tmp_path / "memory.html")
     page = (tmp_path / "memory.html").read_text()
-    assert page.count(" V ") <= POINTS
+    line = re.search(r'<path class="used" d="([^"]*)"', page)[1]
+    assert line.count(" V ") <= POINTS
     assert f"{10 * POINTS / 1024:.2f} KiB" in page
 
 

@@ -80,5 +80,5 @@ def _write_page(found: MemoryFindings, path: Path) -> None:
         device=getattr(found.peak, "device", None),
         categories=found.categories,
         title=f"Memory of {found.program}",
-        notes=found.notes,
+        notes=found.limits,
     )

@@ -30,6 +30,7 @@ class MemoryFindings:
     Attributes:
         program: its name.
         events: the history; None where none could be recorded.
+        limits: what the history lacks, and why.
         categories: of each of the history's lifetimes.
         snapshot: of all devices at the end.
         ledgers: of each GPU in use.
@@ -42,6 +43,7 @@ class MemoryFindings:
 
     program: str
     events: MemoryEvents | None = None
+    limits: tuple[str, ...] = ()
     categories: Any = None
     snapshot: Any = None
     ledgers: list[Any] = field(default_factory=list)
@@ -106,7 +108,8 @@ class MemoryWatch:
                 found.ledgers.append(ledger)
         if self._history is not None:
             found.events = self._attempt("the history", lambda: self._history.events())
-            self._notes += [note for note in getattr(self._history, "notes", ()) if note not in self._notes]
+            found.limits = tuple(getattr(self._history, "notes", ()))
+            self._notes += [note for note in found.limits if note not in self._notes]
         if found.events is not None and len(found.events):
             events = found.events
             steps = self._steps_ns if len(self._steps_ns) > 1 else []

@@ -55,6 +55,16 @@ class MemoryTimeline:
         """Bytes in use behind each change."""
         return np.asarray(self.before + np.cumsum(self.changes))
 
+    @property
+    def by_category(self) -> dict[str, Array]:
+        """The parts of `in_use`, in torch's order."""
+        parts = {
+            name: np.cumsum(np.where(self.category == number, self.changes, 0))
+            for number, name in enumerate(CATEGORIES)
+        }
+        parts["Unknown"] = parts["Unknown"] + self.before
+        return parts
+
 
 def memory_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
     """The allocations of one device, in order of time.
@@ -109,7 +119,9 @@ def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: s
     timeline = memory_timeline(trace, device)
     name = checked.name.lower()
     if name.endswith(".html"):
-        content = memory_page(timeline.device, timeline.times_ns, timeline.in_use, timeline.reserved).encode()
+        content = memory_page(
+            timeline.device, timeline.times_ns, timeline.in_use, timeline.reserved, timeline.by_category
+        ).encode()
     else:
         made = _raw(timeline) if name.endswith(RAW_SUFFIX) else _by_category(timeline)
         content = json.dumps(made).encode()
@@ -121,11 +133,7 @@ def _by_category(timeline: MemoryTimeline) -> list[list[Any]]:
     """``[times, sizes]``: what is in use behind the last change of each us; the first size is torch's base line, 0."""
     times_us = timeline.times_ns // 1000
     last = np.flatnonzero(np.diff(times_us, append=times_us[-1] + 1))
-    sizes = np.zeros((len(last), 1 + len(CATEGORIES)), dtype=np.int64)
-    for category in range(len(CATEGORIES)):
-        changes = np.where(timeline.category == category, timeline.changes, 0)
-        sizes[:, 1 + category] = np.cumsum(changes)[last]
-    sizes[:, 1 + UNKNOWN] += timeline.before
+    sizes = np.stack([np.zeros_like(last), *(part[last] for part in timeline.by_category.values())], axis=1)
     return [times_us[last].tolist(), sizes.tolist()]
 
 

@@ -107,6 +107,7 @@ def _names(ordinals: Sequence[int]) -> str:
 
 def _facts(steps: Steps, device: int) -> str:
     times = steps.events.time_ns
+    lasted = int(times[-1]) - int(times[0])
     facts = {
         "device": "host" if device == HOST else f"GPU {device}",
         "most in use": size_text(int(steps.used[steps.peak])),
@@ -114,7 +115,7 @@ def _facts(steps: Steps, device: int) -> str:
         "in use at the end": size_text(int(steps.used[-1])),
         "events": f"{len(times):,}",
         "began": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(times[0]) / 1e9)) if times[0] > 0 else "",
-        "lasted": f"{(int(times[-1]) - int(times[0])) / 1e6:,.3f} ms",
+        "lasted": f"{lasted / 1e9:,.3f} s" if lasted >= 1e9 else f"{lasted / 1e6:,.3f} ms",
     }
     return "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items() if value)
 
