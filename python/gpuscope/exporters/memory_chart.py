@@ -131,9 +131,9 @@ def _grid(span_ms: float, top: int) -> str:
         x = LEFT + share * (WIDTH - LEFT - RIGHT)
         lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         lines.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_size(int(share * top))}</text>')
-        lines.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{share * span_ms:,.3g} ms</text>'
-        )
+        anchor = "start" if share == 0 else "end" if share == 1 else "middle"
+        time = f"{share * span_ms:,.0f}" if share * span_ms >= 100 else f"{share * span_ms:.3g}"
+        lines.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="{anchor}">{time} ms</text>')
     return "\n".join(lines)
 
 

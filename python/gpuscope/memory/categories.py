@@ -117,10 +117,12 @@ def by_phase(
             (~alive & ~forward & ~backward & ~optimizer, TEMPORARY),
         ),
         IN_BETWEEN: (
-            (died_in_backward & ~many_rounds, ACTIVATION),  # a loss, or a model without modules
-            (~alive & ~(forward | backward | optimizer | died_in_optimizer), TEMPORARY),
+            # Behind a forward what is computed belongs to the model: a loss, or code between two modules. Before it
+            # that may be a batch; without any forward the model has no modules.
+            ((died_in_backward | backward) & follows_a_forward & ~many_rounds, ACTIVATION),
+            (died_in_backward & ~feeds_a_forward & ~many_rounds, ACTIVATION),
+            (~alive & ~(forward | backward | optimizer | died_in_backward | died_in_optimizer), TEMPORARY),
             (feeds_a_forward & ~many_rounds, INPUT),
-            (follows_a_forward & backward & ~many_rounds, ACTIVATION),
         ),
     }
     found = np.full(len(lifetimes), UNKNOWN, dtype=np.uint8)

@@ -104,6 +104,21 @@ def test_a_loss_outside_of_modules_is_an_activation():
     )
 
 
+def test_a_batch_that_only_the_graph_holds_is_an_input():
+    assert (
+        names(("alloc", 1, 4, OUT), ("alloc", 2, 4, MODEL), ("alloc", 3, 4, BACK), ("free", 1, 4, BACK))[0] == "INPUT"
+    )
+
+
+def test_what_is_computed_between_two_modules_is_an_activation():
+    rows = (("alloc", 1, 4, MODEL), ("alloc", 2, 4, OUT), ("alloc", 3, 4, MODEL), ("alloc", 4, 4, BACK))
+    assert names(*rows, ("free", 2, 4, BACK))[1] == "ACTIVATION"
+
+
+def test_a_model_without_modules_has_activations():
+    assert names(("alloc", 1, 4, OUT), ("alloc", 2, 4, BACK), ("free", 1, 4, BACK))[0] == "ACTIVATION"
+
+
 def test_what_outlives_many_steps_is_no_input():
     rounds = [row for step in range(3) for row in training_round(state=0x40 + step)]
     assert names(("alloc", 1, 4, OUT), *rounds)[0] == "UNKNOWN"
