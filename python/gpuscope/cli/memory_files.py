@@ -42,7 +42,7 @@ def write(found: MemoryFindings, path: Path) -> str:
         if path.suffix.lower() in (".html", ".htm"):
             _write_page(found, path)
         elif path.suffix.lower() == ".json":
-            path.write_text(json.dumps(plain(found), indent=1, default=str) + "\n", encoding="utf-8")
+            _write_json(found, path)
         else:
             importlib.import_module("gpuscope.memory.torch_pickle").dump_memory_snapshot(path)
     except Exception as error:  # the program is over, and its exit code is its own
@@ -67,6 +67,14 @@ def plain(found: MemoryFindings) -> dict[str, Any]:
         "leaks": plainly(found.leaks),
         "notes": found.notes,
     }
+
+
+def _write_json(found: MemoryFindings, path: Path) -> None:
+    from gpuscope.exporters.paths import replacing
+
+    text = json.dumps(plain(found), indent=1, default=str) + "\n"
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def _write_page(found: MemoryFindings, path: Path) -> None:

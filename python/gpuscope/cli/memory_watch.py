@@ -89,11 +89,10 @@ class MemoryWatch:
         """Ends the history, while what the program left behind still lives."""
         lifecycle.forget(self)
         self._live = self._attempt("categories", live_categories) or {}
-        enough = len(self._steps_ns) > FEWEST_STEPS
-        if self._finder is not None and self._history is not None:
+        if self._finder is not None and self._history is not None and len(self._steps_ns) > FEWEST_STEPS:
             # Judging leaks runs the garbage collector, whose releases the history must still see.
-            self._leaks = self._attempt("leaks", self._finder.report) if enough else None
             self._attempt("leaks", lambda: self._finder.__exit__(None, None, None))
+            self._leaks = self._attempt("leaks", self._finder.report)
         for thing, name in ((self._history, "stop"), (self._refusals, "close")):
             if thing is not None:
                 self._attempt("the end of the history", getattr(thing, name))

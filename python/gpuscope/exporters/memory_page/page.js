@@ -147,7 +147,7 @@
       pen.fillText(size(bytes), box.left - 6, y(bytes));
     }
     // Marks at round times, as many as have room.
-    const room = (90 * (state.to - state.from)) / Math.max(1, box.right - box.left), power = 10 ** Math.floor(Math.log10(room));
+    const room = (75 * (state.to - state.from)) / Math.max(1, box.right - box.left), power = 10 ** Math.floor(Math.log10(room));
     const apart = power * [1, 2, 5, 10].find((step) => step * power >= room);
     for (let us = Math.ceil(state.from / apart) * apart; us <= state.to; us += apart) {
       pen.fillStyle = ink("--faint");
@@ -190,13 +190,13 @@
     const what = document.createElement("td");
     const swatch = Object.assign(document.createElement("span"), { className: "swatch" });
     swatch.style.background = hue;
-    what.append(swatch);
     const frames = stack === undefined ? [] : data.stacks[stack];
     if (frames.length) {
-      const more = document.createElement("details");
-      more.append(Object.assign(document.createElement("summary"), { textContent: name }), Object.assign(document.createElement("pre"), { textContent: frames.join("\n") }));
+      const more = document.createElement("details"), summary = document.createElement("summary");
+      summary.append(swatch, name);
+      more.append(summary, Object.assign(document.createElement("pre"), { textContent: frames.join("\n") }));
       what.append(more);
-    } else what.append(name);
+    } else what.append(swatch, name);
     line.append(...cells, what);
     return line;
   }
