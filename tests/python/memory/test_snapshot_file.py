@@ -148,7 +148,7 @@ def test_a_missing_file_is_the_arguments_fault(tmp_path):
 
 # Each would have the standard library's reader allocate gigabytes or never end.
 HUGE = {
-    "a memo entry far away": b"\x80\x04}r\xff\xff\xff\x7f.",
+    "a memo entry far away": b"\x80\x04}r\xff\xff\xff\x7f",
     "a string that the file has no room for": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x0f.",
     "bytes that the file has no room for": b"\x80\x04B\xff\xff\xff\xff.",
     # Each tuple holds the one before twice.
