@@ -87,6 +87,7 @@ def training_step(**info: str) -> Trace:
             "allocation": {
                 "start_ns": [1_000_000 + 1000 * time for time in times],
                 "bytes": sizes,
+                "address": [0x1000 + abs(size) for size in sizes],
                 "region": regions,
                 "ordinal": ordinals,
                 "allocated_bytes": allocated,

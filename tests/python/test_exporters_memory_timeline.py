@@ -47,8 +47,36 @@ def test_json_has_times_in_us_and_sizes_by_category(tmp_path, name):
     times, sizes = load(tmp_path / name)
     assert times == [1007, 1045, 1046, 1200]
     assert [len(row) for row in sizes] == [1 + len(CATEGORIES)] * 4
-    assert [row[-1] for row in sizes] == [1064, 1160, 1096, 1000]
-    assert not any(any(row[:-1]) for row in sizes)
+    assert [sum(row) for row in sizes] == [1064, 1160, 1096, 1000]
+    by_category = dict(zip(CATEGORIES, zip(*(row[1:] for row in sizes), strict=True), strict=True))
+    assert by_category["ACTIVATION"] == (64, 64, 0, 0)
+    assert by_category["GRADIENT"] == (0, 96, 96, 0)
+    assert by_category["Unknown"] == (1000,) * 4  # from before the recording
+
+
+@pytest.mark.parametrize(
+    "options", [{"with_stack": True}, {"with_modules": True}, {}], ids=["stacks", "modules", "none"]
+)
+def test_a_training_on_the_cpu_is_told_apart(tmp_path, options):
+    torch = pytest.importorskip("torch")
+    import gpuscope
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
+    optimizer = torch.optim.Adam(model.parameters())
+    with gpuscope.profile(profile_memory=True, **options) as profiler:
+        for _ in range(2):
+            model(torch.randn(256, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    export_memory_timeline(profiler.trace, tmp_path / "memory.json", device="cpu")
+    sizes = load(tmp_path / "memory.json")[1]
+    most = dict(zip(CATEGORIES, (max(column) for column in list(zip(*sizes, strict=True))[1:]), strict=True))
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert weights <= most["GRADIENT"] <= weights + 64
+    assert 2 * weights <= most["OPTIMIZER_STATE"] <= 2 * weights + 64
+    # Both linear layers' outputs, GELU's, the squares: what waits for the backward.
+    assert most["ACTIVATION"] >= 4 * 256 * (128 + 128 + 64)
+    assert most["AUTOGRAD_DETAIL"] > 0
 
 
 def test_changes_within_one_us_are_one_point(tmp_path):
@@ -61,16 +89,16 @@ def test_raw_has_every_allocation_in_ns(tmp_path):
     export_memory_timeline(training_step(), tmp_path / "memory.raw.json.gz", device="cuda:0")
     assert load(tmp_path / "memory.raw.json.gz") == [
         [-1, 1, 1000, 7],
-        [1_007_000, 2, 64, 7],
-        [1_045_000, 2, 96, 7],
-        [1_046_000, 4, -64, 7],
-        [1_200_000, 4, -96, 7],
+        [1_007_000, 2, 64, 4],
+        [1_045_000, 2, 96, 5],
+        [1_046_000, 4, -64, 4],
+        [1_200_000, 4, -96, 5],
     ]
 
 
 def test_the_host_is_a_device_too(tmp_path):
     export_memory_timeline(training_step(), tmp_path / "memory.json", device="cpu")
-    assert [row[-1] for row in load(tmp_path / "memory.json")[1]] == [4, 0]
+    assert [sum(row) for row in load(tmp_path / "memory.json")[1]] == [4, 0]
 
 
 def test_the_page_needs_nothing_from_elsewhere(tmp_path):
@@ -83,11 +111,19 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert not re.search(r"https?:|<script|<img|<link", page)
 
 
+def test_the_page_shows_categories_one_upon_the_other(tmp_path):
+    export_memory_timeline(training_step(), tmp_path / "memory.html")
+    page = (tmp_path / "memory.html").read_text()
+    assert re.findall(r"</span>([a-z ]+)", page) == ["activation", "gradient", "unknown"]
+    assert len(re.findall(r'<path fill="#[0-9a-f]{6}" d="M [\d. MHVZ]+"/>', page)) == 3
+
+
 def test_the_page_shows_the_most_of_each_stretch_of_time(tmp_path):
     trace = many(10 * POINTS)
     export_memory_timeline(trace, tmp_path / "memory.html")
     page = (tmp_path / "memory.html").read_text()
-    assert page.count(" V ") <= POINTS
+    line = re.search(r'<path class="used" d="([^"]*)"', page)[1]
+    assert line.count(" V ") <= POINTS
     assert f"{10 * POINTS / 1024:.2f} KiB" in page
 
 

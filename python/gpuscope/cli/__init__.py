@@ -20,11 +20,23 @@ from gpuscope.cli.command import Command
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
+from gpuscope.cli.memory import Memory
+from gpuscope.cli.memory_show import MemoryShow
 from gpuscope.cli.report import Report
 from gpuscope.cli.run import Run
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
-COMMANDS: tuple[Command, ...] = (Run(), Report(), Export(), Bench(), Explore(), Demo(), Doctor())
+COMMANDS: tuple[Command, ...] = (
+    Run(),
+    Report(),
+    Export(),
+    Bench(),
+    Explore(),
+    Memory(),
+    MemoryShow(),
+    Demo(),
+    Doctor(),
+)
 
 _EXAMPLES = """\
 examples:
@@ -34,6 +46,7 @@ examples:
   gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
   gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
   gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
+  gpuscope memory train.py                        where the memory goes, by library, line and stage
   gpuscope doctor                                 what works on this machine, and what would fix the rest
 """
 
@@ -102,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpuscope",
-        description="Where a program's time goes, on the GPU and the CPU.",
+        description="Where a program's time and memory go, on the GPU and the CPU.",
         epilog=_EXAMPLES,
         formatter_class=_Help,
         allow_abbrev=False,

@@ -91,7 +91,7 @@ class Run:
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs the program and delivers the results."""
-        program = _program(options)
+        program = Program.given(options.kind, options.program)
         program.check()
         view.check(options)
         _check_groups(options)
@@ -161,13 +161,6 @@ class _Delivery:
             for complaint in self._complaints:
                 self._out.line(("gpuscope: ", "bold yellow"), complaint)
         return int(self._failed)
-
-
-def _program(options: argparse.Namespace) -> Program:
-    words: list[str] = options.program[1:] if options.program[:1] == ["--"] else options.program
-    if not words:
-        raise InvalidArgument("there is nothing to run: give a script, -m module or -c code")
-    return Program(options.kind or "script", words[0], tuple(words[1:]))
 
 
 def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -42,6 +43,18 @@ class Program:
     kind: Literal["script", "module", "code"]
     target: str
     arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def given(cls, kind: Literal["module", "code"] | None, words: Sequence[str]) -> Program:
+        """What a command line names: `kind` by -m or -c, and what follows.
+
+        Raises:
+            InvalidArgument: nothing follows.
+        """
+        rest = words[1:] if words[:1] == ["--"] else words
+        if not rest:
+            raise InvalidArgument("there is nothing to run: give a script, -m module or -c code")
+        return cls(kind or "script", rest[0], tuple(rest[1:]))
 
     @property
     def name(self) -> str:

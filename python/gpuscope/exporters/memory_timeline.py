@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_chart import memory_page
+from gpuscope.exporters.memory_phases import categories
 from gpuscope.exporters.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace
 
@@ -39,6 +40,7 @@ class MemoryTimeline:
         changes: bytes taken, negative when given back.
         before: bytes that were in use when the recording began, as far as the allocator said.
         reserved: bytes that the allocator held at each time; 0 where it does not say.
+        category: a number of CATEGORIES for what each change takes or gives back.
     """
 
     device: str
@@ -46,11 +48,22 @@ class MemoryTimeline:
     changes: Array
     before: int
     reserved: Array
+    category: Array
 
     @property
     def in_use(self) -> Array:
         """Bytes in use behind each change."""
         return np.asarray(self.before + np.cumsum(self.changes))
+
+    @property
+    def by_category(self) -> dict[str, Array]:
+        """The parts of `in_use`, in torch's order."""
+        parts = {
+            name: np.cumsum(np.where(self.category == number, self.changes, 0))
+            for number, name in enumerate(CATEGORIES)
+        }
+        parts["Unknown"] = parts["Unknown"] + self.before
+        return parts
 
 
 def memory_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
@@ -84,11 +97,15 @@ def memory_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
         changes=memory.bytes[rows],
         before=max(0, int(memory.allocated_bytes[first]) - int(memory.bytes[first])),
         reserved=memory.reserved_bytes[rows].astype(np.int64),
+        category=categories(trace, rows),
     )
 
 
 def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: str | None = None) -> None:
     """Writes the memory in use over time; the suffix says in which of torch.profiler's forms.
+
+    Categories follow from the operators and regions in which memory was taken and given back; "Unknown" is what they do
+    not tell, as everything taken before the recording. ``with_modules`` or ``with_stack`` tell more of the forward.
 
     ``.html`` is a page with a chart, ``.json`` and ``.json.gz`` hold ``[times in us, sizes by category]``, and
     ``.raw.json.gz`` one ``[time in ns, action, bytes, category]`` an allocation.
@@ -102,7 +119,9 @@ def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: s
     timeline = memory_timeline(trace, device)
     name = checked.name.lower()
     if name.endswith(".html"):
-        content = memory_page(timeline.device, timeline.times_ns, timeline.in_use, timeline.reserved).encode()
+        content = memory_page(
+            timeline.device, timeline.times_ns, timeline.in_use, timeline.reserved, timeline.by_category
+        ).encode()
     else:
         made = _raw(timeline) if name.endswith(RAW_SUFFIX) else _by_category(timeline)
         content = json.dumps(made).encode()
@@ -114,13 +133,13 @@ def _by_category(timeline: MemoryTimeline) -> list[list[Any]]:
     """``[times, sizes]``: what is in use behind the last change of each us; the first size is torch's base line, 0."""
     times_us = timeline.times_ns // 1000
     last = np.flatnonzero(np.diff(times_us, append=times_us[-1] + 1))
-    times, in_use = times_us[last].tolist(), timeline.in_use[last].tolist()
-    zeros = [0] * (1 + UNKNOWN)
-    return [times, [[*zeros, size] for size in in_use]]
+    sizes = np.stack([np.zeros_like(last), *(part[last] for part in timeline.by_category.values())], axis=1)
+    return [times_us[last].tolist(), sizes.tolist()]
 
 
 def _raw(timeline: MemoryTimeline) -> list[list[int]]:
     rows = [[-1, PREEXISTING, timeline.before, UNKNOWN]] if timeline.before else []
-    for time_ns, change in zip(timeline.times_ns.tolist(), timeline.changes.tolist(), strict=True):
-        rows.append([time_ns, CREATE if change >= 0 else DESTROY, change, UNKNOWN])
+    columns = (timeline.times_ns.tolist(), timeline.changes.tolist(), timeline.category.tolist())
+    for time_ns, change, category in zip(*columns, strict=True):
+        rows.append([time_ns, CREATE if change >= 0 else DESTROY, change, category])
     return rows

@@ -79,7 +79,7 @@ def test_the_version_is_the_cores(gpuscope):
     ("given", "advice"),
     [
         ("reprt", "'report'"),
-        ("xyz", "run, report, export, bench, bench explore, demo, doctor"),
+        ("xyz", "run, report, export, bench, bench explore, memory, memory show, demo, doctor"),
         ("train.py", "'gpuscope run train.py'"),
     ],
 )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for what ``gpuscope memory`` asks, so that its own part can be looked at without a GPU or a framework.
+
+Imported by a ``sitecustomize`` of the command's process: they are in place before gpuscope is.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+
+BROKEN = os.environ.get("BROKEN_PART", "")
+LOST = int(os.environ.get("LOST_EVENTS", "0"))
+
+
+class Report(SimpleNamespace):
+    """Prints its text, and is plain data."""
+
+    def __str__(self):
+        return self.text
+
+    def to_dict(self):
+        return {"text": self.text}
+
+
+class History:
+    notes = ("a note of the history",)
+
+    def __init__(self, max_entries, stacks):
+        self.asked = (max_entries, stacks)
+        self.stopped = False
+
+    def stop(self):
+        self.stopped = True
+
+    def events(self):
+        from fakes.memory_events import events
+
+        assert self.stopped
+        stacks = {1: (("load", "/home/me/data.py", 5),), 2: (("step", "/home/me/train.py", 12),)}
+        rows = (("alloc", 1, 1024, {"stack": 1}), ("alloc", 2, 4096, {"stack": 2}), ("free", 2, 4096, {"stack": 2}))
+        return events(*rows, frames=stacks, lost=LOST)
+
+
+class Finder:
+    def __init__(self):
+        self.steps = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def step(self):
+        self.steps += 1
+        raise RuntimeError("must not reach the program")
+
+    def report(self):
+        return Report(text=f"leaks in {self.steps} steps")
+
+
+class Refusals:
+    def close(self):
+        print("reports end", file=sys.stderr)
+
+
+def record_memory_history(*, max_entries, stacks):
+    print(f"history of {max_entries} stacks {stacks}", file=sys.stderr)
+    return History(max_entries, stacks)
+
+
+def peak_memory(events, device=None, *, steps_ns=()):
+    from gpuscope.memory.events import Frame
+
+    places = tuple(
+        SimpleNamespace(place=Frame(f"f{n}", f"/home/me/m{n}.py", n), bytes=1024 * (5 - n), count=n) for n in (1, 2, 3)
+    )
+    told = Report(text="the peak", device=0, bytes=10240, base=1024, since_begin_ns=2000, step=None, places=places)
+    if steps_ns:
+        told.step = len(steps_ns) - 1
+    return told
+
+
+def memory_snapshot(device=None):
+    return Report(text="the snapshot", devices=(SimpleNamespace(device=0),))
+
+
+def dump_memory_snapshot(path):
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+
+
+PARTS = {
+    "history": {"record_memory_history": record_memory_history},
+    "torch_pickle": {"dump_memory_snapshot": dump_memory_snapshot},
+    "failures": {"report_out_of_memory": Refusals},
+    "findings": {},
+    "findings.find_leaks": {"find_leaks": Finder},
+    "findings.peak": {"peak_memory": peak_memory},
+    "snapshot": {"memory_snapshot": memory_snapshot},
+    "ledger": {"memory_ledger": lambda device: Report(text=f"the ledger of GPU {device}")},
+    "stages": {"memory_stages": lambda: Report(text="the stages", stages=(1,) if "STAGES" in os.environ else ())},
+}
+
+
+def install():
+    """Puts the stand-ins in place of the modules; the one that BROKEN_PART names cannot be used."""
+
+    def fails(*arguments, **options):
+        raise OSError("broken")
+
+    for name, content in PARTS.items():
+        module = ModuleType(f"gpuscope.memory.{name}")
+        module.__path__ = []
+        vars(module).update(dict.fromkeys(content, fails) if name == BROKEN else content)
+        sys.modules[module.__name__] = module

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of the memory over time: the numbers in it, and what a browser makes of them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from fakes.memory_events import events
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.exporters.memory_page import export_memory_page
+from gpuscope.exporters.memory_page.data import GROUPS, PIECES
+from gpuscope.exporters.memory_page.page import render
+from gpuscope.exporters.memory_page.steps import STEPS, make_steps
+from gpuscope.memory.events import HOST, MemoryEvents
+
+KIB = 1 << 10
+MODULE = ("Module._call_impl", "/usr/lib/python3/site-packages/torch/nn/modules/module.py", 1700)
+STACKS = {
+    1: (("load", "/home/me/data.py", 5),),
+    2: (MODULE, ("step", "/home/me/train.py", 12)),
+    3: (
+        ("attend", "/usr/lib/python3/site-packages/transformers/llama.py", 7),
+        MODULE,
+        ("step", "/home/me/train.py", 13),
+    ),
+}
+HOSTILE = (
+    "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">&amp;{{data}}"
+)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def history(**more):
+    """Peak of 7 KiB at the fourth event, of which 1 is from before; 3 KiB live at the end."""
+    held = {"reserved": 8 * KIB}
+    rows = (
+        ("alloc", 0x1000, KIB, {"stack": 1, "allocated": 2 * KIB, **held}),
+        ("alloc", 0x2000, 4 * KIB, {"stack": 2, "allocated": 6 * KIB, **held}),
+        ("free", 0x2000, 4 * KIB, {"stack": 2, "allocated": 2 * KIB, **held}),
+        ("alloc", 0x3000, 5 * KIB, {"stack": 3, "allocated": 7 * KIB, **held}),
+        ("free", 0x3000, 5 * KIB, {"stack": 3, "allocated": 2 * KIB, **held}),
+        ("alloc", 0x4000, KIB, {"stack": 2, "allocated": 3 * KIB, **held}),
+    )
+    return events(*rows, frames=STACKS, **more)
+
+
+def many(count, seed=3):
+    """A random walk of allocations and releases by 200 lines."""
+    chance = np.random.default_rng(seed)
+    rows, live = [], []
+    for number in range(count):
+        if live and chance.random() < 0.48:
+            rows.append(("free", *live.pop(int(chance.integers(len(live))))))
+        else:
+            size = int(chance.integers(1, 1 << 20))
+            rows.append(("alloc", 0x1000 + number, size, {"stack": int(chance.integers(1, 201))}))
+            live.append(rows[-1][1:3])
+    return events(*rows, frames={stack: ((f"f{stack}", f"/home/me/m{stack}.py", stack),) for stack in range(1, 201)})
+
+
+def island(text):
+    """The data of a page, as a browser would cut it out."""
+    found = re.search(r'<script type="application/json" id="memory">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    assert "<" not in found[1]  # neither an end tag, nor a comment that would hide one
+    return json.loads(found[1])
+
+
+def sizes(view):
+    return {group["name"]: np.cumsum(group["sizes"]).tolist() for group in view["groups"]}
+
+
+def test_every_group_has_its_size_at_each_step():
+    found = sizes(island(render(history()))["views"]["line"])
+    assert found == {
+        "from before the history": [KIB] * 6,
+        "train.py:13 step": [0, 0, 0, 5 * KIB, 0, 0],
+        "train.py:12 step": [0, 4 * KIB, 0, 0, 0, KIB],
+        "data.py:5 load": [KIB] * 6,
+    }
+
+
+def test_libraries_are_those_that_asked():
+    found = sizes(island(render(history()))["views"]["library"])
+    assert list(found) == ["from before the history", "torch: your code", "torch: transformers"]
+
+
+@pytest.mark.parametrize("view", ["category", "line", "library"])
+@pytest.mark.parametrize("made", [history(), many(9000)], ids=["few", "many"])
+def test_the_groups_add_up_to_what_is_in_use(view, made):
+    data = island(render(made))
+    total = np.sum(list(sizes(data["views"][view]).values()), axis=0)
+    assert total.tolist() == np.cumsum(data["used"]).tolist()
+
+
+def test_the_peak_is_exact_however_many_events_there_are():
+    made = many(9000)
+    data = island(render(made))
+    in_use = np.cumsum(made.bytes)
+    assert len(data["used"]) <= STEPS + 1
+    assert np.cumsum(data["used"])[data["peak"]] == in_use.max()
+    assert np.cumsum(data["used"])[-1] == in_use[-1]
+
+
+def test_no_stretch_of_time_hides_its_most():
+    made = many(9000)
+    steps, _ = make_steps(made, 0)
+    in_use = np.cumsum(made.bytes)
+    # A stretch ends where the next begins, somewhere between two rows that are shown.
+    for first, second in zip(steps.chosen[:-1].tolist(), steps.chosen[1:].tolist(), strict=True):
+        between = in_use[first : second + 1].max()
+        assert between == max(in_use[first], in_use[second]) or second == len(made) - 1
+
+
+def test_groups_and_pieces_are_limited_and_the_rest_is_told():
+    data = island(render(many(9000)))
+    groups = data["views"]["line"]["groups"]
+    assert len(groups) == GROUPS + 1
+    assert groups[-1]["name"] == "smaller ones"
+    assert len(data["pieces"]["bytes"]) <= PIECES
+
+
+def test_pieces_know_when_they_live():
+    pieces = island(render(history()))["pieces"]
+    lives = list(zip(pieces["bytes"], pieces["first"], pieces["end"], strict=True))
+    assert lives == [(KIB, 0, 6), (4 * KIB, 1, 2), (5 * KIB, 3, 4), (KIB, 5, 6)]
+
+
+def test_categories_may_be_given():
+    found = sizes(island(render(history(), categories=np.array([0, 4, 4, 5], dtype=np.uint8)))["views"]["category"])
+    assert found["parameter"] == [KIB] * 6
+    assert found["activation"] == [0, 4 * KIB, 0, 5 * KIB, 0, 0]
+    assert found["gradient"] == [0, 0, 0, 0, 0, KIB]
+
+
+def test_memory_of_the_driver_counts_where_nobody_hands_it_out():
+    rows = (
+        ("alloc", 0x10000, 64 * KIB, {"source": "driver", "allocated": 0}),  # torch's segment
+        ("alloc", 0x90000, 3 * KIB, {"source": "driver", "allocated": 0}),  # somebody's workspace
+        ("alloc", 0x10000, KIB, {"allocated": KIB}),
+        ("free", 0x90000, 3 * KIB, {"source": "driver", "allocated": 0}),
+    )
+    data = island(render(events(*rows, frames=STACKS)))
+    assert np.cumsum(data["used"]).tolist() == [3 * KIB, 4 * KIB, KIB]
+    assert "driver: no call stack" in sizes(data["views"]["library"])
+
+
+def test_the_busiest_gpu_is_shown_and_others_on_demand():
+    made = events(
+        ("alloc", 1, 5, {"device": 1}),
+        ("alloc", 2, 6, {"device": 1}),
+        ("alloc", 3, 7),
+        ("alloc", 4, 9, {"device": HOST}),
+    )
+    assert "<dd>GPU 1</dd>" in render(made)
+    assert "<dd>host</dd>" in render(made, device=HOST)
+    with pytest.raises(InvalidArgument, match=r"device is 4; the history has events of the host \(-1\), GPU 0, GPU 1"):
+        render(made, device=4)
+
+
+def test_lost_events_and_notes_stand_above_the_chart():
+    text = render(history(lost=1234), notes=["It ended early."])
+    for words in ("1,234 older events are no longer kept", "It ended early."):
+        assert 0 < text.index(words) < text.index('id="chart"')
+
+
+def test_without_events_there_is_no_page(tmp_path):
+    with pytest.raises(NotAvailable, match="no events"):
+        export_memory_page(events(), tmp_path / "memory.html")
+    assert not (tmp_path / "memory.html").exists()
+
+
+@pytest.mark.parametrize("name", ["memory.json", "missing/memory.html"])
+def test_where_no_page_can_be_written_is_an_error(tmp_path, name):
+    with pytest.raises(GpuscopeError):
+        export_memory_page(history(), tmp_path / name)
+
+
+def test_the_page_allows_no_request():
+    text = render(history())
+    assert 'http-equiv="Content-Security-Policy" content="default-src \'none\';' in text
+    assert not re.search(r"<(script|link|img|iframe)[^>]*\s(src|href)=|https?://", text)
+
+
+def test_texts_from_outside_are_no_tags():
+    made = events(("alloc", 1, 5, {"stack": 1}), frames={1: ((HOSTILE, HOSTILE, 1),)})
+    text = render(made, title=HOSTILE, notes=[HOSTILE])
+    assert "<img" not in text
+    assert (
+        text.count(html.escape(HOSTILE)) == 4
+    )  # title, heading, note, and the function in the table; no file's folder
+    assert HOSTILE in island(text)["stacks"][0][0]
+
+
+def test_a_hundred_thousand_events_make_a_file_of_a_few_mb():
+    chance = np.random.default_rng(1)
+    count = 100_000
+    size = chance.integers(1, 1 << 22, count // 2)
+    address = np.repeat(np.arange(count // 2, dtype=np.uint64), 2)
+    change = np.stack([size, -size], axis=1).reshape(-1)
+    order = np.argsort(np.arange(count) + np.where(change < 0, chance.integers(0, 4000, count), 0), kind="stable")
+    made = MemoryEvents(
+        time_ns=np.arange(count) * 1000,
+        address=address[order],
+        bytes=change[order],
+        allocated=np.cumsum(change[order]),
+        reserved=np.full(count, 1 << 34),
+        device=np.zeros(count, dtype=np.int32),
+        stack=chance.integers(1, 5000, count).astype(np.uint32),
+        thread=np.ones(count, dtype=np.uint64),
+        source=np.zeros(count, dtype=np.uint8),
+        frames=lambda number: events(frames=STACKS).frames(number % 3 + 1),
+    )
+    assert len(render(made)) < 4_000_000
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Opens a page in a browser and returns its document after a while, and what the console said."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+
+    def opened(made, *, choice="", script="", **more):
+        path = tmp_path / "page.html"
+        export_memory_page(made, path, **more)
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom")
+        done = subprocess.run(
+            [
+                browser,
+                *options,
+                "--enable-logging=stderr",
+                f"--user-data-dir={tmp_path}/profile",
+                f"{path.as_uri()}#{choice}",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        said = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+        return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), said
+
+    return opened
+
+
+def shown(document):
+    """View and step that are shown."""
+    return re.search(r'data-shown="(\w+) (\d+)', document).groups()
+
+
+def table(document):
+    body = re.search(r'<tbody id="rows">(.*?)</tbody>', document, re.DOTALL)[1]
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
+    return [
+        [html.unescape(re.sub(r"(?s)<pre>.*?</pre>|<[^>]*>", "", cell)) for cell in row.split("</td>")[:3]]
+        for row in rows
+    ]
+
+
+KEYS = """
+  const chart = document.getElementById("chart");
+  const press = (key) => chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+"""
+
+
+def test_the_page_opens_at_the_peak_without_a_complaint(look):
+    document, said = look(history())
+    assert said == ""
+    assert shown(document) == ("category", "3")
+    assert "At the peak, 3 µs: 7.00 KiB, 8.00 KiB held by the allocator" in document
+    assert "Dashed: held by the allocator." in document
+
+
+def test_the_table_has_what_lives_at_the_moment(look):
+    document, _ = look(history(), choice="view=line&step=1")
+    assert table(document) == [
+        ["4.00 KiB", "66.7 %", "train.py:12 step"],
+        ["1.00 KiB", "16.7 %", "from before the history"],
+        ["1.00 KiB", "16.7 %", "data.py:5 load"],
+    ]
+    assert "/home/me/train.py:12 step" in document  # the stack, in its details
+
+
+def test_pieces_are_told_one_by_one(look):
+    document, said = look(history(), choice="view=pieces&step=1")
+    assert said == ""
+    assert [row[0] for row in table(document)] == ["4.00 KiB", "1.00 KiB", "1.00 KiB"]
+    assert table(document)[-1][2] == "all others"
+
+
+def test_keys_move_through_the_history(look):
+    document, said = look(
+        history(), script=KEYS + 'press("End"); press("ArrowLeft"); press("+"); press("-"); press("0");'
+    )
+    assert (shown(document), said) == (("category", "4"), "")
+    assert 'aria-valuenow="4"' in document
+    assert 'aria-valuetext="In use, 4 µs: 2.00 KiB, 8.00 KiB held by the allocator"' in document
+
+
+def test_zooming_and_coming_back(look):
+    script = KEYS + 'press("+"); press("+"); document.body.dataset.zoomed = chart.dataset.shown; press("0");'
+    document, _ = look(history(), script=script)
+    assert re.search(r'data-shown="category 3 0 5"', document)
+
+
+def test_the_switch_changes_the_view_and_the_address(look):
+    script = """
+      const radio = document.querySelector("[value=library]");
+      radio.checked = true;
+      radio.dispatchEvent(new Event("change", { bubbles: true }));
+      setTimeout(() => { document.body.dataset.address = location.hash; }, 100);"""
+    document, said = look(history(), script=script)
+    assert (shown(document), said) == (("library", "3"), "")
+    assert "view=library" in document
+
+
+def test_a_click_chooses_the_moment_under_it(look):
+    script = """
+      const chart = document.getElementById("chart"), place = chart.getBoundingClientRect();
+      const at = { clientX: place.left + 80, clientY: place.top + 60, button: 0, bubbles: true, pointerId: 1 };
+      for (const kind of ["move", "down", "up"]) chart.dispatchEvent(new PointerEvent("pointer" + kind, at));"""
+    document, said = look(history(), script=script)
+    assert said == ""
+    assert shown(document) == ("category", "0")
+    assert "0 µs: 2.00 KiB" in re.search(r'<div id="tip"[^>]*>([^<]*)', document)[1]
+
+
+@pytest.mark.parametrize("view", ["category", "line", "library", "pieces"])
+def test_many_events_are_drawn(look, view):
+    document, said = look(many(9000), choice=f"view={view}")
+    assert said == ""
+    assert shown(document)[0] == view
+
+
+def test_hostile_texts_run_nothing(look):
+    made = events(("alloc", 1, 5, {"stack": 1}), ("alloc", 2, 5), frames={1: ((HOSTILE, HOSTILE, 1),)})
+    document, said = look(made, choice="view=line", title=HOSTILE, notes=[HOSTILE])
+    assert said == ""
+    assert "<title>&lt;/script&gt;" in document
+    assert "<img" not in document
+
+
+def test_every_control_has_a_name():
+    text = render(history())
+    assert len(re.findall(r"<label><input[^>]*> [a-z ]+</label>", text)) == 4
+    assert all(re.search(r'aria-label="|>[A-Z]', button) for button in re.findall(r"<button.*?</button>", text))
