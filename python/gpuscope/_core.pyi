@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'PeakMemory', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'memory_history', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -437,19 +437,46 @@ class TorchRanges:
         Registers with the libtorch of this process, once; False where it offers no place for that.
         """
     @staticmethod
+    def probe(on: bool) -> None:
+        """
+        Whether what comes is counted, for take_counts.
+        """
+    @staticmethod
     def take_counts() -> tuple[int, int, int]:
         """
         What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.
         """
     @staticmethod
-    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False, probe: bool = False) -> None:
+    def use(used: bool) -> None:
         """
-        What is taken from now on; the rest goes to who was registered before.
+        Whether torch's profiler is on for us on some thread.
         """
     @staticmethod
-    def watch_memory() -> bool:
+    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False) -> None:
+        """
+        What a session takes from now on; the rest goes to who was registered before.
+        """
+    @staticmethod
+    def watch_memory(*, keep_ranges: bool) -> bool:
         """
         Takes the reports of allocations, on the thread that has just switched torch's ranges on.
+        """
+class PeakMemory:
+    """
+    The most that is reported to be handed out on a device, from now on.
+    """
+    def __init__(self, device: int) -> None:
+        """
+        device is a GPU's ordinal, -1 for the host.
+        """
+    def close(self) -> None:
+        """
+        Ends it; what was the highest stays known.
+        """
+    @property
+    def bytes(self) -> int | None:
+        """
+        The highest report; None when none has come.
         """
 def clock_state(device: int = 0) -> dict:
     """
@@ -503,6 +530,10 @@ def measure_instances(store: Store) -> Instances:
     """
     Times and memory of each region.
     """
+def memory_history() -> dict:
+    """
+    Whether one is recorded, its capacity, the reports since its start and how many were overwritten.
+    """
 def merge(stores: collections.abc.Sequence[Store]) -> Store:
     """
     One new Store with all that these hold, in their order; they are of one process.
@@ -519,6 +550,14 @@ def read_gscope(path: str) -> Store:
     """
     Open a .gscope file, up to its last whole block.
     """
+def read_memory_history() -> dict:
+    """
+    The columns of MemoryEvents, oldest first, and how many events are lost.
+    """
+def record_memory(source: int, device: int, address: int, bytes: int, allocated: int = 0, reserved: int = 0) -> None:
+    """
+    Adds a report of any allocator to the history and the peaks; bytes is negative for a release.
+    """
 def region_of_kind(name: str, kind: int) -> record_function:
     """
     A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module.
@@ -526,6 +565,18 @@ def region_of_kind(name: str, kind: int) -> record_function:
 def short_name(demangled: str) -> str:
     """
     A demangled name without return type, template arguments and parameters.
+    """
+def stack_frames(stack: int) -> list[tuple[str, str, int]]:
+    """
+    (function, file, line) of a stack, innermost first.
+    """
+def start_memory_history(max_entries: int, stacks: bool) -> None:
+    """
+    Begins a history of what allocators report, anew; it keeps the last max_entries reports.
+    """
+def stop_memory_history() -> None:
+    """
+    Ends it. What was recorded stays readable until the next start.
     """
 def stream_device(stream: int) -> int:
     """

@@ -67,7 +67,7 @@ def test_the_oldest_are_lost_when_the_ring_is_full_and_it_says_so():
 
 
 def where():
-    tell(0x100, 8)
+    _core.record_memory(OTHER, 3, 0x100, 8)
 
 
 def test_an_event_has_the_python_stack_of_its_moment():
