@@ -61,8 +61,14 @@ class ThreadReports:
         reports = TorchReports(self._say)
         if reports.why:
             self._say(f"torch's allocations are not recorded: {reports.why}")
-        cuda = getattr(sys.modules["torch"], "cuda", None)
-        backend = getattr(cuda, "get_allocator_backend", lambda: "native")()
-        if backend != "native":
+        elif (backend := _cuda_allocator()) != "native":
             self._say(f"torch's allocations on GPUs are not recorded: its allocator {backend!r} does not report them")
         return reports
+
+
+def _cuda_allocator() -> str:
+    """The allocator that this torch uses on GPUs."""
+    try:
+        return str(sys.modules["torch"].cuda.get_allocator_backend())
+    except Exception:  # a build without CUDA
+        return "native"

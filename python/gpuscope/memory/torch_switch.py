@@ -7,19 +7,15 @@ place that ``TorchRanges`` registered; it steps aside where torch.profiler is st
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges
-from gpuscope.memory import torch_probe
-
-# The names under which torch.autograd.profiler calls torch's own profiler.
-_ENABLE = "_enable_profiler"
-_DISABLE = "_disable_profiler"
+from gpuscope.memory import torch_entrances, torch_probe
 
 _NO_GRAPH_TASK = -1
 
@@ -60,7 +56,7 @@ class Use:
             except BaseException:
                 self._thread.uses.remove(self)
                 raise
-            _functions.replace()
+            torch_entrances.add(_listener)
 
     def end(self) -> bool:
         """Ends it, on any thread.
@@ -75,7 +71,7 @@ class Use:
             own = self._thread is _threads.here
             if own:
                 self._thread.adjust()
-            _functions.give_back()
+            _listen_no_more()
             return own or self._thread.on is None
 
 
@@ -162,55 +158,26 @@ class _Threads(threading.local):
             _known.add(self.here)
 
 
-class _Functions:
-    """Stands before torch.profiler's ways to torch's own profiler while ours is on anywhere."""
-
-    def __init__(self) -> None:
-        self._replaced: dict[str, tuple[Any, Any]] = {}
-
-    def replace(self) -> None:
-        if self._replaced:
-            return
-        profiler = sys.modules["torch.autograd.profiler"]
-        enable, disable = getattr(profiler, _ENABLE), getattr(profiler, _DISABLE)
-
-        def enable_theirs(*args: Any, **kwargs: Any) -> Any:
-            with _lock:
-                _threads.here.step_aside()
-            try:
-                return enable(*args, **kwargs)
-            except BaseException:
-                _come_back()
-                raise
-
-        def disable_theirs(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return disable(*args, **kwargs)
-            finally:
-                _come_back()
-
-        self._replaced = {_ENABLE: (enable, enable_theirs), _DISABLE: (disable, disable_theirs)}
-        for name, (_, ours) in self._replaced.items():
-            setattr(profiler, name, ours)
-
-    def give_back(self) -> None:
-        if any(thread.uses or thread.on or thread.aside or thread.leftover for thread in _known):
-            return  # a profiler of torch's that starts there has to end ours first
-        profiler = sys.modules.get("torch.autograd.profiler")
-        for name, (theirs, ours) in self._replaced.items():
-            if getattr(profiler, name, None) is ours:
-                setattr(profiler, name, theirs)
-        self._replaced = {}
+# Whatever fails here must not fail torch.profiler.
+def _begins() -> None:
+    with _lock, contextlib.suppress(Exception):
+        _threads.here.step_aside()
 
 
-def _come_back() -> None:
-    with _lock:
+def _ended() -> None:
+    with _lock, contextlib.suppress(Exception):
         _threads.here.come_back()
-        _functions.give_back()
+        _listen_no_more()
+
+
+def _listen_no_more() -> None:
+    # A profiler of torch's that starts has to end ours first, wherever that is still on.
+    if not any(thread.uses or thread.on or thread.aside or thread.leftover for thread in _known):
+        torch_entrances.remove(_listener)
 
 
 _lock = threading.RLock()
 _known: WeakSet[_Thread] = WeakSet()
 _on: WeakSet[_Thread] = WeakSet()
 _threads = _Threads()
-_functions = _Functions()
+_listener = torch_entrances.Listener(begins=_begins, ended=_ended)
