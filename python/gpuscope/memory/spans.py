@@ -30,13 +30,18 @@ class Spans:
         self._ends = ends
 
     @classmethod
-    def merged(cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0) -> Spans:
-        """What pieces cover, with the gaps between them up to `gap`."""
+    def merged(
+        cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0, between: Spans | None = None
+    ) -> Spans:
+        """What pieces cover, with the gaps among them up to `gap`, but for those in which `between` has something."""
         order = np.argsort(address, kind="stable")
         starts, ends = address[order], np.maximum.accumulate((address + size)[order])
         if not len(starts):
             return cls(starts, ends)
-        begins = np.flatnonzero(np.append(True, starts[1:] > ends[:-1] + np.uint64(gap)))
+        apart = starts[1:] > ends[:-1] + np.uint64(gap)
+        if between is not None:
+            apart |= np.diff(between.index(starts)) != 0
+        begins = np.flatnonzero(np.append(True, apart))
         return cls(starts[begins], ends[np.append(begins[1:], len(starts)) - 1])
 
     def joined(self, other: Spans) -> Spans:

@@ -141,14 +141,16 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         piece = Piece(address, abs(size))
         for segment in segments.first_seen_at.get(row, ()):
             add("segment_alloc", segment, time_ns, 0)
-        if source == _DRIVER:
-            mapped = segments.is_expandable(piece)
-            add(("segment_map" if mapped else "segment_alloc") if size > 0 else "segment_free", piece, time_ns, stack)
-        elif size > 0:
+        is_piece = source != _DRIVER or row in segments.whole
+        if source == _DRIVER and size > 0:
+            add("segment_map" if segments.is_expandable(piece) else "segment_alloc", piece, time_ns, stack)
+        if is_piece and size > 0:
             add("alloc", piece, time_ns, stack)
-        else:
+        if is_piece and size < 0:
             add("free_requested", piece, time_ns, stack)
             add("free_completed", piece, time_ns, stack)
+        if source == _DRIVER and size < 0:
+            add("segment_free", piece, time_ns, stack)
         for segment in segments.last_seen_at.get(row, ()):
             add("segment_free", segment, time_ns, 0)
     return entries

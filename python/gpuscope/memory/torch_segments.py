@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.events import SOURCES, MemoryEvents
+from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
 from gpuscope.memory.spans import Piece, Spans
 
 _DRIVER = SOURCES.index("driver")
@@ -65,9 +65,10 @@ class Segments:
 
     Attributes:
         all: those that are there at the end, as torch spells them.
-        first_seen_at: by row of an event, the segments that are gone at the end and held no piece before that event;
-            of those whose coming and going nobody told.
+        first_seen_at: by row of an event, the segments that are gone at the end and held no piece before that event,
+            not one from before the history either; of those whose coming and going nobody told.
         last_seen_at: likewise, that held no piece after it.
+        whole: rows of the driver's events about memory that no allocator divides: it is a segment and its only piece.
     """
 
     def __init__(self, device: int, told: list[dict[str, Any]], events: MemoryEvents, frames: FramesOf) -> None:
@@ -78,6 +79,8 @@ class Segments:
         self.all = [self._with_frames(segment) for segment in told]
         self.first_seen_at: dict[int, list[Piece]] = defaultdict(list)
         self.last_seen_at: dict[int, list[Piece]] = defaultdict(list)
+        torch = _spans_of(self.all)
+        self.whole = self._alive.whole_rows(torch)
         self._add_driver_pieces()
         self._add_implied(events)
 
@@ -103,7 +106,7 @@ class Segments:
         addresses = np.array([piece.address for piece, _ in driver], dtype=np.uint64)
         for (piece, stack), is_torch in zip(driver, _spans_of(self.all).holds(addresses).tolist(), strict=True):
             if not is_torch:
-                whole = not self._alive.holds_pieces(piece)
+                whole = self._alive.is_whole(piece)
                 self.all.append(self._segment(piece, stack, [(piece, stack)] if whole else None))
 
     def _add_implied(self, events: MemoryEvents) -> None:
@@ -115,16 +118,18 @@ class Segments:
         if not len(rows):
             return
         address, size = events.address[rows], np.abs(events.bytes[rows]).astype(np.uint64)
-        spans = Spans.merged(address, size, _CLOSE)
+        spans = Spans.merged(address, size, _CLOSE, between=known)
         span_of = spans.index(address)
         first = rows[np.unique(span_of, return_index=True)[1]]
         last = rows[len(rows) - 1 - np.unique(span_of[::-1], return_index=True)[1]]
-        for piece, begin, end in zip(spans, first.tolist(), last.tolist(), strict=True):
+        older = set(span_of[np.isin(rows, self._alive.older)].tolist())
+        for number, (piece, begin, end) in enumerate(zip(spans, first.tolist(), last.tolist(), strict=True)):
             if self._alive.within(piece):
                 self.all.append(self._segment(piece, 0, None))
-            else:
+                continue
+            if number not in older:
                 self.first_seen_at[begin].append(piece)
-                self.last_seen_at[end].append(piece)
+            self.last_seen_at[end].append(piece)
 
     def _segment(self, piece: Piece, stack: int, alive: list[tuple[Piece, int]] | None) -> dict[str, Any]:
         held = self._alive.within(piece) if alive is None else alive
@@ -171,7 +176,7 @@ class _Alive:
     """The pieces of one device that are not given back, with their stacks."""
 
     def __init__(self, events: MemoryEvents) -> None:
-        lifetimes = events.lifetimes()
+        self._lifetimes = lifetimes = events.lifetimes()
         last = {
             kind: _disjoint(
                 lifetimes.born[rows].tolist(),
@@ -188,6 +193,8 @@ class _Alive:
         self._pieces = last["pieces"]
         self._starts = np.array([piece.address for piece, _ in self._pieces], dtype=np.uint64)
         self.stacks = {piece.address: stack for piece, stack in self._pieces}
+        # Releases of what was handed out before the history began, by row.
+        self.older = np.setdiff1d(np.flatnonzero(events.bytes < 0), lifetimes.died)
         pools = events.source != _DRIVER
         self._ever = np.unique(events.address[pools])
 
@@ -196,10 +203,19 @@ class _Alive:
         first, last = np.searchsorted(self._starts, _bounds(segment))
         return self._pieces[first:last]
 
-    def holds_pieces(self, segment: Piece) -> bool:
-        """Whether an allocator ever handed out something within it."""
+    def is_whole(self, segment: Piece) -> bool:
+        """Whether no allocator ever handed out something within it."""
         first, last = np.searchsorted(self._ever, _bounds(segment))
-        return bool(last > first)
+        return bool(first == last)
+
+    def whole_rows(self, torch: Spans) -> set[int]:
+        """The events of whole pieces that came within the history, but for what is in `torch`."""
+        taken = self._lifetimes.source == _DRIVER
+        address, size = self._lifetimes.address[taken], self._lifetimes.bytes[taken].astype(np.uint64)
+        whole = np.searchsorted(self._ever, address) == np.searchsorted(self._ever, address + size)
+        whole &= ~torch.holds(address)
+        rows = np.append(self._lifetimes.born[taken][whole], self._lifetimes.died[taken][whole])
+        return set(rows.tolist()) - {NEVER}
 
 
 def _spans_of(segments: list[dict[str, Any]]) -> Spans:

@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import pickletools
+import random
 import subprocess
 import sys
 import types
@@ -157,7 +158,7 @@ def test_what_others_took_from_the_driver_is_a_segment(given, torch_with):
     workspace = BASE + 64 * MIB
     given(("alloc", BASE, 2 * MIB, {"source": "driver"}), ("alloc", workspace, MIB, {"source": "driver", "stack": 2}))
     snapshot = torch_snapshot()
-    assert actions(snapshot) == [("segment_alloc", BASE), ("segment_alloc", workspace)]
+    assert actions(snapshot) == [("segment_alloc", BASE), ("segment_alloc", workspace), ("alloc", workspace)]
     assert [found["address"] for found in snapshot["segments"]] == [BASE, workspace]
     (block,) = snapshot["segments"][1]["blocks"]
     assert (block["size"], block["state"], named(block["frames"])) == (MIB, "active_allocated", ["load"])
@@ -321,6 +322,89 @@ def test_what_torch_really_allocates_on_the_host_sums_up(viz):
     assert "total_allocated: 0.0B" not in viz.segsum(snapshot)
     assert "entries" in viz.trace(snapshot)
     del kept
+
+
+def walk_back(snapshot, device=0):
+    """What the viewer does to draw the state at each event, from the last one on: every piece has to lie in a segment.
+
+    Returns the bytes of segments and of pieces before the first event.
+    """
+    segments = {part["address"]: part["total_size"] for part in snapshot["segments"] if part["device"] == device}
+    pieces = {
+        block["address"]: block["size"]
+        for part in snapshot["segments"]
+        for block in part["blocks"]
+        if part["device"] == device and block["state"] == "active_allocated"
+    }
+    for entry in reversed(snapshot["device_traces"][device]):
+        action, address, size = entry["action"], entry["addr"], entry["size"]
+        if action == "alloc":
+            pieces.pop(address, None)
+        elif action == "free_completed":
+            pieces[address] = size
+        elif action == "segment_alloc":
+            assert segments.pop(address) == size
+        elif action == "segment_free":
+            assert address not in segments
+            segments[address] = size
+        for at in pieces:
+            assert any(start <= at < start + length for start, length in segments.items()), (entry, hex(at))
+    return sum(segments.values()), sum(pieces.values())
+
+
+def run_of(seed, driver, torch_tells):
+    """Events of a pool that takes chunks from the driver, and torch's segments at their end."""
+    rng = random.Random(seed)
+    chunks, pieces, rows = {}, {}, []
+    for number in range(120):
+        if number in (20, 60):  # a library's own
+            rows += [("alloc", BASE + (100 + number) * MIB, 512, {"source": "driver"})] * driver
+        if number == 80:
+            rows += [("free", BASE + 160 * MIB, 512, {"source": "driver"})] * driver
+        choice = rng.random()
+        if choice < 0.15 or not chunks:
+            chunk = BASE + rng.randrange(30) * MIB
+            if all(chunk + 2 * MIB <= at or at + 2 * MIB <= chunk for at in chunks):
+                chunks[chunk] = 2 * MIB
+                rows += [("alloc", chunk, 2 * MIB, {"source": "driver"})] * driver
+        elif choice < 0.6:
+            address = rng.choice(list(chunks)) + 512 * rng.randrange(4096)
+            if address not in pieces:
+                pieces[address] = 512
+                rows.append(("alloc", address, 512))
+        elif choice < 0.92:
+            if pieces:
+                address = rng.choice(list(pieces))
+                rows.append(("free", address, pieces.pop(address)))
+        else:
+            for chunk in [at for at in chunks if not any(at <= piece < at + 2 * MIB for piece in pieces)]:
+                del chunks[chunk]
+                rows += [("free", chunk, 2 * MIB, {"source": "driver"})] * driver
+    told = []
+    for chunk in chunks if torch_tells else ():
+        blocks = [(512, "active_allocated" if chunk + 512 * at in pieces else "inactive") for at in range(4096)]
+        told.append(segment(chunk, *blocks))
+    kept = 512 * driver
+    return rows, told, sum(pieces.values()) + kept, sum(chunks.values()) + kept
+
+
+@pytest.mark.parametrize("lost", [0, 50])
+@pytest.mark.parametrize("torch_tells", [True, False], ids=["segments told", "segments untold"])
+@pytest.mark.parametrize("driver", [True, False], ids=["driver watched", "driver unwatched"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_viewer_can_walk_back_through_every_event(seed, driver, torch_tells, lost, given, torch_with, viz):
+    rows, told, in_use, reserved = run_of(seed, driver, torch_tells)
+    torch_with(*told)
+    given(*rows[lost:], lost=lost)
+    snapshot = torch_snapshot()
+    held, taken = walk_back(snapshot)
+    if lost == 0:
+        assert taken == 0
+    if lost == 0 and (torch_tells or not driver):  # what no allocator is known to divide counts as a whole
+        assert f"total_allocated: {viz.Bytes(in_use)}" in viz.segsum(snapshot)
+    if lost == 0 and driver:
+        assert held == 0
+        assert f"total_reserved: {viz.Bytes(reserved)}" in viz.segsum(snapshot)
 
 
 # What the viewer's own unpickler knows, as of its source (torch/utils/viz/MemoryViz.js).
