@@ -49,7 +49,7 @@ _counted = _Counted()
 
 
 def acquire() -> str:
-    """Has torch, which has been imported, report the allocations of the calling thread to the core.
+    """Has torch report the allocations of the calling thread to the core.
 
     Every call that returned "" is ended by one `release` on the same thread.
 

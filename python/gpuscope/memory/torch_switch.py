@@ -76,7 +76,9 @@ class Use:
 
 
 def why_not() -> str:
-    """Why torch's profiler cannot be used on this thread; "" when it can. torch has been imported."""
+    """Why torch's profiler cannot be used on this thread; "" when it can."""
+    if "torch" not in sys.modules:
+        return "torch has not been imported"
     here = _threads.here
     here.end_leftover()
     if here.on is None and torch_probe.torch_profiles():

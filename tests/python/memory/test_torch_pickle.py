@@ -196,6 +196,13 @@ def test_a_segment_that_is_gone_untold_comes_and_goes_around_its_pieces(given, t
     ]
 
 
+def test_what_is_implied_does_not_reach_over_a_segment_that_is_told(given, torch_with):
+    torch_with(segment(BASE + MIB, (512, "inactive")))
+    before, after = BASE, BASE + MIB + 512
+    given(("alloc", before, 512), ("alloc", after, 512), ("free", before, 512), ("free", after, 512))
+    assert [address for action, address in actions(torch_snapshot()) if action == "segment_alloc"] == [before, after]
+
+
 def test_of_two_pieces_in_one_place_the_later_one_lives(given):
     given(("alloc", 0x1000, 512, {"device": -1}), ("alloc", 0x1100, 64, {"device": -1, "stack": 2}))
     (found,) = torch_snapshot()["segments"]

@@ -235,6 +235,17 @@ def test_acquiring_says_why_it_cannot_be():
         assert "torch.profiler runs" in torch_reports.acquire()
 
 
+def test_acquiring_imports_no_torch():
+    code = """
+        import sys
+        from gpuscope.memory import torch_reports
+        assert torch_reports.acquire() == "torch has not been imported"
+        assert "torch" not in sys.modules
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+
+
 def test_torch_imported_inside_the_history_is_recorded_from_there_on():
     code = """
         import sys
