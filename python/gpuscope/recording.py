@@ -107,7 +107,7 @@ class Results(ABC):
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.analysis.stacks import folded_stacks
-        from gpuscope.exporters.paths import check_writable, replacing
+        from gpuscope.paths import check_writable, replacing
 
         checked = check_writable(path, ())
         text = "".join(f"{line}\n" for line in folded_stacks(self.trace, metric))

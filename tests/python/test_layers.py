@@ -32,7 +32,7 @@ PYTHON_LADDER = (
     ("errors",),
     ("stats",),
     ("dataframe",),
-    ("environment", "late_imports", "streams", "regions", "trace"),
+    ("environment", "late_imports", "paths", "streams", "regions", "trace"),
     ("timing", "memory", "monitor", "counters"),
     ("analysis", "exporters", "benchmark", "integrations"),
     ("recording",),

@@ -18,6 +18,7 @@ void bind_sampling(pybind11::module_& module);
 void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
+void bind_memory_history(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
 void bind_memory_info(pybind11::module_& module);

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_core, module) {
   bind_timing(module);
   bind_session(module);
   bind_torch(module);
+  bind_memory_history(module);
   bind_environment(module);
   bind_nvtx(module);
   bind_memory_info(module);

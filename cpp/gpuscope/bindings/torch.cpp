@@ -20,10 +20,10 @@ const driver::Torch& libtorch() {
   return torch;
 }
 
-uint32_t flags(bool ranges, bool operands, bool memory, bool probe) {
+uint32_t flags(bool ranges, bool operands, bool memory) {
   using torch::OperatorRanges;
   return (ranges ? OperatorRanges::kRanges : 0U) | (operands ? OperatorRanges::kOperands : 0U) |
-         (memory ? OperatorRanges::kMemory : 0U) | (probe ? OperatorRanges::kProbe : 0U);
+         (memory ? OperatorRanges::kMemory : 0U);
 }
 
 py::typing::Tuple<int, int, int> take_counts() {
@@ -97,13 +97,21 @@ void bind_torch(py::module_& module) {
           "Registers with the libtorch of this process, once; False where it offers no place for that.")
       .def_static(
           "want",
-          [](bool ranges, bool operands, bool memory, bool probe) {
-            OperatorRanges::process().want(flags(ranges, operands, memory, probe));
+          [](bool ranges, bool operands, bool memory) {
+            OperatorRanges::process().want(flags(ranges, operands, memory));
           },
           py::kw_only(), py::arg("ranges") = false, py::arg("operands") = false, py::arg("memory") = false,
-          py::arg("probe") = false, "What is taken from now on; the rest goes to who was registered before.")
+          "What a session takes from now on; the rest goes to who was registered before.")
       .def_static(
-          "watch_memory", [] { return OperatorRanges::process().watch_memory(libtorch()); },
+          "probe", [](bool on) { OperatorRanges::process().probe(on); }, py::arg("on"),
+          "Whether what comes is counted, for take_counts.")
+      .def_static(
+          "use", [](bool used) { OperatorRanges::process().use(used); }, py::arg("used"),
+          "Whether torch's profiler is on for us on some thread.")
+      .def_static(
+          "watch_memory",
+          [](bool keep_ranges) { return OperatorRanges::process().watch_memory(libtorch(), keep_ranges); },
+          py::kw_only(), py::arg("keep_ranges"),
           "Takes the reports of allocations, on the thread that has just switched torch's ranges on.")
       .def_static(
           "take_counts", &take_counts,

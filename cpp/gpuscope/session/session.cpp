@@ -12,8 +12,7 @@
 #include <chrono>
 #include <utility>
 
-#include "gpuscope/base/names.h"
-#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/forks.h"
 
 namespace gpuscope::session {
 namespace {
@@ -27,20 +26,11 @@ std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
 
-void hold_dictionaries() {
-  base::Names::process().hold();
-  base::Stacks::process().hold();
-}
-void let_go_of_dictionaries() {
-  base::Stacks::process().let_go();
-  base::Names::process().let_go();
-}
-
 void watch_forks() {
+  base::survive_forks();
   static std::once_flag once;
   std::call_once(once, [] {
-    pthread_atfork(hold_dictionaries, let_go_of_dictionaries, [] {
-      let_go_of_dictionaries();
+    pthread_atfork(nullptr, nullptr, [] {
       base::EventLogs::process().forget_all();
       // Not even a collector that was stopped survives: CUPTI's own threads stayed behind.
       if (active_session.exchange(nullptr) != nullptr || cupti_was_started.load()) {

@@ -10,6 +10,8 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/stacks.h"
+#include "gpuscope/memory/history.h"
+#include "gpuscope/memory/peaks.h"
 #include "gpuscope/torch/range_text.h"
 
 namespace gpuscope::torch {
@@ -38,13 +40,15 @@ constexpr std::size_t kReportMemory = 2;
 constexpr std::size_t kMemoryEnabled = 4;
 
 constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
-constexpr uint8_t kHost = 0;  // c10::DeviceType
+constexpr uint32_t kProbe = 8;  // beside what is wanted: count, log nothing
+constexpr uint8_t kHost = 0;    // c10::DeviceType
 
 struct Object {
   void** functions;
 };
 
 std::atomic<uint32_t> wanted{OperatorRanges::kNothing};
+std::atomic<bool> in_use{false};
 std::atomic<uint32_t> pushes{0};
 std::atomic<uint32_t> pops{0};
 std::atomic<uint32_t> reports{0};
@@ -96,7 +100,7 @@ void push(Object*, const char* text) {
   const uint32_t what = wanted.load(std::memory_order_relaxed);
   if ((what & OperatorRanges::kRanges) != 0) [[likely]] {
     log_push(text, what);
-  } else if ((what & OperatorRanges::kProbe) != 0) {
+  } else if ((what & kProbe) != 0) {
     pushes += std::string_view(text).starts_with("aten::") ? 1 : 0;
   } else if (previous_enabled) {
     call_previous<void>(kRangePush, text);
@@ -110,7 +114,7 @@ void pop(Object*) {
     if (log != nullptr) {
       log->append(base::ticks(), 0, Op::Pop, kSource);
     }
-  } else if ((what & OperatorRanges::kProbe) != 0) {
+  } else if ((what & kProbe) != 0) {
     ++pops;
   } else if (previous_enabled) {
     call_previous<void>(kRangePop);
@@ -118,38 +122,51 @@ void pop(Object*) {
 }
 
 void mark(Object*, const char* text) {
-  const bool ours = wanted.load(std::memory_order_relaxed) != OperatorRanges::kNothing;
+  const bool ours = in_use.load(std::memory_order_relaxed) || wanted.load() != OperatorRanges::kNothing;
   if (!ours && previous_enabled) {
     call_previous<void>(kMark, text);
   }
 }
 
-bool enabled(Object*) { return wanted.load() != OperatorRanges::kNothing || call_previous<bool>(kEnabled); }
+bool enabled(Object*) {
+  return in_use.load() || wanted.load() != OperatorRanges::kNothing || call_previous<bool>(kEnabled);
+}
 
 // -- the functions of the profiler's state on a thread ---------------------------------------------------------------
 // A c10::Device comes in a register: its type in the low byte, its index in the one above.
+void log_memory(EventLog& log, const memory::Report& report) noexcept {
+  log.argue(Argument::Address, report.address);
+  log.argue(Argument::Bytes, std::bit_cast<uint64_t>(report.bytes), static_cast<uint32_t>(report.device));
+  log.argue(Argument::Allocated, static_cast<uint64_t>(report.allocated));
+  log.argue(Argument::Reserved, static_cast<uint64_t>(report.reserved));
+  log.append(base::ticks(), 0, Op::Allocation);
+}
+
 void report_memory(Object*, void* address, int64_t bytes, size_t allocated, size_t reserved, uint16_t device) {
   const uint32_t what = wanted.load(std::memory_order_relaxed);
-  if ((what & OperatorRanges::kProbe) != 0) {
-    reports += bytes == OperatorRanges::kProbeBytes ? 1 : 0;
+  if ((what & kProbe) != 0 && (bytes == OperatorRanges::kProbeBytes || bytes == -OperatorRanges::kProbeBytes))
+      [[unlikely]] {
+    reports += bytes > 0 ? 1 : 0;
     return;
   }
-  EventLog* log = (what & OperatorRanges::kMemory) != 0 && base::listening.load(std::memory_order_relaxed) != 0
-                      ? EventLogs::current()
-                      : nullptr;
-  if (log == nullptr) {
-    return;
+  const memory::Report report{.address = std::bit_cast<uintptr_t>(address),
+                              .bytes = bytes,
+                              .allocated = static_cast<int64_t>(allocated),
+                              .reserved = static_cast<int64_t>(reserved),
+                              .device = (device & 0xFF) == kHost ? memory::kHost : device >> 8,
+                              .source = memory::Source::Torch};
+  memory::History::process().record(report);
+  memory::Peaks::process().report(report.device, report.allocated);
+  if ((what & OperatorRanges::kMemory) != 0 && base::listening.load(std::memory_order_relaxed) != 0) {
+    if (EventLog* log = EventLogs::current(); log != nullptr) {
+      log_memory(*log, report);
+    }
   }
-  const uint32_t ordinal = (device & 0xFF) == kHost ? UINT32_MAX : uint32_t{device} >> 8;
-  log->argue(Argument::Address, std::bit_cast<uintptr_t>(address));
-  log->argue(Argument::Bytes, std::bit_cast<uint64_t>(bytes), ordinal);
-  log->argue(Argument::Allocated, allocated);
-  log->argue(Argument::Reserved, reserved);
-  log->append(base::ticks(), 0, Op::Allocation);
 }
 
 bool memory_enabled(Object*) {
-  return (wanted.load(std::memory_order_relaxed) & (OperatorRanges::kMemory | OperatorRanges::kProbe)) != 0;
+  return memory::History::process().recording() || memory::Peaks::process().wanted() ||
+         (wanted.load(std::memory_order_relaxed) & (OperatorRanges::kMemory | kProbe)) != 0;
 }
 
 template <class Function>
@@ -186,9 +203,15 @@ bool OperatorRanges::install(const driver::Torch& torch) {
   return true;
 }
 
-void OperatorRanges::want(uint32_t what) noexcept { wanted.store(what, std::memory_order_release); }
+void OperatorRanges::want(uint32_t what) noexcept {
+  wanted.store(what | (wanted.load() & kProbe), std::memory_order_release);
+}
 
-bool OperatorRanges::watch_memory(const driver::Torch& torch) noexcept {
+void OperatorRanges::probe(bool on) noexcept { on ? wanted |= kProbe : wanted &= ~uint32_t{kProbe}; }
+
+void OperatorRanges::use(bool used) noexcept { in_use.store(used, std::memory_order_release); }
+
+bool OperatorRanges::watch_memory(const driver::Torch& torch, bool keep_ranges) noexcept {
   auto* state = torch.debug_info != nullptr ? static_cast<Object*>(torch.debug_info(torch.profiler_state)) : nullptr;
   if (state == nullptr) {
     return false;
@@ -200,8 +223,8 @@ bool OperatorRanges::watch_memory(const driver::Torch& torch) noexcept {
     has_memory_table = true;
   }
   state->functions = memory_table.data() + kBefore;
-  if (torch.remove_ranges != nullptr && (wanted.load() & kRanges) == 0) {
-    torch.remove_ranges(state);  // nobody wants its ranges, and each costs
+  if (torch.remove_ranges != nullptr && !keep_ranges) {
+    torch.remove_ranges(state);  // each costs
   }
   return true;
 }

@@ -70,7 +70,7 @@ def plain(found: MemoryFindings) -> dict[str, Any]:
 
 
 def _write_json(found: MemoryFindings, path: Path) -> None:
-    from gpuscope.exporters.paths import replacing
+    from gpuscope.paths import replacing
 
     text = json.dumps(plain(found), indent=1, default=str) + "\n"
     with replacing(path) as file:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from gpuscope.exporters.chrome import CHROME_SUFFIXES, export_chrome_trace
 from gpuscope.exporters.gscope import GSCOPE_SUFFIXES, load_store, save
-from gpuscope.exporters.paths import check_writable
 from gpuscope.exporters.perfetto import PERFETTO_SUFFIXES, export_perfetto
+from gpuscope.paths import check_writable
 
 __all__ = [
     "CHROME_SUFFIXES",

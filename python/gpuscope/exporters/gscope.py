@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from gpuscope import _core
-from gpuscope.exporters.paths import as_path, check_writable
+from gpuscope.paths import as_path, check_writable
 
 GSCOPE_SUFFIXES = (".gscope",)
 

@@ -14,7 +14,7 @@ import numpy as np
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_chart import memory_page
 from gpuscope.exporters.memory_phases import categories
-from gpuscope.exporters.paths import check_writable, replacing
+from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]

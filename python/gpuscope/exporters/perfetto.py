@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from gpuscope import _core
-from gpuscope.exporters.paths import check_writable, replacing
+from gpuscope.paths import check_writable, replacing
 
 PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 from gpuscope.integrations.watch import Say, Wanted, Watch
 from gpuscope.late_imports import WhenImported
-
-# The names under which torch.autograd.profiler calls torch's own profiler; both take the activities second.
-_BEGINS = ("_prepare_profiler", "_enable_profiler")
+from gpuscope.memory import torch_entrances
 
 
 def watch(wanted: Wanted, say: Say) -> Watch:
@@ -26,7 +22,7 @@ class TorchProfiler:
         self._wanted = wanted
         self._say = say
         self._waiting: WhenImported | None = None
-        self._replaced: dict[str, tuple[Any, Any]] = {}
+        self._listener = torch_entrances.Listener(prepares=self._prepares)
 
     def open(self) -> None:
         """Begins; later, when torch is yet to be imported."""
@@ -37,27 +33,14 @@ class TorchProfiler:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-        profiler = sys.modules.get("torch.autograd.profiler")
-        for name, (theirs, ours) in self._replaced.items():
-            if getattr(profiler, name, None) is ours:
-                setattr(profiler, name, theirs)
-        self._replaced = {}
+        torch_entrances.remove(self._listener)
 
     def _begin(self) -> None:
-        profiler = sys.modules["torch.autograd.profiler"]
-        for name in _BEGINS:
-            theirs = getattr(profiler, name, None)
-            if theirs is not None:
-                self._replaced[name] = theirs, self._around(theirs)
-                setattr(profiler, name, self._replaced[name][1])
+        torch_entrances.add(self._listener)
 
-    def _around(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        def begin(config: Any, activities: Any = (), *rest: Any, **named: Any) -> Any:
-            if any(getattr(activity, "name", "") == "CUDA" for activity in activities):
-                self._make_way()
-            return theirs(config, activities, *rest, **named)
-
-        return begin
+    def _prepares(self, activities: Any) -> None:
+        if any(getattr(activity, "name", "") == "CUDA" for activity in activities):
+            self._make_way()
 
     def _make_way(self) -> None:
         try:

@@ -10,6 +10,8 @@
 
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/names.h"
+#include "gpuscope/memory/history.h"
+#include "gpuscope/memory/peaks.h"
 
 namespace gpuscope::torch {
 
@@ -131,9 +133,10 @@ TEST_F(OperatorRangesTest, PassesEverythingElseOn) {
 
 TEST_F(OperatorRangesTest, CountsAndLogsNothingWhenProbed) {
   OperatorRanges::process().take_counts();
-  OperatorRanges::process().want(OperatorRanges::kProbe);
+  OperatorRanges::process().probe(true);
   laundered()->rangePush("aten::empty, op_id = 1");
   laundered()->rangePop();
+  OperatorRanges::process().probe(false);
   const OperatorRanges::Counts counts = OperatorRanges::process().take_counts();
   EXPECT_EQ(counts.pushes, 1U);
   EXPECT_EQ(counts.pops, 1U);
@@ -158,6 +161,65 @@ TEST_F(OperatorRangesTest, WritesAllocationsOfTheWatchedState) {
   EXPECT_EQ(static_cast<Op>(events[4].op), Op::Allocation);
   EXPECT_EQ(reporter->reported, 0);
   state = nullptr;
+}
+
+class WatchedReports : public OperatorRangesTest {
+ protected:
+  void SetUp() override {
+    OperatorRangesTest::SetUp();
+    state = &reporter_;
+    ASSERT_TRUE(OperatorRanges::process().watch_memory(fake_torch()));
+  }
+  void TearDown() override {
+    memory::History::process().stop();
+    state = nullptr;
+    OperatorRangesTest::TearDown();
+  }
+  static MemoryReporter* watched() {
+    MemoryReporter* volatile opaque = state;
+    return opaque;
+  }
+  MemoryReporter reporter_;
+};
+
+TEST_F(WatchedReports, GoToTheHistoryWhateverTheSessionWants) {
+  EXPECT_FALSE(watched()->memoryProfilingEnabled());
+  memory::History::process().start(4, false);
+  OperatorRanges::process().want(OperatorRanges::kNothing);
+  EXPECT_TRUE(watched()->memoryProfilingEnabled());
+  watched()->reportMemoryUsage(reinterpret_cast<void*>(0x1000), 512, 2048, 4096, 0x0301);
+  watched()->reportMemoryUsage(reinterpret_cast<void*>(0x2000), 64, 64, 0, 0xFF00);
+  const memory::HistoryColumns columns = memory::History::process().read();
+  EXPECT_EQ(columns.address, (std::vector<uint64_t>{0x1000, 0x2000}));
+  EXPECT_EQ(columns.bytes, (std::vector<int64_t>{512, 64}));
+  EXPECT_EQ(columns.allocated, (std::vector<int64_t>{2048, 64}));
+  EXPECT_EQ(columns.reserved, (std::vector<int64_t>{4096, 0}));
+  EXPECT_EQ(columns.device, (std::vector<int32_t>{3, memory::kHost}));
+  EXPECT_TRUE(take_events().empty());
+}
+
+TEST_F(WatchedReports, GoToThePeaksWithoutAHistory) {
+  const memory::PeakMemory peak(3);
+  EXPECT_TRUE(watched()->memoryProfilingEnabled());
+  watched()->reportMemoryUsage(reinterpret_cast<void*>(0x1000), 512, 2048, 4096, 0x0301);
+  EXPECT_EQ(peak.bytes(), 2048);
+}
+
+TEST_F(WatchedReports, GoToTheHistoryAndTheSessionAtOnce) {
+  memory::History::process().start(4, false);
+  OperatorRanges::process().want(OperatorRanges::kMemory);
+  watched()->reportMemoryUsage(reinterpret_cast<void*>(0x1000), 512, 2048, 4096, 0x0301);
+  EXPECT_EQ(memory::History::process().read().address.size(), 1U);
+  EXPECT_EQ(take_events().size(), 5U);
+}
+
+TEST_F(OperatorRangesTest, SaysThatRangesMayBeSwitchedOnWhileItIsUsed) {
+  theirs().is_enabled = false;
+  EXPECT_FALSE(laundered()->enabled());
+  OperatorRanges::process().use(true);
+  EXPECT_TRUE(laundered()->enabled());
+  OperatorRanges::process().use(false);
+  theirs().is_enabled = true;
 }
 
 TEST_F(OperatorRangesTest, SaysWhenThereIsNoStateToWatch) {

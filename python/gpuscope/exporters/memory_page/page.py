@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_page.data import page_data
 from gpuscope.exporters.memory_page.steps import Steps, make_steps
-from gpuscope.exporters.paths import check_writable, replacing
 from gpuscope.memory.categories import categorize
 from gpuscope.memory.events import HOST, MemoryEvents
 from gpuscope.memory.sizes import size_text
+from gpuscope.paths import check_writable, replacing
 
 _MOST_LINES = 15  # of the table that stands there without JavaScript
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fakes.stores import training_store
-from gpuscope import _core
+from gpuscope import _core, paths
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.exporters import check_writable, export_chrome_trace, export_perfetto, paths, save
+from gpuscope.exporters import check_writable, export_chrome_trace, export_perfetto, save
 
 EXPORTS = [
     (save, "a.gscope"),

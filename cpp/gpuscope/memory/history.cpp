@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/memory/history.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <new>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/thread_id.h"
+
+namespace gpuscope::memory {
+namespace {
+
+// A slot's state: twice the number of the event that is being written, plus one; plus two once it is whole.
+constexpr uint64_t writing(uint64_t event) noexcept { return 2 * event + 1; }
+constexpr uint64_t whole(uint64_t event) noexcept { return 2 * event + 2; }
+
+/// A field that others may read while it is written: they then find the slot's state changed.
+template <class T>
+class Field {
+ public:
+  void set(T value) noexcept { value_.store(value, std::memory_order_release); }
+  T get() const noexcept { return value_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<T> value_;
+};
+
+}  // namespace
+
+// One cache line, made of memory that the system hands out as zeros.
+struct alignas(64) History::Slot {
+  std::atomic<uint64_t> state;
+  Field<uint64_t> ticks;
+  Field<uint64_t> address;
+  Field<int64_t> bytes;
+  Field<int64_t> allocated;
+  Field<int64_t> reserved;
+  Field<int32_t> device;
+  Field<uint32_t> stack;
+  Field<uint32_t> thread;
+  Field<Source> source;
+};
+
+// Lies before its slots.
+struct alignas(64) History::Ring {
+  uint64_t size;  // a power of two, so that finding a slot is no division
+
+  Slot* slots() noexcept { return reinterpret_cast<Slot*>(this + 1); }
+  Slot& at(uint64_t event) noexcept { return slots()[event & (size - 1)]; }
+
+  static Ring* make(uint64_t size) {
+    void* memory =
+        mmap(nullptr, bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw std::bad_alloc();
+    }
+    return new (memory) Ring{size};
+  }
+  /// Gives its memory back, all but the first page: a writer that was held up still finds zeros.
+  void retire() noexcept {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    if (bytes(size) > page) {
+      madvise(reinterpret_cast<char*>(this) + page, bytes(size) - page, MADV_DONTNEED);
+    }
+  }
+
+ private:
+  static std::size_t bytes(uint64_t slots) noexcept { return sizeof(Ring) + slots * sizeof(Slot); }
+};
+
+History& History::process() noexcept {
+  static constinit History history;
+  return history;
+}
+
+void History::start(uint64_t capacity, bool stacks) {
+  stop();
+  base::Clock::process();
+  const uint64_t size = std::bit_ceil(std::max<uint64_t>(capacity, 1));
+  static_assert(sizeof(Slot) == 64 && sizeof(Ring) == 64);
+  if (ring_ == nullptr || ring_->size != size) {
+    Ring* ring = Ring::make(size);
+    if (ring_ != nullptr) {
+      ring_->retire();
+    }
+    ring_ = ring;
+  }
+  capacity_ = capacity;
+  first_ = next_.load();
+  stacks_.store(stacks, std::memory_order_relaxed);
+  recording_.store(ring_, std::memory_order_release);
+}
+
+void History::record(const Report& report) noexcept {
+  Ring* ring = recording_.load(std::memory_order_acquire);
+  if (ring == nullptr) {
+    return;
+  }
+  const base::StackSource source =
+      stacks_.load(std::memory_order_relaxed) ? base::stack_source.load(std::memory_order_acquire) : nullptr;
+  const uint32_t stack = source != nullptr ? source() : 0;
+  const uint64_t event = next_.fetch_add(1, std::memory_order_relaxed);
+  Slot& slot = ring->at(event);
+  uint64_t state = slot.state.load(std::memory_order_relaxed);
+  // Somebody whom the whole ring has overtaken still writes here, or we are overtaken ourselves: this event is lost.
+  const bool taken = state % 2 != 0 || state > whole(event);
+  if (taken || !slot.state.compare_exchange_strong(state, writing(event), std::memory_order_acquire,
+                                                   std::memory_order_relaxed)) [[unlikely]] {
+    return;
+  }
+  slot.ticks.set(base::ticks());
+  slot.address.set(report.address);
+  slot.bytes.set(report.bytes);
+  slot.allocated.set(report.allocated);
+  slot.reserved.set(report.reserved);
+  slot.device.set(report.device);
+  slot.stack.set(stack);
+  slot.thread.set(base::thread_id());
+  slot.source.set(report.source);
+  slot.state.store(whole(event), std::memory_order_release);
+}
+
+HistoryColumns History::read() const {
+  HistoryColumns columns;
+  const uint64_t end = next_.load(std::memory_order_acquire);
+  const uint64_t kept = std::min(end - first_, capacity_);
+  const auto each_column = [&](auto&& visit) {
+    visit(columns.time_ns), visit(columns.address), visit(columns.bytes), visit(columns.allocated);
+    visit(columns.reserved), visit(columns.device), visit(columns.stack), visit(columns.thread);
+    visit(columns.source);
+  };
+  each_column([&](auto& column) { column.reserve(kept); });
+  const base::Clock& clock = base::Clock::process();
+  for (uint64_t event = end - kept; event != end; ++event) {
+    const Slot& slot = ring_->at(event);
+    if (slot.state.load(std::memory_order_acquire) != whole(event)) {
+      continue;
+    }
+    const uint64_t ticks = slot.ticks.get();
+    const Report report{slot.address.get(),  slot.bytes.get(),  slot.allocated.get(),
+                        slot.reserved.get(), slot.device.get(), slot.source.get()};
+    const uint32_t stack = slot.stack.get();
+    const uint32_t thread = slot.thread.get();
+    if (slot.state.load(std::memory_order_relaxed) != whole(event)) {
+      continue;  // overwritten while it was read
+    }
+    columns.time_ns.push_back(clock.to_ns(ticks));
+    columns.address.push_back(report.address);
+    columns.bytes.push_back(report.bytes);
+    columns.allocated.push_back(report.allocated);
+    columns.reserved.push_back(report.reserved);
+    columns.device.push_back(report.device);
+    columns.stack.push_back(stack);
+    columns.thread.push_back(thread);
+    columns.source.push_back(static_cast<uint8_t>(report.source));
+  }
+  columns.lost = end - first_ - columns.time_ns.size();
+  return columns;
+}
+
+}  // namespace gpuscope::memory

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory history: the last so many allocations and releases, with where in the program each was."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any, Literal
+from weakref import WeakSet
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
+from gpuscope.memory.thread_reports import ThreadReports
+
+MAX_ENTRIES = 100_000
+_MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
+
+_ENABLED = ("all", "state", True, None, False)
+_STACKS = (True, False, "python", "all")
+_CONTEXTS = ("all", "alloc", "state", None)
+
+
+def record_memory_history(
+    enabled: Literal["all", "state"] | bool | None = "all",
+    *,
+    max_entries: int = MAX_ENTRIES,
+    stacks: Literal["python", "all"] | bool = True,
+    context: Literal["all", "alloc", "state"] | None = "all",
+    device: Any = None,
+    clear_history: bool = False,
+) -> MemoryHistory:
+    """Record what is allocated and given back: by torch on GPUs and on the host, by CuPy, and from the CUDA driver.
+
+    A statement, or a context manager that ends with its block. Frameworks that are imported later begin then. The last
+    `max_entries` events are kept, 64 bytes each; look at them with ``events()``, or write them with
+    ``dump_memory_snapshot``. An event costs 0.1 to 0.3 us with its Python stack, by the depth of that.
+
+    torch and CuPy tell of the calling thread, and of autograd's threads that work for it; called on another thread
+    meanwhile, this adds that thread to the same history, as it is, until the result's ``stop()``. Called again on the
+    same thread it begins anew.
+
+    The arguments of ``torch.cuda.memory._record_memory_history`` are accepted by keyword.
+
+    Args:
+        enabled: "all", "state" or True records: the history holds what "state" would keep. None or False stops.
+        max_entries: events kept, 1 to 100,000,000.
+        stacks: whether to keep the Python stack of each event; "python" and "all" are True, C++ frames are not kept.
+        context: None keeps no stacks; any other value leaves that to `stacks`.
+        device: accepted for torch's sake; all devices are recorded.
+        clear_history: accepted for torch's sake; every history begins empty.
+
+    Returns:
+        The history; the one that has just ended for None and False.
+
+    Raises:
+        InvalidArgument: a value is not among those.
+    """
+    _check(enabled, max_entries, stacks, context)
+    with _lock:
+        current = _state.recording
+        if not enabled:
+            if current is not None:
+                current.stop()
+            return MemoryHistory(current or _Recording(), None)
+        if current is not None and current.active and not current.has_this_thread():
+            return MemoryHistory(current, current.add_thread(max_entries))
+        begun = _Recording()
+        if current is not None:
+            if current.active:
+                begun.say(f"the history that was being recorded has ended: this one, of {max_entries}, began instead")
+            current.stop()
+            current.make_room()
+        begun.start(max_entries, bool(stacks) and context is not None)
+        _state.recording = begun
+        return MemoryHistory(begun, None)
+
+
+def history_events() -> MemoryEvents:
+    """What the last history has recorded so far, oldest first.
+
+    Raises:
+        NotAvailable: none was recorded.
+    """
+    if _state.recording is None:
+        raise NotAvailable(
+            "the memory history is not available: none was recorded; call gpuscope.record_memory_history() first"
+        )
+    return _state.recording.events()
+
+
+def recording() -> bool:
+    """Whether a history is recorded now."""
+    return _state.recording is not None and _state.recording.active
+
+
+class MemoryHistory:
+    """A history that is or was recorded. Made by `record_memory_history`."""
+
+    def __init__(self, recording: _Recording, added: ThreadReports | None) -> None:
+        self._recording = recording
+        self._added = added  # where this is about one thread that was added
+        recording.handles.add(self)
+
+    def stop(self) -> None:
+        """End it; what was recorded stays readable. Where it was returned for an added thread, end that thread's."""
+        with _lock:
+            if self._added is not None:
+                self._recording.end_thread(self._added)
+            else:
+                self._recording.stop()
+
+    def events(self) -> MemoryEvents:
+        """What is recorded so far, oldest first; of all threads."""
+        return self._recording.events()
+
+    @property
+    def active(self) -> bool:
+        """Whether it is recorded now."""
+        return self._recording.active
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not recorded, and why."""
+        return tuple(self._recording.notes)
+
+    def __enter__(self) -> MemoryHistory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "recording" if self.active else "ended"
+        return f"<MemoryHistory {state}{', ' if self.notes else ''}{'; '.join(self.notes)}>"
+
+
+def _no_events() -> MemoryEvents:
+    types = {"address": np.uint64, "device": np.int32, "stack": np.uint32, "thread": np.uint64, "source": np.uint8}
+    columns: dict[str, Any] = {name: np.empty(0, dtype=types.get(name, np.int64)) for name in COLUMNS}
+    return MemoryEvents(**columns)
+
+
+class _Recording:
+    """One run of the core's ring. Its callers hold `_lock`."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.notes: list[str] = []
+        self.handles: WeakSet[MemoryHistory] = WeakSet()
+        self._threads: list[ThreadReports] = []
+        self._watches_driver = False
+        self._kept: MemoryEvents | None = _no_events()  # None while the core's ring holds it
+
+    def start(self, max_entries: int, stacks: bool) -> None:
+        _core.start_memory_history(max_entries, stacks)
+        self._kept = None
+        self.active = True
+        if stacks and not _core.knows_stacks():
+            self.say("stacks are not recorded: this version of Python keeps its frames elsewhere")
+        self._watch_driver(stacks)
+        self._threads.append(ThreadReports(self.say))
+
+    def stop(self) -> None:
+        if not self.active:
+            return
+        self.active = False
+        _core.stop_memory_history()
+        while self._threads:
+            self._threads.pop().end()
+        if self._watches_driver:
+            self._watches_driver = False
+            _core.unwatch_allocations()  # type: ignore[attr-defined, unused-ignore]
+
+    def add_thread(self, max_entries: int) -> ThreadReports:
+        if max_entries != (capacity := _core.memory_history()["capacity"]):
+            self.say(f"max_entries stays {capacity}: a thread was added to a history that was recorded already")
+        self._threads.append(ThreadReports(self.say))
+        return self._threads[-1]
+
+    def end_thread(self, reports: ThreadReports) -> None:
+        if reports in self._threads:
+            self._threads.remove(reports)
+            reports.end()
+
+    def has_this_thread(self) -> bool:
+        return any(reports.thread == threading.get_ident() for reports in self._threads)
+
+    def events(self) -> MemoryEvents:
+        with _lock:
+            return self._kept if self._kept is not None else _read()
+
+    def make_room(self) -> None:
+        """The ring is about to be used for another history: takes out what somebody may still ask for."""
+        if self._kept is None:
+            self._kept = _read() if self.handles else _no_events()
+
+    def say(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _watch_driver(self, stacks: bool) -> None:
+        watch = getattr(_core, "watch_allocations", None)
+        if watch is None:
+            return
+        why = watch(stacks)
+        self._watches_driver = not why
+        if why:
+            self.say(f"memory that libraries take from the CUDA driver is not recorded: {why}")
+
+
+def _read() -> MemoryEvents:
+    columns = _core.read_memory_history()
+    return MemoryEvents(**{name: columns[name] for name in COLUMNS}, lost=columns["lost"], frames=_frames)
+
+
+@lru_cache(maxsize=65_536)
+def _frames(stack: int) -> tuple[Frame, ...]:
+    return tuple(Frame(*frame) for frame in _core.stack_frames(int(stack)))
+
+
+def _check(enabled: object, max_entries: object, stacks: object, context: object) -> None:
+    for name, value, accepted in (
+        ("enabled", enabled, _ENABLED),
+        ("stacks", stacks, _STACKS),
+        ("context", context, _CONTEXTS),
+    ):
+        if not any(value is one or (isinstance(value, str) and value == one) for one in accepted):
+            raise InvalidArgument(f"{name} is {value!r}; accepted are {', '.join(map(repr, accepted))}")
+    if not isinstance(max_entries, int) or isinstance(max_entries, bool) or not 1 <= max_entries <= _MOST_ENTRIES:
+        raise InvalidArgument(f"max_entries is {max_entries!r}; accepted are whole numbers from 1 to {_MOST_ENTRIES:,}")
+
+
+class _State:
+    """The process's."""
+
+    recording: _Recording | None = None  # the last one, ended or not
+
+
+_state = _State()
+_lock = threading.RLock()

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/memory/history.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/thread_id.h"
+
+namespace gpuscope::memory {
+namespace {
+
+// All columns follow from the address, so that a mixture of two events is found.
+Report report(uint64_t address) {
+  const auto number = static_cast<int64_t>(address);
+  return {
+      address, -number, 2 * number, 3 * number, static_cast<int32_t>(address % 8), static_cast<Source>(address % 4)};
+}
+
+std::size_t mixtures(const HistoryColumns& columns) {
+  std::size_t found = 0;
+  for (std::size_t row = 0; row < columns.address.size(); ++row) {
+    const Report whole = report(columns.address[row]);
+    const bool good = columns.bytes[row] == whole.bytes && columns.allocated[row] == whole.allocated &&
+                      columns.reserved[row] == whole.reserved && columns.device[row] == whole.device &&
+                      columns.source[row] == static_cast<uint8_t>(whole.source);
+    found += good ? 0 : 1;
+  }
+  return found;
+}
+
+TEST(HistoryTest, KeepsEventsInTheirOrder) {
+  History history;
+  history.start(10, false);
+  for (uint64_t address = 1; address <= 3; ++address) {
+    history.record(report(address));
+  }
+  const HistoryColumns columns = history.read();
+  EXPECT_EQ(columns.address, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(mixtures(columns), 0U);
+  EXPECT_EQ(columns.lost, 0U);
+}
+
+TEST(HistoryTest, SaysWhenAndOnWhichThread) {
+  History history;
+  history.start(10, false);
+  const int64_t before = base::Clock::process().now_ns();
+  history.record(report(1));
+  const HistoryColumns columns = history.read();
+  EXPECT_GE(columns.time_ns[0], before);
+  EXPECT_LE(columns.time_ns[0], base::Clock::process().now_ns());
+  EXPECT_EQ(columns.thread[0], base::thread_id());
+}
+
+TEST(HistoryTest, KeepsTheLastOnesWhenFull) {
+  History history;
+  history.start(5, false);  // less than the ring behind it, which is a power of two
+  for (uint64_t address = 1; address <= 100; ++address) {
+    history.record(report(address));
+  }
+  const HistoryColumns columns = history.read();
+  EXPECT_EQ(columns.address, (std::vector<uint64_t>{96, 97, 98, 99, 100}));
+  EXPECT_EQ(columns.lost, 95U);
+  EXPECT_EQ(history.recorded(), 100U);
+  EXPECT_EQ(history.overwritten(), 95U);
+}
+
+TEST(HistoryTest, RecordsNothingBeforeItsStart) {
+  History history;
+  history.record(report(1));
+  EXPECT_FALSE(history.recording());
+  EXPECT_TRUE(history.read().address.empty());
+}
+
+TEST(HistoryTest, StaysReadableAfterItsStop) {
+  History history;
+  history.start(5, false);
+  history.record(report(1));
+  history.stop();
+  history.record(report(2));
+  EXPECT_EQ(history.read().address, std::vector<uint64_t>{1});
+}
+
+class HistoryRestartTest : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(HistoryRestartTest, BeginsAnewWithAnyCapacity) {
+  History history;
+  history.start(4, false);
+  for (uint64_t address = 1; address <= 6; ++address) {
+    history.record(report(address));
+  }
+  history.start(GetParam(), false);
+  EXPECT_TRUE(history.read().address.empty());
+  EXPECT_EQ(history.recorded(), 0U);
+  history.record(report(7));
+  EXPECT_EQ(history.read().address, std::vector<uint64_t>{7});
+}
+
+INSTANTIATE_TEST_SUITE_P(Capacities, HistoryRestartTest, testing::Values(1, 3, 4, 5, 100'000));
+
+TEST(HistoryTest, AsksForStacksOnlyWhenTheyAreWanted) {
+  base::stack_source = []() noexcept -> uint32_t { return 17; };
+  History history;
+  history.start(4, false);
+  history.record(report(1));
+  EXPECT_EQ(history.read().stack, std::vector<uint32_t>{0});
+  history.start(4, true);
+  history.record(report(1));
+  EXPECT_EQ(history.read().stack, std::vector<uint32_t>{17});
+  base::stack_source = nullptr;
+}
+
+TEST(HistoryTest, KeepsWhatEveryThreadReports) {
+  constexpr uint64_t kThreads = 4;
+  constexpr uint64_t kEach = 2000;
+  History history;
+  history.start(kThreads * kEach, false);
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&history, thread] {
+      for (uint64_t number = 0; number < kEach; ++number) {
+        history.record(report(thread * kEach + number + 1));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  const HistoryColumns columns = history.read();
+  EXPECT_EQ(columns.address.size(), kThreads * kEach);
+  EXPECT_EQ(columns.lost, 0U);
+  std::vector<uint64_t> last(kThreads, 0);
+  for (const uint64_t address : columns.address) {
+    const uint64_t thread = (address - 1) / kEach;
+    EXPECT_LT(last[thread], address);
+    last[thread] = address;
+  }
+}
+
+TEST(HistoryTest, ShowsNoMixtureOfTwoEventsWhileItIsOverwritten) {
+  History history;
+  history.start(8, false);  // so small that writers run into each other
+  std::atomic<bool> done{false};
+  std::vector<std::thread> writers;
+  for (uint64_t thread = 0; thread < 3; ++thread) {
+    writers.emplace_back([&, thread] {
+      for (uint64_t number = 1; !done.load(std::memory_order_relaxed); ++number) {
+        history.record(report(number * 4 + thread));
+      }
+    });
+  }
+  std::size_t seen = 0;
+  std::size_t mixed = 0;
+  for (int round = 0; round < 2000 || seen == 0; ++round) {
+    const HistoryColumns columns = history.read();
+    seen += columns.address.size();
+    mixed += mixtures(columns);
+  }
+  done = true;
+  for (std::thread& writer : writers) {
+    writer.join();
+  }
+  EXPECT_EQ(mixed, 0U);
+}
+
+TEST(HistoryTest, MayBeginAnewWhileOthersReport) {
+  History history;
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (uint64_t number = 1; !done.load(std::memory_order_relaxed); ++number) {
+      history.record(report(number));
+    }
+  });
+  std::size_t mixed = 0;
+  for (uint64_t round = 0; round < 300; ++round) {
+    history.start(1 + round % 3 * 1000, false);
+    mixed += mixtures(history.read());
+  }
+  done = true;
+  writer.join();
+  EXPECT_EQ(mixed, 0U);
+}
+
+}  // namespace
+}  // namespace gpuscope::memory
