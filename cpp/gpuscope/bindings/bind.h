@@ -20,6 +20,7 @@ void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
+void bind_memory_watch(pybind11::module_& module);
 
 /// The file of the extension module.
 std::string own_file();

@@ -17,4 +17,5 @@ PYBIND11_MODULE(_core, module) {
   bind_torch(module);
   bind_environment(module);
   bind_nvtx(module);
+  bind_memory_watch(module);
 }

@@ -36,7 +36,9 @@ void let_go_of_dictionaries() {
   base::Names::process().let_go();
 }
 
-void watch_forks() {
+}  // namespace
+
+void Session::watch_forks() {
   static std::once_flag once;
   std::call_once(once, [] {
     pthread_atfork(hold_dictionaries, let_go_of_dictionaries, [] {
@@ -51,8 +53,6 @@ void watch_forks() {
     });
   });
 }
-
-}  // namespace
 
 bool Session::active() noexcept { return active_session.load() != nullptr; }
 bool Session::forked() noexcept { return is_forked_child.load(); }
@@ -119,8 +119,9 @@ void Session::start_thread() {
 
 void Session::choose_tier() {
   tier_ = "cpu";
-  if (!options_.cuda || forked()) {
-    tier_reason_ = forked() ? "this process was forked from one that was collecting, and CUPTI does not survive a fork"
+  const bool is_child = forked() || vendor_.collector.left_behind();
+  if (!options_.cuda || is_child) {
+    tier_reason_ = is_child ? "this process was forked from one that was collecting, and CUPTI does not survive a fork"
                             : options_.no_cuda_reason;
     return;
   }
