@@ -28,11 +28,12 @@ Decoded essence(const std::optional<DriverAllocation>& told) {
   return told.has_value() ? Decoded{told->step, told->kind, told->address, told->handle, told->bytes} : Decoded{};
 }
 
+// In parentheses, as the braces' commas would part the arguments of the macros around.
 #define GPUSCOPE_DECODE(name, result, ...)                                     \
-  [&] {                                                                        \
+  ([&] {                                                                       \
     name##_params params __VA_ARGS__;                                          \
     return decode_allocation(CUPTI_DRIVER_TRACE_CBID_##name, &params, result); \
-  }()
+  }())
 
 Decoded taken(AllocationKind kind, uint64_t bytes, uint64_t address = kAddress) {
   return {AllocationStep::Taken, kind, address, 0, bytes};

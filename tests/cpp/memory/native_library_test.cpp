@@ -49,7 +49,8 @@ TEST(LibraryNames, AreNotThoseOfWhoPassesCallsOn) {
 
 TEST(NativeLibraryWalks, FindTheProgramItself) {
   NativeLibraries libraries;
-  EXPECT_EQ(libraries.names().at(libraries.caller()), "gpuscope_tests");
+  const uint32_t here = libraries.caller();
+  EXPECT_EQ(libraries.names().at(here), "gpuscope_tests");
 }
 
 TEST(NativeLibraryWalks, FindTheProgramBehindALibraryThatPassesOn) {
