@@ -239,8 +239,15 @@ std::span<const uint32_t> allocation_calls() noexcept { return kIds; }
 bool is_allocation_call(uint32_t callback) noexcept { return callback < kMost && kIndex[callback] != 0; }
 
 Told decode_allocation(uint32_t callback, const void* params, int result) noexcept {
-  return is_allocation_call(callback) && params != nullptr ? kCalls[kIndex[callback] - 1].decode(params, result)
-                                                           : std::nullopt;
+  if (!is_allocation_call(callback) || params == nullptr) {
+    return std::nullopt;
+  }
+  Told told = kCalls[kIndex[callback] - 1].decode(params, result);
+  const bool nowhere = told.has_value() && told->address == 0 && told->handle == 0;
+  if (nowhere && told->step == AllocationStep::Taken && result == 0) {
+    return std::nullopt;  // of no bytes
+  }
+  return told;
 }
 
 }  // namespace gpuscope::activity

@@ -27,11 +27,13 @@ enum class Tier {
 ///
 /// CUPTI has one subscription for a process, which both use: whoever comes first takes it, the last one gives it back.
 ///
-/// start, flush, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time. CUPTI
-/// calls the callbacks on any thread, with locks of its own held, so they only append. The mutex of the switching is
-/// held while CUPTI is called, which may wait for callbacks that run: they never take it, so they always end. Whoever
-/// switches must not hold Python's GIL, which a callback's thread may wait for. One may be started at a time in a
-/// process, as CUPTI has one pair of buffer callbacks.
+/// start, flush, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time. One may
+/// be started at a time in a process, as CUPTI has one pair of buffer callbacks.
+///
+/// CUPTI calls the callbacks on any thread, with locks of its own held, so they only append, or tell
+/// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody. The mutex of the switching
+/// is held while CUPTI is called, and CUPTI may wait for callbacks that run: they never take it, so they always end.
+/// Whoever switches must not hold Python's GIL, for which a callback's thread may wait.
 class Collector {
  public:
   struct Options {

@@ -18,8 +18,7 @@ _ENDS = ("_disable_profiler",)
 class WayForTorch:
     """While open: gives CUPTI up when torch.profiler asks for GPU work, and takes it up again once that has ended.
 
-    torch keeps CUPTI after the first run of its profiler unless told otherwise (the environment variable
-    ``TEARDOWN_CUPTI=1``); the watch then stays off, and `_core.allocation_watch` says why.
+    Where torch keeps CUPTI after a run of its profiler, the watch stays off, and `_core.allocation_watch` says why.
     """
 
     def __init__(self) -> None:

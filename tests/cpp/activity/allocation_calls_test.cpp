@@ -107,6 +107,11 @@ TEST_F(AllocationCalls, DoNothingWhenNothingIsReleased) {
   EXPECT_FALSE(GPUSCOPE_DECODE(cuMemFreeHost, 0, {nullptr}).has_value());
 }
 
+TEST_F(AllocationCalls, TakeNothingWhereNothingWasGiven) {
+  address_ = 0;
+  EXPECT_FALSE(GPUSCOPE_DECODE(cuMemAllocAsync, 0, {&address_, 0, stream_}).has_value());
+}
+
 TEST_F(AllocationCalls, DoNothingWhenAReleaseFails) {
   EXPECT_FALSE(GPUSCOPE_DECODE(cuMemFree_v2, 1, {kAddress}).has_value());
   EXPECT_FALSE(GPUSCOPE_DECODE(cuMemRelease, 1, {5}).has_value());
