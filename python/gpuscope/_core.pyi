@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'record_function', 'region_of_kind', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'read_gscope', 'record_function', 'region_of_kind', 'resume_allocation_watch', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -451,6 +451,10 @@ class TorchRanges:
         """
         Takes the reports of allocations, on the thread that has just switched torch's ranges on.
         """
+def allocation_watch() -> dict:
+    """
+    How the watch stands, the last 16 allocations that the driver refused, and what was loaded since.
+    """
 def clock_state(device: int = 0) -> dict:
     """
     A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.
@@ -491,6 +495,10 @@ def knows_stacks() -> bool:
     """
     Whether Python frames can be read in this version of Python.
     """
+def live_allocations() -> dict:
+    """
+    Columns, a row for each piece of memory that lives, and the names that the column library counts; the first is '', a library that is not known. Device -1 is the host, -2 one that is not known.
+    """
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
@@ -515,6 +523,10 @@ def own_file() -> str:
     """
     The extension module's file, empty when it cannot be told.
     """
+def pause_allocation_watch(why: str) -> None:
+    """
+    Gives CUPTI up to somebody who needs it; `why` is told as the reason until the watch is resumed.
+    """
 def read_gscope(path: str) -> Store:
     """
     Open a .gscope file, up to its last whole block.
@@ -522,6 +534,10 @@ def read_gscope(path: str) -> Store:
 def region_of_kind(name: str, kind: int) -> record_function:
     """
     A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module.
+    """
+def resume_allocation_watch() -> str:
+    """
+    Goes on after a pause; returns why that cannot be had.
     """
 def short_name(demangled: str) -> str:
     """
@@ -547,6 +563,14 @@ def time_calls(functions: collections.abc.Sequence, order: typing.Annotated[nump
     """
     Calls functions[order[i]] for each i, on the CPU alone: called_ns and returned_ns of each call.
     """
+def unwatch_allocations() -> None:
+    """
+    One user less; the ledger is given up with the last.
+    """
+def watch_allocations(stacks: bool = True) -> str:
+    """
+    Keeps a ledger of what the driver gives out from now on. Returns why that cannot be had; after '', call unwatch_allocations once.
+    """
 def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """
     Hand a store's events to `write` as JSON, in pieces of about 1 MiB.
@@ -559,6 +583,7 @@ def write_perfetto(store: Store, write: collections.abc.Callable) -> None:
     """
     Hand a store's events to `write` as Perfetto packets, in pieces of about 1 MiB that split no packet.
     """
+ALLOCATION_KINDS: tuple = ('device', 'pool', 'managed', 'pinned', 'virtual', 'array')
 __version__: str
 class record_function:
     """A named region of the program: a context manager, reusable and re-entrant, and a decorator."""

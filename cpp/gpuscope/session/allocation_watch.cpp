@@ -50,7 +50,7 @@ std::string AllocationWatch::watch(bool stacks) {
 
 std::string AllocationWatch::begin(bool stacks) {
   if (!vendor_.cuda.library) {
-    return "no NVIDIA driver was found (" + vendor_.cuda.library.why() + ")";
+    return why_ = "no NVIDIA driver was found (" + vendor_.cuda.library.why() + ")";
   }
   memory::Ledger& ledger = memory::Ledger::process();
   if (users_ == 0) {

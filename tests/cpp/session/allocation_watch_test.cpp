@@ -94,6 +94,7 @@ TEST_F(AllocationWatches, NeedADriver) {
   vendor_ = std::make_unique<Vendor>(none, cupti_.table());
   AllocationWatch watch(*vendor_);
   EXPECT_NE(watch.watch(false).find("no NVIDIA driver was found"), std::string::npos);
+  EXPECT_NE(watch.state().why, "");
   EXPECT_EQ(cupti_.subscriptions, 0);
 }
 
