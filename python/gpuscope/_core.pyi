@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'PeakMemory', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'mark', 'measure_groups', 'measure_instances', 'memory_history', 'merge', 'nvtx_libraries', 'own_file', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'read_gscope', 'record_function', 'region_of_kind', 'resume_allocation_watch', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -437,47 +437,24 @@ class TorchRanges:
         Registers with the libtorch of this process, once; False where it offers no place for that.
         """
     @staticmethod
-    def probe(on: bool) -> None:
-        """
-        Whether what comes is counted, for take_counts.
-        """
-    @staticmethod
     def take_counts() -> tuple[int, int, int]:
         """
         What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.
         """
     @staticmethod
-    def use(used: bool) -> None:
+    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False, probe: bool = False) -> None:
         """
-        Whether torch's profiler is on for us on some thread.
-        """
-    @staticmethod
-    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False) -> None:
-        """
-        What a session takes from now on; the rest goes to who was registered before.
+        What is taken from now on; the rest goes to who was registered before.
         """
     @staticmethod
-    def watch_memory(*, keep_ranges: bool) -> bool:
+    def watch_memory() -> bool:
         """
         Takes the reports of allocations, on the thread that has just switched torch's ranges on.
         """
-class PeakMemory:
+def allocation_watch() -> dict:
     """
-    The most that is reported to be handed out on a device, from now on.
+    How the watch stands, the last 16 allocations that the driver refused, and what was loaded since.
     """
-    def __init__(self, device: int) -> None:
-        """
-        device is a GPU's ordinal, -1 for the host.
-        """
-    def close(self) -> None:
-        """
-        Ends it; what was the highest stays known.
-        """
-    @property
-    def bytes(self) -> int | None:
-        """
-        The highest report; None when none has come.
-        """
 def clock_state(device: int = 0) -> dict:
     """
     A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.
@@ -518,6 +495,10 @@ def knows_stacks() -> bool:
     """
     Whether Python frames can be read in this version of Python.
     """
+def live_allocations() -> dict:
+    """
+    Columns, a row for each piece of memory that lives, and the names that the column library counts; the first is '', a library that is not known. Device -1 is the host, -2 one that is not known.
+    """
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
@@ -529,10 +510,6 @@ def measure_groups(durations_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.
 def measure_instances(store: Store) -> Instances:
     """
     Times and memory of each region.
-    """
-def memory_history() -> dict:
-    """
-    Whether one is recorded, its capacity, the reports since its start and how many were overwritten.
     """
 def merge(stores: collections.abc.Sequence[Store]) -> Store:
     """
@@ -546,37 +523,25 @@ def own_file() -> str:
     """
     The extension module's file, empty when it cannot be told.
     """
+def pause_allocation_watch(why: str) -> None:
+    """
+    Gives CUPTI up to somebody who needs it; `why` is told as the reason until the watch is resumed.
+    """
 def read_gscope(path: str) -> Store:
     """
     Open a .gscope file, up to its last whole block.
-    """
-def read_memory_history() -> dict:
-    """
-    The columns of MemoryEvents, oldest first, and how many events are lost.
-    """
-def record_memory(source: int, device: int, address: int, bytes: int, allocated: int = 0, reserved: int = 0) -> None:
-    """
-    Adds a report of any allocator to the history and the peaks; bytes is negative for a release.
     """
 def region_of_kind(name: str, kind: int) -> record_function:
     """
     A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module.
     """
+def resume_allocation_watch() -> str:
+    """
+    Goes on after a pause; returns why that cannot be had.
+    """
 def short_name(demangled: str) -> str:
     """
     A demangled name without return type, template arguments and parameters.
-    """
-def stack_frames(stack: int) -> list[tuple[str, str, int]]:
-    """
-    (function, file, line) of a stack, innermost first.
-    """
-def start_memory_history(max_entries: int, stacks: bool) -> None:
-    """
-    Begins a history of what allocators report, anew; it keeps the last max_entries reports.
-    """
-def stop_memory_history() -> None:
-    """
-    Ends it. What was recorded stays readable until the next start.
     """
 def stream_device(stream: int) -> int:
     """
@@ -598,6 +563,14 @@ def time_calls(functions: collections.abc.Sequence, order: typing.Annotated[nump
     """
     Calls functions[order[i]] for each i, on the CPU alone: called_ns and returned_ns of each call.
     """
+def unwatch_allocations() -> None:
+    """
+    One user less; the ledger is given up with the last.
+    """
+def watch_allocations(stacks: bool = True) -> str:
+    """
+    Keeps a ledger of what the driver gives out from now on. Returns why that cannot be had; after '', call unwatch_allocations once.
+    """
 def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """
     Hand a store's events to `write` as JSON, in pieces of about 1 MiB.
@@ -610,6 +583,7 @@ def write_perfetto(store: Store, write: collections.abc.Callable) -> None:
     """
     Hand a store's events to `write` as Perfetto packets, in pieces of about 1 MiB that split no packet.
     """
+ALLOCATION_KINDS: tuple = ('device', 'pool', 'managed', 'pinned', 'virtual', 'array')
 __version__: str
 class record_function:
     """A named region of the program: a context manager, reusable and re-entrant, and a decorator."""

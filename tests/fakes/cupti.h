@@ -112,6 +112,34 @@ struct Cupti {
     tell(activity::kExitSite);
     return number;
   }
+  /// A driver call that takes or gives memory, as its subscriber sees it when it asked for that call.
+  void allocation(uint32_t id, const void* params, int result = 0, void* context = nullptr,
+                  const std::function<void()>& inside = {}) {
+    const Subscriber to = subscriber_of(activity::kDriverDomain, id);
+    uint64_t kept = 0;
+    activity::ApiCallback data{};
+    data.correlation = ++correlation;
+    data.result = &result;
+    data.function_params = params;
+    data.context = context;
+    data.correlation_data = &kept;
+    for (const activity::Site site : {activity::kEnterSite, activity::kExitSite}) {
+      data.site = site;
+      if (site == activity::kExitSite && inside) {
+        inside();
+      }
+      if (to.callback != nullptr) {
+        to.callback(to.user_data, activity::kDriverDomain, id, &data);
+      }
+    }
+  }
+  /// Something comes to be or goes, as its subscriber sees it when it asked for that.
+  void resource(uint32_t id, void* context, const void* descriptor = nullptr) {
+    const activity::ResourceCallbackData data{context, nullptr, descriptor};
+    if (const Subscriber to = subscriber_of(activity::kResourceDomain, id); to.callback != nullptr) {
+      to.callback(to.user_data, activity::kResourceDomain, id, &data);
+    }
+  }
   /// A graph node comes to be, or is cloned from `origin`.
   void node(uint64_t id, uint64_t origin = 0) {
     activity::GraphCallbackData graph{};
@@ -196,9 +224,13 @@ struct Cupti {
       state.callbacks.clear();
       return 0;
     };
-    table.enable_callback = [](uint32_t, driver::CuptiSubscriber, int domain, uint32_t id) {
+    table.enable_callback = [](uint32_t on, driver::CuptiSubscriber, int domain, uint32_t id) {
       const std::lock_guard lock(instance().mutex);
-      instance().callbacks.insert({domain, id});
+      if (on != 0) {
+        instance().callbacks.insert({domain, id});
+      } else {
+        instance().callbacks.erase({domain, id});
+      }
       return 0;
     };
     table.register_callbacks = [](driver::CuptiBufferRequested request, driver::CuptiBufferCompleted complete) {
@@ -271,6 +303,10 @@ struct Cupti {
       return 0;
     };
     table.set_thread_id_type = [](int) { return 0; };
+    table.get_device_id = [](void* context, uint32_t* device) {  // as fakes::Cuda::primary numbers them
+      *device = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(context) - 1);
+      return context != nullptr ? 0 : 1;
+    };
     table.get_graph_node_id = [](void* node, uint64_t* id) {
       *id = reinterpret_cast<uint64_t>(node);
       return *id != 0 ? 0 : 1;
@@ -279,6 +315,15 @@ struct Cupti {
   }
 
  private:
+  struct Subscriber {
+    driver::CuptiCallback callback = nullptr;
+    void* user_data = nullptr;
+  };
+  /// Nobody when that was not asked for.
+  Subscriber subscriber_of(int domain, uint32_t id) {
+    const std::lock_guard lock(mutex);
+    return callbacks.contains({domain, id}) ? Subscriber{callback.load(), user_data} : Subscriber{};
+  }
   driver::CuptiResult subscribe(driver::CuptiSubscriber* subscriber, driver::CuptiCallback to, void* data) {
     const std::lock_guard lock(mutex);
     ++subscriptions;

@@ -4,11 +4,9 @@
 #include <array>
 #include <utility>
 
-#include "gpuscope/activity/calls.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/stacks.h"
 
 namespace gpuscope::activity {
 namespace {
@@ -24,9 +22,7 @@ constexpr unsigned kFirstBuffers = 8;
 constexpr unsigned kFewBuffers = 4;  // threads take one each, and may do so at one moment
 constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
 
-using base::EventLog;
 using base::EventLogs;
-using base::Op;
 
 std::string refusal(const driver::Cupti& cupti, const std::string& call, driver::CuptiResult code) {
   return call + " failed with " + cupti.error_name(code) + " (" + std::to_string(code) + ")";
@@ -35,34 +31,7 @@ std::string refusal(const driver::Cupti& cupti, const std::string& call, driver:
 }  // namespace
 
 // Everything here runs inside CUPTI, on the program's threads: append and return.
-struct Collector::Callbacks {
-  static void on_callback(void* user_data, int domain, uint32_t callback, const void* data) {
-    auto* self = static_cast<Collector*>(user_data);
-    if (domain == kDriverDomain) [[likely]] {
-      on_driver_call(callback, static_cast<const ApiCallback*>(data));
-    } else if (domain == kResourceDomain) {
-      self->on_resource(callback, static_cast<const ResourceCallbackData*>(data));
-    } else if (domain == kStateDomain && callback == kFatalError) {
-      self->broken_.store(true, std::memory_order_relaxed);
-    }
-  }
-
-  static void on_driver_call(uint32_t callback, const ApiCallback* call) {
-    EventLog* log = EventLogs::current();
-    if (log == nullptr) [[unlikely]] {
-      return;
-    }
-    if (call->site == kEnterSite) {
-      if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) != 0) [[unlikely]] {
-        base::append_stack(*log);
-      }
-      log->append(base::ticks(), call->correlation, Op::CallEnter, callback);
-    } else {
-      const int result = call->result != nullptr ? *call->result : 0;
-      log->append(base::ticks(), static_cast<uint32_t>(result), Op::CallExit, callback);
-    }
-  }
-
+struct Collector::BufferCallbacks {
   static void on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
     Collector* self = active.load(std::memory_order_acquire);
     *max_records = 0;
@@ -89,78 +58,38 @@ struct Collector::Callbacks {
 };
 
 Collector::~Collector() {
+  unwatch_allocations();
   stop();
   Collector* self = this;
   active.compare_exchange_strong(self, nullptr);
 }
 
-void Collector::on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept {
-  if (callback == kModuleUnloadStarting) {
-    unloads_.fetch_add(1, std::memory_order_release);
-    return;
-  }
-  EventLog* log = EventLogs::current();
-  const auto* graph = static_cast<const GraphCallbackData*>(data->descriptor);
-  if (log == nullptr || graph == nullptr || cupti_.get_graph_node_id == nullptr) {
-    return;
-  }
-  uint64_t node = 0;
-  if (cupti_.get_graph_node_id(graph->node, &node) != driver::kCuptiSuccess) {
-    return;
-  }
-  uint64_t origin = 0;
-  const bool cloned =
-      callback == kGraphNodeCloned && cupti_.get_graph_node_id(graph->original_node, &origin) == driver::kCuptiSuccess;
-  log->append(node, 0, Op::Node, cloned ? 1 : 0);
-  if (cloned) {
-    log->append(origin, 0, Op::NodeOrigin);
-  }
-}
-
 Tier Collector::start(const Options& options) {
-  stop();
+  const std::lock_guard lock(switching_);
+  stop_recording();
   why_ = driver::cupti_shortcoming(cupti_);
   if (!why_.empty()) {
     return tier_;
   }
   base::Clock::process();  // measured now, not inside CUPTI's first request for a timestamp
   buffers_.provide(kFirstBuffers);
-  broken_.store(false, std::memory_order_relaxed);
   dropped_ = 0;
   memory_why_.clear();
-  const bool sole = subscribe();
+  why_ = subscribe(holder_);
+  const bool sole = why_.empty();
   if (!sole && !options.may_share) {
     return tier_;
   }
   tier_ = sole ? Tier::Sole : Tier::Shared;
   set_attributes();
   active.store(this, std::memory_order_release);
-  const auto registered = cupti_.register_callbacks(&Callbacks::on_buffer_requested, &Callbacks::on_buffer_completed);
+  const auto registered =
+      cupti_.register_callbacks(&BufferCallbacks::on_buffer_requested, &BufferCallbacks::on_buffer_completed);
   if (registered != driver::kCuptiSuccess) {
     return give_up("cuptiActivityRegisterCallbacks", registered);
   }
   enable_kinds(options);
   return tier_;
-}
-
-bool Collector::subscribe() {
-  std::array<char, 128> holder{};
-  driver::CuptiResult code = driver::kCuptiSuccess;
-  if (cupti_.subscribe_v2 != nullptr) {
-    driver::CuptiSubscriberParams params{sizeof(params), "gpuscope", holder.data(), holder.size()};
-    code = cupti_.subscribe_v2(&subscriber_, &Callbacks::on_callback, this, &params);
-  } else {
-    code = cupti_.subscribe(&subscriber_, &Callbacks::on_callback, this);
-  }
-  holder_ = holder.data();
-  if (code == driver::kCuptiSuccess) {
-    return true;
-  }
-  subscriber_ = nullptr;
-  const bool taken = code == driver::kCuptiMultipleSubscribers || code == driver::kCuptiMaxLimitReached;
-  why_ = taken ? "another tool" + (holder_.empty() ? "" : " (" + holder_ + ")") + " holds CUPTI in this process"
-               : refusal(cupti_, "cuptiSubscribe", code);
-  return false;
 }
 
 void Collector::set_attributes() {
@@ -182,19 +111,13 @@ void Collector::set_attributes() {
   // session that follows.
   static bool registered = false;
   if (!registered && tier_ == Tier::Sole && cupti_.register_timestamp != nullptr) {
-    registered = cupti_.register_timestamp(&Callbacks::on_timestamp) == driver::kCuptiSuccess;
+    registered = cupti_.register_timestamp(&BufferCallbacks::on_timestamp) == driver::kCuptiSuccess;
   }
 }
 
 bool Collector::enable_kinds(const Options& options) {
   if (tier_ == Tier::Sole) {
-    for (const DriverCall& call : driver_calls()) {
-      cupti_.enable_callback(1, subscriber_, kDriverDomain, call.callback);
-    }
-    for (const uint32_t callback : {kGraphNodeCreated, kGraphNodeCloned, kModuleUnloadStarting}) {
-      cupti_.enable_callback(1, subscriber_, kResourceDomain, callback);
-    }
-    cupti_.enable_callback(1, subscriber_, kStateDomain, kFatalError);
+    switch_callbacks(kRecording, true);
   }
   const auto enable = [this](Kind kind) {
     const auto code = cupti_.activity_enable(static_cast<int>(kind));
@@ -235,7 +158,7 @@ bool Collector::enable_kinds(const Options& options) {
 
 Tier Collector::give_up(const std::string& call, driver::CuptiResult code) {
   const std::string why = refusal(cupti_, call, code);
-  stop();
+  stop_recording();
   why_ = why;
   return tier_;
 }
@@ -256,6 +179,13 @@ uint64_t Collector::dropped() noexcept {
 }
 
 void Collector::stop() noexcept {
+  if (!left_behind()) {
+    const std::lock_guard lock(switching_);
+    stop_recording();
+  }
+}
+
+void Collector::stop_recording() noexcept {
   for (uint32_t kind = 0; kind < 64; ++kind) {
     if ((enabled_kinds_ >> kind & 1) != 0) {
       cupti_.activity_disable(static_cast<int>(kind));
@@ -265,9 +195,8 @@ void Collector::stop() noexcept {
   if (std::exchange(names_libraries_, false)) {
     cupti_.enable_allocation_source(0);
   }
-  if (subscriber_ != nullptr) {
-    cupti_.unsubscribe(subscriber_);
-    subscriber_ = nullptr;
+  if (tier_ == Tier::Sole) {
+    switch_callbacks(kRecording, false);
   }
   restore_attributes();
   tier_ = Tier::None;

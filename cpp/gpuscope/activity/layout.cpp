@@ -119,7 +119,11 @@ static_assert(is_memory_pool<CUpti_ActivityMemoryPool2>() && is_memory_pool<CUpt
 
 GPUSCOPE_SAME(ApiCallback, result, CUpti_CallbackData, functionReturnValue);
 GPUSCOPE_SAME(ApiCallback, context, CUpti_CallbackData, context);
+GPUSCOPE_SAME(ApiCallback, function_params, CUpti_CallbackData, functionParams);
+GPUSCOPE_SAME(ApiCallback, correlation_data, CUpti_CallbackData, correlationData);
 GPUSCOPE_SAME(ApiCallback, correlation, CUpti_CallbackData, correlationId);
+GPUSCOPE_SAME(ResourceCallbackData, context, CUpti_ResourceData, context);
+GPUSCOPE_SAME(ModuleCallbackData, cubin_bytes, CUpti_ModuleResourceData, cubinSize);
 GPUSCOPE_SAME(ResourceCallbackData, descriptor, CUpti_ResourceData, resourceDescriptor);
 GPUSCOPE_SAME(GraphCallbackData, node, CUpti_GraphData, node);
 GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);
@@ -152,6 +156,9 @@ static_assert(same(kDriverDomain, CUPTI_CB_DOMAIN_DRIVER_API) && same(kResourceD
 static_assert(same(kStateDomain, CUPTI_CB_DOMAIN_STATE) && same(kFatalError, CUPTI_CBID_STATE_FATAL_ERROR));
 static_assert(same(kGraphNodeCreated, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED));
 static_assert(same(kGraphNodeCloned, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED));
+static_assert(same(kContextCreated, CUPTI_CBID_RESOURCE_CONTEXT_CREATED));
+static_assert(same(kContextDestroyStarting, CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING));
+static_assert(same(kModuleLoaded, CUPTI_CBID_RESOURCE_MODULE_LOADED));
 static_assert(same(kModuleUnloadStarting, CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING));
 static_assert(same(kZeroedBuffers, CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER));
 static_assert(same(kPerThreadBuffers, CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER));

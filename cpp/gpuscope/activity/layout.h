@@ -230,7 +230,14 @@ constexpr std::size_t smallest_record(uint32_t kind) noexcept {
 // Callback domains, sites and resource callbacks (cupti_callbacks.h).
 enum Domain : int { kDriverDomain = 1, kResourceDomain = 3, kStateDomain = 6 };
 enum Site : uint32_t { kEnterSite = 0, kExitSite = 1 };
-enum ResourceCallback : uint32_t { kModuleUnloadStarting = 7, kGraphNodeCreated = 13, kGraphNodeCloned = 20 };
+enum ResourceCallback : uint32_t {
+  kContextCreated = 1,
+  kContextDestroyStarting = 2,
+  kModuleLoaded = 6,
+  kModuleUnloadStarting = 7,
+  kGraphNodeCreated = 13,
+  kGraphNodeCloned = 20,
+};
 enum StateCallback : uint32_t { kFatalError = 1 };
 enum Attribute : int { kZeroedBuffers = 5, kPerThreadBuffers = 9 };
 
@@ -250,6 +257,11 @@ struct ResourceCallbackData {
   void* context;
   void* stream;
   const void* descriptor;
+};
+
+struct ModuleCallbackData {
+  uint32_t module;
+  size_t cubin_bytes;
 };
 
 struct GraphCallbackData {

@@ -22,6 +22,7 @@ void bind_memory_history(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
 void bind_memory_info(pybind11::module_& module);
+void bind_memory_watch(pybind11::module_& module);
 
 /// The file of the extension module.
 std::string own_file();

@@ -19,4 +19,5 @@ PYBIND11_MODULE(_core, module) {
   bind_environment(module);
   bind_nvtx(module);
   bind_memory_info(module);
+  bind_memory_watch(module);
 }

@@ -52,7 +52,8 @@ inline constexpr CuptiResult kCuptiMultipleSubscribers = 39;
   X("cuptiActivitySetAttribute", set_attribute, CuptiResult(int, size_t*, void*))                                   \
   X("cuptiActivityEnableAllocationSource", enable_allocation_source, CuptiResult(uint8_t))                          \
   X("cuptiSetThreadIdType", set_thread_id_type, CuptiResult(int))                                                   \
-  X("cuptiGetGraphNodeId", get_graph_node_id, CuptiResult(void*, uint64_t*))
+  X("cuptiGetGraphNodeId", get_graph_node_id, CuptiResult(void*, uint64_t*))                                        \
+  X("cuptiGetDeviceId", get_device_id, CuptiResult(void*, uint32_t*))
 
 /// libcupti as a value: one pointer a function, nullptr where this version lacks it.
 struct Cupti {

@@ -26,7 +26,9 @@ std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
 
-void watch_forks() {
+}  // namespace
+
+void Session::watch_forks() {
   base::survive_forks();
   static std::once_flag once;
   std::call_once(once, [] {
@@ -41,8 +43,6 @@ void watch_forks() {
     });
   });
 }
-
-}  // namespace
 
 bool Session::active() noexcept { return active_session.load() != nullptr; }
 bool Session::forked() noexcept { return is_forked_child.load(); }
@@ -109,8 +109,9 @@ void Session::start_thread() {
 
 void Session::choose_tier() {
   tier_ = "cpu";
-  if (!options_.cuda || forked()) {
-    tier_reason_ = forked() ? "this process was forked from one that was collecting, and CUPTI does not survive a fork"
+  const bool is_child = forked() || vendor_.collector.left_behind();
+  if (!options_.cuda || is_child) {
+    tier_reason_ = is_child ? "this process was forked from one that was collecting, and CUPTI does not survive a fork"
                             : options_.no_cuda_reason;
     return;
   }

@@ -52,6 +52,8 @@ class Session {
   static bool active() noexcept;
   /// True in a child of a process that collected: CUPTI and our thread did not come along.
   static bool forked() noexcept;
+  /// Has the child of a fork find the process's dictionaries unlocked, and nobody listening. Once in a process.
+  static void watch_forks();
 
  private:
   enum class Request { None, Cut, Stop, LetGo };

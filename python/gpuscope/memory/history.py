@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
 from gpuscope.memory.thread_reports import ThreadReports
 
@@ -172,7 +173,7 @@ class _Recording:
             self._threads.pop().end()
         if self._watches_driver:
             self._watches_driver = False
-            _core.unwatch_allocations()  # type: ignore[attr-defined, unused-ignore]
+            unwatch_allocations()
 
     def add_thread(self, max_entries: int) -> ThreadReports:
         if max_entries != (capacity := _core.memory_history()["capacity"]):
@@ -202,10 +203,7 @@ class _Recording:
             self.notes.append(note)
 
     def _watch_driver(self, stacks: bool) -> None:
-        watch = getattr(_core, "watch_allocations", None)
-        if watch is None:
-            return
-        why = watch(stacks)
+        why = watch_allocations(stacks)
         self._watches_driver = not why
         if why:
             self.say(f"memory that libraries take from the CUDA driver is not recorded: {why}")

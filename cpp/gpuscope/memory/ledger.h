@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "gpuscope/base/allocations.h"
+
+namespace gpuscope::memory {
+
+/// Who asked for memory.
+struct Author {
+  uint32_t library = 0;  // a NativeLibraries number
+  uint32_t stack = 0;    // a base::Stacks id
+  uint64_t thread = 0;   // as the system counts
+};
+
+/// Memory that the driver has given out.
+struct Piece {
+  uint64_t address = 0;  // 0 for arrays, and for virtual memory that is not mapped
+  uint64_t bytes = 0;
+  uint64_t pool = 0;
+  uint64_t context = 0;
+  int64_t time_ns = 0;
+  int32_t device = base::kUnknownDevice;
+  base::AllocationKind kind = base::AllocationKind::Device;
+  Author author;
+};
+
+/// Memory that the driver refused.
+struct Failure {
+  uint64_t bytes = 0;
+  uint64_t live_bytes = 0;  // of the same device at that moment
+  int64_t time_ns = 0;
+  int32_t device = base::kUnknownDevice;
+  int32_t result = 0;  // CUresult
+  base::AllocationKind kind = base::AllocationKind::Device;
+  Author author;
+};
+
+/// What the driver has given out in this process and not taken back, since begin. Any thread: one mutex, held for no
+/// call into CUDA or CUPTI, as allocations run with the driver's locks held.
+class Ledger {
+ public:
+  static constexpr std::size_t kFailures = 16;
+
+  /// Forks are safe: the child's is empty, and its base::allocation_sink nobody.
+  static Ledger& process();
+  /// The process's as a base::allocation_sink.
+  static void hear(const base::DriverAllocation& told) noexcept { process().record(told); }
+
+  /// Starts with nothing. `stacks`: base::stack_source is asked at every allocation.
+  void begin(bool stacks);
+  void want_stacks() noexcept { stacks_.store(true, std::memory_order_relaxed); }
+  /// Forgets all that is live; failures stay to be read.
+  void forget() noexcept;
+
+  /// Never throws; what there was no memory to note counts as missed.
+  void record(const base::DriverAllocation& told) noexcept;
+
+  std::vector<Piece> live();
+  std::vector<Failure> failures();  // oldest first, the last kFailures
+  struct Counts {
+    uint64_t unknown_releases = 0;  // of memory that was taken before begin, or unseen
+    uint64_t missed = 0;
+  };
+  Counts counts();
+
+ private:
+  struct Entry {
+    Piece piece;
+    uint64_t taken_ticks = 0;
+    uint32_t holders = 1;   // of virtual memory: it lives until nobody holds it
+    uint32_t mappings = 0;  // nor maps it
+  };
+  struct Mapping {
+    uint64_t handle;
+    uint64_t mapped_ticks;
+  };
+  using Entries = std::unordered_map<uint64_t, Entry>;
+
+  Author find_author() const noexcept;
+  // With the mutex held.
+  void take(const base::DriverAllocation& told, const Author& author);
+  void refuse(const base::DriverAllocation& told, const Author& author);
+  void release(const base::DriverAllocation& told);
+  void map(const base::DriverAllocation& told);
+  void unmap(const base::DriverAllocation& told);
+  void forget_context(uint64_t context);
+  void clear() noexcept;
+
+  std::mutex mutex_;
+  Entries by_address_;
+  Entries virtual_;  // by handle
+  Entries arrays_;   // by handle
+  std::map<uint64_t, Mapping> mappings_;
+  std::deque<Failure> failures_;
+  uint64_t unknown_releases_ = 0;
+  std::atomic<uint64_t> missed_{0};
+  std::atomic<bool> stacks_{false};
+};
+
+}  // namespace gpuscope::memory

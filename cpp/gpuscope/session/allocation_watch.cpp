@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/session/allocation_watch.h"
+
+#include "gpuscope/base/allocations.h"
+#include "gpuscope/session/session.h"
+
+namespace gpuscope::session {
+namespace {
+
+constexpr const char* kForked =
+    "this process was forked from one that watched allocations, and CUPTI does not survive a fork";
+
+/// Whether some CUDA context can be seen; makes none, and does not initialise the driver.
+bool has_context(const driver::Cuda& cuda) {
+  int count = 0;
+  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
+    return false;  // not initialised: there cannot be one
+  }
+  driver::CuContext current = nullptr;
+  if (cuda.context_get_current != nullptr && cuda.context_get_current(&current) == 0 && current != nullptr) {
+    return true;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    unsigned flags = 0;
+    int active = 0;
+    if (cuda.device_get != nullptr && cuda.device_get(&device, ordinal) == 0 && cuda.primary_context_state != nullptr &&
+        cuda.primary_context_state(device, &flags, &active) == 0 && active != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool AllocationWatch::left_behind() const noexcept { return vendor_.collector.left_behind(); }
+
+std::string AllocationWatch::watch(bool stacks) {
+  if (left_behind()) {
+    return kForked;
+  }
+  const std::lock_guard lock(mutex_);
+  std::string why = paused_ ? why_ : begin(stacks);
+  if (why.empty()) {
+    ++users_;
+  }
+  return why;
+}
+
+std::string AllocationWatch::begin(bool stacks) {
+  if (!vendor_.cuda.library) {
+    return why_ = "no NVIDIA driver was found (" + vendor_.cuda.library.why() + ")";
+  }
+  memory::Ledger& ledger = memory::Ledger::process();
+  if (users_ == 0) {
+    Session::watch_forks();
+    ledger.begin(stacks);
+    from_start_ = !has_context(vendor_.cuda);
+    gaps_ = 0;
+    loaded_before_ = vendor_.collector.loaded();
+  } else if (stacks) {
+    ledger.want_stacks();
+  }
+  base::allocation_sink.store(&memory::Ledger::hear, std::memory_order_release);
+  why_ = vendor_.collector.watch_allocations();
+  if (!why_.empty()) {
+    base::allocation_sink.store(nullptr, std::memory_order_relaxed);
+  }
+  return why_;
+}
+
+void AllocationWatch::unwatch() noexcept {
+  if (left_behind()) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (users_ == 0 || --users_ > 0) {
+    return;
+  }
+  vendor_.collector.unwatch_allocations();
+  base::allocation_sink.store(nullptr, std::memory_order_relaxed);
+  memory::Ledger::process().forget();
+  why_.clear();
+}
+
+void AllocationWatch::pause(const std::string& why) {
+  if (left_behind()) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (paused_ || users_ == 0) {
+    return;
+  }
+  paused_ = true;
+  why_ = why;
+  if (vendor_.collector.watches_allocations()) {
+    vendor_.collector.unwatch_allocations();
+    ++gaps_;
+  }
+}
+
+std::string AllocationWatch::resume() {
+  if (left_behind()) {
+    return kForked;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!paused_) {
+    return {};
+  }
+  paused_ = false;
+  why_.clear();
+  return users_ > 0 ? begin(false) : std::string();
+}
+
+AllocationWatch::State AllocationWatch::state() {
+  State state;
+  if (left_behind()) {
+    state.why = kForked;
+    return state;
+  }
+  const std::lock_guard lock(mutex_);
+  const activity::Collector& collector = vendor_.collector;
+  state.watching = users_ > 0 && collector.watches_allocations() && !collector.broken();
+  state.why = !why_.empty() || state.watching || users_ == 0 ? why_ : "CUPTI ended after an error in it or the program";
+  state.from_start = from_start_;
+  state.gaps = gaps_;
+  state.counts = memory::Ledger::process().counts();
+  state.failures = memory::Ledger::process().failures();
+  const activity::Collector::Loaded now = collector.loaded();
+  state.loaded = {now.contexts - loaded_before_.contexts, now.modules - loaded_before_.modules,
+                  now.code_bytes - loaded_before_.code_bytes};
+  return state;
+}
+
+std::vector<memory::Piece> AllocationWatch::live() {
+  if (left_behind()) {
+    return {};
+  }
+  const std::lock_guard lock(mutex_);
+  return users_ > 0 ? memory::Ledger::process().live() : std::vector<memory::Piece>();
+}
+
+}  // namespace gpuscope::session

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gpuscope/memory/ledger.h"
+#include "gpuscope/session/recorder.h"
+
+namespace gpuscope::session {
+
+/// Who holds what the driver gave out, for as long as anybody wants to know: the collector's callbacks feed the
+/// process's ledger. One in a process.
+///
+/// Any thread, without Python's GIL: see activity::Collector.
+class AllocationWatch {
+ public:
+  explicit AllocationWatch(Vendor& vendor) : vendor_(vendor) {}
+  AllocationWatch(const AllocationWatch&) = delete;
+  AllocationWatch& operator=(const AllocationWatch&) = delete;
+
+  /// One more user. Returns why there is nothing to be seen, "" when there is: then unwatch once. `stacks`:
+  /// base::stack_source is asked where memory is taken, as long as there are users.
+  std::string watch(bool stacks);
+  /// One user less; what is live is forgotten with the last.
+  void unwatch() noexcept;
+
+  /// Gives CUPTI up to somebody who needs it, until resume; `why` is what watch and state say in the meantime.
+  void pause(const std::string& why);
+  /// Goes on, when there are users still. Returns why not, "" when allocations are seen again or nobody asks.
+  std::string resume();
+
+  struct State {
+    bool watching = false;
+    bool from_start = false;  // no CUDA context was found when it began
+    std::string why;          // why it is not watching, though it was asked to
+    uint64_t gaps = 0;        // times that it was interrupted
+    memory::Ledger::Counts counts;
+    activity::Collector::Loaded loaded;  // since it began
+    std::vector<memory::Failure> failures;
+  };
+  State state();
+  /// Nothing without users, and in the child of a fork.
+  std::vector<memory::Piece> live();
+
+ private:
+  std::string begin(bool stacks);
+  bool left_behind() const noexcept;
+
+  Vendor& vendor_;
+  std::mutex mutex_;  // guards what follows; no callback takes it
+  int users_ = 0;
+  bool paused_ = false;
+  std::string why_;
+  bool from_start_ = false;
+  uint64_t gaps_ = 0;
+  activity::Collector::Loaded loaded_before_;
+};
+
+}  // namespace gpuscope::session
