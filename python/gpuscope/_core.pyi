@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'measure_groups', 'measure_instances', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'read_gscope', 'record_function', 'region_of_kind', 'resume_allocation_watch', 'short_name', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'PeakMemory', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'measure_groups', 'measure_instances', 'memory_history', 'memory_pools', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -365,7 +365,7 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, left_out: collections.abc.Set[str] = set()) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, memory: bool = False, left_out: collections.abc.Set[str] = set()) -> None:
         """
         Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows.
         """
@@ -437,19 +437,46 @@ class TorchRanges:
         Registers with the libtorch of this process, once; False where it offers no place for that.
         """
     @staticmethod
+    def probe(on: bool) -> None:
+        """
+        Whether what comes is counted, for take_counts.
+        """
+    @staticmethod
     def take_counts() -> tuple[int, int, int]:
         """
         What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.
         """
     @staticmethod
-    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False, probe: bool = False) -> None:
+    def use(used: bool) -> None:
         """
-        What is taken from now on; the rest goes to who was registered before.
+        Whether torch's profiler is on for us on some thread.
         """
     @staticmethod
-    def watch_memory() -> bool:
+    def want(*, ranges: bool = False, operands: bool = False, memory: bool = False) -> None:
+        """
+        What a session takes from now on; the rest goes to who was registered before.
+        """
+    @staticmethod
+    def watch_memory(*, keep_ranges: bool) -> bool:
         """
         Takes the reports of allocations, on the thread that has just switched torch's ranges on.
+        """
+class PeakMemory:
+    """
+    The most that is reported to be handed out on a device, from now on.
+    """
+    def __init__(self, device: int) -> None:
+        """
+        device is a GPU's ordinal, -1 for the host.
+        """
+    def close(self) -> None:
+        """
+        Ends it; what was the highest stays known.
+        """
+    @property
+    def bytes(self) -> int | None:
+        """
+        The highest report; None when none has come.
         """
 def allocation_watch() -> dict:
     """
@@ -470,6 +497,10 @@ def demangle(symbol: str) -> str:
 def device_limits(device: int = 0) -> dict:
     """
     What a GPU could do at best by its own description, None where it does not say: memory_bandwidth in bytes a second, fp32_flops a second, l2_bytes, multiprocessors, sm_hz_max, capability. Raises NotAvailable where there is no such GPU.
+    """
+def devices_in_use() -> list[int]:
+    """
+    Ordinals of the GPUs on which this process has a primary context. Makes none; raises NotAvailable without a GPU.
     """
 def environment() -> dict:
     """
@@ -511,6 +542,14 @@ def measure_instances(store: Store) -> Instances:
     """
     Times and memory of each region.
     """
+def memory_history() -> dict:
+    """
+    Whether one is recorded, its capacity, the reports since its start and how many were overwritten.
+    """
+def memory_pools(device: int = 0) -> list:
+    """
+    The driver's default and current pool of a device (cuMemAllocAsync), in bytes: pool (its handle), reserved, used, peak_reserved, peak_used. Empty without a context; makes none.
+    """
 def merge(stores: collections.abc.Sequence[Store]) -> Store:
     """
     One new Store with all that these hold, in their order; they are of one process.
@@ -527,9 +566,21 @@ def pause_allocation_watch(why: str) -> None:
     """
     Gives CUPTI up to somebody who needs it; `why` is told as the reason until the watch is resumed.
     """
+def process_memory(device: int = 0) -> dict:
+    """
+    A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all processes), free (less than total - used: the driver keeps some), total; name; context: whether this process has a primary context there. What is None is explained in why. Makes no context.
+    """
 def read_gscope(path: str) -> Store:
     """
     Open a .gscope file, up to its last whole block.
+    """
+def read_memory_history() -> dict:
+    """
+    The columns of MemoryEvents, oldest first, and how many events are lost.
+    """
+def record_memory(source: int, device: int, address: int, bytes: int, allocated: int = 0, reserved: int = 0) -> None:
+    """
+    Adds a report of any allocator to the history and the peaks; bytes is negative for a release.
     """
 def region_of_kind(name: str, kind: int) -> record_function:
     """
@@ -542,6 +593,18 @@ def resume_allocation_watch() -> str:
 def short_name(demangled: str) -> str:
     """
     A demangled name without return type, template arguments and parameters.
+    """
+def stack_frames(stack: int) -> list[tuple[str, str, int]]:
+    """
+    (function, file, line) of a stack, innermost first.
+    """
+def start_memory_history(max_entries: int, stacks: bool) -> None:
+    """
+    Begins a history of what allocators report, anew; it keeps the last max_entries reports.
+    """
+def stop_memory_history() -> None:
+    """
+    Ends it. What was recorded stays readable until the next start.
     """
 def stream_device(stream: int) -> int:
     """
