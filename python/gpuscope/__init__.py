@@ -39,6 +39,22 @@ if TYPE_CHECKING:
         NotAvailable,
         NvmlError,
     )
+    from gpuscope.exporters.memory_page import export_memory_page
+    from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
+    from gpuscope.memory.failures import OutOfMemory, OutOfMemoryReports, report_out_of_memory
+    from gpuscope.memory.findings.find_leaks import find_leaks
+    from gpuscope.memory.findings.fragmentation import Fragmentation, fragmentation
+    from gpuscope.memory.findings.leak_report import LeakReport
+    from gpuscope.memory.findings.peak import PeakReport, peak_memory
+    from gpuscope.memory.history import MemoryHistory, record_memory_history
+    from gpuscope.memory.ledger import MemoryLedger, memory_ledger
+    from gpuscope.memory.peaks import reset_peak
+    from gpuscope.memory.snapshot import MemorySnapshot, memory_snapshot
+    from gpuscope.memory.snapshot_file import load_memory_snapshot
+    from gpuscope.memory.stages import MemoryStages, memory_stages, reset_memory_stages
+    from gpuscope.memory.summary import memory_summary
+    from gpuscope.memory.torch_pickle import dump_memory_snapshot
+    from gpuscope.memory.track import track_memory
     from gpuscope.profiler import (
         ProfilerAction,
         ProfilerActivity,
@@ -69,14 +85,24 @@ __all__ = [
     "DeviceType",
     "Event",
     "ExecutionTraceObserver",
+    "Fragmentation",
     "GpuscopeError",
     "GpuscopeWarning",
     "IncompleteCapture",
     "InvalidArgument",
     "Latency",
+    "LeakReport",
     "LibraryError",
+    "MaxBatchSize",
+    "MemoryHistory",
+    "MemoryLedger",
+    "MemorySnapshot",
+    "MemoryStages",
     "NotAvailable",
     "NvmlError",
+    "OutOfMemory",
+    "OutOfMemoryReports",
+    "PeakReport",
     "ProfilerAction",
     "ProfilerActivity",
     "Recording",
@@ -88,15 +114,30 @@ __all__ = [
     "benchmark_dataloader",
     "compare",
     "crossover",
+    "dump_memory_snapshot",
     "environment",
+    "export_memory_page",
+    "find_leaks",
+    "find_max_batch_size",
+    "fragmentation",
     "itt",
     "kineto_available",
     "load",
+    "load_memory_snapshot",
     "mark",
     "measure_latency",
     "measure_throughput",
+    "memory_ledger",
+    "memory_snapshot",
+    "memory_stages",
+    "memory_summary",
+    "peak_memory",
     "profile",
     "record_function",
+    "record_memory_history",
+    "report_out_of_memory",
+    "reset_memory_stages",
+    "reset_peak",
     "reset_timings",
     "schedule",
     "step",
@@ -106,6 +147,7 @@ __all__ = [
     "tensorboard_trace_handler",
     "timed",
     "timings",
+    "track_memory",
 ]
 
 _HOMES = {
@@ -149,6 +191,48 @@ _HOMES = {
         "NotAvailable",
         "NvmlError",
     ),
+    "exporters.memory_page": ("export_memory_page",),
+    "memory.batch_size": (
+        "MaxBatchSize",
+        "find_max_batch_size",
+    ),
+    "memory.failures": (
+        "OutOfMemory",
+        "OutOfMemoryReports",
+        "report_out_of_memory",
+    ),
+    "memory.findings.find_leaks": ("find_leaks",),
+    "memory.findings.fragmentation": (
+        "Fragmentation",
+        "fragmentation",
+    ),
+    "memory.findings.leak_report": ("LeakReport",),
+    "memory.findings.peak": (
+        "PeakReport",
+        "peak_memory",
+    ),
+    "memory.history": (
+        "MemoryHistory",
+        "record_memory_history",
+    ),
+    "memory.ledger": (
+        "MemoryLedger",
+        "memory_ledger",
+    ),
+    "memory.peaks": ("reset_peak",),
+    "memory.snapshot": (
+        "MemorySnapshot",
+        "memory_snapshot",
+    ),
+    "memory.snapshot_file": ("load_memory_snapshot",),
+    "memory.stages": (
+        "MemoryStages",
+        "memory_stages",
+        "reset_memory_stages",
+    ),
+    "memory.summary": ("memory_summary",),
+    "memory.torch_pickle": ("dump_memory_snapshot",),
+    "memory.track": ("track_memory",),
     "profiler": (
         "ProfilerAction",
         "ProfilerActivity",

@@ -36,7 +36,7 @@ class WayForTorch:
         torch_entrances.add(self._listener)
 
     def _prepares(self, activities: Any) -> None:
-        if any(getattr(activity, "name", "") == "CUDA" for activity in activities):
+        if not self._gave_way and any(getattr(activity, "name", "") == "CUDA" for activity in activities):
             self._gave_way = True
             _core.pause_allocation_watch("torch.profiler runs and needs CUPTI for itself")
 
