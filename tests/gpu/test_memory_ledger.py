@@ -54,7 +54,9 @@ def test_expandable_segments_are_explained():
 @pytest.mark.parametrize("how", [("cupy-async", {}), ("torch", ASYNC)], ids=["cupy", "torch"])
 def test_memory_in_the_drivers_pool_is_explained_once(how):
     name, more = how
-    assert_explained(ledger_of("watch", name, **more))
+    ledger = ledger_of("watch", name, **more)
+    # Twice, it would be more than NVML counts. Local memory that kernels want, some 100 MiB, nobody tells of.
+    assert -64 * MIB <= ledger["process"] - ledger["explained"] <= 128 * MIB, ledger["rows"]
 
 
 @pytest.mark.parametrize("names", NATIVE, ids=" and ".join)

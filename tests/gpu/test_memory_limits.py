@@ -285,7 +285,7 @@ assert not fits(int(found * 1.1) + 1, training)
 assert all(torch.equal(a, b) for a, b in zip(before, state()))
 assert model.training == mode and all(each.grad is None for each in model.parameters())
 assert found.bytes_per_sample > 0
-assert len(found.tries) <= 20, found.report()
+assert len(found.tries) <= 24, found.report()  # doubling and bisection alone take 17; cuDNN's workspaces jump
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 assert torch.cuda.memory_reserved() < LIMIT / 2

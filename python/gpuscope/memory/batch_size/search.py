@@ -9,6 +9,7 @@ import numpy as np
 
 _GUESSES = 2  # from far off, and once more from near
 _NEARBY = 32  # a guess is taken to be wrong by one part in this
+_EXACT = 2  # or, where it fits, by less than twice this
 
 
 class Search:
@@ -79,7 +80,9 @@ class Search:
         return max(middle, self.fails - self._doubled()) if self._step else middle
 
     def _doubled(self) -> int:
-        step, self._step = self._step, 2 * self._step
+        # A prediction that is off by more than this was no good one: libraries change their ways from size to size.
+        step = self._step
+        self._step = 2 * step if step != _EXACT else max(2 * step, self.fits // _NEARBY)
         return step
 
 
