@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpuscope.memory.kernel_files import figures
+
 _UNLIMITED = 1 << 60  # control groups of version 1 write a number of this order for none
 
 
@@ -23,32 +25,9 @@ def host_room(root: Path = Path("/")) -> tuple[int | None, int | None]:
     return free, total
 
 
-def peak_resident(root: Path = Path("/")) -> int | None:
-    """The most bytes this process had in the host's memory since `reset_peak`, or since it began."""
-    return _status(root, "VmHWM")
-
-
-def resident(root: Path = Path("/")) -> int | None:
-    """Bytes this process has in the host's memory."""
-    return _status(root, "VmRSS")
-
-
-def reset_peak(root: Path = Path("/")) -> bool:
-    """Lets `peak_resident` begin anew; False where the kernel does not allow it (proc(5), clear_refs)."""
-    try:
-        (root / "proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
 def _meminfo(root: Path) -> tuple[int | None, int | None]:
-    figures = _figures(root / "proc/meminfo")
-    return _kib(figures.get("MemAvailable:")), _kib(figures.get("MemTotal:"))
-
-
-def _status(root: Path, name: str) -> int | None:
-    return _kib(_figures(root / "proc/self/status").get(f"{name}:"))
+    found = figures(root / "proc/meminfo")
+    return found.get("MemAvailable"), found.get("MemTotal")
 
 
 def _group(root: Path) -> tuple[int | None, int | None]:
@@ -64,18 +43,5 @@ def _group(root: Path) -> tuple[int | None, int | None]:
             continue
         if not limit.isdigit() or int(limit) >= _UNLIMITED:
             return None, None
-        cache = _figures(folder / "memory.stat").get(cache_name, "0")
-        return int(limit), used - int(cache)
+        return int(limit), used - figures(folder / "memory.stat").get(cache_name, 0)
     return None, None
-
-
-def _figures(path: Path) -> dict[str, str]:
-    try:
-        lines = [line.split() for line in path.read_text().splitlines()]
-    except OSError:
-        return {}
-    return {words[0]: words[1] for words in lines if len(words) > 1}
-
-
-def _kib(text: str | None) -> int | None:
-    return None if text is None else int(text) * 1024

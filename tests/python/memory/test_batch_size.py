@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import host_room
+from gpuscope.memory import resident
 from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size, measuring
 
 
@@ -241,9 +241,9 @@ def test_it_ends_before_the_host_swaps(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(measuring, "cupy_in_use", lambda: None)
     room, before, peak = 10**9, 10**8, [0]
-    monkeypatch.setattr(host_room, "host_room", lambda: (room - before, room))
-    monkeypatch.setattr(host_room, "resident", lambda: before)
-    monkeypatch.setattr(host_room, "peak_resident", lambda: peak[0])
+    monkeypatch.setattr(measuring, "host_room", lambda: (room - before, room))
+    monkeypatch.setattr(resident, "resident", lambda: before)
+    monkeypatch.setattr(resident, "peak_resident", lambda: peak[0])
     ran = []
 
     def step(size):

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from fakes.frameworks import MIB, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.memory import resident
 from gpuscope.memory.sources import host, pools, torch
 from gpuscope.memory.sources.host import host_memory
 
@@ -276,8 +278,11 @@ def test_nothing_is_pinned_where_no_gpu_is_used(machine):
 
 @pytest.mark.parametrize("status", ["Name:\tpython\nVmRSS:\t    2048 kB\n", ""])
 def test_host_memory_is_told_where_the_system_says_little(machine, monkeypatch, tmp_path, status):
-    (tmp_path / "status").write_text(status)
-    monkeypatch.setattr(host, "_STATUS", tmp_path / ("status" if status else "none"))
+    if status:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/status").write_text(status)
+    for name in ("resident", "peak_resident"):
+        monkeypatch.setattr(host, name, partial(getattr(resident, name), tmp_path))
     told = host_memory()
     assert told.peak_resident >= told.resident > 0
     assert not status or told.resident == 2 * MIB

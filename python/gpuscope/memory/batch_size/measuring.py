@@ -7,7 +7,8 @@ import gc
 import sys
 from typing import Any
 
-from gpuscope.memory import host_room
+from gpuscope.memory import resident
+from gpuscope.memory.host_room import host_room
 
 
 def torch_on_gpu() -> Any:
@@ -110,21 +111,21 @@ class HostMeter:
 
     def start(self) -> None:
         """A try begins."""
-        host_room.reset_peak()
+        resident.reset_peak()
 
     def now(self) -> int | None:
         """Bytes resident."""
-        return host_room.resident()
+        return resident.resident()
 
     def peak(self) -> int | None:
         """The most bytes resident since `start`."""
-        return host_room.peak_resident()
+        return resident.peak_resident()
 
     def room(self) -> int | None:
         """Bytes that can be resident before the host swaps."""
-        free, _ = host_room.host_room()
-        resident = self.now()
-        return None if free is None or resident is None else free + resident
+        free, _ = host_room()
+        held = self.now()
+        return None if free is None or held is None else free + held
 
 
 def _of_jax(device: int | None, figure: str) -> int | None:

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError
+from gpuscope.memory.resident import highest_resident_bytes, peak_resident, resident
 from gpuscope.memory.sources import cupy, torch
 from gpuscope.memory.watched import watched_pinned
 
-_STATUS = Path("/proc/self/status")
 _NOBODY = "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
 
 
@@ -35,21 +33,18 @@ class HostMemory:
 
 def host_memory() -> HostMemory:
     """What this process uses now. Takes some 0.1 ms; starts nothing."""
-    resident, peak = _resident()
+    now, peak = _resident()
     pinned, why = _pinned()
-    return HostMemory(resident, peak, pinned, why)
+    return HostMemory(now, peak, pinned, why)
 
 
 def _resident() -> tuple[int, int]:
-    try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if name[:2] == "Vm"}
-    # Not every container's /proc has the peak.
-    peak = kib["VmHWM"] if "VmHWM" in kib else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    resident = kib.get("VmRSS", peak)
-    return resident * 1024, max(resident, peak) * 1024
+    peak = peak_resident()
+    if peak is None:  # not every container's /proc has it
+        peak = highest_resident_bytes()
+    now = resident()
+    now = peak if now is None else now
+    return now, max(now, peak)
 
 
 def _pinned() -> tuple[int | None, str]:
