@@ -15,7 +15,7 @@ from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.categories import categorize
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
-from gpuscope.memory.lines import program_line
+from gpuscope.memory.places import program_line
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.snapshot_file import MemoryFile, load_memory_snapshot
 

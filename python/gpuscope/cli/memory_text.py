@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli.console import Console
 from gpuscope.memory.events import HOST, Frame
-from gpuscope.memory.lines import line_text
+from gpuscope.memory.places import line_text
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpuscope.memory.places import place_of
+from gpuscope.memory.places import own_line_of
 from gpuscope.memory.ranges import uncovered
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.sources.driver import LIBRARY as CUDA_POOL
@@ -198,4 +198,4 @@ def _by_library(pieces: Sequence[_Left]) -> list[LedgerRow]:
 def _place(pieces: Iterable[Piece]) -> str:
     """The program's line of the largest piece."""
     largest = max(pieces, key=lambda piece: piece.bytes, default=None)
-    return "" if largest is None else place_of(largest.stack)
+    return "" if largest is None else own_line_of(largest.stack)

@@ -3,46 +3,33 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 
 from gpuscope.memory.events import Frame
+from gpuscope.memory.places import NO_STACK, is_ours, is_python, is_standard, line_text, program_line
 
-_PACKAGES = ("/site-packages/", "/dist-packages/")
-_STANDARD = tuple(f"{folder.rstrip('/')}/" for folder in {os.path.dirname(os.__file__), sys.prefix + "/lib/python"})
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
-_ALLOCATORS = {"torch", "cupy", "rmm", "jax", "jaxlib"}  # every allocation passes through one of them
+__all__ = ["CPP_CODE", "NO_STACK", "YOUR_CODE", "library", "line_text", "program_line"]
 
 YOUR_CODE = "your code"
-NO_STACK = "no call stack"
+CPP_CODE = "C++ code"
 
-
-def program_line(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame that belongs to the program, not to a library; the innermost one where there is none.
-
-    None for an empty stack.
-    """
-    return next((frame for frame in frames if not _package(frame.file)), frames[0] if frames else None)
-
-
-def line_text(frame: Frame | None) -> str:
-    """As "train.py:12 step"; "no call stack" for None."""
-    return f"{os.path.basename(frame.file)}:{frame.line} {frame.function}" if frame else NO_STACK
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_ALLOCATORS = {"torch", "cupy", "rmm", "jax", "jaxlib"}  # every allocation passes through one of them
 
 
 def library(frames: Sequence[Frame]) -> str:
     """The library that asked for the memory: the innermost package that is no framework with an allocator of its own.
 
-    "your code" for what is in no package; "no call stack" for an empty stack.
+    "your code" for what is in no package; "no call stack" for an empty stack. Frames of C++ belong to no package: they
+    are passed over, and "C++ code" where there are no others.
     """
     if not frames:
         return NO_STACK
-    for frame in frames:
-        package = _package(frame.file)
+    packages = [_package(frame.file) for frame in frames if is_python(frame.file)]
+    for package in packages:
         if package not in _ALLOCATORS and package != "python":
             return package or YOUR_CODE
-    return _package(frames[-1].file)
+    return packages[-1] if packages else CPP_CODE
 
 
 def _package(file: str) -> str:
@@ -52,8 +39,6 @@ def _package(file: str) -> str:
         _, found, rest = path.rpartition(folder)
         if found:
             return rest.partition("/")[0].removesuffix(".py")
-    if path.startswith(_OWN):
+    if is_ours(file):
         return "gpuscope"
-    if path.startswith("<") or path.startswith(_STANDARD) or "/lib/python3" in path:
-        return "python"
-    return ""
+    return "python" if path.startswith("<") or is_standard(file) else ""

@@ -4,31 +4,101 @@
 from __future__ import annotations
 
 import json
+import os
+
+import pytest
 
 import gpuscope
 from gpuscope import _core
 from gpuscope.memory.events import Frame
-from gpuscope.memory.places import own_place, place_of
+from gpuscope.memory.places import NO_STACK, is_own, line_text, own_frame, own_line_of, program_line
 
-LIBRARIES = [
-    Frame("empty", "/usr/lib/python3/dist-packages/cupy/core.py", 7),
-    Frame("forward", "/venv/lib/python3.12/site-packages/torch/nn/linear.py", 134),
-    Frame("loads", json.__file__, 3),
-    Frame("snapshot", gpuscope.__file__, 5),
-    Frame("_call", "<frozen runpy>", 88),
-]
-
-
-def test_the_innermost_line_of_the_program_is_named():
-    assert own_place([*LIBRARIES, Frame("step", "/home/me/train.py", 12), Frame("main", "x.py", 1)]) == (
-        "train.py:12 step"
-    )
-
-
-def test_a_stack_of_libraries_alone_has_no_place():
-    assert own_place(LIBRARIES) == ""
+PACKAGES = "/opt/env/lib/python3.11/site-packages"
+TORCH = Frame("Module._call_impl", f"{PACKAGES}/torch/nn/modules/module.py", 1700)
+LLAMA = Frame("forward", f"{PACKAGES}/transformers/models/llama.py", 50)
+DEBIAN = Frame("empty", "/usr/lib/python3/dist-packages/cupy/core.py", 7)
+STANDARD = Frame("dumps", json.__file__, 12)
+THREADING = Frame("run", os.path.join(os.path.dirname(os.__file__), "threading.py"), 9)
+OTHER_MACHINES = Frame("run", "/opt/conda/lib/python3.12/threading.py", 9)
+FROZEN = Frame("_run_code", "<frozen runpy>", 88)
+GPUSCOPE = Frame("find_leaks", gpuscope.__file__, 3)
+OWN = Frame("step", "/me/train.py", 41)
+MAIN = Frame("<module>", "/me/train.py", 80)
+CELL = Frame("<module>", "/tmp/ipykernel_7/123.py", 2)
+UNWIND = Frame("torch::unwind::unwind()", "??", 0)
+ALLOCATOR = Frame("c10::cuda::malloc(int)", "/pytorch/c10/cuda/CUDACachingAllocator.cpp", 900)
+LIBRARIES = [DEBIAN, TORCH, STANDARD, GPUSCOPE, FROZEN]
 
 
-def test_no_stack_has_no_place(monkeypatch):
-    monkeypatch.setattr(_core, "stack_frames", lambda stack: [("f", "a.py", stack)], raising=False)
-    assert (place_of(0), place_of(4)) == ("", "a.py:4 f")
+@pytest.mark.parametrize("inner", [TORCH, STANDARD, THREADING, OTHER_MACHINES, GPUSCOPE, FROZEN, UNWIND, ALLOCATOR])
+def test_the_innermost_line_of_the_programs_own_code_is_the_line(inner):
+    assert program_line((inner, OWN, CELL)) == OWN
+
+
+@pytest.mark.parametrize(
+    ("frames", "line"),
+    [
+        ((), None),
+        ((OWN, MAIN), OWN),
+        ((TORCH, LLAMA, OWN, MAIN), OWN),
+        ((STANDARD, FROZEN, MAIN), MAIN),
+        ((TORCH, FROZEN), TORCH),
+    ],
+)
+def test_the_line_is_the_innermost_of_the_program(frames, line):
+    assert program_line(frames) == line
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["<stdin>", "<string>", "<ipython-input-3>", "<python-input-0>", "/tmp/ipykernel_7/123.py", "/home/me/bin/train"],
+)
+def test_what_was_typed_is_the_programs_own(file):
+    own = Frame("<module>", file, 1)
+    assert program_line((TORCH, own)) == own
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("??", "", "a.cpp", "a.cc", "a.cu", "a.h", "./nptl/pthread_create.c", "/usr/include/c++/13/functional"),
+        *("/lib/libc.so.6", "/x/libtorch_cuda.so", "/usr/bin/python3", "/usr/bin/python3.12"),
+    ],
+)
+def test_cpp_is_never_the_programs_own(file):
+    assert not is_own(file)
+
+
+def test_where_all_is_installed_the_innermost_line_is_the_line():
+    assert program_line((GPUSCOPE, TORCH, STANDARD)) == TORCH
+
+
+def test_where_all_is_installed_python_comes_before_cpp():
+    assert program_line((UNWIND, ALLOCATOR, TORCH, STANDARD)) == TORCH
+
+
+def test_a_stack_of_cpp_alone_has_its_innermost_line():
+    assert program_line((UNWIND, ALLOCATOR)) == UNWIND
+
+
+@pytest.mark.parametrize("stack", [(), (GPUSCOPE,)])
+def test_without_a_line_of_another_there_is_no_line(stack):
+    assert program_line(stack) is None
+
+
+def test_the_own_line_is_among_libraries():
+    assert line_text(own_frame([*LIBRARIES, OWN, Frame("main", "x.py", 1)])) == "train.py:41 step"
+
+
+def test_a_stack_of_libraries_alone_has_no_own_line():
+    assert own_frame([*LIBRARIES, UNWIND]) is None
+
+
+def test_no_stack_has_no_own_line(monkeypatch):
+    monkeypatch.setattr(_core, "stack_frames", lambda stack: [("f", "a.py", stack)])
+    assert (own_line_of(0), own_line_of(4)) == ("", "a.py:4 f")
+
+
+def test_lines_are_written_short():
+    assert line_text(OWN) == "train.py:41 step"
+    assert line_text(None) == NO_STACK

@@ -19,9 +19,10 @@ from gpuscope.memory.events import HOST, Frame
 from gpuscope.memory.failures.advice import advice, verdict
 from gpuscope.memory.failures.pieces import largest_lines, last_allocations, of_library
 from gpuscope.memory.failures.report import OutOfMemory
-from gpuscope.memory.failures.stacks import of_main_thread, where
+from gpuscope.memory.failures.stacks import of_main_thread
 from gpuscope.memory.host_room import host_room
 from gpuscope.memory.out_of_memory_errors import Request
+from gpuscope.memory.places import line_text, program_line
 
 _RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error tells of
 _ALL = 0.98  # NVML's total is up to a hundredth above CUDA's, which leaves out what the GPU keeps to itself
@@ -90,7 +91,7 @@ def _refused(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
     frames: Callable[[int], Any] = getattr(_core, "stack_frames", lambda stack: ())
     failed = [dict(each) for each in watch()["failed"] if each["time_ns"] >= since_ns]
     for each in failed:
-        each["where"] = where(Frame(*frame) for frame in frames(each["stack"]))
+        each["where"] = line_text(program_line(Frame(*frame) for frame in frames(each["stack"])), "")
     found: dict[str, Any] = {"refused": tuple(failed)}
     newest = failed[-1] if failed else None
     if newest and report.device != HOST and report.time_ns - newest["time_ns"] < _RECENT_NS:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuscope.memory.events import SOURCES, MemoryEvents
 from gpuscope.memory.failures.report import Allocation, LivePieces
-from gpuscope.memory.failures.stacks import where
+from gpuscope.memory.places import line_text, program_line
 
 MOST = 10  # allocations and lines that a report lists
 # A line leaks, it is suspected, when many pieces of it live, born all through the time recorded. What a model or an
@@ -34,7 +34,7 @@ def of_library(events: MemoryEvents, library: str, device: int | None) -> Memory
 def last_allocations(events: MemoryEvents) -> tuple[Allocation, ...]:
     """The newest ones, newest first."""
     rows = np.flatnonzero(events.bytes > 0)[-MOST:][::-1]
-    return tuple(Allocation(int(events.bytes[row]), where(events.frames(int(events.stack[row])))) for row in rows)
+    return tuple(Allocation(int(events.bytes[row]), _line(events, int(events.stack[row]))) for row in rows)
 
 
 def largest_lines(events: MemoryEvents) -> tuple[LivePieces, ...]:
@@ -43,13 +43,17 @@ def largest_lines(events: MemoryEvents) -> tuple[LivePieces, ...]:
     alive = np.flatnonzero(pieces.alive)
     rows_of: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
     for stack in np.unique(pieces.stack[alive]):
-        rows_of[where(events.frames(int(stack)))].append(alive[pieces.stack[alive] == stack])
+        rows_of[_line(events, int(stack))].append(alive[pieces.stack[alive] == stack])
     found = []
     for line, parts in rows_of.items():
         rows = np.concatenate(parts)
         grows = _born_throughout(events.time_ns[pieces.born[rows]], events.time_ns)
         found.append(LivePieces(int(pieces.bytes[rows].sum()), len(rows), line, grows))
     return tuple(sorted(found, key=lambda each: -each.bytes)[:MOST])
+
+
+def _line(events: MemoryEvents, stack: int) -> str:
+    return line_text(program_line(events.frames(stack)), "")
 
 
 def _born_throughout(births: NDArray[np.int64], times: NDArray[np.int64]) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from gpuscope.memory.events import HOST
 from gpuscope.memory.failures.report import OutOfMemory
-from gpuscope.memory.failures.stacks import where
+from gpuscope.memory.places import line_text, program_line
 from gpuscope.memory.sizes import size_text
 
 
@@ -15,7 +15,7 @@ def short(report: OutOfMemory) -> str:
     """What was asked for, who holds what, the verdict, the line and the advice."""
     lines = [f"gpuscope: {_headline(report)}"]
     lines += [f"  {line}" for line in (_holders(report), report.verdict) if line]
-    at = where(report.stack)
+    at = line_text(program_line(report.stack), "")
     lines += [f"  at {at}"] if at else []
     lines += [f"  {number}. {text}" for number, text in enumerate(report.advice, 1)]
     return "\n".join(lines)

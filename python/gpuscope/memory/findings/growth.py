@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.findings.pieces import pieces_of, select
-from gpuscope.memory.findings.places import cached_places, frames_of, without_ours
+from gpuscope.memory.places import cached_lines, frames_of, without_ours
 
 FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
@@ -78,7 +78,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
     pieces, born, died = _by_step(events, ends)
     first = min(warm_up_of(steps, warmup), steps)
     survives = died > steps
-    places = cached_places(events.frames)
+    places = cached_lines(events.frames)
     keys = _keys(pieces, survives & (born > first), places)
     mine = keys.number >= 0
     number, born, died, survives = keys.number[mine], born[mine], died[mine], survives[mine]

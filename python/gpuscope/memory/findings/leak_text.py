@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuscope.memory.events import Frame
 from gpuscope.memory.findings.growth import FEWEST_STEPS
-from gpuscope.memory.findings.places import is_own, line_text
+from gpuscope.memory.places import NO_PYTHON_STACK, is_own, line_text
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def leak_text(leak: Leak) -> list[str]:
     """Where, how much, how sure, who holds it, and the stack; lines without indent."""
     main = leak.growths[0]
     what = f"{size_text(leak.bytes)} in {leak.pieces:,} pieces" if leak.pieces else _remade(leak)
-    lines = [f"{line_text(leak.place)}: {size_text(leak.bytes_per_step)} a step"]
+    lines = [f"{line_text(leak.place, NO_PYTHON_STACK)}: {size_text(leak.bytes_per_step)} a step"]
     lines += wrapped(f"{what}; it grew in {main.grew} of the {main.steps} steps after warm-up{_where(leak)}")
     if leak.steps_left is not None and leak.free is not None:
         lines += wrapped(f"at this rate the GPU's free {size_text(leak.free)} last {leak.steps_left:,} steps")
@@ -100,7 +100,10 @@ def _others(leak: Leak) -> list[str]:
     others = leak.growths[1:]
     if not others:
         return []
-    shown = [f"{line_text(one.place)} ({size_text(one.bytes_per_step)} a step)" for one in others[:_MOST_PLACES]]
+    shown = [
+        f"{line_text(one.place, NO_PYTHON_STACK)} ({size_text(one.bytes_per_step)} a step)"
+        for one in others[:_MOST_PLACES]
+    ]
     more = len(others) - len(shown)
     places = "another place grows" if len(others) == 1 else f"{len(others)} other places grow"
     return wrapped(f"{places} with it: {', '.join(shown)}{f' and {more} more' if more else ''}")

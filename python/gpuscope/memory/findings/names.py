@@ -9,7 +9,7 @@ import types
 from collections import deque
 from typing import Any
 
-from gpuscope.memory.findings.places import is_ours, is_own
+from gpuscope.memory.places import is_ours, is_own
 
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's frame, whose f_locals is a copy before Python 3.13
 _LONGEST_KEY = 30

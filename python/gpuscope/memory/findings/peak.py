@@ -15,8 +15,8 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.findings.peak_text import report_text
 from gpuscope.memory.findings.pieces import pieces_of, select
-from gpuscope.memory.findings.places import cached_places, frames_of, without_ours
 from gpuscope.memory.findings.recorder import Recorder
+from gpuscope.memory.places import cached_lines, frames_of, without_ours
 
 _DRIVER = SOURCES.index("driver")
 
@@ -183,10 +183,10 @@ def _base(events: MemoryEvents, lived: Lifetimes, device: int, row: int) -> int:
 def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPlace, ...]:
     if not len(lived):
         return ()
-    place_of = cached_places(events.frames)
+    line_of = cached_lines(events.frames)
     stacks, inverse = np.unique(lived.stack, return_inverse=True)
     numbers: dict[Frame | None, int] = {}
-    number = np.array([numbers.setdefault(place_of(int(stack)), len(numbers)) for stack in stacks])[inverse]
+    number = np.array([numbers.setdefault(line_of(int(stack)), len(numbers)) for stack in stacks])[inverse]
     sizes = np.bincount(number, weights=lived.bytes).astype(np.int64)
     counts = np.bincount(number)
     by_stack = np.bincount(inverse, weights=lived.bytes)
@@ -194,7 +194,7 @@ def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPla
     first, last = np.full(len(numbers), times[-1]), np.full(len(numbers), times[0])
     np.minimum.at(first, number, times)
     np.maximum.at(last, number, times)
-    main = {numbers[place_of(int(stacks[at]))]: int(stacks[at]) for at in np.argsort(by_stack)}
+    main = {numbers[line_of(int(stacks[at]))]: int(stacks[at]) for at in np.argsort(by_stack)}
     found = [
         PeakPlace(
             place=place,

@@ -1,49 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import json
 import sys
 import types
 
 import pytest
 
-import gpuscope
 from fakes.memory_events import START, STEP, events
 from gpuscope import _core
-from gpuscope.memory.events import Frame
 from gpuscope.memory.findings.free_memory import free_memory
-from gpuscope.memory.findings.places import line_text, place_of
 from gpuscope.memory.findings.recorder import times_at
-
-INSTALLED = Frame("conv2d", "/env/lib/python3.12/site-packages/torch/nn/functional.py", 540)
-STANDARD = Frame("dumps", json.__file__, 12)
-OURS = Frame("find_leaks", gpuscope.__file__, 3)
-OWN = Frame("step", "/me/train.py", 41)
-CELL = Frame("<module>", "/tmp/ipykernel_7/123.py", 2)
-
-
-@pytest.mark.parametrize("inner", [INSTALLED, STANDARD, OURS, Frame("_run", "<frozen runpy>", 8)])
-def test_the_innermost_line_of_the_programs_own_code_is_the_place(inner):
-    assert place_of((inner, OWN, CELL)) == OWN
-
-
-@pytest.mark.parametrize("own", [CELL, Frame("<module>", "<stdin>", 1), Frame("<module>", "<ipython-input-3>", 1)])
-def test_what_was_typed_is_the_programs_own(own):
-    assert place_of((INSTALLED, own)) == own
-
-
-def test_where_all_is_installed_the_innermost_line_is_the_place():
-    assert place_of((OURS, INSTALLED, STANDARD)) == INSTALLED
-
-
-@pytest.mark.parametrize("stack", [(), (OURS,)])
-def test_without_a_line_of_another_there_is_no_place(stack):
-    assert place_of(stack) is None
-
-
-def test_a_place_is_told_without_its_folders():
-    assert line_text(OWN) == "train.py:41 step"
-
 
 ROWS = (("alloc", 1, 512), ("alloc", 2, 512), ("free", 1, 512))
 
