@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from gpuscope import _core
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import reading
+from gpuscope.memory import ordinals, sources, torch_reports
 
 SEGMENT = 1024  # what it reserves at a time
 
@@ -30,10 +30,10 @@ class FakeTorch:
         self._all = defaultdict(lambda: defaultdict(lambda: {"current": 0, "peak": 0, "allocated": 0, "freed": 0}))
 
     def put_in(self, monkeypatch, name="torch"):
-        reading.why_no_gpu.cache_clear()
+        ordinals.why_no_gpu.cache_clear()
         monkeypatch.setattr(_core, "find_device", self._find_device)
         monkeypatch.setattr(_core, "stream_device", lambda stream: self.device)
-        monkeypatch.delattr(_core, "PeakMemory", raising=False)
+        monkeypatch.setattr(torch_reports, "acquire", lambda: "for the test")
         monkeypatch.setitem(sys.modules, name, self.module())
         return self
 
@@ -78,7 +78,7 @@ class FakeTorch:
         return nested | {"num_alloc_retries": self.retries, "num_ooms": self.ooms}
 
     def reports(self, monkeypatch):
-        """Torch's reports can be had: `_core.PeakMemory` and `gpuscope.memory.torch_reports` stand there."""
+        """Torch's reports can be had."""
         fake = self
 
         class PeakMemory:
@@ -93,10 +93,9 @@ class FakeTorch:
             def close(self):
                 fake.watches.remove(self)
 
-        module = types.ModuleType("gpuscope.memory.torch_reports")
-        module.acquire, module.release = self._acquire, self._release
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(_core, "PeakMemory", PeakMemory, raising=False)
+        monkeypatch.setattr(torch_reports, "acquire", self._acquire)
+        monkeypatch.setattr(torch_reports, "release", self._release)
+        monkeypatch.setattr(_core, "PeakMemory", PeakMemory)
         return self
 
     def _acquire(self):
@@ -137,8 +136,10 @@ def pool(library, allocated, reserved=None, peak=None, device=0, **more):
 
 
 def put_pools(monkeypatch, pools):
-    """`gpuscope.memory.sources` that answers with what `pools` holds, and CuPy imported."""
-    module = types.ModuleType("gpuscope.memory.sources")
-    module.pools = lambda device=None, *, detail=True: tuple(one for one in pools if device in (None, one.device))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    """`gpuscope.memory.sources` answers with what `pools` holds, and CuPy is imported."""
+
+    def asked(device=None, *, detail=True):
+        return tuple(one for one in pools if device in (None, one.device))
+
+    monkeypatch.setattr(sources, "pools", asked)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import bare_context
+from gpuscope.memory import bare_context, ordinals
 from gpuscope.memory.events import HOST
 
 MIB = 1 << 20
@@ -64,6 +64,7 @@ class Machine:
         self.contexts_measured = 0
         self.pieces, self.stacks = [], {}
         self._monkeypatch = monkeypatch
+        ordinals.why_no_gpu.cache_clear()
         for name in ("find_device", "devices_in_use", "process_memory", "memory_pools", "allocation_watch"):
             monkeypatch.setattr(_core, name, getattr(self, name), raising=False)
         monkeypatch.setattr(_core, "live_allocations", self.live_allocations, raising=False)

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import sys
-import types
 import weakref
 
 from fakes import memory_events
+from gpuscope import _core
+from gpuscope.memory import history
 from gpuscope.memory.events import COLUMNS, MemoryEvents
 
 
@@ -23,12 +24,8 @@ class FakeHistory:
         self._stacks = {}
 
     def put_in(self, monkeypatch):
-        from gpuscope import _core
-
-        module = types.ModuleType("gpuscope.memory.history")
         for name in ("recording", "record_memory_history", "history_events"):
-            setattr(module, name, getattr(self, name))
-        monkeypatch.setitem(sys.modules, "gpuscope.memory.history", module)
+            monkeypatch.setattr(history, name, getattr(self, name))
         monkeypatch.setattr(_core, "memory_history", lambda: {"recorded": len(self.rows)}, raising=False)
         return self
 

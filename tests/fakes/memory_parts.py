@@ -25,7 +25,7 @@ class Ledger:
 
 
 def parts(*, used=None, total=None, process=None, pools=(), events=None):
-    """Modules by name, as they are found in ``gpuscope.memory``."""
+    """What answers in place of gpuscope's functions, by their names."""
 
     def memory_snapshot(device):
         found = SimpleNamespace(device=device, used=used, total=total, process=process, pools=tuple(pools))
@@ -37,7 +37,7 @@ def parts(*, used=None, total=None, process=None, pools=(), events=None):
         return events
 
     return {
-        "snapshot": SimpleNamespace(memory_snapshot=memory_snapshot),
-        "ledger": SimpleNamespace(memory_ledger=lambda device, measure_context: Ledger()),
-        "history": SimpleNamespace(history_events=history_events),
+        "memory_snapshot": memory_snapshot,
+        "memory_ledger": lambda device, measure_context: Ledger(),
+        "history_events": history_events,
     }

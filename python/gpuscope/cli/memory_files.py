@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Sequence
@@ -44,7 +43,9 @@ def write(found: MemoryFindings, path: Path) -> str:
         elif path.suffix.lower() == ".json":
             _write_json(found, path)
         else:
-            importlib.import_module("gpuscope.memory.torch_pickle").dump_memory_snapshot(path)
+            from gpuscope.memory.torch_pickle import dump_memory_snapshot
+
+            dump_memory_snapshot(path)
     except Exception as error:  # the program is over, and its exit code is its own
         return str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
     return ""

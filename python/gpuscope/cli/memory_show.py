@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.categories import categorize
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
+from gpuscope.memory.findings.peak import peak_memory
 from gpuscope.memory.places import program_line
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.snapshot_file import MemoryFile, load_memory_snapshot
@@ -53,7 +53,7 @@ class MemoryShow:
         _show_end(found, device, out)
         events = found.events.select(found.events.device == device)
         if len(events):
-            peak = importlib.import_module("gpuscope.memory.findings.peak").peak_memory(events, device)
+            peak = peak_memory(events, device)
             memory_text.show_peak(peak, options.top, out, {})
             _show_lines(events, options.top, out)
         else:

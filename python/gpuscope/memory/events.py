@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-HOST = -1  # in place of a GPU's ordinal
+from gpuscope.memory.ordinals import HOST as HOST
+
 NEVER = -1  # in place of an event: not seen
 
 # By number: who told of an event. "driver" is memory taken from the CUDA driver itself, by whatever library.

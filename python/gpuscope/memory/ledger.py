@@ -12,6 +12,7 @@ from gpuscope.memory import sources
 from gpuscope.memory.bare_context import bare_context_bytes
 from gpuscope.memory.ledger_rows import LedgerRow, accounts_of
 from gpuscope.memory.ledger_text import ledger_text
+from gpuscope.memory.ordinals import check_ordinal, why_no_gpu
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.sources import driver, torch
 from gpuscope.memory.sources.host import HostMemory, host_memory
@@ -86,8 +87,8 @@ def memory_ledger(device: int = 0, *, measure_context: bool = True) -> MemoryLed
         InvalidArgument: `device` is no ordinal.
         NotAvailable: there are GPUs, but not this one.
     """
-    sources.check_ordinal(device)
-    why = sources.why_no_gpu()
+    check_ordinal(device)
+    why = why_no_gpu()
     seen = watched()
     if why:
         return MemoryLedger(device, (), None, why, (), (), host_memory(), why)

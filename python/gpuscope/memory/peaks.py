@@ -9,15 +9,15 @@ program's own `torch.cuda.max_memory_allocated` then tells of the time since the
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import threading
-from typing import Any
 
 from gpuscope import _core
+from gpuscope.memory import torch_reports
 from gpuscope.memory.events import HOST
+from gpuscope.memory.ordinals import ordinal_of
 from gpuscope.memory.peak_bounds import Peak, Span, peak_between
-from gpuscope.memory.reading import Reading, Usage, ordinal_of, read_torch
+from gpuscope.memory.reading import Reading, Usage, read_torch
 
 _lock = threading.RLock()
 _open: dict[int, list[PeakWatch]] = {}  # by device
@@ -127,9 +127,8 @@ def _quietly_read(device: int) -> Usage | None:
 class _Reports:
     """The highest use that torch reports while this lives."""
 
-    def __init__(self, peak: Any, torch_reports: Any) -> None:
+    def __init__(self, peak: _core.PeakMemory) -> None:
         self._peak = peak
-        self._torch_reports = torch_reports
         self._thread = threading.get_ident()
 
     def highest(self) -> int:
@@ -142,21 +141,19 @@ class _Reports:
         # They are counted by thread: on another one than they were acquired on, it would be another stage's that end.
         if self._thread == threading.get_ident():
             with contextlib.suppress(Exception):
-                self._torch_reports.release()
+                torch_reports.release()
 
 
 def _reports(device: int) -> _Reports | None:
-    make_peak = getattr(_core, "PeakMemory", None)
-    if device == HOST or make_peak is None or "torch" not in sys.modules:
+    if device == HOST or "torch" not in sys.modules:
         return None
     try:
-        torch_reports = importlib.import_module("gpuscope.memory.torch_reports")
         if torch_reports.acquire():
             return None
     except Exception:
         return None
     try:
-        return _Reports(make_peak(device), torch_reports)
+        return _Reports(_core.PeakMemory(device))
     except Exception:
         torch_reports.release()
         return None

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import re
 import sys
 from typing import Any, NamedTuple
 
-from gpuscope import _core, streams
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.memory import sources
 from gpuscope.memory.events import HOST
+from gpuscope.memory.ordinals import why_no_gpu
 from gpuscope.memory.resident import highest_resident_bytes, resident_bytes
 
 # Libraries with a pool of their own; torch is read directly, which is much sooner.
 _OTHERS = ("cupy", "rmm", "jax")
-_ACCEPTED = "None for the current GPU, an ordinal from 0, 'cuda', 'cuda:0', 'cpu', and devices of PyTorch"
 
 
 class Usage(NamedTuple):
@@ -61,35 +57,6 @@ class Reading(NamedTuple):
         if self.device == HOST:
             return None
         return sum(usage.reserved or 0 for usage in self.usages)
-
-
-@functools.cache
-def why_no_gpu() -> str:
-    """Why there is no GPU whose memory could be read; empty when there is one. Makes no CUDA context."""
-    try:
-        _core.find_device(0)
-    except GpuscopeError as error:
-        return str(error)
-    return ""
-
-
-def ordinal_of(device: object) -> int:
-    """The ordinal of a GPU as this process counts them; HOST for "cpu" and for any GPU where there is none.
-
-    Args:
-        device: None for the current GPU, an ordinal, ``"cuda"``, ``"cuda:1"``, ``"cpu"`` or a ``torch.device``.
-
-    Raises:
-        InvalidArgument: it is no device.
-        NotAvailable: this process has GPUs, but not this one.
-    """
-    kind, index = _kind_and_index(device)
-    if kind == "cpu" or why_no_gpu():
-        return HOST
-    if index is None:
-        return _current()
-    _core.find_device(index)
-    return index
 
 
 def read(device: int) -> Reading:
@@ -140,31 +107,8 @@ def _read_torch(device: int) -> tuple[Usage, ...]:
 def _read_others(device: int) -> tuple[Usage, ...]:
     if not any(name in sys.modules for name in _OTHERS):
         return ()
-    try:
-        sources = importlib.import_module("gpuscope.memory.sources")
-    except ImportError:
-        return ()
     return tuple(
         Usage(pool.library, pool.allocated, pool.reserved, pool.peak_allocated)
         for pool in sources.pools(device, detail=False)
         if pool.library != "torch"
     )
-
-
-def _kind_and_index(device: Any) -> tuple[str, int | None]:
-    if device is None:
-        return "cuda", None
-    if hasattr(device, "__index__") and not isinstance(device, bool) and device.__index__() >= 0:
-        return "cuda", device.__index__()
-    if isinstance(device, str) or type(device).__module__.partition(".")[0] == "torch":
-        match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", str(device))
-        if match:
-            return match[1], None if match[2] is None else int(match[2])
-    raise InvalidArgument(f"device is {streams.shown(device)}; accepted are {_ACCEPTED}")
-
-
-def _current() -> int:
-    try:
-        return streams.current().device
-    except GpuscopeError:
-        return 0

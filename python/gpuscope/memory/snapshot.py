@@ -11,6 +11,7 @@ from typing import Any
 from gpuscope import _core
 from gpuscope.memory import sources
 from gpuscope.memory.difference import MemoryDifference, difference
+from gpuscope.memory.ordinals import check_ordinal, why_no_gpu
 from gpuscope.memory.snapshot_text import snapshot_text
 from gpuscope.memory.sources.host import HostMemory, host_memory
 from gpuscope.memory.sources.pool import Pool
@@ -110,8 +111,8 @@ def memory_snapshot(device: int | None = None, *, detail: bool = True) -> Memory
         NotAvailable: there are GPUs, but not this one.
     """
     if device is not None:
-        sources.check_ordinal(device)
-    why = sources.why_no_gpu()
+        check_ordinal(device)
+    why = why_no_gpu()
     wanted = () if why else sources.devices(device)
     return MemorySnapshot(
         time_ns=time.time_ns(),

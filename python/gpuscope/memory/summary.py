@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from gpuscope.memory.events import HOST
-from gpuscope.memory.reading import ordinal_of, torch_counters
+from gpuscope.memory.ordinals import ordinal_of
+from gpuscope.memory.reading import torch_counters
+from gpuscope.memory.snapshot import memory_snapshot
 from gpuscope.memory.summary_text import device_text, host_text
 
 
@@ -28,8 +29,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
         NotAvailable: this process has GPUs, but not this one.
     """
     ordinal = None if device is None else ordinal_of(device)
-    take = importlib.import_module("gpuscope.memory.snapshot").memory_snapshot
-    snapshot = take(None if ordinal == HOST else ordinal)
+    snapshot = memory_snapshot(None if ordinal == HOST else ordinal)
     devices = () if ordinal == HOST else snapshot.devices
     parts = [device_text(found, _counters(found.device), abbreviated=abbreviated) for found in devices]
     if not parts and (ordinal != HOST or snapshot.why):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory import stages, track_statements
-from gpuscope.memory.reading import ordinal_of, read
+from gpuscope.memory.ordinals import ordinal_of
+from gpuscope.memory.reading import read
 from gpuscope.memory.track_blocks import MemoryBlock, Steps
 from gpuscope.memory.track_figures import Figures
 from gpuscope.regions import decorate, whose_turn

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gpuscope import _core
 
 PINNED = "pinned"
-
-_CORE: Any = _core  # a build need not have the watch
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,11 @@ class Watched:
 
 def watched() -> Watched | None:
     """The live allocations; None where they are not watched."""
-    state = _state()
+    state = _core.allocation_watch()
     if not state.get("watching"):
         return None
-    columns = _CORE.live_allocations()
-    kinds, libraries = _CORE.ALLOCATION_KINDS, columns["libraries"]
+    columns = _core.live_allocations()
+    kinds, libraries = _core.ALLOCATION_KINDS, columns["libraries"]
     names = ("address", "bytes", "kind", "device", "pool", "library", "stack")
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
     pieces = tuple(
@@ -87,13 +84,9 @@ def watched_pinned() -> tuple[int, bool] | None:
 
     Quick, however many allocations there are.
     """
-    state = _state()
+    state = _core.allocation_watch()
     if not state.get("watching"):
         return None
-    columns = _CORE.live_allocations()
-    pinned = columns["bytes"][columns["kind"] == _CORE.ALLOCATION_KINDS.index(PINNED)]
+    columns = _core.live_allocations()
+    pinned = columns["bytes"][columns["kind"] == _core.ALLOCATION_KINDS.index(PINNED)]
     return int(pinned.sum()), bool(state.get("from_start"))
-
-
-def _state() -> dict[str, Any]:
-    return _CORE.allocation_watch() if hasattr(_CORE, "allocation_watch") else {}

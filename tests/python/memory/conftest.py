@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from fakes.frameworks import Machine
+from gpuscope.memory import ordinals
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """A machine with one GPU that is in use, and no framework imported."""
-    return Machine(monkeypatch)
+    yield Machine(monkeypatch)
+    ordinals.why_no_gpu.cache_clear()

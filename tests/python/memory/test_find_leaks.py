@@ -224,7 +224,7 @@ def test_losses_with_graphs_and_what_those_saved_are_one_leak(history):
 
 
 def test_how_long_the_memory_lasts_is_told(monkeypatch, training):
-    facts = {"process": 0, "used": 20 << 30, "total": 80 << 30, "name": "GPU", "why": ""}
+    facts = {"process": 0, "used": 20 << 30, "free": 60 << 30, "total": 80 << 30, "name": "GPU", "why": ""}
     monkeypatch.setattr(_core, "process_memory", lambda device: facts, raising=False)
     (leak,) = find_leaks(training.leaky)
     assert leak.steps_left == 60 * 1024
@@ -232,7 +232,7 @@ def test_how_long_the_memory_lasts_is_told(monkeypatch, training):
 
 
 def test_lines_fit_a_terminal(monkeypatch, training):
-    facts = {"process": 0, "used": 20 << 30, "total": 80 << 30, "name": "GPU", "why": ""}
+    facts = {"process": 0, "used": 20 << 30, "free": 60 << 30, "total": 80 << 30, "name": "GPU", "why": ""}
     monkeypatch.setattr(_core, "process_memory", lambda device: facts, raising=False)
     assert max(map(len, str(find_leaks(training.leaky)).splitlines())) <= 100
 

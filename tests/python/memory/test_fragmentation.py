@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from dataclasses import dataclass
 
 import pytest
@@ -153,10 +151,7 @@ def test_it_is_plain_values_too():
 
 
 def source(monkeypatch, segments):
-    module = types.ModuleType("gpuscope.memory.sources.torch")
-    module.segments = segments
-    monkeypatch.setitem(sys.modules, "gpuscope.memory.sources", types.ModuleType("gpuscope.memory.sources"))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("gpuscope.memory.findings.fragmentation.segments", segments)
 
 
 def test_the_segments_of_the_device_are_asked_for(monkeypatch):

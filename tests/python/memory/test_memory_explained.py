@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.frameworks import MIB, Machine, segment
-from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.ledger import memory_ledger
 
@@ -254,8 +253,8 @@ def test_what_the_watch_cannot_know_is_said(machine, changes, note):
     assert any(said.startswith(note) for said in memory_ledger().notes)
 
 
-def test_a_build_without_a_watch_explains_what_frameworks_hold(machine, monkeypatch):
-    monkeypatch.delattr(_core, "allocation_watch")
+def test_without_a_watch_what_frameworks_hold_is_explained(machine):
+    machine.watching = False
     machine.use_cupy(100 * MIB, 100 * MIB)
     assert sizes(memory_ledger()) == {("cupy", "allocated"): 100}
 

@@ -28,8 +28,8 @@ def test_without_events_no_time_is_known():
 
 @pytest.fixture
 def nvml(monkeypatch):
-    facts = {"used": 30 << 30, "total": 80 << 30}
-    monkeypatch.setattr(_core, "process_memory", lambda device: facts, raising=False)
+    facts = {"free": 50 << 30}
+    monkeypatch.setattr(_core, "process_memory", lambda device: facts)
     return facts
 
 
@@ -39,14 +39,14 @@ def test_free_memory_is_what_the_driver_has_and_what_allocators_hold_unused(nvml
 
 
 def test_without_nvml_pytorch_is_asked(nvml, monkeypatch):
-    nvml["used"] = None
+    nvml["free"] = None
     cuda = types.SimpleNamespace(is_initialized=lambda: True, mem_get_info=lambda device: (7 << 30, 80 << 30))
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     assert free_memory(0, events()) == 7 << 30
 
 
 def test_what_nobody_tells_is_not_known(nvml, monkeypatch):
-    nvml["total"] = None
+    nvml["free"] = None
     monkeypatch.setitem(sys.modules, "torch", None)
     assert free_memory(0, events()) is None
 

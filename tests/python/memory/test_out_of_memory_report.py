@@ -27,7 +27,8 @@ def report(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def report(asked=2 * GiB, library="torch", device=0, stack=STACK, free=None, allowed=None, **figures):
-        monkeypatch.setattr(evidence, "_part", parts(**figures).get)
+        for name, answer in parts(**figures).items():
+            monkeypatch.setattr(evidence, name, answer)
         return gather(Request(library, asked, device), "OutOfMemoryError: x", stack, free=free, allowed=allowed)
 
     return report
@@ -171,8 +172,8 @@ def test_refusals_of_the_driver_give_the_size_that_an_error_does_not_tell(report
     now = START
     refused = {"bytes": 5 * GiB, "device": 1, "library": "libcuda", "kind": "device", "stack": 3, "live_bytes": 0}
     failed = [refused | {"time_ns": now - 10**10, "bytes": 1}, refused | {"time_ns": now}]
-    monkeypatch.setattr(_core, "allocation_watch", lambda: {"failed": failed}, raising=False)
-    monkeypatch.setattr(_core, "stack_frames", lambda stack: [("step", "/a/train.py", 31)], raising=False)
+    monkeypatch.setattr(_core, "allocation_watch", lambda: {"failed": failed})
+    monkeypatch.setattr(_core, "stack_frames", lambda stack: [("step", "/a/train.py", 31)])
     monkeypatch.setattr(evidence.time, "time_ns", lambda: now)
     found = report(asked=None, device=None, library="CUDA")
     assert (found.asked, found.device) == (5 * GiB, 1)
@@ -181,14 +182,15 @@ def test_refusals_of_the_driver_give_the_size_that_an_error_does_not_tell(report
 
 
 def test_a_part_that_fails_leaves_the_others(report, monkeypatch):
-    monkeypatch.setattr(_core, "allocation_watch", lambda: {}["failed"], raising=False)
+    monkeypatch.setattr(_core, "allocation_watch", lambda: {}["failed"])
     found = report(used=1, total=2, process=1)
     assert found.total == 2
     assert found.notes[0] == "refused not known: KeyError: 'failed'"
 
 
-def test_absent_parts_leave_what_there_is(monkeypatch):
-    monkeypatch.setattr(evidence, "_part", lambda name: None)
+def test_parts_that_all_fail_leave_what_there_is(monkeypatch):
+    for name in parts():
+        monkeypatch.setattr(evidence, name, None)
     found = gather(Request("torch", 7, 0), "x", STACK, free=3, allowed=9)
     assert (found.free, found.total, found.pools, found.ledger) == (3, 9, (), None)
 
@@ -241,5 +243,5 @@ def test_no_framework_is_imported(report, monkeypatch):
 def test_the_only_gpu_in_use_is_the_one(report, monkeypatch, in_use, expected):
     for name in ("torch", "cupy"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(_core, "devices_in_use", lambda: in_use, raising=False)
+    monkeypatch.setattr(_core, "devices_in_use", lambda: in_use)
     assert report(device=None, library="numba").device == expected

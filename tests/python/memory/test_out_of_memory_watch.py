@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.memory_machine import OutOfMemoryError
+from fakes.memory_parts import parts
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.failures import delivery, evidence, hooks, report_out_of_memory
 from gpuscope.memory.failures.delivery import muted
@@ -28,8 +29,9 @@ ASKED = 20 << 20
 
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch):
-    """Reports have no parts to ask, and hooks of no test outlive it."""
-    monkeypatch.setattr(evidence, "_part", lambda name: None)
+    """Reports have nothing to ask, and hooks of no test outlive it."""
+    for name, answer in parts().items():
+        monkeypatch.setattr(evidence, name, answer)
     yield
     assert not isinstance(sys.excepthook, hooks.Hook)
     assert not isinstance(threading.excepthook, hooks.Hook)

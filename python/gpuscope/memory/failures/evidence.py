@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from gpuscope import _core
@@ -20,9 +18,12 @@ from gpuscope.memory.failures.advice import advice, verdict
 from gpuscope.memory.failures.pieces import largest_lines, last_allocations, of_library
 from gpuscope.memory.failures.report import OutOfMemory
 from gpuscope.memory.failures.stacks import of_main_thread
+from gpuscope.memory.history import history_events
 from gpuscope.memory.host_room import host_room
+from gpuscope.memory.ledger import memory_ledger
 from gpuscope.memory.out_of_memory_errors import Request
 from gpuscope.memory.places import line_text, program_line
+from gpuscope.memory.snapshot import memory_snapshot
 
 _RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error tells of
 _ALL = 0.98  # NVML's total is up to a hundredth above CUDA's, which leaves out what the GPU keeps to itself
@@ -78,20 +79,10 @@ def gather(
     return dataclasses.replace(report, advice=advice(report), notes=tuple(notes))
 
 
-def prepare() -> None:
-    """Imports what `gather` uses, so that it does not import when memory is short."""
-    for name in ("ledger", "history", "snapshot"):
-        _part(name)
-
-
 def _refused(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
-    watch = getattr(_core, "allocation_watch", None)
-    if watch is None:
-        return {}
-    frames: Callable[[int], Any] = getattr(_core, "stack_frames", lambda stack: ())
-    failed = [dict(each) for each in watch()["failed"] if each["time_ns"] >= since_ns]
+    failed = [dict(each) for each in _core.allocation_watch()["failed"] if each["time_ns"] >= since_ns]
     for each in failed:
-        each["where"] = line_text(program_line(Frame(*frame) for frame in frames(each["stack"])), "")
+        each["where"] = line_text(program_line(Frame(*frame) for frame in _core.stack_frames(each["stack"])), "")
     found: dict[str, Any] = {"refused": tuple(failed)}
     newest = failed[-1] if failed else None
     if newest and report.device != HOST and report.time_ns - newest["time_ns"] < _RECENT_NS:
@@ -104,12 +95,10 @@ def _figures(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
     if report.device == HOST:
         free, total = host_room()
         return {"free": free, "total": total}
-    snapshot = _part("snapshot")
-    if report.device is None or snapshot is None:
+    if report.device is None:
         return {}
-    found = next(
-        (each for each in snapshot.memory_snapshot(report.device).devices if each.device == report.device), None
-    )
+    devices = memory_snapshot(report.device).devices
+    found = next((each for each in devices if each.device == report.device), None)
     if found is None:
         return {}
     left = None if found.total is None or found.used is None else found.total - found.used
@@ -118,18 +107,16 @@ def _figures(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
 
 
 def _ledger(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
-    ledger = _part("ledger")
-    if ledger is None or report.device is None or report.device == HOST:
+    if report.device is None or report.device == HOST:
         return {}
-    return {"ledger": ledger.memory_ledger(report.device, measure_context=False)}
+    return {"ledger": memory_ledger(report.device, measure_context=False)}
 
 
 def _history(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
-    history = _part("history")
-    if report.device == HOST or history is None:
+    if report.device == HOST:
         return {}
     try:
-        events = of_library(history.history_events(), report.library, report.device)
+        events = of_library(history_events(), report.library, report.device)
     except NotAvailable:
         notes.append(HISTORY_HINT)
         return {}
@@ -137,13 +124,6 @@ def _history(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
         notes.append(HISTORY_HINT)
         return {}
     return {"last": last_allocations(events), "largest": largest_lines(events)}
-
-
-def _part(name: str) -> Any:
-    try:
-        return importlib.import_module(f"gpuscope.memory.{name}")
-    except ImportError:
-        return None
 
 
 def _device_in_use() -> int | None:
@@ -154,7 +134,7 @@ def _device_in_use() -> int | None:
             return int(torch.cuda.current_device())
         if cupy is not None:
             return int(cupy.cuda.runtime.getDevice())
-        in_use: list[int] = getattr(_core, "devices_in_use", list)()
+        in_use = _core.devices_in_use()
         return in_use[0] if len(in_use) == 1 else None
     except Exception:  # a framework on a machine that it cannot use; their errors have no common root
         return None

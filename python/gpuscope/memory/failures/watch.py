@@ -17,7 +17,6 @@ from typing import Any, TextIO, TypeVar
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.failures import delivery
-from gpuscope.memory.failures.evidence import prepare
 from gpuscope.memory.failures.hooks import hooks
 from gpuscope.memory.failures.report import OutOfMemory
 from gpuscope.memory.failures.text import short, whole
@@ -64,7 +63,6 @@ class OutOfMemoryReports:
         self._lock = threading.Lock()
         self._users = 0
         self._held = False
-        prepare()
         self._hold()
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.findings.fragmentation_advice import Advice, advice_on
 from gpuscope.memory.findings.leak_text import wrapped
 from gpuscope.memory.sizes import size_text
+from gpuscope.memory.sources.torch import segments
 
 # PyTorch's CUDACachingAllocator: requests of at most 1 MiB are served from segments of 2 MiB, larger ones never are.
 _SMALL_SEGMENT = 2 << 20
@@ -142,17 +142,15 @@ def fragmentation(device: int | None = None) -> Fragmentation:
     if device is not None and (isinstance(device, bool) or not isinstance(device, int) or device < 0):
         raise InvalidArgument(f"device is {device!r}; accepted are ordinals from 0, and None for the current GPU")
     at = streams.current().device if device is None else device
-    # Late: asking segments that were read from elsewhere needs no PyTorch.
-    source = importlib.import_module("gpuscope.memory.sources.torch")
     try:
-        segments = source.segments(at)
+        found = segments(at)
     except NotAvailable:
         raise
     except Exception as error:  # cudaMallocAsync and pluggable allocators have no segments
         raise NotAvailable(f"fragmentation is not available: PyTorch's allocator does not tell it ({error})") from error
-    if not segments:
+    if not found:
         raise NotAvailable(f"fragmentation is not available: PyTorch holds no memory on GPU {at}")
-    return fragmentation_of(segments, at)
+    return fragmentation_of(found, at)
 
 
 def fragmentation_of(segments: Sequence[SegmentLike], device: int = 0) -> Fragmentation:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -31,12 +30,11 @@ def free_memory(device: int, events: MemoryEvents) -> int | None:
 
 
 def _from_nvml(device: int) -> int | None:
-    core: Any = _core
     try:
-        found = core.process_memory(device)
-        return int(found["total"]) - int(found["used"])
+        free = _core.process_memory(device)["free"]
     except Exception:
-        return None  # no NVML, or it does not say
+        return None  # no such GPU
+    return None if free is None else int(free)
 
 
 def _from_torch(device: int) -> int | None:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from gpuscope import _core
+from gpuscope.memory import history
 from gpuscope.memory.events import MemoryEvents
 
 _MOST_EVENTS = 500_000  # 32 MB
@@ -29,7 +29,6 @@ class Recorder:
         Raises:
             NotAvailable: it cannot be had here.
         """
-        history = _history()
         if not history.recording():
             self._own = history.record_memory_history(max_entries=_MOST_EVENTS, stacks=True)
             self.notes = tuple(self._own.notes)
@@ -42,18 +41,11 @@ class Recorder:
 
     def position(self) -> int:
         """How many events there were so far."""
-        core: Any = _core
-        return int(core.memory_history()["recorded"])
+        return int(_core.memory_history()["recorded"])
 
     def events(self) -> MemoryEvents:
         """Those that are kept, of the history that is or was the last to be recorded."""
-        events: MemoryEvents = _history().history_events()
-        return events
-
-
-def _history() -> Any:
-    # Late, so that asking events that were read from elsewhere needs no recording.
-    return importlib.import_module("gpuscope.memory.history")
+        return history.history_events()
 
 
 def times_at(events: MemoryEvents, positions: list[int]) -> list[int]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuscope import _core
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.memory.ordinals import check_ordinal
 from gpuscope.memory.sources import cupy, driver, jax, rmm, torch
 from gpuscope.memory.sources.pool import Block, Pool, Segment
 
-__all__ = ["Block", "Pool", "Segment", "check_ordinal", "devices", "pools", "why_no_gpu"]
+__all__ = ["Block", "Pool", "Segment", "devices", "pools"]
 
 _SOURCES: dict[str, Callable[..., tuple[Pool, ...]]] = {
     "torch": torch.pools,
@@ -18,21 +18,6 @@ _SOURCES: dict[str, Callable[..., tuple[Pool, ...]]] = {
     "rmm": rmm.pools,
     "jax": jax.pools,
 }
-
-
-def why_no_gpu() -> str:
-    """Why this process has no GPU; empty when it has one."""
-    try:
-        _core.find_device(0)
-    except GpuscopeError as error:
-        return str(error)
-    return ""
-
-
-def check_ordinal(device: object) -> None:
-    """Raises InvalidArgument when that is no ordinal of a GPU."""
-    if not isinstance(device, int) or isinstance(device, bool) or device < 0:
-        raise InvalidArgument(f"device is {device!r}; accepted are whole numbers from 0")
 
 
 def devices(device: int | None = None) -> tuple[int, ...]:

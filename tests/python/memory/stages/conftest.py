@@ -10,16 +10,16 @@ import pytest
 from fakes.allocating_torch import FakeTorch
 from gpuscope import _core
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import reading
+from gpuscope.memory import ordinals
 from gpuscope.memory.stages import reset_memory_stages
 
 
 @pytest.fixture
 def fresh_stages():
-    reading.why_no_gpu.cache_clear()
+    ordinals.why_no_gpu.cache_clear()
     reset_memory_stages()
     yield
-    reading.why_no_gpu.cache_clear()
+    ordinals.why_no_gpu.cache_clear()
     reset_memory_stages()
 
 

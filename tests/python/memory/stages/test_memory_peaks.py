@@ -9,7 +9,7 @@ import pytest
 from fakes.allocating_torch import pool, put_pools
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import peaks
+from gpuscope.memory import peaks, sources, torch_reports
 from gpuscope.memory.peaks import reset_peak
 from gpuscope.memory.stages import memory_stages
 from gpuscope.memory.track import track_memory
@@ -159,7 +159,7 @@ class TestReports:
         assert (reporting_torch.acquired, reporting_torch.watches) == (0, [])
 
     def test_the_counters_are_taken_where_they_are_refused(self, reporting_torch, monkeypatch):
-        monkeypatch.setattr(sys.modules["gpuscope.memory.torch_reports"], "acquire", lambda: "torch.profiler runs")
+        monkeypatch.setattr(torch_reports, "acquire", lambda: "torch.profiler runs")
         spike(reporting_torch, 1000)
         with track_memory("x") as block:
             spike(reporting_torch, 70)
@@ -225,7 +225,7 @@ class TestOtherLibraries:
 
     def test_torch_is_read_where_they_cannot_be(self, fake_torch, monkeypatch):
         put_pools(monkeypatch, [])
-        monkeypatch.setattr(sys.modules["gpuscope.memory.sources"], "pools", None)
+        monkeypatch.setattr(sources, "pools", None)
         fake_torch.take(10)
         with track_memory("x") as block:
             pass

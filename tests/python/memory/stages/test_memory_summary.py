@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import sys
-import types
 from types import SimpleNamespace
 
 import pytest
 
 from fakes.allocating_torch import pool
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.memory import summary
 from gpuscope.memory.summary import memory_summary
 
 MIB = 1 << 20
@@ -42,10 +41,9 @@ def gpu(*pools, device=0, **given):
 
 @pytest.fixture
 def snapshots(fake_torch, monkeypatch):
-    module = types.ModuleType("gpuscope.memory.snapshot")
-    module.memory_snapshot = Snapshots()
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module.memory_snapshot
+    found = Snapshots()
+    monkeypatch.setattr(summary, "memory_snapshot", found)
+    return found
 
 
 def row(text, name, below=None):
