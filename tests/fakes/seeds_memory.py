@@ -91,14 +91,14 @@ print_memory_summary()
 
 def tracked(program: str) -> str:
     """The program with gpuscope's `track_memory` in place of its own."""
-    text = program.replace(_DEFINED_THERE, "from gpuscope.memory.track import track_memory\n")
+    text = program.replace(_DEFINED_THERE, "from gpuscope import track_memory\n")
     assert text != program
     return text
 
 
 def watched(program: str) -> str:
     """The program with gpuscope's `track_memory` at hand."""
-    return f"from gpuscope.memory.track import track_memory\n{program}"
+    return f"from gpuscope import track_memory\n{program}"
 
 
 def unwatched(program: str) -> str:
@@ -110,4 +110,4 @@ def summed_up(program: str) -> str:
     """The program with gpuscope's `memory_summary` in place of torch's."""
     text = program.replace("torch.cuda.memory_summary()", "memory_summary()")
     assert text != program
-    return f"from gpuscope.memory.summary import memory_summary\n{text}"
+    return f"from gpuscope import memory_summary\n{text}"

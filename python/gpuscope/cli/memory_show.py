@@ -14,7 +14,6 @@ from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.categories import categorize
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
-from gpuscope.memory.findings.peak import peak_memory
 from gpuscope.memory.places import program_line
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.snapshot_file import MemoryFile, load_memory_snapshot
@@ -53,6 +52,8 @@ class MemoryShow:
         _show_end(found, device, out)
         events = found.events.select(found.events.device == device)
         if len(events):
+            from gpuscope.memory.findings.peak import peak_memory
+
             peak = peak_memory(events, device)
             memory_text.show_peak(peak, options.top, out, {})
             _show_lines(events, options.top, out)

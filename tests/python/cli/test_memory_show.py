@@ -10,7 +10,6 @@ import pytest
 
 from fakes.snapshot_files import BASE, LOAD, MIB, snapshot
 from gpuscope import cli
-from gpuscope.cli import memory_show
 from gpuscope.memory.events import Frame
 
 
@@ -22,7 +21,7 @@ def file(tmp_path, monkeypatch):
         place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5))
         return SimpleNamespace(device=device, bytes=6 * MIB, base=MIB, since_begin_ns=1000, step=None, places=(place,))
 
-    monkeypatch.setattr(memory_show, "peak_memory", peak_memory)
+    monkeypatch.setattr("gpuscope.memory.findings.peak.peak_memory", peak_memory)
     monkeypatch.chdir(tmp_path)
 
     def write(content):
