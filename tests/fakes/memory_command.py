@@ -76,8 +76,10 @@ def peak_memory(events, device=None, *, steps_ns=()):
     from gpuscope.memory.events import Frame
 
     places = tuple(
-        SimpleNamespace(place=Frame(f"f{n}", f"/home/me/m{n}.py", n), bytes=1024 * (5 - n), count=n) for n in (1, 2, 3)
+        SimpleNamespace(place=Frame(f"f{n}", f"/home/me/m{n}.py", n), bytes=1024 * (5 - n), count=n, backward=False)
+        for n in (1, 2, 3)
     )
+    places += (SimpleNamespace(place=None, bytes=512, count=1, backward=True),)
     told = Report(text="the peak", device=0, bytes=10240, base=1024, since_begin_ns=2000, step=None, places=places)
     if steps_ns:
         told.step = len(steps_ns) - 1

@@ -20,6 +20,7 @@ from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 _TAKEN, _RETURNED = "alloc", "free_requested"
 _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _TORCH = SOURCES.index("torch")
+_BLOCK = 512  # kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp
 _LARGEST = 1 << 62
 _MOST_DEVICES = 1024
 
@@ -74,6 +75,11 @@ class MemoryFile:
 def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
     """Reads a memory snapshot.
 
+    Torch writes down the sizes that were asked for, and counts in whole blocks of 512 bytes. Sizes here are of whole
+    blocks therefore, and `allocated` is torch's own figure at every event; but where its allocator rounds further
+    (``roundup_power2_divisions``), or leaves up to 1 MiB that is not worth a split to a piece, it is lower by that.
+    What gpuscope writes down are the allocators' own sizes, which stay as they are.
+
     Args:
         path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope. Only plain data is read from it: nothing
             in the file is run, so that one from a stranger does no harm.
@@ -110,6 +116,7 @@ class _Interpreter:
     def __init__(self, path: str, content: Any) -> None:
         self._path = path
         self._content = _typed(content, dict, "the file")
+        self._block = 1 if "gpuscope" in self._content else _BLOCK
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
         self._refused: list[int] = []
@@ -151,7 +158,7 @@ class _Interpreter:
             holds = _HELD.get(action, 0) if isinstance(action, str) else 0
             if not (sign or holds):
                 continue
-            size = _number(event.get("size"), "size")
+            size = -(-_number(event.get("size"), "size") // self._block) * self._block
             times.append(_number(event.get("time_us", 0), "time_us", _LARGEST // 1000) * 1000)
             addresses.append(_number(event.get("addr"), "addr", (1 << 64) - 1))
             changes.append(sign * size)

@@ -57,7 +57,8 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
 def torch_snapshot() -> dict[str, Any]:
     """What `dump_memory_snapshot` writes: the dict of ``torch.cuda.memory._snapshot()``.
 
-    Beside torch's keys, "gpuscope" holds notes on what is not as torch would have it.
+    Beside torch's keys, "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older
+    events that are no longer kept.
 
     Raises:
         NotAvailable: there is neither a history nor a GPU that torch uses.
@@ -71,8 +72,8 @@ def torch_snapshot() -> dict[str, Any]:
                 f"a memory snapshot is not available: no history was recorded, and torch uses no GPU{why}; "
                 "call gpuscope.record_memory_history() first"
             )
-        return {**found.data, "gpuscope": {"notes": ["no history was recorded", *found.notes]}}
-    notes = [*found.notes, *([f"{events.lost} older events are lost"] if events.lost else [])]
+        return {**found.data, "gpuscope": {"notes": ["no history was recorded", *found.notes], "lost": 0}}
+    notes = [*found.notes]
     frames = _shared_frames(events)
     gpus = sorted({*events.device[events.device >= 0].tolist(), *(segment["device"] for segment in found.segments)})
     traces: list[list[dict[str, Any]]]
@@ -90,7 +91,7 @@ def torch_snapshot() -> dict[str, Any]:
         "device_traces": traces,
         "allocator_settings": data.get("allocator_settings", {}),
         "external_annotations": data.get("external_annotations", []),
-        "gpuscope": {"notes": notes},
+        "gpuscope": {"notes": notes, "lost": events.lost},
     }
 
 

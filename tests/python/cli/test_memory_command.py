@@ -101,7 +101,7 @@ def test_top_limits_the_lines(memory, script):
     said = memory("--top", "1", "script.py").stderr
     assert "m1.py:1 f1" in said
     assert "m2.py:2 f2" not in said
-    assert "2 more lines" in said
+    assert "3 more lines" in said
 
 
 def test_the_history_is_as_long_as_asked(memory, script):

@@ -19,7 +19,7 @@ def file(tmp_path, monkeypatch):
     """A snapshot's file, with a stand-in for what finds its peak."""
 
     def peak_memory(events, device):
-        place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5))
+        place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5), backward=False)
         return SimpleNamespace(device=device, bytes=6 * MIB, base=MIB, since_begin_ns=1000, step=None, places=(place,))
 
     module = ModuleType("gpuscope.memory.findings.peak")

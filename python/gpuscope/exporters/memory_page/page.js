@@ -8,7 +8,7 @@
   for (const view of Object.values(data.views)) for (const group of view.groups) group.sizes = sums(group.sizes);
   const HUES = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#8877cc", "#cc7799", "#997700", "#6699cc"];
   // Those of torch's own timeline, as far as they can be told apart on dark and on light.
-  const OF_CATEGORY = ["#2e8b57", "#daa520", "#5c7080", "#9370db", "#e05252", "#4169e1", "#5fa8ff", "#a0a7ae", "#20a5a0"];
+  const OF_CATEGORY = ["#2e8b57", "#daa520", "#5c7080", "#9370db", "#e05252", "#4169e1", "#5fa8ff", "#a0a7ae", "#20a5a0", "#a0622d"];
   const MARGIN = { left: 74, right: 12, top: 22, bottom: 26 };
   const LARGEST_ROWS = 100;
   const chart = at("chart"), canvas = chart.querySelector("canvas"), tip = at("tip");

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
+from gpuscope.memory.events import Lifetimes, MemoryEvents
+from gpuscope.memory.findings.pieces import events_of, pieces_of
 
 STEPS = 2000
-_DRIVER = SOURCES.index("driver")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     Returns:
         The steps, and the row in `events.lifetimes()` of each of their lifetimes.
     """
-    kept = _counted(events, events.lifetimes(), device)
+    kept = (events.device == device) & events_of(events, pieces_of(events))
     mine = events.select(kept)
     lifetimes = mine.lifetimes()
     known = np.zeros(len(mine), dtype=np.int64)
@@ -94,20 +94,6 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     steps = Steps(mine, lifetimes, chosen, before[chosen], used[chosen], reserved[chosen], int(used[chosen].argmax()))
     whole = events.lifetimes().born
     return steps, np.searchsorted(whole, np.flatnonzero(kept)[lifetimes.born])
-
-
-def _counted(events: MemoryEvents, pieces: Lifetimes, device: int) -> NDArray[np.bool_]:
-    """Which events of a device to show: all but those of driver memory in which another allocator's pieces lie."""
-    here = events.device == device
-    kept = np.asarray(here & (events.source != _DRIVER))
-    taken = np.flatnonzero((pieces.device == device) & (pieces.source == _DRIVER))
-    handed_out = np.sort(events.address[kept])
-    begin = pieces.address[taken]
-    end = begin + pieces.bytes[taken].astype(np.uint64)
-    own = taken[np.searchsorted(handed_out, begin) == np.searchsorted(handed_out, end)]
-    kept[pieces.born[own]] = True
-    kept[pieces.died[own][~pieces.alive[own]]] = True
-    return kept
 
 
 def _held(rows: NDArray[Any], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:

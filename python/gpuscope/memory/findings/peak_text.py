@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuscope.memory.findings.places import line_text
+from gpuscope.memory.phases import WITHOUT_PYTHON
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def report_text(report: PeakReport) -> str:
     begin = report.time_ns - report.since_begin_ns
     for one in report.places[:_MOST_ROWS]:
         times = [f"{(time - begin) / 1e9:.3f}" for time in (one.first_ns, one.last_ns)]
-        place = _cut(line_text(one.place))
+        place = _cut(WITHOUT_PYTHON if one.backward else line_text(one.place))
         rows.append((place, size_text(one.bytes), _percent(one.share), f"{one.count:,}", *times))
     others = report.places[_MOST_ROWS:]
     if others:
