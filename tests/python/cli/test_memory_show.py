@@ -48,6 +48,13 @@ def test_peak_end_and_largest_lines_are_told(file, capsys):
         place = said.index(part, place)
 
 
+def test_what_autograds_threads_took_is_told_as_such(file, capsys):
+    content = snapshot()
+    content["device_traces"][0].append({"action": "alloc", "addr": BASE + 8 * MIB, "size": MIB, "time_us": 20})
+    cli.main(["memory", "show", file(content)])
+    assert "backward (autograd's thread, no Python stack)" in capsys.readouterr().out
+
+
 def test_top_limits_the_lines(file, capsys):
     cli.main(["memory", "show", file(snapshot()), "--top", "1"])
     said = capsys.readouterr().out

@@ -78,6 +78,18 @@ def test_a_snapshot_without_history_has_no_events(load):
     assert len(found.events.lifetimes()) == 0
 
 
+ODD = [{"action": "alloc", "addr": 4096, "size": 513, "time_us": 1}]
+
+
+def test_torchs_sizes_are_of_whole_blocks(load):
+    assert load({"segments": [], "device_traces": [ODD]}).events.bytes.tolist() == [1024]
+
+
+def test_gpuscopes_sizes_stay_as_they_are(load):
+    found = load({"segments": [], "device_traces": [ODD], "gpuscope": {"notes": [], "lost": 0}})
+    assert found.events.bytes.tolist() == [513]
+
+
 def test_what_gpuscope_lost_and_noted_is_told(load):
     found = load({**snapshot(), "gpuscope": {"lost": 12, "notes": ["one GPU was busy"]}})
     assert (found.events.lost, found.notes) == (12, ("one GPU was busy",))

@@ -207,7 +207,7 @@
       const { bytes, category, line, stack } = data.pieces;
       const here = living(state.step).sort((a, b) => bytes[b] - bytes[a]);
       for (const piece of here.slice(0, LARGEST_ROWS))
-        rows.push([bytes[piece], `${data.lines[line[piece]]} (${data.categories[category[piece]]})`, OF_CATEGORY[category[piece]], stack[piece]]);
+        rows.push([bytes[piece], `${data.lines[line[piece]]}, ${data.categories[category[piece]]}`, OF_CATEGORY[category[piece]], stack[piece]]);
       const others = total - rows.reduce((sum, [bytes]) => sum + bytes, 0);
       if (others > 0) rows.push([others, "all others", style().getPropertyValue("--rest").trim()]);
     } else {
@@ -217,11 +217,11 @@
       rows.sort((a, b) => b[0] - a[0]);
     }
     const where = state.step === data.peak ? "At the peak" : "In use";
-    const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held by the allocator` : "";
+    const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held from the driver` : "";
     at("moment").textContent = `${where}, ${time(times[state.step])}: ${size(total)}${held}`;
     at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", pieces: "piece" }[state.view];
     at("rows").replaceChildren(...rows.map(([bytes, name, hue, stack]) => row(bytes, bytes / Math.max(total, 1), name, hue, stack)));
-    at("legend").textContent = reserved ? "Dashed: held by the allocator." : "";
+    at("legend").textContent = reserved ? "Dashed: held from the driver." : "";
     chart.setAttribute("aria-valuemin", 0);
     chart.setAttribute("aria-valuemax", steps - 1);
     chart.setAttribute("aria-valuenow", state.step);

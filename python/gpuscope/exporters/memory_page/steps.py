@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.events import Lifetimes, MemoryEvents
+from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
 from gpuscope.memory.findings.pieces import events_of, pieces_of
 
 STEPS = 2000
+_DRIVER = SOURCES.index("driver")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,8 @@ class Steps:
         chosen: rows of the events, ascending: from each stretch of time the one with the most in use, and the last.
         before: bytes in use at each step that no event here handed out: from before the history, or lost.
         used: bytes in use at each step.
-        reserved: bytes held by the allocators at each step; 0 where they do not say.
+        reserved: bytes held from the driver at each step, by allocators and by libraries themselves; 0 where no
+            allocator says.
         peak: the step with the most in use.
     """
 
@@ -83,12 +85,17 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     np.add.at(known, lifetimes.born, lifetimes.bytes)
     ended = ~lifetimes.alive
     np.add.at(known, lifetimes.died[ended], -lifetimes.bytes[ended])
-    before, reserved = np.zeros(len(mine), dtype=np.int64), np.zeros(len(mine), dtype=np.int64)
+    before, reserved, libraries = (np.zeros(len(mine), dtype=np.int64) for _ in range(3))
     for source in np.unique(mine.source):
         rows = np.flatnonzero(mine.source == source)
+        if source == _DRIVER:
+            libraries = _held(rows, np.cumsum(known[rows]), len(mine))
+            libraries[: rows[0]] = 0
         reserved += _held(rows, mine.reserved[rows], len(mine))
         if mine.allocated[rows].any():
             before += _held(rows, np.maximum(mine.allocated[rows] - np.cumsum(known[rows]), 0), len(mine))
+    if reserved.any():
+        reserved += libraries
     used = np.cumsum(known) + before
     chosen = _chosen(mine.time_ns, used)
     steps = Steps(mine, lifetimes, chosen, before[chosen], used[chosen], reserved[chosen], int(used[chosen].argmax()))
