@@ -13,12 +13,12 @@ from gpuscope.cli import console, files, memory_files, memory_text, view
 from gpuscope.cli.console import Console
 from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.categories import categorize
+from gpuscope.memory.categories import LIBRARY, categorize
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.lines import program_line
 from gpuscope.memory.phases import backward_without_stack
 from gpuscope.memory.sizes import size_text
-from gpuscope.memory.snapshot_file import MemoryFile, load_memory_snapshot
+from gpuscope.memory.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 class MemoryShow:
@@ -138,6 +138,7 @@ def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path
     from gpuscope.exporters.memory_page import export_memory_page
 
     categories = categorize(events, graph_pools=found.graph_pools(device))
+    categories[events.lifetimes().source == OF_LIBRARIES] = LIBRARY
     export_memory_page(
         events, str(path), device=device, categories=categories, title=f"Memory of {name}", notes=found.notes
     )

@@ -57,8 +57,9 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
 def torch_snapshot() -> dict[str, Any]:
     """What `dump_memory_snapshot` writes: the dict of ``torch.cuda.memory._snapshot()``.
 
-    Beside torch's keys, "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older
-    events that are no longer kept.
+    What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys,
+    "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older events that are no
+    longer kept.
 
     Raises:
         NotAvailable: there is neither a history nor a GPU that torch uses.
@@ -123,7 +124,7 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
     """One device's events as torch's entries, with the segments that came and went around them."""
     entries: list[dict[str, Any]] = []
 
-    def add(action: str, piece: Piece, time_ns: int, stack: int) -> None:
+    def add(action: str, piece: Piece, time_ns: int, stack: int, **more: str) -> None:
         entries.append(
             {
                 "action": action,
@@ -132,6 +133,7 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
                 "stream": 0,
                 "time_us": time_ns // 1000,
                 "frames": frames(stack),
+                **more,
             }
         )
 
@@ -143,13 +145,14 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         for segment in segments.first_seen_at.get(row, ()):
             add("segment_alloc", segment, time_ns, 0)
         is_piece = source != _DRIVER or row in segments.whole
+        more = {"source": "driver"} if source == _DRIVER else {}
         if source == _DRIVER and size > 0:
             add("segment_map" if segments.is_expandable(piece) else "segment_alloc", piece, time_ns, stack)
         if is_piece and size > 0:
-            add("alloc", piece, time_ns, stack)
+            add("alloc", piece, time_ns, stack, **more)
         if is_piece and size < 0:
-            add("free_requested", piece, time_ns, stack)
-            add("free_completed", piece, time_ns, stack)
+            add("free_requested", piece, time_ns, stack, **more)
+            add("free_completed", piece, time_ns, stack, **more)
         if source == _DRIVER and size < 0:
             add("segment_free", piece, time_ns, stack)
         for segment in segments.last_seen_at.get(row, ()):

@@ -82,6 +82,14 @@ def test_a_page_is_written_on_demand(file, capsys, tmp_path):
     assert "Memory of memory.pickle" in (tmp_path / "page.html").read_text()
 
 
+def test_what_libraries_took_is_a_category_of_the_page(file, tmp_path):
+    content = snapshot()
+    for entry in content["device_traces"][0]:
+        entry["source"] = "driver"
+    cli.main(["memory", "show", file(content), "--html", "page.html"])
+    assert '"name":"libraries"' in (tmp_path / "page.html").read_text()
+
+
 def test_a_file_without_history_says_how_to_record_one(file, capsys):
     assert cli.main(["memory", "show", file({**snapshot(), "device_traces": []})]) == 0
     assert "_record_memory_history()" in capsys.readouterr().out
