@@ -25,15 +25,20 @@ class Report(SimpleNamespace):
         return {"text": self.text}
 
 
+recording = []  # the histories that have not ended
+
+
 class History:
     notes = ("a note of the history",)
 
     def __init__(self, max_entries, stacks):
         self.asked = (max_entries, stacks)
         self.stopped = False
+        recording.append(self)
 
     def stop(self):
         self.stopped = True
+        recording.remove(self)
 
     def events(self):
         from fakes.memory_events import events
@@ -76,16 +81,23 @@ def peak_memory(events, device=None, *, steps_ns=()):
     from gpuscope.memory.events import Frame
 
     places = tuple(
-        SimpleNamespace(place=Frame(f"f{n}", f"/home/me/m{n}.py", n), bytes=1024 * (5 - n), count=n) for n in (1, 2, 3)
+        SimpleNamespace(place=Frame(f"f{n}", f"/home/me/m{n}.py", n), bytes=1024 * (5 - n), count=n, backward=False)
+        for n in (1, 2, 3)
     )
+    places += (SimpleNamespace(place=None, bytes=512, count=1, backward=True),)
     told = Report(text="the peak", device=0, bytes=10240, base=1024, since_begin_ns=2000, step=None, places=places)
     if steps_ns:
         told.step = len(steps_ns) - 1
     return told
 
 
+def watched(text):
+    """Says whether the driver was watched when this was asked for, as it is while a history is recorded."""
+    return Report(text=f"{text}, {'watched' if recording else 'not watched'}")
+
+
 def memory_snapshot(device=None):
-    return Report(text="the snapshot", devices=(SimpleNamespace(device=0),))
+    return Report(text=watched("the snapshot").text, devices=(SimpleNamespace(device=0),))
 
 
 def dump_memory_snapshot(path):
@@ -96,11 +108,10 @@ PARTS = {
     "history": {"record_memory_history": record_memory_history},
     "torch_pickle": {"dump_memory_snapshot": dump_memory_snapshot},
     "failures": {"report_out_of_memory": Refusals},
-    "findings": {},
     "findings.find_leaks": {"find_leaks": Finder},
     "findings.peak": {"peak_memory": peak_memory},
     "snapshot": {"memory_snapshot": memory_snapshot},
-    "ledger": {"memory_ledger": lambda device: Report(text=f"the ledger of GPU {device}")},
+    "ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
     "stages": {"memory_stages": lambda: Report(text="the stages", stages=(1,) if "STAGES" in os.environ else ())},
 }
 

@@ -80,7 +80,7 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
     assert sum(piece.allocated for piece in found.segments) == allocated
     assert sum(piece.bytes for piece in found.segments) == reserved
     assert (found.events.allocated[-1], found.events.reserved[-1]) == (allocated, reserved)
-    assert found.events.allocated.max() == most
+    assert found.events.allocated.max() == most  # of whole blocks, though torch's trace has the sizes asked for
     assert any(frame.function.endswith("train") for frame in found.events.frames(int(found.events.stack[0])))
 
 
@@ -104,6 +104,7 @@ def test_the_command_tells_who_holds_the_memory_and_where(run, tmp_path):
     assert "peak of GPU 0" in done.stderr
     assert "script.py:" in done.stderr
     assert "could not be had" not in done.stderr
+    assert "is not watched" not in done.stderr
     assert len(load_memory_snapshot(tmp_path / "memory.pickle").events) > 0
 
 

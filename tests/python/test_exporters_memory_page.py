@@ -19,6 +19,7 @@ from gpuscope.exporters.memory_page.data import GROUPS, PIECES
 from gpuscope.exporters.memory_page.page import render
 from gpuscope.exporters.memory_page.steps import STEPS, make_steps
 from gpuscope.memory.events import HOST, MemoryEvents
+from gpuscope.memory.findings.peak import peak_memory
 
 KIB = 1 << 10
 MODULE = ("Module._call_impl", "/usr/lib/python3/site-packages/torch/nn/modules/module.py", 1700)
@@ -152,6 +153,36 @@ def test_memory_of_the_driver_counts_where_nobody_hands_it_out():
     assert "driver: no call stack" in sizes(data["views"]["library"])
 
 
+LIBRARYS = (
+    ("alloc", 0x1000, KIB, {"stack": 1, "allocated": KIB, "reserved": 2 * KIB}),
+    ("alloc", 0x90000, 3 * KIB, {"stack": 2, "source": "driver", "allocated": 0}),  # somebody's workspace
+    ("alloc", 0x20000, 64 * KIB, {"stack": 2, "source": "driver", "allocated": 0}),  # torch's, mapped elsewhere
+    ("alloc", 0x1400, KIB, {"stack": 1, "allocated": 2 * KIB, "reserved": 66 * KIB}),
+)
+
+
+def test_what_libraries_take_is_a_category_of_its_own():
+    found = sizes(island(render(events(*LIBRARYS, frames=STACKS)))["views"]["category"])
+    assert found["libraries"] == [0, 3 * KIB, 3 * KIB]
+
+
+def test_what_libraries_take_is_held_too():
+    data = island(render(events(*LIBRARYS, frames=STACKS)))
+    assert np.cumsum(data["reserved"]).tolist() == [2 * KIB, 5 * KIB, 69 * KIB]
+
+
+def test_the_peak_is_that_of_the_report():
+    made = events(*LIBRARYS, frames=STACKS)
+    data = island(render(made))
+    assert np.cumsum(data["used"])[data["peak"]] == peak_memory(made).bytes == 5 * KIB
+
+
+def test_what_autograds_threads_take_is_a_line_of_its_own():
+    made = events(("alloc", 1, 5, {"stack": 1}), ("alloc", 2, 7, {"stack": 0, "thread": 2}), frames=STACKS)
+    found = sizes(island(render(made))["views"]["line"])
+    assert found == {"backward (autograd's thread, no Python stack)": [0, 7], "data.py:5 load": [5, 5]}
+
+
 def test_the_busiest_gpu_is_shown_and_others_on_demand():
     made = events(
         ("alloc", 1, 5, {"device": 1}),
@@ -277,8 +308,8 @@ def test_the_page_opens_at_the_peak_without_a_complaint(look):
     document, said = look(history())
     assert said == ""
     assert shown(document) == ("category", "3")
-    assert "At the peak, 3 µs: 7.00 KiB, 8.00 KiB held by the allocator" in document
-    assert "Dashed: held by the allocator." in document
+    assert "At the peak, 3 µs: 7.00 KiB, 8.00 KiB held from the driver" in document
+    assert "Dashed: held from the driver." in document
 
 
 def test_the_table_has_what_lives_at_the_moment(look):
@@ -304,7 +335,7 @@ def test_keys_move_through_the_history(look):
     )
     assert (shown(document), said) == (("category", "4"), "")
     assert 'aria-valuenow="4"' in document
-    assert 'aria-valuetext="In use, 4 µs: 2.00 KiB, 8.00 KiB held by the allocator"' in document
+    assert 'aria-valuetext="In use, 4 µs: 2.00 KiB, 8.00 KiB held from the driver"' in document
 
 
 def test_zooming_and_coming_back(look):

@@ -12,11 +12,12 @@ from gpuscope.cli import console, files, memory_files, memory_text, view
 from gpuscope.cli.console import Console
 from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.categories import categorize
+from gpuscope.memory.categories import LIBRARY, categorize
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
+from gpuscope.memory.phases import backward_without_stack
 from gpuscope.memory.places import program_line
 from gpuscope.memory.sizes import size_text
-from gpuscope.memory.snapshot_file import MemoryFile, load_memory_snapshot
+from gpuscope.memory.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 class MemoryShow:
@@ -117,22 +118,28 @@ def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
 
 def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_]) -> list[Row]:
     """Bytes and number of the chosen pieces by line of the program, largest first."""
-    stacks, places = np.unique(lifetimes.stack[chosen], return_inverse=True)
+    backward = backward_without_stack(events)[lifetimes.born]
+    keys, places = np.unique((lifetimes.stack * np.int64(2) + backward)[chosen], return_inverse=True)
     places = places.reshape(-1)
-    sizes = np.bincount(places, weights=lifetimes.bytes[chosen], minlength=len(stacks))
-    counts = np.bincount(places, minlength=len(stacks))
-    lines: dict[Frame | None, tuple[int, int]] = {}
-    for stack, size, count in zip(stacks.tolist(), sizes.tolist(), counts.tolist(), strict=True):
-        line = program_line(events.frames(stack))
+    sizes = np.bincount(places, weights=lifetimes.bytes[chosen], minlength=len(keys))
+    counts = np.bincount(places, minlength=len(keys))
+    lines: dict[tuple[Frame | None, bool], tuple[int, int]] = {}
+    for key, size, count in zip(keys.tolist(), sizes.tolist(), counts.tolist(), strict=True):
+        line = program_line(events.frames(key // 2)), bool(key % 2)
         before = lines.get(line, (0, 0))
         lines[line] = (before[0] + int(size), before[1] + count)
-    return sorted(((size, count, line) for line, (size, count) in lines.items()), key=lambda row: -row[0])
+    rows = [
+        (size, count, memory_text.place_text(line, backward=autograds))
+        for (line, autograds), (size, count) in lines.items()
+    ]
+    return sorted(rows, key=lambda row: -row[0])
 
 
 def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path: object) -> None:
     from gpuscope.exporters.memory_page import export_memory_page
 
     categories = categorize(events, graph_pools=found.graph_pools(device))
+    categories[events.lifetimes().source == OF_LIBRARIES] = LIBRARY
     export_memory_page(
         events, str(path), device=device, categories=categories, title=f"Memory of {name}", notes=found.notes
     )

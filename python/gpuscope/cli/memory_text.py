@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli.console import Console
+from gpuscope.memory.categories import category_text
 from gpuscope.memory.events import HOST, Frame
+from gpuscope.memory.phases import WITHOUT_PYTHON
 from gpuscope.memory.places import line_text
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
     from gpuscope.cli.memory_watch import MemoryFindings
 
-Row = tuple[int, int, Frame | None]  # bytes, pieces, line
+Row = tuple[int, int, str]  # bytes, pieces, line
 
 
 def show(found: MemoryFindings, top: int, out: Console) -> None:
@@ -46,9 +48,10 @@ def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) ->
     step = "" if getattr(peak, "step", None) is None else f", in step {peak.step}"
     out.line((f"peak of {device_text(peak.device)}: {size_text(peak.bytes)}", "bold"), f"  {when}{step}")
     if by_category:
-        parts = [f"{name.replace('_', ' ').lower()} {size_text(size)}" for name, size in by_category.items()]
+        parts = [f"{category_text(name)} {size_text(size)}" for name, size in by_category.items()]
         out.line((", ".join(parts), "dim"))
-    show_rows([(place.bytes, place.count, place.place) for place in peak.places], peak.bytes, top, out, peak.base)
+    rows = [(one.bytes, one.count, place_text(one.place, backward=one.backward)) for one in peak.places]
+    show_rows(rows, peak.bytes, top, out, peak.base)
 
 
 def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: int = 0) -> None:
@@ -61,7 +64,7 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
         out: where to.
         before: bytes from before the history.
     """
-    cells = [(size_text(size), _share(size, total), f"{count:,}", line_text(line)) for size, count, line in rows[:top]]
+    cells = [(size_text(size), _share(size, total), f"{count:,}", line) for size, count, line in rows[:top]]
     if len(rows) > top:
         rest = sum(size for size, _, _ in rows[top:])
         count = sum(count for _, count, _ in rows[top:])
@@ -74,6 +77,11 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
         text = "  ".join([*(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
         out.line((f"  {text}", "dim" if number == 0 else ""))
     out.line()
+
+
+def place_text(line: Frame | None, *, backward: bool) -> str:
+    """A line of the program; where there is none, whether it was autograd's."""
+    return WITHOUT_PYTHON if backward else line_text(line)
 
 
 def device_text(device: int) -> str:

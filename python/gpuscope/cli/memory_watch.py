@@ -62,6 +62,8 @@ class MemoryWatch:
         self._steps_ns = [time.time_ns()]
         self._leaks: Any = None
         self._live: dict[int, int] = {}
+        self._snapshot: Any = None
+        self._ledgers: list[Any] = []
         self._history = self._attempt(
             "the history",
             lambda: _module("history").record_memory_history(max_entries=max_entries, stacks=stacks),
@@ -86,8 +88,14 @@ class MemoryWatch:
         """In a forked child: what is watched is the parent's."""
 
     def end(self) -> None:
-        """Ends the history, while what the program left behind still lives."""
+        """Looks at what the program left behind while it still lives, then ends the history."""
         lifecycle.forget(self)
+        # The ledger names libraries by what is watched, and the history's end ends the watch.
+        self._snapshot = self._attempt("the snapshot", lambda: _module("snapshot").memory_snapshot())
+        for device in getattr(self._snapshot, "devices", ()):
+            ledger = self._attempt("the ledger", partial(_ledger, device.device))
+            if ledger is not None:
+                self._ledgers.append(ledger)
         self._live = self._attempt("categories", live_categories) or {}
         if self._finder is not None and self._history is not None and len(self._steps_ns) > FEWEST_STEPS:
             # Judging leaks runs the garbage collector, whose releases the history must still see.
@@ -99,12 +107,7 @@ class MemoryWatch:
 
     def findings(self, program: str) -> MemoryFindings:
         """Everything, after `end`."""
-        found = MemoryFindings(program, leaks=self._leaks)
-        found.snapshot = self._attempt("the snapshot", lambda: _module("snapshot").memory_snapshot())
-        for device in getattr(found.snapshot, "devices", ()):
-            ledger = self._attempt("the ledger", partial(_ledger, device.device))
-            if ledger is not None:
-                found.ledgers.append(ledger)
+        found = MemoryFindings(program, snapshot=self._snapshot, ledgers=self._ledgers, leaks=self._leaks)
         if self._history is not None:
             found.events = self._attempt("the history", lambda: self._history.events())
             found.limits = tuple(getattr(self._history, "notes", ()))

@@ -3,7 +3,8 @@
 
 The categories are those of torch.profiler's memory timeline, which follows the data through every operator. Here they
 follow from where a piece was handed out, where it was given back, and what lives at the end, which costs next to
-nothing and needs no recording of operators. What no rule decides is UNKNOWN.
+nothing and needs no recording of operators. What no rule decides is UNKNOWN, and so are the segments that a framework
+takes from the driver: its own pieces have the categories.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
+from gpuscope.memory.findings.pieces import is_segment
 from gpuscope.memory.phases import BACKWARD as IN_BACKWARD
 from gpuscope.memory.phases import FORWARD as IN_FORWARD
 from gpuscope.memory.phases import OPTIMIZER as IN_OPTIMIZER
@@ -21,14 +23,21 @@ from gpuscope.memory.phases import OUTSIDE as IN_BETWEEN
 from gpuscope.memory.phases import SETUP as IN_SETUP
 from gpuscope.memory.phases import event_phases
 
-# In the order of torch.profiler._memory_profiler, what has none behind them; graphs' pools are ours.
+# In the order of torch.profiler._memory_profiler, what has none behind them; graphs' pools are ours, and what libraries
+# such as cuBLAS take from the driver.
 CATEGORIES = (
     *("PARAMETER", "OPTIMIZER_STATE", "INPUT", "TEMPORARY", "ACTIVATION", "GRADIENT", "AUTOGRAD_DETAIL"),
-    *("UNKNOWN", "GRAPH_POOL"),
+    *("UNKNOWN", "GRAPH_POOL", "LIBRARY"),
 )
-PARAMETER, OPTIMIZER_STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD_DETAIL, UNKNOWN, GRAPH_POOL = range(9)
+PARAMETER, OPTIMIZER_STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD_DETAIL = range(7)
+UNKNOWN, GRAPH_POOL, LIBRARY = range(7, 10)
 
-_TORCH = SOURCES.index("torch")
+_TORCH, _DRIVER = SOURCES.index("torch"), SOURCES.index("driver")
+
+
+def category_text(name: str) -> str:
+    """One of CATEGORIES for people: "optimizer state"."""
+    return "libraries" if name == "LIBRARY" else name.replace("_", " ").lower()
 
 
 def categorize(
@@ -53,6 +62,7 @@ def categorize(
     lifetimes = events.lifetimes() if lifetimes is None else lifetimes
     found = by_phase(lifetimes, event_phases(events))
     found[lifetimes.source != _TORCH] = UNKNOWN
+    found[(lifetimes.source == _DRIVER) & ~is_segment(events, lifetimes)] = LIBRARY
     for first, end in graph_pools:
         found[(lifetimes.address >= np.uint64(first)) & (lifetimes.address < np.uint64(end))] = GRAPH_POOL
     if live:

@@ -13,6 +13,9 @@ from gpuscope.memory.events import Frame, MemoryEvents
 UNKNOWN, OUTSIDE, SETUP, FORWARD, BACKWARD, OPTIMIZER = range(6)
 """Phases: no stack is known; code around the model; a module being made or moved; its forward; autograd; a step."""
 
+WITHOUT_PYTHON = "backward (autograd's thread, no Python stack)"
+"""In place of a line, for what `backward_without_stack` finds."""
+
 _CALL = {"__call__", "_wrapped_call_impl", "_call_impl", "_slow_forward", "inner"}
 _MOVE = {"_apply", "to", "cuda", "to_empty", "half", "float", "double", "bfloat16", "load_state_dict"}
 _MAKE = {"__init__", "reset_parameters"}
@@ -60,9 +63,15 @@ def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
         own = (events.thread == thread) & ~known
         if thread == 0 and not (known & ~taken).any():
             phases[own & taken] = BACKWARD
-        elif (own & taken).any():
+        elif (own & taken).any() and (known & (events.thread != thread)).any():
             phases[own] = BACKWARD
     return between_neighbours(phases, events.thread)
+
+
+def backward_without_stack(events: MemoryEvents) -> NDArray[np.bool_]:
+    """Whether each event is of a backward and without a call stack, as on autograd's own threads. Shape (events,)."""
+    bare = np.asarray(events.stack == 0)
+    return bare & (event_phases(events) == BACKWARD) if bare.any() else bare
 
 
 def between_neighbours(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -> NDArray[np.uint8]:

@@ -110,5 +110,5 @@ def _read_others(device: int) -> tuple[Usage, ...]:
     return tuple(
         Usage(pool.library, pool.allocated, pool.reserved, pool.peak_allocated)
         for pool in sources.pools(device, detail=False)
-        if pool.library != "torch"
+        if pool.library != "torch" and pool.reserved
     )

@@ -19,7 +19,8 @@ from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
 _TAKEN, _RETURNED = "alloc", "free_requested"
 _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-_TORCH = SOURCES.index("torch")
+_TORCH, OF_LIBRARIES = SOURCES.index("torch"), SOURCES.index("other")
+_BLOCK = 512  # kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp
 _LARGEST = 1 << 62
 _MOST_DEVICES = 1024
 
@@ -52,6 +53,8 @@ class MemoryFile:
     Attributes:
         path: the file.
         events: allocations and releases of all devices, in the order of time; empty where no history was recorded.
+            Those of the source "other" are of memory that libraries took from the driver for themselves, which files
+            of gpuscope tell.
         segments: what the allocator held at the end.
         settings: the allocator's settings, as "expandable_segments": True.
         refused: bytes of each allocation that failed, in the order of time.
@@ -73,6 +76,11 @@ class MemoryFile:
 
 def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
     """Reads a memory snapshot.
+
+    Torch writes down the sizes that were asked for, and counts in whole blocks of 512 bytes. Sizes here are of whole
+    blocks therefore, and `allocated` is torch's own figure at every event; but where its allocator rounds further
+    (``roundup_power2_divisions``), or leaves up to 1 MiB that is not worth a split to a piece, it is lower by that.
+    What gpuscope writes down are the allocators' own sizes, which stay as they are.
 
     Args:
         path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope. Only plain data is read from it: nothing
@@ -110,6 +118,7 @@ class _Interpreter:
     def __init__(self, path: str, content: Any) -> None:
         self._path = path
         self._content = _typed(content, dict, "the file")
+        self._block = 1 if "gpuscope" in self._content else _BLOCK
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
         self._refused: list[int] = []
@@ -141,7 +150,7 @@ class _Interpreter:
         )
 
     def _columns(self, device: int, trace: Any, segments: tuple[FileSegment, ...]) -> dict[str, NDArray[Any]]:
-        times, addresses, changes, held, stacks, threads = [], [], [], [], [], []
+        times, addresses, changes, held, stacks, threads, sources = [], [], [], [], [], [], []
         for entry in _typed(trace, list, "a device's trace"):
             event = _typed(entry, dict, "an event")
             action = event.get("action")
@@ -151,29 +160,34 @@ class _Interpreter:
             holds = _HELD.get(action, 0) if isinstance(action, str) else 0
             if not (sign or holds):
                 continue
-            size = _number(event.get("size"), "size")
+            size = -(-_number(event.get("size"), "size") // self._block) * self._block
             times.append(_number(event.get("time_us", 0), "time_us", _LARGEST // 1000) * 1000)
             addresses.append(_number(event.get("addr"), "addr", (1 << 64) - 1))
             changes.append(sign * size)
             held.append(holds * size)
             stacks.append(self._stack(event.get("frames", [])) if sign else 0)
+            sources.append(OF_LIBRARIES if event.get("source") == "driver" else _TORCH)
             threads.append(_number(event.get("thread", 0), "thread", (1 << 64) - 1))
         bytes_, holds_ = (np.array(column, dtype=np.float64) for column in (changes, held))
         if max(np.abs(bytes_).sum(), np.abs(holds_).sum()) > _LARGEST:
             raise _Unexpected("its sizes add up to more than any memory")
         change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
+        source = np.array(sources, dtype=np.uint8)
+        libraries = np.where(source == OF_LIBRARIES, change, 0)
         there = [piece for piece in segments if piece.device == device]
         columns: dict[str, NDArray[Any]] = {
             "time_ns": np.array(times, dtype=np.int64),
             "address": np.array(addresses, dtype=np.uint64),
             "bytes": change,
-            "allocated": _back_from(sum(piece.allocated for piece in there), change),
+            "allocated": _back_from(sum(piece.allocated for piece in there) - int(libraries.sum()), change - libraries),
             "reserved": _back_from(sum(piece.bytes for piece in there), hold),
             "device": np.full(len(times), device, dtype=np.int32),
             "stack": np.array(stacks, dtype=np.uint32),
             "thread": np.array(threads, dtype=np.uint64),
-            "source": np.full(len(times), _TORCH, dtype=np.uint8),
+            "source": source,
         }
+        for name in ("allocated", "reserved"):
+            columns[name][source == OF_LIBRARIES] = 0  # they do not say
         pieces = change != 0  # what the allocator took from the driver is told by `reserved`
         return {name: column[pieces] for name, column in columns.items()}
 

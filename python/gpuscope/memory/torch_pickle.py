@@ -57,7 +57,9 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
 def torch_snapshot() -> dict[str, Any]:
     """What `dump_memory_snapshot` writes: the dict of ``torch.cuda.memory._snapshot()``.
 
-    Beside torch's keys, "gpuscope" holds notes on what is not as torch would have it.
+    What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys,
+    "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older events that are no
+    longer kept.
 
     Raises:
         NotAvailable: there is neither a history nor a GPU that torch uses.
@@ -71,8 +73,8 @@ def torch_snapshot() -> dict[str, Any]:
                 f"a memory snapshot is not available: no history was recorded, and torch uses no GPU{why}; "
                 "call gpuscope.record_memory_history() first"
             )
-        return {**found.data, "gpuscope": {"notes": ["no history was recorded", *found.notes]}}
-    notes = [*found.notes, *([f"{events.lost} older events are lost"] if events.lost else [])]
+        return {**found.data, "gpuscope": {"notes": ["no history was recorded", *found.notes], "lost": 0}}
+    notes = [*found.notes]
     frames = _shared_frames(events)
     gpus = sorted({*events.device[events.device >= 0].tolist(), *(segment["device"] for segment in found.segments)})
     traces: list[list[dict[str, Any]]]
@@ -90,7 +92,7 @@ def torch_snapshot() -> dict[str, Any]:
         "device_traces": traces,
         "allocator_settings": data.get("allocator_settings", {}),
         "external_annotations": data.get("external_annotations", []),
-        "gpuscope": {"notes": notes},
+        "gpuscope": {"notes": notes, "lost": events.lost},
     }
 
 
@@ -122,7 +124,7 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
     """One device's events as torch's entries, with the segments that came and went around them."""
     entries: list[dict[str, Any]] = []
 
-    def add(action: str, piece: Piece, time_ns: int, stack: int) -> None:
+    def add(action: str, piece: Piece, time_ns: int, stack: int, **more: str) -> None:
         entries.append(
             {
                 "action": action,
@@ -131,6 +133,7 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
                 "stream": 0,
                 "time_us": time_ns // 1000,
                 "frames": frames(stack),
+                **more,
             }
         )
 
@@ -142,13 +145,14 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         for segment in segments.first_seen_at.get(row, ()):
             add("segment_alloc", segment, time_ns, 0)
         is_piece = source != _DRIVER or row in segments.whole
+        more = {"source": "driver"} if source == _DRIVER else {}
         if source == _DRIVER and size > 0:
             add("segment_map" if segments.is_expandable(piece) else "segment_alloc", piece, time_ns, stack)
         if is_piece and size > 0:
-            add("alloc", piece, time_ns, stack)
+            add("alloc", piece, time_ns, stack, **more)
         if is_piece and size < 0:
-            add("free_requested", piece, time_ns, stack)
-            add("free_completed", piece, time_ns, stack)
+            add("free_requested", piece, time_ns, stack, **more)
+            add("free_completed", piece, time_ns, stack, **more)
         if source == _DRIVER and size < 0:
             add("segment_free", piece, time_ns, stack)
         for segment in segments.last_seen_at.get(row, ()):

@@ -25,6 +25,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+FAILURES = {  # with the code that python would exit with
+    "raise ValueError('mine')": 1,
+    "import os, signal; os.kill(os.getpid(), signal.SIGINT)": 130,
+    "raise MemoryError('out of memory')": 1,
+}
+
+
 @pytest.fixture
 def environment(tmp_path_factory):
     """Where the command's process finds stand-ins for all that it asks."""
@@ -65,6 +72,17 @@ def test_everything_is_told_on_standard_error(memory, script):
     assert "leaks" not in said
 
 
+def test_what_autograds_threads_took_is_told_as_such(memory, script):
+    script("pass")
+    assert "backward (autograd's thread, no Python stack)" in memory("script.py").stderr
+
+
+@pytest.mark.parametrize("ending", ["pass", *FAILURES])
+def test_the_ledger_is_taken_while_the_driver_is_watched(memory, script, ending):
+    script(ending)
+    assert "the ledger of GPU 0, watched" in memory("script.py").stderr
+
+
 def test_stages_are_left_out_where_there_are_none(memory, script):
     script("pass")
     assert "the stages" not in memory("script.py").stderr
@@ -79,14 +97,7 @@ def test_leaks_are_told_of_programs_with_steps(memory, script, steps, told):
     assert f", in step {steps}" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("source", "code"),
-    [
-        ("raise ValueError('mine')", 1),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", 130),
-        ("raise MemoryError('out of memory')", 1),
-    ],
-)
+@pytest.mark.parametrize(("source", "code"), FAILURES.items())
 def test_a_program_that_fails_is_told_of_all_the_same(memory, script, source, code):
     script(source)
     done = memory("script.py")
@@ -101,7 +112,7 @@ def test_top_limits_the_lines(memory, script):
     said = memory("--top", "1", "script.py").stderr
     assert "m1.py:1 f1" in said
     assert "m2.py:2 f2" not in said
-    assert "2 more lines" in said
+    assert "3 more lines" in said
 
 
 def test_the_history_is_as_long_as_asked(memory, script):
@@ -121,8 +132,9 @@ def test_files_are_written_by_their_suffix(memory, script, tmp_path):
     assert "Memory of script" in (tmp_path / "a.html").read_text()
     told = json.loads((tmp_path / "a.json").read_text())
     assert (told["program"], told["history"]) == ("script", {"events": 3, "lost": 0})
-    assert told["ledgers"] == [{"text": "the ledger of GPU 0"}]
+    assert told["ledgers"] == [{"text": "the ledger of GPU 0, watched"}]
     assert told["peak_by_category"] == {"temporary": 4096, "unknown": 1024}
+    assert told["snapshot"]["text"] == "the snapshot, watched"
     assert (tmp_path / "a.pickle").stat().st_size > 0
 
 

@@ -18,7 +18,7 @@ def file(tmp_path, monkeypatch):
     """A snapshot's file, with a stand-in for what finds its peak."""
 
     def peak_memory(events, device):
-        place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5))
+        place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5), backward=False)
         return SimpleNamespace(device=device, bytes=6 * MIB, base=MIB, since_begin_ns=1000, step=None, places=(place,))
 
     monkeypatch.setattr("gpuscope.memory.findings.peak.peak_memory", peak_memory)
@@ -43,6 +43,13 @@ def test_peak_end_and_largest_lines_are_told(file, capsys):
     place = 0
     for part in parts:
         place = said.index(part, place)
+
+
+def test_what_autograds_threads_took_is_told_as_such(file, capsys):
+    content = snapshot()
+    content["device_traces"][0].append({"action": "alloc", "addr": BASE + 8 * MIB, "size": MIB, "time_us": 20})
+    cli.main(["memory", "show", file(content)])
+    assert "backward (autograd's thread, no Python stack)" in capsys.readouterr().out
 
 
 def test_top_limits_the_lines(file, capsys):
@@ -70,6 +77,14 @@ def test_a_page_is_written_on_demand(file, capsys, tmp_path):
     assert cli.main(["memory", "show", file(snapshot()), "--html", "page.html"]) == 0
     assert "wrote page.html" in capsys.readouterr().out
     assert "Memory of memory.pickle" in (tmp_path / "page.html").read_text()
+
+
+def test_what_libraries_took_is_a_category_of_the_page(file, tmp_path):
+    content = snapshot()
+    for entry in content["device_traces"][0]:
+        entry["source"] = "driver"
+    cli.main(["memory", "show", file(content), "--html", "page.html"])
+    assert '"name":"libraries"' in (tmp_path / "page.html").read_text()
 
 
 def test_a_file_without_history_says_how_to_record_one(file, capsys):

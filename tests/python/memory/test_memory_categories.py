@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 
 from fakes.memory_events import events
-from gpuscope.memory.categories import CATEGORIES, categorize
+from gpuscope.memory.categories import CATEGORIES, categorize, category_text
 from gpuscope.memory.events import Frame
 from gpuscope.memory.live_tensors import live_categories
-from gpuscope.memory.phases import BACKWARD, FORWARD, OPTIMIZER, OUTSIDE, SETUP, UNKNOWN, event_phases, phase_of
+from gpuscope.memory.phases import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OUTSIDE,
+    SETUP,
+    UNKNOWN,
+    backward_without_stack,
+    event_phases,
+    phase_of,
+)
 
 TORCH = "/usr/lib/python3/site-packages/torch"
 SCRIPT = ("main", "/home/me/train.py", 3)
@@ -141,6 +151,30 @@ def test_the_pools_of_graphs_are_known_by_their_addresses():
 
 def test_memory_of_other_libraries_has_no_category():
     assert names(("alloc", 1, 4, {**MODEL, "source": "cupy"})) == ["UNKNOWN"]
+
+
+def test_what_a_library_takes_from_the_driver_is_the_libraries():
+    rows = (("alloc", 0x1000, 64, {**MODEL, "source": "driver"}), ("alloc", 0x9000, 4, MODEL))
+    assert names(*rows) == ["LIBRARY", "ACTIVATION"]
+
+
+def test_a_frameworks_segment_is_not_the_libraries():
+    rows = (("alloc", 0x1000, 64, {**MODEL, "source": "driver"}), ("alloc", 0x1000, 4, MODEL))
+    assert names(*rows) == ["UNKNOWN", "ACTIVATION"]
+
+
+def test_categories_have_names_for_people():
+    assert [category_text(name) for name in ("OPTIMIZER_STATE", "LIBRARY")] == ["optimizer state", "libraries"]
+
+
+def test_a_backward_has_no_stack_on_autograds_thread():
+    made = events(("alloc", 1, 4, MODEL), ("alloc", 2, 4, ENGINE), ("alloc", 3, 4, BACK), frames=STACKS)
+    assert backward_without_stack(made).tolist() == [False, True, False]
+
+
+def test_a_piece_without_a_stack_where_no_other_thread_has_one_is_no_backward():
+    made = events(("alloc", 1, 4, MODEL), ("alloc", 2, 4, {"stack": 0}), frames=STACKS)
+    assert not backward_without_stack(made).any()
 
 
 def test_every_stack_is_looked_at_once():

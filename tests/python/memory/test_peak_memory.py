@@ -100,6 +100,40 @@ def test_a_librarys_own_memory_counts():
     assert report(*rows).bytes == 21 * MIB
 
 
+def test_a_growth_explains_no_more_than_its_own_bytes():
+    rows = (
+        ("alloc", A, MIB, at(1, allocated=MIB, reserved=2 * MIB)),
+        ("alloc", B, MIB, at(2, source="driver")),  # a library's, before a segment that is mapped later
+        ("alloc", C, 20 * MIB, at(2, source="driver")),
+        ("alloc", A + MIB, MIB, at(1, allocated=2 * MIB, reserved=22 * MIB)),
+    )
+    assert report(*rows).bytes == 3 * MIB
+
+
+def test_a_segment_with_pieces_in_it_is_what_a_growth_explains():
+    rows = (
+        ("alloc", A, MIB, at(1, allocated=MIB, reserved=2 * MIB)),
+        ("alloc", C, 20 * MIB, at(2, source="driver")),
+        ("alloc", B, 20 * MIB, at(2, source="driver")),  # a library's, though later
+        ("alloc", C, MIB, at(1, allocated=2 * MIB, reserved=22 * MIB)),
+    )
+    assert report(*rows).bytes == 22 * MIB
+
+
+def test_what_autograds_threads_take_is_a_place_of_its_own():
+    rows = (
+        ("alloc", A, 4 * MIB, at(1)),
+        ("alloc", B, 2 * MIB, at(0, thread=2)),
+        ("alloc", C, MIB, at(0, device=HOST, thread=1)),
+    )
+    found = report(*rows)
+    assert [(one.place is None, one.backward, one.bytes) for one in found.places] == [
+        (False, False, 4 * MIB),
+        (True, True, 2 * MIB),
+    ]
+    assert "backward (autograd's thread, no Python stack)" in str(found)
+
+
 def test_the_gpu_with_the_highest_peak_is_taken():
     rows = (("alloc", A, MIB), ("alloc", A, 2 * MIB, {"device": 1}), ("alloc", A, 9 * MIB, {"device": HOST}))
     assert report(*rows).device == 1

@@ -14,7 +14,7 @@ from fakes.snapshot_files import BASE, FORWARD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.memory import plain_pickle
 from gpuscope.memory.events import Frame
-from gpuscope.memory.snapshot_file import MemoryFile, load_memory_snapshot
+from gpuscope.memory.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 @pytest.fixture
@@ -76,6 +76,32 @@ def test_a_snapshot_without_history_has_no_events(load):
     found = load({"segments": [], "device_traces": []})
     assert (len(found.events), found.segments) == (0, ())
     assert len(found.events.lifetimes()) == 0
+
+
+ODD = [{"action": "alloc", "addr": 4096, "size": 513, "time_us": 1}]
+
+
+def test_torchs_sizes_are_of_whole_blocks(load):
+    assert load({"segments": [], "device_traces": [ODD]}).events.bytes.tolist() == [1024]
+
+
+def test_gpuscopes_sizes_stay_as_they_are(load):
+    found = load({"segments": [], "device_traces": [ODD], "gpuscope": {"notes": [], "lost": 0}})
+    assert found.events.bytes.tolist() == [513]
+
+
+def test_what_a_library_took_from_the_driver_is_not_torchs(load):
+    content = snapshot()
+    size = content["segments"][0]["total_size"]
+    library = {**content["segments"][0], "address": 1 << 40, "allocated_size": size}
+    before = load(content).events
+    content["segments"].append(library)
+    for action in ("segment_alloc", "alloc"):
+        entry = {"action": action, "addr": 1 << 40, "size": size, "time_us": 20, "source": "driver"}
+        content["device_traces"][0].append(entry)
+    found = load(content).events
+    assert found.source.tolist() == [*before.source.tolist(), OF_LIBRARIES]
+    assert found.allocated.tolist() == [*before.allocated.tolist(), 0]
 
 
 def test_what_gpuscope_lost_and_noted_is_told(load):

@@ -159,6 +159,7 @@ def test_what_others_took_from_the_driver_is_a_segment(given, torch_with):
     given(("alloc", BASE, 2 * MIB, {"source": "driver"}), ("alloc", workspace, MIB, {"source": "driver", "stack": 2}))
     snapshot = torch_snapshot()
     assert actions(snapshot) == [("segment_alloc", BASE), ("segment_alloc", workspace), ("alloc", workspace)]
+    assert snapshot["device_traces"][0][-1]["source"] == "driver"
     assert [found["address"] for found in snapshot["segments"]] == [BASE, workspace]
     (block,) = snapshot["segments"][1]["blocks"]
     assert (block["size"], block["state"], named(block["frames"])) == (MIB, "active_allocated", ["load"])
@@ -312,7 +313,7 @@ def test_the_reader_makes_a_page_of_a_file(view, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "MemoryViz.js" in page.read_text()
-    assert "80 older events are lost" in load(path)["gpuscope"]["notes"]
+    assert load(path)["gpuscope"]["lost"] == 80
     del kept
 
 

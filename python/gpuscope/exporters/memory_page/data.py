@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.exporters.memory_page.steps import Steps
-from gpuscope.memory.categories import CATEGORIES
+from gpuscope.memory.categories import CATEGORIES, category_text
 from gpuscope.memory.events import SOURCES, Frame
-from gpuscope.memory.lines import library, line_text, program_line
+from gpuscope.memory.libraries import library
+from gpuscope.memory.phases import WITHOUT_PYTHON, backward_without_stack
+from gpuscope.memory.places import line_text, program_line
 
 GROUPS, PIECES, DEPTH = 40, 2000, 40
 OTHER, BEFORE = "smaller ones", "from before the history"
@@ -28,7 +30,7 @@ def page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
         categories: of each lifetime.
     """
     stacks = _Stacks(steps)
-    names = tuple(name.replace("_", " ").lower() for name in CATEGORIES)
+    names = tuple(category_text(name) for name in CATEGORIES)
     sources = steps.lifetimes.source.astype(np.int64)
     frameworks = [f"{SOURCES[source]}: {library}" for source in range(len(SOURCES)) for library in stacks.libraries]
     start = int(steps.events.time_ns[0])
@@ -65,6 +67,11 @@ class _Stacks:
         self.lines = [line_text(frame) for frame in lines]
         self.libraries = list(libraries)
         self._largest = self._largest_of_each(line, steps)
+        autograds = backward_without_stack(steps.events)[steps.lifetimes.born]
+        if autograds.any():
+            self._largest.append(int(self._of_piece[np.argmax(autograds)]))
+            self.line[autograds] = len(self.lines)
+            self.lines.append(WITHOUT_PYTHON)
         self._used: dict[int, int] = {}
 
     def _largest_of_each(self, line: list[int], steps: Steps) -> list[int]:

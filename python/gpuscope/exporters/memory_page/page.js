@@ -8,7 +8,7 @@
   for (const view of Object.values(data.views)) for (const group of view.groups) group.sizes = sums(group.sizes);
   const HUES = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#8877cc", "#cc7799", "#997700", "#6699cc"];
   // Those of torch's own timeline, as far as they can be told apart on dark and on light.
-  const OF_CATEGORY = ["#2e8b57", "#daa520", "#5c7080", "#9370db", "#e05252", "#4169e1", "#5fa8ff", "#a0a7ae", "#20a5a0"];
+  const OF_CATEGORY = ["#2e8b57", "#daa520", "#5c7080", "#9370db", "#e05252", "#4169e1", "#5fa8ff", "#a0a7ae", "#20a5a0", "#a0622d"];
   const MARGIN = { left: 74, right: 12, top: 22, bottom: 26 };
   const LARGEST_ROWS = 100;
   const chart = at("chart"), canvas = chart.querySelector("canvas"), tip = at("tip");
@@ -207,7 +207,7 @@
       const { bytes, category, line, stack } = data.pieces;
       const here = living(state.step).sort((a, b) => bytes[b] - bytes[a]);
       for (const piece of here.slice(0, LARGEST_ROWS))
-        rows.push([bytes[piece], `${data.lines[line[piece]]} (${data.categories[category[piece]]})`, OF_CATEGORY[category[piece]], stack[piece]]);
+        rows.push([bytes[piece], `${data.lines[line[piece]]}, ${data.categories[category[piece]]}`, OF_CATEGORY[category[piece]], stack[piece]]);
       const others = total - rows.reduce((sum, [bytes]) => sum + bytes, 0);
       if (others > 0) rows.push([others, "all others", style().getPropertyValue("--rest").trim()]);
     } else {
@@ -217,11 +217,11 @@
       rows.sort((a, b) => b[0] - a[0]);
     }
     const where = state.step === data.peak ? "At the peak" : "In use";
-    const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held by the allocator` : "";
+    const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held from the driver` : "";
     at("moment").textContent = `${where}, ${time(times[state.step])}: ${size(total)}${held}`;
     at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", pieces: "piece" }[state.view];
     at("rows").replaceChildren(...rows.map(([bytes, name, hue, stack]) => row(bytes, bytes / Math.max(total, 1), name, hue, stack)));
-    at("legend").textContent = reserved ? "Dashed: held by the allocator." : "";
+    at("legend").textContent = reserved ? "Dashed: held from the driver." : "";
     chart.setAttribute("aria-valuemin", 0);
     chart.setAttribute("aria-valuemax", steps - 1);
     chart.setAttribute("aria-valuenow", state.step);

@@ -111,7 +111,7 @@ def _facts(steps: Steps, device: int) -> str:
     facts = {
         "device": "host" if device == HOST else f"GPU {device}",
         "most in use": size_text(int(steps.used[steps.peak])),
-        "most held by the allocator": size_text(int(steps.reserved.max())) if steps.reserved.any() else "",
+        "most held from the driver": size_text(int(steps.reserved.max())) if steps.reserved.any() else "",
         "in use at the end": size_text(int(steps.used[-1])),
         "events": f"{len(times):,}",
         "began": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(times[0]) / 1e9)) if times[0] > 0 else "",

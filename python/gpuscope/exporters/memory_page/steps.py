@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
+from gpuscope.memory.findings.pieces import events_of, pieces_of
 
 STEPS = 2000
 _DRIVER = SOURCES.index("driver")
@@ -25,7 +26,8 @@ class Steps:
         chosen: rows of the events, ascending: from each stretch of time the one with the most in use, and the last.
         before: bytes in use at each step that no event here handed out: from before the history, or lost.
         used: bytes in use at each step.
-        reserved: bytes held by the allocators at each step; 0 where they do not say.
+        reserved: bytes held from the driver at each step, by allocators and by libraries themselves; 0 where no
+            allocator says.
         peak: the step with the most in use.
     """
 
@@ -76,38 +78,29 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     Returns:
         The steps, and the row in `events.lifetimes()` of each of their lifetimes.
     """
-    kept = _counted(events, events.lifetimes(), device)
+    kept = (events.device == device) & events_of(events, pieces_of(events))
     mine = events.select(kept)
     lifetimes = mine.lifetimes()
     known = np.zeros(len(mine), dtype=np.int64)
     np.add.at(known, lifetimes.born, lifetimes.bytes)
     ended = ~lifetimes.alive
     np.add.at(known, lifetimes.died[ended], -lifetimes.bytes[ended])
-    before, reserved = np.zeros(len(mine), dtype=np.int64), np.zeros(len(mine), dtype=np.int64)
+    before, reserved, libraries = (np.zeros(len(mine), dtype=np.int64) for _ in range(3))
     for source in np.unique(mine.source):
         rows = np.flatnonzero(mine.source == source)
+        if source == _DRIVER:
+            libraries = _held(rows, np.cumsum(known[rows]), len(mine))
+            libraries[: rows[0]] = 0
         reserved += _held(rows, mine.reserved[rows], len(mine))
         if mine.allocated[rows].any():
             before += _held(rows, np.maximum(mine.allocated[rows] - np.cumsum(known[rows]), 0), len(mine))
+    if reserved.any():
+        reserved += libraries
     used = np.cumsum(known) + before
     chosen = _chosen(mine.time_ns, used)
     steps = Steps(mine, lifetimes, chosen, before[chosen], used[chosen], reserved[chosen], int(used[chosen].argmax()))
     whole = events.lifetimes().born
     return steps, np.searchsorted(whole, np.flatnonzero(kept)[lifetimes.born])
-
-
-def _counted(events: MemoryEvents, pieces: Lifetimes, device: int) -> NDArray[np.bool_]:
-    """Which events of a device to show: all but those of driver memory in which another allocator's pieces lie."""
-    here = events.device == device
-    kept = np.asarray(here & (events.source != _DRIVER))
-    taken = np.flatnonzero((pieces.device == device) & (pieces.source == _DRIVER))
-    handed_out = np.sort(events.address[kept])
-    begin = pieces.address[taken]
-    end = begin + pieces.bytes[taken].astype(np.uint64)
-    own = taken[np.searchsorted(handed_out, begin) == np.searchsorted(handed_out, end)]
-    kept[pieces.born[own]] = True
-    kept[pieces.died[own][~pieces.alive[own]]] = True
-    return kept
 
 
 def _held(rows: NDArray[Any], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.findings.peak_text import report_text
-from gpuscope.memory.findings.pieces import pieces_of, select
+from gpuscope.memory.findings.pieces import events_of, pieces_of, select
 from gpuscope.memory.findings.recorder import Recorder
+from gpuscope.memory.phases import backward_without_stack
 from gpuscope.memory.places import cached_lines, frames_of, without_ours
 
 _DRIVER = SOURCES.index("driver")
@@ -33,6 +34,7 @@ class PeakPlace:
         count: how many pieces.
         first_ns: when the oldest was allocated, ns since the Unix epoch.
         last_ns: when the newest was.
+        backward: whether autograd's own threads allocated them, which run no Python: `place` is None then.
     """
 
     place: Frame | None
@@ -42,6 +44,7 @@ class PeakPlace:
     count: int
     first_ns: int
     last_ns: int
+    backward: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def peak_memory(
     if events is None:
         events = Recorder().events()
     pieces = pieces_of(events)
-    counted = _counted(events, pieces)
+    counted = events_of(events, pieces)
     device = _busiest(events, counted) if device is None else device
     rows = np.flatnonzero(counted & (events.device == device)) if device is not None else np.empty(0, np.int64)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
@@ -149,14 +152,6 @@ def peak_memory(
         events=len(events),
         notes=notes,
     )
-
-
-def _counted(events: MemoryEvents, pieces: Lifetimes) -> NDArray[np.bool_]:
-    """Events of pieces that count. What a framework frees of before the first event counts; segments do not."""
-    counted = np.asarray(events.source != _DRIVER)
-    counted[pieces.born] = True
-    counted[pieces.died[~pieces.alive]] = True
-    return counted
 
 
 def _busiest(events: MemoryEvents, counted: NDArray[np.bool_]) -> int | None:
@@ -183,10 +178,15 @@ def _base(events: MemoryEvents, lived: Lifetimes, device: int, row: int) -> int:
 def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPlace, ...]:
     if not len(lived):
         return ()
-    line_of = cached_lines(events.frames)
-    stacks, inverse = np.unique(lived.stack, return_inverse=True)
-    numbers: dict[Frame | None, int] = {}
-    number = np.array([numbers.setdefault(line_of(int(stack)), len(numbers)) for stack in stacks])[inverse]
+    place_of = cached_lines(events.frames)
+    # By stack, and those without one by whether they are autograd's.
+    keys, inverse = np.unique(
+        lived.stack * np.int64(2) + backward_without_stack(events)[lived.born], return_inverse=True
+    )
+    stacks = (keys // 2).tolist()
+    kinds = [(place_of(stack), bool(key % 2)) for stack, key in zip(stacks, keys.tolist(), strict=True)]
+    numbers: dict[tuple[Frame | None, bool], int] = {}
+    number = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds])[inverse]
     sizes = np.bincount(number, weights=lived.bytes).astype(np.int64)
     counts = np.bincount(number)
     by_stack = np.bincount(inverse, weights=lived.bytes)
@@ -194,7 +194,7 @@ def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPla
     first, last = np.full(len(numbers), times[-1]), np.full(len(numbers), times[0])
     np.minimum.at(first, number, times)
     np.maximum.at(last, number, times)
-    main = {numbers[line_of(int(stacks[at]))]: int(stacks[at]) for at in np.argsort(by_stack)}
+    main = {numbers[kinds[at]]: stacks[at] for at in np.argsort(by_stack).tolist()}
     found = [
         PeakPlace(
             place=place,
@@ -204,8 +204,9 @@ def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPla
             count=int(counts[at]),
             first_ns=int(first[at]),
             last_ns=int(last[at]),
+            backward=backward,
         )
-        for place, at in numbers.items()
+        for (place, backward), at in numbers.items()
     ]
     return tuple(sorted(found, key=lambda one: -one.bytes))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuscope.memory.phases import WITHOUT_PYTHON
 from gpuscope.memory.places import NO_PYTHON_STACK, line_text
 from gpuscope.memory.sizes import size_text
 
@@ -27,7 +28,7 @@ def report_text(report: PeakReport) -> str:
     begin = report.time_ns - report.since_begin_ns
     for one in report.places[:_MOST_ROWS]:
         times = [f"{(time - begin) / 1e9:.3f}" for time in (one.first_ns, one.last_ns)]
-        place = _cut(line_text(one.place, NO_PYTHON_STACK))
+        place = _cut(WITHOUT_PYTHON if one.backward else line_text(one.place, NO_PYTHON_STACK))
         rows.append((place, size_text(one.bytes), _percent(one.share), f"{one.count:,}", *times))
     others = report.places[_MOST_ROWS:]
     if others:

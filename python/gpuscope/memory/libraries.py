@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which line of the program, and which library, a piece of memory belongs to, from its call stack."""
+"""Which library a piece of memory belongs to, from its call stack."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gpuscope.memory.events import Frame
-from gpuscope.memory.places import NO_STACK, is_ours, is_python, is_standard, line_text, program_line
-
-__all__ = ["CPP_CODE", "NO_STACK", "YOUR_CODE", "library", "line_text", "program_line"]
+from gpuscope.memory.places import NO_STACK, is_ours, is_python, is_standard
 
 YOUR_CODE = "your code"
 CPP_CODE = "C++ code"
