@@ -280,10 +280,10 @@ before, mode = state(), model.training
 found = find_max_batch_size(model, (3, 128, 128), training=training, progress=print)
 print(found.report())
 assert found > 0 and found.limited_by == "memory", found
-assert fits(found.recommended, training)
-assert not fits(int(found * 1.1) + 1, training)
 assert all(torch.equal(a, b) for a, b in zip(before, state()))
 assert model.training == mode and all(each.grad is None for each in model.parameters())
+assert fits(found.recommended, training)
+assert not fits(int(found * 1.1) + 1, training)
 assert found.bytes_per_sample > 0
 assert len(found.tries) <= 24, found.report()  # doubling and bisection alone take 17; cuDNN's workspaces jump
 torch.cuda.synchronize()
