@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from gpuscope.exporters.memory_page import export_memory_page
     from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
     from gpuscope.memory.failures import OutOfMemory, OutOfMemoryReports, report_out_of_memory
+    from gpuscope.memory.files.snapshot_file import load_memory_snapshot
+    from gpuscope.memory.files.torch_pickle import dump_memory_snapshot
     from gpuscope.memory.findings.find_leaks import find_leaks
     from gpuscope.memory.findings.fragmentation import Fragmentation, fragmentation
     from gpuscope.memory.findings.leak_report import LeakReport
     from gpuscope.memory.findings.peak import PeakReport, peak_memory
     from gpuscope.memory.history import MemoryHistory, record_memory_history
-    from gpuscope.memory.ledger import MemoryLedger, memory_ledger
-    from gpuscope.memory.peaks import reset_peak
-    from gpuscope.memory.snapshot import MemorySnapshot, memory_snapshot
-    from gpuscope.memory.snapshot_file import load_memory_snapshot
-    from gpuscope.memory.stages import MemoryStages, memory_stages, reset_memory_stages
-    from gpuscope.memory.summary import memory_summary
-    from gpuscope.memory.torch_pickle import dump_memory_snapshot
-    from gpuscope.memory.track import track_memory
+    from gpuscope.memory.ledger.ledger import MemoryLedger, memory_ledger
+    from gpuscope.memory.snapshots.snapshot import MemorySnapshot, memory_snapshot
+    from gpuscope.memory.tracking.peaks import reset_peak
+    from gpuscope.memory.tracking.stages import MemoryStages, memory_stages, reset_memory_stages
+    from gpuscope.memory.tracking.summary import memory_summary
+    from gpuscope.memory.tracking.track import track_memory
     from gpuscope.profiler import (
         ProfilerAction,
         ProfilerActivity,
@@ -215,24 +215,24 @@ _HOMES = {
         "MemoryHistory",
         "record_memory_history",
     ),
-    "memory.ledger": (
+    "memory.ledger.ledger": (
         "MemoryLedger",
         "memory_ledger",
     ),
-    "memory.peaks": ("reset_peak",),
-    "memory.snapshot": (
+    "memory.tracking.peaks": ("reset_peak",),
+    "memory.snapshots.snapshot": (
         "MemorySnapshot",
         "memory_snapshot",
     ),
-    "memory.snapshot_file": ("load_memory_snapshot",),
-    "memory.stages": (
+    "memory.files.snapshot_file": ("load_memory_snapshot",),
+    "memory.tracking.stages": (
         "MemoryStages",
         "memory_stages",
         "reset_memory_stages",
     ),
-    "memory.summary": ("memory_summary",),
-    "memory.torch_pickle": ("dump_memory_snapshot",),
-    "memory.track": ("track_memory",),
+    "memory.tracking.summary": ("memory_summary",),
+    "memory.files.torch_pickle": ("dump_memory_snapshot",),
+    "memory.tracking.track": ("track_memory",),
     "profiler": (
         "ProfilerAction",
         "ProfilerActivity",

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 from gpuscope import _core
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import ordinals, sources, torch_reports
+from gpuscope.memory import ordinals, sources
+from gpuscope.memory.reports import torch_reports
 
 SEGMENT = 1024  # what it reserves at a time
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import bare_context, ordinals
+from gpuscope.memory import ordinals
 from gpuscope.memory.events import HOST
+from gpuscope.memory.ledger import bare_context
 
 MIB = 1 << 20
 ALLOCATION_KINDS = ("device", "pool", "managed", "pinned", "virtual", "array")

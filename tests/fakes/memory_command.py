@@ -104,15 +104,19 @@ def dump_memory_snapshot(path):
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
 
 
+def memory_stages():
+    return Report(text="the stages", stages=(1,) if "STAGES" in os.environ else ())
+
+
 PARTS = {
     "history": {"record_memory_history": record_memory_history},
-    "torch_pickle": {"dump_memory_snapshot": dump_memory_snapshot},
+    "files.torch_pickle": {"dump_memory_snapshot": dump_memory_snapshot},
     "failures": {"report_out_of_memory": Refusals},
     "findings.find_leaks": {"find_leaks": Finder},
     "findings.peak": {"peak_memory": peak_memory},
-    "snapshot": {"memory_snapshot": memory_snapshot},
-    "ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
-    "stages": {"memory_stages": lambda: Report(text="the stages", stages=(1,) if "STAGES" in os.environ else ())},
+    "snapshots.snapshot": {"memory_snapshot": memory_snapshot},
+    "ledger.ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
+    "tracking.stages": {"memory_stages": memory_stages},
 }
 
 

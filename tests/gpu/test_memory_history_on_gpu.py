@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from gpuscope import _core
-from gpuscope.memory import torch_reports
 from gpuscope.memory.events import SOURCES
+from gpuscope.memory.files.torch_pickle import dump_memory_snapshot, torch_snapshot
 from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.torch_pickle import dump_memory_snapshot, torch_snapshot
+from gpuscope.memory.reports import torch_reports
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

@@ -11,12 +11,12 @@ from reading import Reading
 
 import gpuscope as gs
 from fakes import seeds, seeds_memory
-from gpuscope.memory import peaks, reading
-from gpuscope.memory.peaks import reset_peak
 from gpuscope.memory.sizes import size_text
-from gpuscope.memory.stages import memory_stages, reset_memory_stages
-from gpuscope.memory.summary import memory_summary
-from gpuscope.memory.track import track_memory
+from gpuscope.memory.tracking import peaks, reading
+from gpuscope.memory.tracking.peaks import reset_peak
+from gpuscope.memory.tracking.stages import memory_stages, reset_memory_stages
+from gpuscope.memory.tracking.summary import memory_summary
+from gpuscope.memory.tracking.track import track_memory
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -223,7 +223,7 @@ def test_the_table_tells_where_the_peak_is():
 
 
 def test_the_summary_has_torchs_figures():
-    pytest.importorskip("gpuscope.memory.snapshot")
+    pytest.importorskip("gpuscope.memory.snapshots.snapshot")
     kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     expected = size_text(torch.cuda.memory_allocated())
     lines = memory_summary(0).splitlines()
@@ -234,7 +234,7 @@ def test_the_summary_has_torchs_figures():
 
 
 def test_the_programs_summary_prints(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("gpuscope.memory.snapshot")
+    pytest.importorskip("gpuscope.memory.snapshots.snapshot")
     seeds.run(seeds_memory.summed_up(seeds_memory.SUMMARY), "cuda", tmp_path, monkeypatch)
     assert "torch: 0 allocations retried" in capsys.readouterr().out
 
@@ -243,7 +243,7 @@ def test_a_block_makes_no_context():
     out = run_code(
         """
 import torch
-from gpuscope.memory.track import track_memory
+from gpuscope.memory.tracking.track import track_memory
 with track_memory("x") as stage:
     pass
 assert not torch.cuda.is_initialized()

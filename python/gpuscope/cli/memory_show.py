@@ -12,12 +12,12 @@ from gpuscope.cli import console, files, memory_files, memory_text, view
 from gpuscope.cli.console import Console
 from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.categories import LIBRARY, categorize
+from gpuscope.memory.classification.categories import LIBRARY, categorize
+from gpuscope.memory.classification.phases import backward_without_stack
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
-from gpuscope.memory.phases import backward_without_stack
+from gpuscope.memory.files.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 from gpuscope.memory.places import program_line
 from gpuscope.memory.sizes import size_text
-from gpuscope.memory.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 class MemoryShow:

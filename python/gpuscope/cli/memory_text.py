@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli.console import Console
-from gpuscope.memory.categories import category_text
+from gpuscope.memory.classification.categories import category_text
+from gpuscope.memory.classification.phases import WITHOUT_PYTHON
 from gpuscope.memory.events import HOST, Frame
-from gpuscope.memory.phases import WITHOUT_PYTHON
 from gpuscope.memory.places import line_text
 from gpuscope.memory.sizes import size_text
 

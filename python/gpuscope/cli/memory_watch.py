@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpuscope.errors import GpuscopeError
-from gpuscope.memory.categories import CATEGORIES, categorize
+from gpuscope.memory.classification.categories import CATEGORIES, categorize
+from gpuscope.memory.classification.live_tensors import live_categories
 from gpuscope.memory.events import HOST, MemoryEvents
-from gpuscope.memory.live_tensors import live_categories
 from gpuscope.profiler import lifecycle
 
 FEWEST_STEPS = 8  # growth over fewer may be chance
@@ -91,7 +91,7 @@ class MemoryWatch:
         """Looks at what the program left behind while it still lives, then ends the history."""
         lifecycle.forget(self)
         # The ledger names libraries by what is watched, and the history's end ends the watch.
-        self._snapshot = self._attempt("the snapshot", lambda: _module("snapshot").memory_snapshot())
+        self._snapshot = self._attempt("the snapshot", lambda: _module("snapshots.snapshot").memory_snapshot())
         for device in getattr(self._snapshot, "devices", ()):
             ledger = self._attempt("the ledger", partial(_ledger, device.device))
             if ledger is not None:
@@ -118,8 +118,8 @@ class MemoryWatch:
             found.peak = self._attempt("the peak", lambda: _module("findings.peak").peak_memory(events, steps_ns=steps))
             found.categories = self._attempt("categories", lambda: self._categorize(events))
             found.at_peak = self._attempt("categories", lambda: _by_category(found)) or {}
-        if "gpuscope.memory.stages" in sys.modules:
-            stages = self._attempt("stages", lambda: _module("stages").memory_stages())
+        if "gpuscope.memory.tracking.stages" in sys.modules:
+            stages = self._attempt("stages", lambda: _module("tracking.stages").memory_stages())
             found.stages = stages if stages is not None and stages.stages else None
         found.notes = self._notes
         return found
@@ -150,7 +150,7 @@ def _module(name: str) -> Any:
 
 
 def _ledger(device: int) -> Any:
-    return _module("ledger").memory_ledger(device)
+    return _module("ledger.ledger").memory_ledger(device)
 
 
 def _segments(device: int) -> Any:

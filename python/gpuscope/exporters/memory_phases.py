@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.categories import UNKNOWN as NO_CATEGORY
-from gpuscope.memory.categories import by_phase
+from gpuscope.memory.classification.categories import UNKNOWN as NO_CATEGORY
+from gpuscope.memory.classification.categories import by_phase
+from gpuscope.memory.classification.phases import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OUTSIDE,
+    UNKNOWN,
+    between_neighbours,
+    phase_of,
+)
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
-from gpuscope.memory.phases import BACKWARD, FORWARD, OPTIMIZER, OUTSIDE, UNKNOWN, between_neighbours, phase_of
 from gpuscope.trace import NONE, Trace
 
 _DEEPEST = 1000  # regions in regions

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuscope.integrations.watch import Say, Wanted, Watch
 from gpuscope.late_imports import WhenImported
-from gpuscope.memory import torch_entrances
+from gpuscope.memory.reports import torch_entrances
 
 
 def watch(wanted: Wanted, say: Say) -> Watch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gpuscope._core import TorchRanges
 from gpuscope.integrations.watch import Say, Wanted
-from gpuscope.memory import torch_probe, torch_switch
+from gpuscope.memory.reports import torch_probe, torch_switch
 
 
 class TorchRangesWatch:

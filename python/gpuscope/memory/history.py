@@ -12,9 +12,9 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
-from gpuscope.memory.thread_reports import ThreadReports
+from gpuscope.memory.reports.allocation_watch import unwatch_allocations, watch_allocations
+from gpuscope.memory.reports.thread_reports import ThreadReports
 
 MAX_ENTRIES = 100_000
 _MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fakes.memory_events import events
-from gpuscope.memory.categories import CATEGORIES, categorize, category_text
-from gpuscope.memory.events import Frame
-from gpuscope.memory.live_tensors import live_categories
-from gpuscope.memory.phases import (
+from gpuscope.memory.classification.categories import CATEGORIES, categorize, category_text
+from gpuscope.memory.classification.live_tensors import live_categories
+from gpuscope.memory.classification.phases import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
@@ -24,6 +23,7 @@ from gpuscope.memory.phases import (
     event_phases,
     phase_of,
 )
+from gpuscope.memory.events import Frame
 
 TORCH = "/usr/lib/python3/site-packages/torch"
 SCRIPT = ("main", "/home/me/train.py", 3)

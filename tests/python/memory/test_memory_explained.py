@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.frameworks import MIB, Machine, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.ledger.ledger import memory_ledger
 
 BASE = 1 << 40  # away from where pieces lie that are given no address
 

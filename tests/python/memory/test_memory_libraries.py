@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from gpuscope.memory.classification.libraries import CPP_CODE, YOUR_CODE, library
 from gpuscope.memory.events import Frame
-from gpuscope.memory.libraries import CPP_CODE, YOUR_CODE, library
 from gpuscope.memory.places import NO_STACK
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"

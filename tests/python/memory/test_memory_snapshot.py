@@ -10,7 +10,7 @@ import pytest
 
 from fakes.frameworks import MIB, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.memory.snapshots.snapshot import memory_snapshot
 from gpuscope.memory.sources.host import HostMemory
 
 

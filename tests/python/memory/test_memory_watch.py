@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpuscope import _core
-from gpuscope.memory import allocation_watch, way
+from gpuscope.memory.reports import allocation_watch, way
 
 CUDA = SimpleNamespace(name="CUDA")
 CPU = SimpleNamespace(name="CPU")

@@ -12,8 +12,8 @@ import pytest
 
 import gpuscope as gs
 from gpuscope import _core
-from gpuscope.memory import torch_reports
 from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.reports import torch_reports
 
 torch = pytest.importorskip("torch")
 
@@ -238,7 +238,7 @@ def test_acquiring_says_why_it_cannot_be():
 def test_acquiring_imports_no_torch():
     code = """
         import sys
-        from gpuscope.memory import torch_reports
+        from gpuscope.memory.reports import torch_reports
         assert torch_reports.acquire() == "torch has not been imported"
         assert "torch" not in sys.modules
     """

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.exporters.memory_page.steps import Steps
-from gpuscope.memory.categories import CATEGORIES, category_text
+from gpuscope.memory.classification.categories import CATEGORIES, category_text
+from gpuscope.memory.classification.libraries import library
+from gpuscope.memory.classification.phases import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import SOURCES, Frame
-from gpuscope.memory.libraries import library
-from gpuscope.memory.phases import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.places import line_text, program_line
 
 GROUPS, PIECES, DEPTH = 40, 2000, 40

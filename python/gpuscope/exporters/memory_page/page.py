@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_page.data import page_data
 from gpuscope.exporters.memory_page.steps import Steps, make_steps
-from gpuscope.memory.categories import categorize
+from gpuscope.memory.classification.categories import categorize
 from gpuscope.memory.events import HOST, MemoryEvents
 from gpuscope.memory.sizes import size_text
 from gpuscope.paths import check_writable, replacing
@@ -44,8 +44,8 @@ def export_memory_page(
         events: the history, of any length.
         path: where to write, ending in .html.
         device: ordinal of the GPU, or HOST; None takes the GPU with the most events, or the host if no GPU has any.
-        categories: of each of ``events.lifetimes()``, from `gpuscope.memory.categories.categorize`; worked out from
-            stacks alone when left out.
+        categories: of each of ``events.lifetimes()``, from `gpuscope.memory.classification.categories.categorize`;
+            worked out from stacks alone when left out.
         title: heading of the page.
         notes: sentences to stand above the chart.
 

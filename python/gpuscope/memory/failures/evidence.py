@@ -20,10 +20,10 @@ from gpuscope.memory.failures.report import OutOfMemory
 from gpuscope.memory.failures.stacks import of_main_thread
 from gpuscope.memory.history import history_events
 from gpuscope.memory.host_room import host_room
-from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.ledger.ledger import memory_ledger
 from gpuscope.memory.out_of_memory_errors import Request
 from gpuscope.memory.places import line_text, program_line
-from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.memory.snapshots.snapshot import memory_snapshot
 
 _RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error tells of
 _ALL = 0.98  # NVML's total is up to a hundredth above CUDA's, which leaves out what the GPU keeps to itself

@@ -59,7 +59,7 @@ class OutOfMemory:
         used: of the device by all processes.
         process: of the device by this one.
         pools: what each library's allocator holds (`gpuscope.memory.sources.Pool`).
-        ledger: whose memory it is (`gpuscope.memory.ledger.MemoryLedger`); None without one.
+        ledger: whose memory it is (`gpuscope.memory.ledger.ledger.MemoryLedger`); None without one.
         last: the newest allocations, newest first.
         largest: the lines whose pieces live, most bytes first.
         refused: what the driver refused since the reports were switched on, newest last.

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.memory.classification.phases import backward_without_stack
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.findings.peak_text import report_text
 from gpuscope.memory.findings.pieces import events_of, pieces_of, select
 from gpuscope.memory.findings.recorder import Recorder
-from gpuscope.memory.phases import backward_without_stack
 from gpuscope.memory.places import cached_lines, frames_of, without_ours
 
 _DRIVER = SOURCES.index("driver")

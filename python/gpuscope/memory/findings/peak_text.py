@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuscope.memory.phases import WITHOUT_PYTHON
+from gpuscope.memory.classification.phases import WITHOUT_PYTHON
 from gpuscope.memory.places import NO_PYTHON_STACK, line_text
 from gpuscope.memory.sizes import size_text
 

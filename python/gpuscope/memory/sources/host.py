@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError
+from gpuscope.memory.reports.watched import watched_pinned
 from gpuscope.memory.resident import highest_resident_bytes, peak_resident, resident
 from gpuscope.memory.sources import cupy, torch
-from gpuscope.memory.watched import watched_pinned
 
 _NOBODY = "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
 

@@ -11,7 +11,7 @@ from fakes.allocating_torch import FakeTorch
 from gpuscope import _core
 from gpuscope.errors import NotAvailable
 from gpuscope.memory import ordinals
-from gpuscope.memory.stages import reset_memory_stages
+from gpuscope.memory.tracking.stages import reset_memory_stages
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpuscope.memory.stages import MemoryStage, MemoryStages, memory_stages
-from gpuscope.memory.track import track_memory
+from gpuscope.memory.tracking.stages import MemoryStage, MemoryStages, memory_stages
+from gpuscope.memory.tracking.track import track_memory
 
 MIB = 1 << 20
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuscope.memory.peak_bounds import Peak, peak_until
-from gpuscope.memory.peaks import PeakWatch, follow
+from gpuscope.memory.tracking.peak_bounds import Peak, peak_until
+from gpuscope.memory.tracking.peaks import PeakWatch, follow
 
 if TYPE_CHECKING:
-    from gpuscope.memory.reading import Reading
+    from gpuscope.memory.tracking.reading import Reading
 
 _lock = threading.RLock()
 _latest: dict[int, Link] = {}  # by device

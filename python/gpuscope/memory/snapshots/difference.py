@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
-    from gpuscope.memory.snapshot import DeviceMemory, MemorySnapshot
+    from gpuscope.memory.snapshots.snapshot import DeviceMemory, MemorySnapshot
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
-    from gpuscope.memory.stages import MemoryStage
+    from gpuscope.memory.tracking.stages import MemoryStage
 
 # Shares of the highest peak: worth a sentence, worth one of what stays for ever, and no longer nothing.
 _LARGE = 0.2

@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from gpuscope.memory.peaks import watch
-from gpuscope.memory.reading import read
-from gpuscope.memory.stages import MemoryStage, joined, measured
-from gpuscope.memory.track_figures import Figures
+from gpuscope.memory.tracking.figures import Figures
+from gpuscope.memory.tracking.peaks import watch
+from gpuscope.memory.tracking.reading import read
+from gpuscope.memory.tracking.stages import MemoryStage, joined, measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpuscope.memory.events import HOST
-from gpuscope.memory.reading import Reading, Usage
+from gpuscope.memory.tracking.reading import Reading, Usage
 
 
 class Peak(NamedTuple):

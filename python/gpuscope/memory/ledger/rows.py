@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpuscope.memory.ledger.ranges import uncovered
 from gpuscope.memory.places import own_line_of
-from gpuscope.memory.ranges import uncovered
+from gpuscope.memory.reports.watched import PINNED, Piece, Watched
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.sources.driver import LIBRARY as CUDA_POOL
 from gpuscope.memory.sources.pool import Pool, Segment
 from gpuscope.memory.sources.torch import DEFAULT
-from gpuscope.memory.watched import PINNED, Piece, Watched
 
 POOL, MANAGED = "pool", "managed"
 

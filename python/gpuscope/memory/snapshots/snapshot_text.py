@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
-    from gpuscope.memory.snapshot import DeviceMemory, MemorySnapshot
+    from gpuscope.memory.snapshots.snapshot import DeviceMemory, MemorySnapshot
     from gpuscope.memory.sources.host import HostMemory
     from gpuscope.memory.sources.pool import Pool
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
-    from gpuscope.memory.ledger import MemoryLedger
-    from gpuscope.memory.ledger_rows import LedgerRow
+    from gpuscope.memory.ledger.ledger import MemoryLedger
+    from gpuscope.memory.ledger.rows import LedgerRow
 
 _COLUMNS = ("Library", "What", "Size", "Share", "Where")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpuscope.late_imports import WhenImported
-from gpuscope.memory.cupy_reports import CupyReports
-from gpuscope.memory.torch_reports import TorchReports
+from gpuscope.memory.reports.cupy_reports import CupyReports
+from gpuscope.memory.reports.torch_reports import TorchReports
 
 Say = Callable[[str], None]
 

@@ -13,11 +13,11 @@ import sys
 import threading
 
 from gpuscope import _core
-from gpuscope.memory import torch_reports
 from gpuscope.memory.events import HOST
 from gpuscope.memory.ordinals import ordinal_of
-from gpuscope.memory.peak_bounds import Peak, Span, peak_between
-from gpuscope.memory.reading import Reading, Usage, read_torch
+from gpuscope.memory.reports import torch_reports
+from gpuscope.memory.tracking.peak_bounds import Peak, Span, peak_between
+from gpuscope.memory.tracking.reading import Reading, Usage, read_torch
 
 _lock = threading.RLock()
 _open: dict[int, list[PeakWatch]] = {}  # by device

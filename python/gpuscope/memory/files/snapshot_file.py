@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
-from gpuscope.memory import plain_pickle
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
+from gpuscope.memory.files import plain_pickle
 
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
 _TAKEN, _RETURNED = "alloc", "free_requested"

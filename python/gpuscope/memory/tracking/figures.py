@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuscope.memory.stages import MemoryStage
+    from gpuscope.memory.tracking.stages import MemoryStage
 
 
 class Figures(ABC):

@@ -8,14 +8,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuscope.memory import track_statements
 from gpuscope.memory.events import HOST
-from gpuscope.memory.stage_hints import hints
-from gpuscope.memory.stage_text import line, table
+from gpuscope.memory.tracking import statements as track_statements
+from gpuscope.memory.tracking.stage_hints import hints
+from gpuscope.memory.tracking.stage_text import line, table
 
 if TYPE_CHECKING:
-    from gpuscope.memory.peak_bounds import Peak
-    from gpuscope.memory.reading import Reading
+    from gpuscope.memory.tracking.peak_bounds import Peak
+    from gpuscope.memory.tracking.reading import Reading
 
 _lock = threading.Lock()
 _stages: dict[tuple[str, int], _Passings] = {}

@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges
-from gpuscope.memory import torch_entrances, torch_probe
+from gpuscope.memory.reports import torch_entrances, torch_probe
 
 _NO_GRAPH_TASK = -1
 

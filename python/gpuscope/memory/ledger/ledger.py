@@ -9,14 +9,14 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.memory import sources
-from gpuscope.memory.bare_context import bare_context_bytes
-from gpuscope.memory.ledger_rows import LedgerRow, accounts_of
-from gpuscope.memory.ledger_text import ledger_text
+from gpuscope.memory.ledger.bare_context import bare_context_bytes
+from gpuscope.memory.ledger.rows import LedgerRow, accounts_of
+from gpuscope.memory.ledger.text import ledger_text
 from gpuscope.memory.ordinals import check_ordinal, why_no_gpu
+from gpuscope.memory.reports.watched import Watched, watched
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.sources import driver, torch
 from gpuscope.memory.sources.host import HostMemory, host_memory
-from gpuscope.memory.watched import Watched, watched
 
 UNEXPLAINED = "unexplained"
 DRIVER = "driver"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpuscope.memory.categories import GRADIENT, OPTIMIZER_STATE, PARAMETER
+from gpuscope.memory.classification.categories import GRADIENT, OPTIMIZER_STATE, PARAMETER
 
 
 def live_categories() -> dict[int, int]:

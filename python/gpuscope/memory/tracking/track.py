@@ -11,11 +11,12 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import stages, track_statements
 from gpuscope.memory.ordinals import ordinal_of
-from gpuscope.memory.reading import read
-from gpuscope.memory.track_blocks import MemoryBlock, Steps
-from gpuscope.memory.track_figures import Figures
+from gpuscope.memory.tracking import stages
+from gpuscope.memory.tracking import statements as track_statements
+from gpuscope.memory.tracking.blocks import MemoryBlock, Steps
+from gpuscope.memory.tracking.figures import Figures
+from gpuscope.memory.tracking.reading import read
 from gpuscope.regions import decorate, whose_turn
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TypeVar
 
-    from gpuscope.memory.stages import MemoryStage
+    from gpuscope.memory.tracking.stages import MemoryStage
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.late_imports import WhenImported
-from gpuscope.memory import torch_entrances
+from gpuscope.memory.reports import torch_entrances
 
 
 class WayForTorch:

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuscope.memory.events import HOST
 from gpuscope.memory.ordinals import ordinal_of
-from gpuscope.memory.reading import torch_counters
-from gpuscope.memory.snapshot import memory_snapshot
-from gpuscope.memory.summary_text import device_text, host_text
+from gpuscope.memory.snapshots.snapshot import memory_snapshot
+from gpuscope.memory.tracking.reading import torch_counters
+from gpuscope.memory.tracking.summary_text import device_text, host_text
 
 
 def memory_summary(device: object = None, abbreviated: bool = False) -> str:

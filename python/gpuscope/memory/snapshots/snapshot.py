@@ -10,9 +10,9 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.memory import sources
-from gpuscope.memory.difference import MemoryDifference, difference
 from gpuscope.memory.ordinals import check_ordinal, why_no_gpu
-from gpuscope.memory.snapshot_text import snapshot_text
+from gpuscope.memory.snapshots.difference import MemoryDifference, difference
+from gpuscope.memory.snapshots.snapshot_text import snapshot_text
 from gpuscope.memory.sources.host import HostMemory, host_memory
 from gpuscope.memory.sources.pool import Pool
 

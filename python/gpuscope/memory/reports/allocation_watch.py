@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 
 from gpuscope import _core
-from gpuscope.memory.way import WayForTorch
+from gpuscope.memory.reports.way import WayForTorch
 
 _lock = threading.Lock()
 _users = 0

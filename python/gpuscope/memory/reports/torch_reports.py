@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gpuscope.memory import torch_probe, torch_switch
+from gpuscope.memory.reports import torch_probe, torch_switch
 
 MISSING = "torch's allocations are missing where torch.profiler ran"
 

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.memory.classification.phases import BACKWARD as IN_BACKWARD
+from gpuscope.memory.classification.phases import FORWARD as IN_FORWARD
+from gpuscope.memory.classification.phases import OPTIMIZER as IN_OPTIMIZER
+from gpuscope.memory.classification.phases import OUTSIDE as IN_BETWEEN
+from gpuscope.memory.classification.phases import SETUP as IN_SETUP
+from gpuscope.memory.classification.phases import event_phases
 from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
 from gpuscope.memory.findings.pieces import is_segment
-from gpuscope.memory.phases import BACKWARD as IN_BACKWARD
-from gpuscope.memory.phases import FORWARD as IN_FORWARD
-from gpuscope.memory.phases import OPTIMIZER as IN_OPTIMIZER
-from gpuscope.memory.phases import OUTSIDE as IN_BETWEEN
-from gpuscope.memory.phases import SETUP as IN_SETUP
-from gpuscope.memory.phases import event_phases
 
 # In the order of torch.profiler._memory_profiler, what has none behind them; graphs' pools are ours, and what libraries
 # such as cuBLAS take from the driver.
@@ -52,8 +52,8 @@ def categorize(
     Args:
         events: the history; its stacks tell forward, backward and optimizer apart.
         lifetimes: the pieces; those of `events` when left out.
-        live: category by address of what lives at the history's end, from
-            `gpuscope.memory.live_tensors.live_categories`. Without it parameters made outside of modules are unknown.
+        live: category by address of what lives at the history's end, from `live_tensors.live_categories`. Without it
+            parameters made outside of modules are unknown.
         graph_pools: first address and the one behind the last of each piece of CUDA graphs' private pools.
 
     Returns:
@@ -79,7 +79,7 @@ def by_phase(
 
     Args:
         lifetimes: the pieces.
-        phases: the phase of each event, a number of `gpuscope.memory.phases`.
+        phases: the phase of each event, a number of `gpuscope.memory.classification.phases`.
         operators: number of the operator of autograd's graph that each event belongs to, below 0 for none. With it,
             what one operator of a backward needs for itself is TEMPORARY; else all that a backward takes and gives
             back is AUTOGRAD_DETAIL, as nearly all of it is: the gradients that pass from operator to operator.

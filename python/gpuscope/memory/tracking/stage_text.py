@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuscope.memory.sizes import size_text
 
 if TYPE_CHECKING:
-    from gpuscope.memory.stages import MemoryStage
+    from gpuscope.memory.tracking.stages import MemoryStage
 
 _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
 _LONGEST_NAME = 40
