@@ -111,7 +111,6 @@ def measure_all(budgets: list[Budget], quick: bool) -> list[Row]:
         for script in dict.fromkeys(budget["script"] for budget in budgets):
             began = time.monotonic()
             answers[script] = measure.child(script, *(["--quick"] if quick else []), seconds=SCRIPT_SECONDS)
-            sys.stderr.write(answers[script].get("stderr", ""))
             print(f"{script}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     rows = []
     for budget in budgets:

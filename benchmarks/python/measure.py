@@ -81,7 +81,8 @@ def child(script: str, *options: str, seconds: int = CHILD_SECONDS) -> dict[str,
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         why = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"error": why[-1][:300], "stderr": done.stderr[-4000:]}
+        sys.stderr.write(done.stderr[-4000:])
+        return {"error": why[-1][:300]}
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 

@@ -23,7 +23,10 @@ from gpuscope.memory.files.torch_pickle import dump_memory_snapshot, torch_snaps
 from gpuscope.memory.history import record_memory_history
 
 MIB = 1 << 20
-STACKS = {1: [("step", "/work/train.py", 12), ("main", "/work/train.py", 40)], 2: [("load", "/work/data.py", 7)]}
+STACKS = {
+    1: [("step", "/home/train.py", 12), ("main", "/home/train.py", 40)],
+    2: [("load", "/home/data.py", 7)],
+}
 BASE = 0x7F00_0000_0000
 
 
@@ -116,8 +119,8 @@ def test_entries_are_those_of_torch(given, torch_with):
         "stream": 0,
         "time_us": START // 1000,
         "frames": [
-            {"name": "step", "filename": "/work/train.py", "line": 12},
-            {"name": "main", "filename": "/work/train.py", "line": 40},
+            {"name": "step", "filename": "/home/train.py", "line": 12},
+            {"name": "main", "filename": "/home/train.py", "line": 40},
         ],
     }
     assert [requested["action"], completed["action"]] == ["free_requested", "free_completed"]
