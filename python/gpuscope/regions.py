@@ -9,7 +9,7 @@ import inspect
 import sys
 import threading
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuscope._core import mark, record_function
 from gpuscope.errors import InvalidArgument
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     Region = AbstractContextManager[Any]
 
-__all__ = ["decorate", "mark", "record_function", "whose_turn"]
+Block = TypeVar("Block")
+
+__all__ = ["OpenBlocks", "decorate", "mark", "record_function"]
 
 
 def decorate(region: Region, function: Any) -> Any:
@@ -44,7 +46,27 @@ def decorate(region: Region, function: Any) -> Any:
     return functools.wraps(function)(_wrapper_of(function)(region, function))
 
 
-def whose_turn() -> object:
+class OpenBlocks(Generic[Block]):
+    """The blocks of an object that can be entered again, also by several threads and tasks at once. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: list[tuple[object, Block]] = []
+
+    def push(self, block: Block) -> None:
+        """One has begun."""
+        with self._lock:
+            self._blocks.append((_whose_turn(), block))
+
+    def pop(self) -> Block:
+        """The one that ends: the last of this thread or task; of any, when it ends on another one than it began on."""
+        whose = _whose_turn()
+        with self._lock:
+            own = (at for at in reversed(range(len(self._blocks))) if self._blocks[at][0] == whose)
+            return self._blocks.pop(next(own, -1))[1]
+
+
+def _whose_turn() -> object:
     """The asyncio task or the thread that runs now: those that share an object do not end each other's blocks."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:

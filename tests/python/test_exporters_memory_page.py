@@ -6,12 +6,11 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
+from fakes.browser import look_at
 from fakes.memory_events import events
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_page import export_memory_page
@@ -35,7 +34,6 @@ STACKS = {
 HOSTILE = (
     "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">&amp;{{data}}"
 )
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def history(**more):
@@ -252,41 +250,14 @@ def test_a_hundred_thousand_events_make_a_file_of_a_few_mb():
     assert len(render(made)) < 4_000_000
 
 
-# A headless browser draws no frames when it is busy, but it keeps its timers.
-TIMERS = "window.requestAnimationFrame = (draw) => setTimeout(draw, 0);"
-
-
 @pytest.fixture
 def look(tmp_path):
     """Opens a page in a browser and returns its document after a while, and what the console said."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
 
     def opened(made, *, choice="", script="", **more):
         path = tmp_path / "page.html"
         export_memory_page(made, path, **more)
-        text = path.read_text(encoding="utf-8")
-        text = text.replace("<head>", f"<head><script>{TIMERS}</script>").replace(
-            "</body>", f"<script>{script}</script></body>"
-        )
-        path.write_text(text, encoding="utf-8")
-        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom")
-        done = subprocess.run(
-            [
-                browser,
-                *options,
-                "--enable-logging=stderr",
-                f"--user-data-dir={tmp_path}/profile",
-                f"{path.as_uri()}#{choice}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        said = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-        return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), said
+        return look_at(path, choice, script)
 
     return opened
 

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.regions import decorate, whose_turn
+from gpuscope.regions import OpenBlocks, decorate
 from gpuscope.timing.measurement import Measurement
 from gpuscope.timing.report import Timings
 from gpuscope.timing.steps import Steps
@@ -84,13 +84,10 @@ class Timed:
     def __init__(self, name: str, stream: object = None) -> None:
         self.name = name
         self._stream = stream
-        self._lock = threading.Lock()
-        self._open: list[tuple[object, Measurement]] = []
+        self._open = OpenBlocks[Measurement]()
 
     def __enter__(self) -> Self:
-        block = (whose_turn(), Measurement(self._stream))
-        with self._lock:
-            self._open.append(block)
+        self._open.push(Measurement(self._stream))
         return self
 
     def __exit__(
@@ -99,11 +96,7 @@ class Timed:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        whose = whose_turn()
-        with self._lock:
-            # The last of this thread or task; of any, when a block ends on another one than it began on.
-            own = (at for at in reversed(range(len(self._open))) if self._open[at][0] == whose)
-            _, measurement = self._open.pop(next(own, -1))
+        measurement = self._open.pop()
         measurement.stop()
         _totals_of(self.name).add(measurement)
 

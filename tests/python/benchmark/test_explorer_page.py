@@ -6,8 +6,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fakes.browser import look_at
 from fakes.explorations import SIZES, exploration
 from gpuscope.benchmark.explore import page
 from gpuscope.errors import NotAvailable
@@ -25,7 +24,6 @@ pytest.importorskip("plotly")
 HOSTILE = (
     "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">&amp;{{data}}"
 )
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def island(text: str) -> dict[str, Any]:
@@ -104,32 +102,11 @@ Look = Callable[..., "tuple[str, str]"]
 @pytest.fixture
 def look(tmp_path: Path) -> Look:
     """Opens a page in a browser and returns its document after a while, and what the console said."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
 
     def opened(found: Any, *, choice: str = "", script: str = "") -> tuple[str, str]:
         path = tmp_path / "page.html"
         found.write_html(path)
-        text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom")
-        done = subprocess.run(
-            [
-                browser,
-                *options,
-                "--enable-logging=stderr",
-                f"--user-data-dir={tmp_path}/profile",
-                f"{path.as_uri()}#{choice}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        said = "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-        # The scripts' own text is no part of what is shown.
-        return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), said
+        return look_at(path, choice, script)
 
     return opened
 

@@ -17,7 +17,7 @@ from gpuscope.memory.tracking import statements as track_statements
 from gpuscope.memory.tracking.blocks import MemoryBlock, Steps
 from gpuscope.memory.tracking.figures import Figures
 from gpuscope.memory.tracking.reading import read
-from gpuscope.regions import decorate, whose_turn
+from gpuscope.regions import OpenBlocks, decorate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class TrackMemory(Figures):
         self._device = device
         self._quiet = quiet
         self._lock = threading.Lock()
-        self._open: list[tuple[object, MemoryBlock]] = []
+        self._open = OpenBlocks[MemoryBlock]()
         self._stage: MemoryStage | None = None
         self._before = track_statements.latest(ordinal)
         self._now = read(ordinal)
@@ -98,8 +98,7 @@ class TrackMemory(Figures):
     def __enter__(self) -> MemoryBlock:
         self._may_be_statement = False
         block = self._begin()
-        with self._lock:
-            self._open.append((whose_turn(), block))
+        self._open.push(block)
         return block
 
     def __exit__(
@@ -108,11 +107,7 @@ class TrackMemory(Figures):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        whose = whose_turn()
-        with self._lock:
-            # The last of this thread or task; of any, when a block ends on another one than it began on.
-            own = (at for at in reversed(range(len(self._open))) if self._open[at][0] == whose)
-            _, block = self._open.pop(next(own, -1))
+        block = self._open.pop()
         with contextlib.suppress(Exception):  # nothing of ours may come in the way of what the block raised
             self._add(block.end())
 
