@@ -528,7 +528,7 @@ def knows_stacks() -> bool:
     """
 def live_allocations() -> dict:
     """
-    Columns, a row for each piece of memory that lives, and the names that the column library counts; the first is '', a library that is not known. Device -1 is the host, -2 one that is not known.
+    Columns, a row for each piece of memory that lives, and the names that the columns library and region count; the first is '', one that is not known. Device -1 is the host, -2 one that is not known.
     """
 def mark(name: str) -> None:
     """
@@ -576,7 +576,7 @@ def read_gscope(path: str) -> Store:
     """
 def read_memory_history() -> dict:
     """
-    The columns of MemoryEvents, oldest first, and how many events are lost.
+    The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.
     """
 def record_memory(source: int, device: int, address: int, bytes: int, allocated: int = 0, reserved: int = 0) -> None:
     """

@@ -76,7 +76,7 @@ class Machine:
         for module in MODULES:
             monkeypatch.delitem(sys.modules, module, raising=False)
 
-    def take(self, size, library, kind="device", *, address=None, device=None, pool=0, at=None):
+    def take(self, size, library, kind="device", *, address=None, device=None, pool=0, at=None, region=""):
         """A library takes memory from the driver; `at` is (function, file, line) of the program."""
         if address is None:
             address = 1 << 40 if not self.pieces else max(one["address"] + one["bytes"] for one in self.pieces)
@@ -94,6 +94,7 @@ class Machine:
                 "pool": pool,
                 "library": library,
                 "stack": stack,
+                "region": region,
             }
         )
 
@@ -130,10 +131,14 @@ class Machine:
 
     def live_allocations(self):
         libraries = list(dict.fromkeys(one["library"] for one in self.pieces))
-        rows = [one | {"library": libraries.index(one["library"])} for one in self.pieces]
-        names = ("address", "bytes", "kind", "device", "pool", "library", "stack")
+        regions = list(dict.fromkeys(["", *(one["region"] for one in self.pieces)]))
+        rows = [
+            one | {"library": libraries.index(one["library"]), "region": regions.index(one["region"])}
+            for one in self.pieces
+        ]
+        names = ("address", "bytes", "kind", "device", "pool", "library", "stack", "region")
         columns = {name: np.array([row[name] for row in rows], dtype=TYPES.get(name, np.int64)) for name in names}
-        return columns | {"libraries": libraries}
+        return columns | {"libraries": libraries, "regions": regions}
 
     def _measure(self, device):
         self.contexts_measured += 1

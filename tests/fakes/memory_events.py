@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuscope.memory.events import HOST, SOURCES, Frame, MemoryEvents
+from gpuscope.memory.events import COLUMNS, HOST, SOURCES, Frame, MemoryEvents
 
 START = 1_700_000_000_000_000_000
 STEP = 1_000  # ns between events
@@ -14,14 +14,17 @@ STEP = 1_000  # ns between events
 def events(*rows, frames=None, lost=0):
     """Rows are (action, address, bytes) and then, by keyword in a dict, any other column.
 
+    A region is given by its name.
+
     `frames` maps numbers of stacks to frames, innermost first, each (function, file, line).
     """
-    columns = {
-        name: [] for name in ("address", "bytes", "allocated", "reserved", "device", "stack", "thread", "source")
-    }
+    columns = {name: [] for name in COLUMNS if name != "time_ns"}
+    regions = {"": 0}
     in_use = {}
     for action, address, size, *more in rows:
-        given = {"device": 0, "stack": 0, "thread": 1, "source": "torch", "reserved": 0} | (more[0] if more else {})
+        given = {"device": 0, "stack": 0, "region": "", "thread": 1, "source": "torch", "reserved": 0}
+        given |= more[0] if more else {}
+        given["region"] = regions.setdefault(given["region"], len(regions))
         change = size if action == "alloc" else -size
         in_use[given["device"]] = in_use.get(given["device"], 0) + change
         given |= {"address": address, "bytes": change, "source": SOURCES.index(given["source"])}
@@ -29,12 +32,14 @@ def events(*rows, frames=None, lost=0):
         for name, column in columns.items():
             column.append(given[name])
     known = {number: tuple(Frame(*frame) for frame in stack) for number, stack in (frames or {}).items()}
-    types = {"address": np.uint64, "device": np.int32, "stack": np.uint32, "thread": np.uint64, "source": np.uint8}
+    types = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
+    types |= {"stack": np.uint32, "region": np.uint32}
     return MemoryEvents(
         time_ns=START + STEP * np.arange(len(rows), dtype=np.int64),
         **{name: np.array(column, dtype=types.get(name, np.int64)) for name, column in columns.items()},
         lost=lost,
         frames=lambda number: known.get(number, ()),
+        regions=tuple(regions),
     )
 
 

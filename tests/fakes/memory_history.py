@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import weakref
 
 from fakes import memory_events
 from gpuscope import _core
 from gpuscope.memory import history
-from gpuscope.memory.events import COLUMNS, MemoryEvents
 
 
 class FakeHistory:
@@ -43,7 +43,7 @@ class FakeHistory:
         # The oldest are not kept.
         found = memory_events.events(*self.rows, frames={number: stack for stack, number in self._stacks.items()})
         kept = found.select(range(self.lost, len(found)))
-        return MemoryEvents(**{name: getattr(kept, name) for name in COLUMNS}, lost=self.lost, frames=found.frames)
+        return dataclasses.replace(kept, lost=self.lost)
 
     def keep(self, tensor, size=1 << 20, source="torch"):
         """A tensor of torch's as a piece of a GPU's memory, allocated by the caller."""

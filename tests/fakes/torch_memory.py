@@ -39,6 +39,7 @@ def from_trace(trace):
         reserved=memory.reserved_bytes[rows].astype(np.int64),
         device=np.full(count, HOST, dtype=np.int32),
         stack=np.array([stack(region) for region in memory.region[rows].tolist()], dtype=np.uint32),
+        region=np.zeros(count, dtype=np.uint32),
         thread=trace.threads.system_id[memory.thread[rows]].astype(np.uint64),
         source=np.full(count, SOURCES.index("torch"), dtype=np.uint8),
         frames=_frames(trace),

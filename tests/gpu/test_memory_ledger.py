@@ -72,6 +72,54 @@ def test_torchs_rows_are_what_torch_holds():
     assert size_of(ledger, "torch") == figures["reserved"]
 
 
+TRAINING = """
+import json, torch, gpuscope
+from gpuscope import record_function
+gpuscope.record_memory_history()
+with record_function("model"):
+    model = torch.nn.Linear(4096, 4096, bias=False, device="cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+with record_function("forward"):
+    loss = model(torch.ones(1024, 4096, device="cuda")).square().sum()
+with record_function("backward"):
+    loss.backward()
+with record_function("optimizer"):
+    optimizer.step()
+torch.cuda.synchronize()
+ledger = gpuscope.memory_ledger()
+print(ledger)
+print(json.dumps({"ledger": ledger.to_dict(), "allocated": torch.cuda.memory_allocated()}))
+"""
+
+
+def test_a_training_step_is_told_by_region():
+    found = last_facts(run_code(TRAINING))
+    of = {row["region"]: row["bytes"] for row in found["ledger"]["rows"] if row["what"] == "allocated"}
+    weights = 4 * 4096 * 4096
+    assert sum(of.values()) == found["allocated"]
+    assert of["model"] == weights
+    # The gradient, of a thread of autograd's; cuBLAS may have a workspace with each.
+    assert weights <= of["backward"] < 1.75 * weights, of
+    assert 2 * weights <= of["optimizer"] < 2.75 * weights, of
+
+
+CUBLAS = """
+import json, cupy, gpuscope
+gpuscope.record_memory_history()
+with gpuscope.record_function("product"):
+    x = cupy.ones((1024, 1024), dtype=cupy.float32)
+    y = x @ x
+ledger = gpuscope.memory_ledger()
+print(json.dumps(ledger.to_dict()))
+"""
+
+
+def test_what_libraries_took_is_told_by_region():
+    rows = last_facts(run_code(CUBLAS))["rows"]
+    assert {row["region"] for row in rows if row["library"] == "cupy" and row["what"] == "allocated"} == {"product"}
+    assert {row["region"] for row in rows if row["library"].startswith("libcublas")} == {"product"}, rows
+
+
 def test_memory_from_the_runtime_itself_stands_on_its_own():
     without, ledger = ledger_of("watch", "torch"), ledger_of("watch", "torch", "bare")
     assert_explained(ledger)

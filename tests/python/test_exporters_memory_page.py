@@ -243,6 +243,7 @@ def test_a_hundred_thousand_events_make_a_file_of_a_few_mb():
         reserved=np.full(count, 1 << 34),
         device=np.zeros(count, dtype=np.int32),
         stack=chance.integers(1, 5000, count).astype(np.uint32),
+        region=np.zeros(count, dtype=np.uint32),
         thread=np.ones(count, dtype=np.uint64),
         source=np.zeros(count, dtype=np.uint8),
         frames=lambda number: events(frames=STACKS).frames(number % 3 + 1),

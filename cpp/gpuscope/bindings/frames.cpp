@@ -6,8 +6,6 @@
 // inside C code nobody changes its frames; these keep their code alive, and what is read of a code never changes.
 #include "gpuscope/bindings/frames.h"
 
-#include <pybind11/pybind11.h>
-
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -216,16 +214,8 @@ Known* make_cache() noexcept {
   return cache;
 }
 
-bool is_finalizing() noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
 uint32_t current_stack() noexcept {
-  const PyThreadState* thread = is_finalizing() ? nullptr : PyGILState_GetThisThreadState();
+  const PyThreadState* thread = this_thread();
   if (thread == nullptr) {
     return 0;
   }
@@ -257,6 +247,12 @@ uint32_t current_stack() noexcept {
 
 bool knows_stacks() noexcept { return true; }
 
+bool runs_python(const PyThreadState* thread) noexcept {
+  bool found = false;
+  each_frame(thread, [&](const Place&) { found = true; });
+  return found;
+}
+
 bool watch_stacks() {
   if (more_stacks == 0) {
     const auto package = pybind11::module_::import("gpuscope").attr("__file__").cast<std::string>();
@@ -276,7 +272,21 @@ namespace gpuscope::bindings {
 
 bool knows_stacks() noexcept { return false; }
 bool watch_stacks() { return false; }
+bool runs_python(const PyThreadState*) noexcept { return true; }
 
 }  // namespace gpuscope::bindings
 
 #endif
+
+namespace gpuscope::bindings {
+
+const PyThreadState* this_thread() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool ends = Py_IsFinalizing() != 0;
+#else
+  const bool ends = _Py_IsFinalizing() != 0;
+#endif
+  return ends ? nullptr : PyGILState_GetThisThreadState();
+}
+
+}  // namespace gpuscope::bindings

@@ -14,6 +14,7 @@
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
+#include "gpuscope/bindings/region_column.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/memory/peaks.h"
 
@@ -58,6 +59,12 @@ py::dict read() {
   columns["reserved"] = array(history.reserved);
   columns["device"] = array(history.device);
   columns["stack"] = array(history.stack);
+  RegionColumn regions;
+  for (uint32_t& region : history.region) {
+    region = regions.number_of(region);
+  }
+  columns["region"] = array(history.region);
+  columns["regions"] = regions.names();
   columns["thread"] = array(history.thread);
   columns["source"] = array(history.source);
   columns["lost"] = history.lost;
@@ -106,7 +113,7 @@ void bind_memory_history(py::module_& module) {
       "Ends it. What was recorded stays readable until the next start.");
   module.def("memory_history", &state,
              "Whether one is recorded, its capacity, the reports since its start and how many were overwritten.");
-  module.def("read_memory_history", &read, "The columns of MemoryEvents, oldest first, and how many events are lost.");
+  module.def("read_memory_history", &read, "The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.");
   module.def("record_memory", &record, py::arg("source"), py::arg("device"), py::arg("address"), py::arg("bytes"),
              py::arg("allocated") = 0, py::arg("reserved") = 0,
              "Adds a report of any allocator to the history and the peaks; bytes is negative for a release.");

@@ -7,6 +7,7 @@
 
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
+#include "gpuscope/bindings/region_column.h"
 #include "gpuscope/bindings/vendor.h"
 #include "gpuscope/memory/ledger.h"
 #include "gpuscope/memory/native_library.h"
@@ -81,6 +82,10 @@ py::dict live() {
   columns["pool"] = column<uint64_t>(pieces, [](const Piece& piece) { return piece.pool; });
   columns["library"] = column<uint32_t>(pieces, [](const Piece& piece) { return piece.author.library; });
   columns["stack"] = column<uint32_t>(pieces, [](const Piece& piece) { return piece.author.stack; });
+  RegionColumn regions;
+  columns["region"] =
+      column<uint32_t>(pieces, [&](const Piece& piece) { return regions.number_of(piece.author.region); });
+  columns["regions"] = regions.names();
   columns["thread"] = column<uint64_t>(pieces, [](const Piece& piece) { return piece.author.thread; });
   columns["time_ns"] = column<int64_t>(pieces, [](const Piece& piece) { return piece.time_ns; });
   columns["libraries"] = libraries;
@@ -135,8 +140,8 @@ void bind_memory_watch(py::module_& module) {
              "Gives CUPTI up to somebody who needs it; `why` is told as the reason until the watch is resumed.");
   module.def("resume_allocation_watch", &resume, "Goes on after a pause; returns why that cannot be had.");
   module.def("live_allocations", &live,
-             "Columns, a row for each piece of memory that lives, and the names that the column library counts; the "
-             "first is '', a library that is not known. Device -1 is the host, -2 one that is not known.");
+             "Columns, a row for each piece of memory that lives, and the names that the columns library and region "
+             "count; the first is '', one that is not known. Device -1 is the host, -2 one that is not known.");
   module.def("allocation_watch", &state,
              "How the watch stands, the last 16 allocations that the driver refused, and what was loaded since.");
 }

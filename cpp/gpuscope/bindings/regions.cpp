@@ -5,8 +5,10 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/names.h"
+#include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/frames.h"
 #include "gpuscope/device/region_timer.h"
 
 namespace gpuscope::bindings {
@@ -16,6 +18,7 @@ using base::EnterDetail;
 using base::EventLog;
 using base::EventLogs;
 using base::Op;
+using base::OpenRegions;
 using device::RegionTimer;
 
 // A raw CPython type: a `with` is three calls, and each would cost pybind11 more than the whole region costs here. All
@@ -78,6 +81,12 @@ bool id_of(PyObject* text, uint32_t* id) {
 // part of the key, so that every session is told the task anew.
 uint64_t strand_of_task(uint32_t session) noexcept {
   return reinterpret_cast<uint64_t>(PyThreadState_Get()->context) ^ (static_cast<uint64_t>(session) << kAddressBits);
+}
+
+// Threads that work for the program's own, as those of autograd do, have no regions and run no Python.
+uint32_t current_region() noexcept {
+  const PyThreadState* thread = this_thread();
+  return thread != nullptr && runs_python(thread) ? OpenRegions::of_task(thread->context) : OpenRegions::of_program();
 }
 
 void select_strand(EventLog& log, uint64_t strand) noexcept {
@@ -164,10 +173,14 @@ void dealloc(PyObject* object) {
 PyObject* enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  const bool asked = OpenRegions::wanted();
+  if ((listening != 0 || asked) && self->id == kNoId && !id_of(self->name, &self->id)) {
+    return nullptr;
+  }
+  if (asked) {
+    OpenRegions::enter(self->id, PyThreadState_Get()->context);
+  }
   if (listening != 0) {
-    if (self->id == kNoId && !id_of(self->name, &self->id)) {
-      return nullptr;
-    }
     const uint32_t session = listening >> base::kListenBits;
     if (self->session != session) {
       self->session = session;
@@ -195,6 +208,9 @@ PyObject* enter(PyObject* object, PyObject*) {
 PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  if (OpenRegions::wanted() && self->id != kNoId) {
+    OpenRegions::exit(self->id, PyThreadState_Get()->context);
+  }
   if (listening != 0 && self->session == listening >> base::kListenBits) {
     self->open -= self->open != 0 ? 1 : 0;
     if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
@@ -313,6 +329,7 @@ PyTypeObject record_function_type = make_type();
 }  // namespace
 
 void bind_regions(pybind11::module_& module) {
+  base::region_source.store(current_region, std::memory_order_release);
   if (PyType_Ready(&record_function_type) < 0) {
     throw pybind11::error_already_set();
   }

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/base/thread_id.h"
 
@@ -19,6 +20,12 @@ namespace {
 // A slot's state: twice the number of the event that is being written, plus one; plus two once it is whole.
 constexpr uint64_t writing(uint64_t event) noexcept { return 2 * event + 1; }
 constexpr uint64_t whole(uint64_t event) noexcept { return 2 * event + 2; }
+
+// A region is at most 2^20 + 1, as many as base::Names has.
+constexpr uint32_t kSourceBits = 8;
+constexpr uint32_t pack(Source source, uint32_t region) noexcept {
+  return region << kSourceBits | static_cast<uint32_t>(source);
+}
 
 /// A field that others may read while it is written: they then find the slot's state changed.
 template <class T>
@@ -44,7 +51,7 @@ struct alignas(64) History::Slot {
   Field<int32_t> device;
   Field<uint32_t> stack;
   Field<uint32_t> thread;
-  Field<Source> source;
+  Field<uint32_t> origin;  // packed: who tells, and in what region
 };
 
 // Lies before its slots.
@@ -94,7 +101,13 @@ void History::start(uint64_t capacity, bool stacks) {
   capacity_ = capacity;
   first_ = next_.load();
   stacks_.store(stacks, std::memory_order_relaxed);
+  base::OpenRegions::begin(base::OpenRegions::kHistory);
   recording_.store(ring_, std::memory_order_release);
+}
+
+void History::stop() noexcept {
+  recording_.store(nullptr, std::memory_order_release);
+  base::OpenRegions::end(base::OpenRegions::kHistory);
 }
 
 void History::record(const Report& report) noexcept {
@@ -105,6 +118,7 @@ void History::record(const Report& report) noexcept {
   const base::StackSource source =
       stacks_.load(std::memory_order_relaxed) ? base::stack_source.load(std::memory_order_acquire) : nullptr;
   const uint32_t stack = source != nullptr ? source() : 0;
+  const uint32_t region = base::current_region();
   const uint64_t event = next_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = ring->at(event);
   uint64_t state = slot.state.load(std::memory_order_relaxed);
@@ -122,7 +136,7 @@ void History::record(const Report& report) noexcept {
   slot.device.set(report.device);
   slot.stack.set(stack);
   slot.thread.set(base::thread_id());
-  slot.source.set(report.source);
+  slot.origin.set(pack(report.source, region));
   slot.state.store(whole(event), std::memory_order_release);
 }
 
@@ -133,7 +147,7 @@ HistoryColumns History::read() const {
   const auto each_column = [&](auto&& visit) {
     visit(columns.time_ns), visit(columns.address), visit(columns.bytes), visit(columns.allocated);
     visit(columns.reserved), visit(columns.device), visit(columns.stack), visit(columns.thread);
-    visit(columns.source);
+    visit(columns.region), visit(columns.source);
   };
   each_column([&](auto& column) { column.reserve(kept); });
   const base::Clock& clock = base::Clock::process();
@@ -143,8 +157,10 @@ HistoryColumns History::read() const {
       continue;
     }
     const uint64_t ticks = slot.ticks.get();
+    const uint32_t origin = slot.origin.get();
+    const auto source = static_cast<Source>(origin & ((1U << kSourceBits) - 1));
     const Report report{slot.address.get(),  slot.bytes.get(),  slot.allocated.get(),
-                        slot.reserved.get(), slot.device.get(), slot.source.get()};
+                        slot.reserved.get(), slot.device.get(), source};
     const uint32_t stack = slot.stack.get();
     const uint32_t thread = slot.thread.get();
     if (slot.state.load(std::memory_order_relaxed) != whole(event)) {
@@ -157,6 +173,7 @@ HistoryColumns History::read() const {
     columns.reserved.push_back(report.reserved);
     columns.device.push_back(report.device);
     columns.stack.push_back(stack);
+    columns.region.push_back(origin >> kSourceBits);
     columns.thread.push_back(thread);
     columns.source.push_back(static_cast<uint8_t>(report.source));
   }

@@ -18,6 +18,7 @@ struct HistoryColumns {
   std::vector<int64_t> reserved;
   std::vector<int32_t> device;
   std::vector<uint32_t> stack;   // base::Stacks ids
+  std::vector<uint32_t> region;  // as base::current_region tells
   std::vector<uint64_t> thread;  // the system's numbers
   std::vector<uint8_t> source;
   uint64_t lost = 0;  // recorded since the start, and not among these
@@ -39,7 +40,7 @@ class History {
   /// Begins anew; the memory is taken page by page as it is filled. Throws std::bad_alloc when there is no room for it.
   void start(uint64_t capacity, bool stacks);
   /// What was recorded stays readable.
-  void stop() noexcept { recording_.store(nullptr, std::memory_order_release); }
+  void stop() noexcept;
   bool recording() const noexcept { return recording_.load(std::memory_order_relaxed) != nullptr; }
 
   /// Nothing while not recording.

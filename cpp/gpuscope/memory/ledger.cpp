@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/memory/native_library.h"
@@ -36,6 +37,7 @@ Ledger& Ledger::process() {
     pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); },
                    [] {
                      base::allocation_sink.store(nullptr);
+                     base::OpenRegions::end(base::OpenRegions::kLedger);
                      made->clear();  // the memory is the parent's
                      made->mutex_.unlock();
                    });
@@ -51,9 +53,11 @@ void Ledger::begin(bool stacks) {
   unknown_releases_ = 0;
   missed_ = 0;
   stacks_ = stacks;
+  base::OpenRegions::begin(base::OpenRegions::kLedger);
 }
 
 void Ledger::forget() noexcept {
+  base::OpenRegions::end(base::OpenRegions::kLedger);
   const std::lock_guard lock(mutex_);
   clear();
 }
@@ -72,6 +76,7 @@ Author Ledger::find_author() const noexcept {
   const base::StackSource source =
       stacks_.load(std::memory_order_relaxed) ? base::stack_source.load(std::memory_order_acquire) : nullptr;
   author.stack = source != nullptr ? source() : 0;
+  author.region = base::current_region();
   return author;
 }
 

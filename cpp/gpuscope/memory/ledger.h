@@ -18,6 +18,7 @@ namespace gpuscope::memory {
 struct Author {
   uint32_t library = 0;  // a NativeLibraries number
   uint32_t stack = 0;    // a base::Stacks id
+  uint32_t region = 0;   // as base::current_region tells
   uint64_t thread = 0;   // as the system counts
 };
 

@@ -66,6 +66,9 @@ std::string AllocationWatch::begin(bool stacks) {
   why_ = vendor_.collector.watch_allocations();
   if (!why_.empty()) {
     base::allocation_sink.store(nullptr, std::memory_order_relaxed);
+    if (users_ == 0) {
+      ledger.forget();
+    }
   }
   return why_;
 }

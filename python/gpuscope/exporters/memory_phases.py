@@ -126,6 +126,7 @@ def _events(trace: Trace, rows: NDArray[np.int64]) -> MemoryEvents:
         bytes=memory.bytes[rows],
         device=memory.ordinal[rows].astype(np.int32),
         stack=np.zeros(len(rows), dtype=np.uint32),
+        region=np.zeros(len(rows), dtype=np.uint32),
         source=np.full(len(rows), SOURCES.index("torch"), dtype=np.uint8),
         **numbers,
     )

@@ -51,10 +51,12 @@ class MemoryEvents:
         reserved: held by that allocator on that device; 0 where it does not say.
         device: ordinal of the GPU, HOST for host memory.
         stack: number of the call stack, for `frames`; 0 for none.
+        region: number of the region that the program was in, an index of `regions`; 0 for none.
         thread: the system's number of the thread.
         source: a number, see SOURCES.
         lost: older events that are no longer kept.
         frames: the call stack of a number, innermost frame first; () when there is none.
+        regions: names of the regions by their numbers.
     """
 
     time_ns: NDArray[np.int64]
@@ -64,10 +66,12 @@ class MemoryEvents:
     reserved: NDArray[np.int64]
     device: NDArray[np.int32]
     stack: NDArray[np.uint32]
+    region: NDArray[np.uint32]
     thread: NDArray[np.uint64]
     source: NDArray[np.uint8]
     lost: int = 0
     frames: Callable[[int], tuple[Frame, ...]] = field(default=_no_frames, repr=False)
+    regions: tuple[str, ...] = ("",)
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -75,7 +79,7 @@ class MemoryEvents:
     def select(self, rows: NDArray[Any]) -> MemoryEvents:
         """Some of the rows, by numbers or a mask, in their order."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return MemoryEvents(**columns, lost=self.lost, frames=self.frames)
+        return MemoryEvents(**columns, lost=self.lost, frames=self.frames, regions=self.regions)
 
     def lifetimes(self) -> Lifetimes:
         """Each piece that was handed out here, with the event that took it back.
@@ -86,7 +90,7 @@ class MemoryEvents:
         return _paired(self)
 
 
-COLUMNS = ("time_ns", "address", "bytes", "allocated", "reserved", "device", "stack", "thread", "source")
+COLUMNS = ("time_ns", "address", "bytes", "allocated", "reserved", "device", "stack", "region", "thread", "source")
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,7 +139,8 @@ class MemoryHistory:
 
 
 def _no_events() -> MemoryEvents:
-    types = {"address": np.uint64, "device": np.int32, "stack": np.uint32, "thread": np.uint64, "source": np.uint8}
+    types = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
+    types |= dict.fromkeys(("stack", "region"), np.uint32)
     columns: dict[str, Any] = {name: np.empty(0, dtype=types.get(name, np.int64)) for name in COLUMNS}
     return MemoryEvents(**columns)
 
@@ -211,7 +212,8 @@ class _Recording:
 
 def _read() -> MemoryEvents:
     columns = _core.read_memory_history()
-    return MemoryEvents(**{name: columns[name] for name in COLUMNS}, lost=columns["lost"], frames=_frames)
+    told = {name: columns[name] for name in COLUMNS}
+    return MemoryEvents(**told, lost=columns["lost"], frames=_frames, regions=tuple(columns["regions"]))
 
 
 @lru_cache(maxsize=65_536)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/base/thread_id.h"
 
@@ -112,6 +113,28 @@ TEST(HistoryTest, AsksForStacksOnlyWhenTheyAreWanted) {
   history.record(report(1));
   EXPECT_EQ(history.read().stack, std::vector<uint32_t>{17});
   base::stack_source = nullptr;
+}
+
+TEST(HistoryTest, SaysInWhatRegion) {
+  constexpr uint32_t kLargest = (1U << 20) + 1;  // as many as base::Names has
+  base::region_source = []() noexcept { return kLargest; };
+  History history;
+  history.start(4, false);
+  history.record(report(3));
+  base::region_source = nullptr;
+  history.record(report(3));
+  const HistoryColumns columns = history.read();
+  EXPECT_EQ(columns.region, (std::vector<uint32_t>{kLargest, 0}));
+  EXPECT_EQ(mixtures(columns), 0U);
+}
+
+TEST(HistoryTest, WantsOpenRegionsWhileItRecords) {
+  base::OpenRegions::end(base::OpenRegions::kLedger);
+  History history;
+  history.start(4, false);
+  EXPECT_TRUE(base::OpenRegions::wanted());
+  history.stop();
+  EXPECT_FALSE(base::OpenRegions::wanted());
 }
 
 TEST(HistoryTest, KeepsWhatEveryThreadReports) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/memory/native_library.h"
 
@@ -22,7 +23,11 @@ using base::DriverAllocation;
 
 class Ledgers : public testing::Test {
  protected:
-  ~Ledgers() override { base::stack_source = nullptr; }
+  ~Ledgers() override {
+    base::stack_source = nullptr;
+    base::region_source = nullptr;
+    base::OpenRegions::end(base::OpenRegions::kLedger);
+  }
 
   /// A call that begins and ends now.
   static DriverAllocation told(AllocationStep step, AllocationKind kind, uint64_t address, uint64_t handle = 0,
@@ -95,6 +100,20 @@ TEST_F(Ledgers, SayWhichLibraryTookAPiece) {
   take(4096, 100);
   const uint32_t library = ledger_.live().at(0).author.library;
   EXPECT_EQ(NativeLibraries::process().names().at(library), "gpuscope_tests");
+}
+
+TEST_F(Ledgers, SayInWhatRegionAPieceWasTaken) {
+  base::region_source = []() noexcept -> uint32_t { return 5; };
+  take(4096, 100);
+  EXPECT_EQ(ledger_.live().at(0).author.region, 5U);
+}
+
+TEST_F(Ledgers, WantOpenRegionsUntilTheyForget) {
+  base::OpenRegions::end(base::OpenRegions::kHistory);
+  ledger_.begin(false);
+  EXPECT_TRUE(base::OpenRegions::wanted());
+  ledger_.forget();
+  EXPECT_FALSE(base::OpenRegions::wanted());
 }
 
 TEST_F(Ledgers, AskForStacksOnlyWhenTheyAreWanted) {

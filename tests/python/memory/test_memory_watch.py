@@ -44,6 +44,7 @@ def test_ending_what_never_began_does_nothing() -> None:
 def test_without_a_watch_nothing_lives() -> None:
     columns = dict(_core.live_allocations())
     assert isinstance(columns.pop("libraries"), list)
+    assert columns.pop("regions") == [""]
     assert {name: (column.size, column.dtype) for name, column in columns.items()} == {
         "address": (0, np.uint64),
         "bytes": (0, np.int64),
@@ -52,6 +53,7 @@ def test_without_a_watch_nothing_lives() -> None:
         "pool": (0, np.uint64),
         "library": (0, np.uint32),
         "stack": (0, np.uint32),
+        "region": (0, np.uint32),
         "thread": (0, np.uint64),
         "time_ns": (0, np.int64),
     }

@@ -34,7 +34,10 @@ def of_library(events: MemoryEvents, library: str, device: int | None) -> Memory
 def last_allocations(events: MemoryEvents) -> tuple[Allocation, ...]:
     """The newest ones, newest first."""
     rows = np.flatnonzero(events.bytes > 0)[-MOST:][::-1]
-    return tuple(Allocation(int(events.bytes[row]), _line(events, int(events.stack[row]))) for row in rows)
+    return tuple(
+        Allocation(int(events.bytes[row]), _line(events, int(events.stack[row])), events.regions[events.region[row]])
+        for row in rows
+    )
 
 
 def largest_lines(events: MemoryEvents) -> tuple[LivePieces, ...]:

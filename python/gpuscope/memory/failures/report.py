@@ -17,10 +17,12 @@ class Allocation:
     Attributes:
         bytes: its size.
         where: the line of the program that asked, as "train.py:12 step"; "" when not known.
+        region: the innermost ``record_function`` that was open; "" for none.
     """
 
     bytes: int
     where: str
+    region: str = ""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ def whole(report: OutOfMemory) -> str:
         ]
         parts.append("\n".join(["what lives, by line", *rows]))
     if report.last:
-        rows = [f"  {_size(each.bytes)}  {each.where or 'line not known'}" for each in report.last]
+        rows = [
+            f"  {_size(each.bytes)}  {each.where or 'line not known'}{f' in {each.region}' if each.region else ''}"
+            for each in report.last
+        ]
         parts.append("\n".join(["newest allocations", *rows]))
     if report.refused:
         rows = [f"  {_size(each['bytes'])}  {each['library']}  {each['where']}".rstrip() for each in report.refused]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
-from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
+from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
 from gpuscope.memory.files import plain_pickle
 
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
@@ -121,6 +121,7 @@ class _Interpreter:
         self._block = 1 if "gpuscope" in self._content else _BLOCK
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
+        self._regions = {"": 0}
         self._refused: list[int] = []
 
     def file(self) -> MemoryFile:
@@ -142,6 +143,7 @@ class _Interpreter:
                 **{name: column[order] for name, column in columns.items()},
                 lost=_number(ours.get("lost", 0), "lost"),
                 frames=lambda number: frames[number] if 0 <= number < len(frames) else (),
+                regions=tuple(self._regions),
             ),
             segments=segments,
             settings=dict(settings) if isinstance(settings, dict) else {},
@@ -150,7 +152,7 @@ class _Interpreter:
         )
 
     def _columns(self, device: int, trace: Any, segments: tuple[FileSegment, ...]) -> dict[str, NDArray[Any]]:
-        times, addresses, changes, held, stacks, threads, sources = [], [], [], [], [], [], []
+        times, addresses, changes, held, stacks, regions, threads, sources = [], [], [], [], [], [], [], []
         for entry in _typed(trace, list, "a device's trace"):
             event = _typed(entry, dict, "an event")
             action = event.get("action")
@@ -166,6 +168,7 @@ class _Interpreter:
             changes.append(sign * size)
             held.append(holds * size)
             stacks.append(self._stack(event.get("frames", [])) if sign else 0)
+            regions.append(self._region(event.get("user_metadata", "")))
             sources.append(OF_LIBRARIES if event.get("source") == "driver" else _TORCH)
             threads.append(_number(event.get("thread", 0), "thread", (1 << 64) - 1))
         bytes_, holds_ = (np.array(column, dtype=np.float64) for column in (changes, held))
@@ -183,6 +186,7 @@ class _Interpreter:
             "reserved": _back_from(sum(piece.bytes for piece in there), hold),
             "device": np.full(len(times), device, dtype=np.int32),
             "stack": np.array(stacks, dtype=np.uint32),
+            "region": np.array(regions, dtype=np.uint32),
             "thread": np.array(threads, dtype=np.uint64),
             "source": source,
         }
@@ -199,12 +203,15 @@ class _Interpreter:
             self._numbers[id(frames)] = number
         return number
 
+    def _region(self, metadata: Any) -> int:
+        """Torch has programs say what they like; gpuscope writes the region there."""
+        name = metadata if type(metadata) is str else ""
+        return self._regions.setdefault(name, len(self._regions))
 
-_TYPES = {"address": np.uint64, "device": np.int32, "stack": np.uint32, "thread": np.uint64, "source": np.uint8}
-_EMPTY: dict[str, NDArray[Any]] = {
-    name: np.zeros(0, dtype=_TYPES.get(name, np.int64))
-    for name in ("time_ns", "address", "bytes", "allocated", "reserved", "device", "stack", "thread", "source")
-}
+
+_TYPES = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
+_TYPES |= dict.fromkeys(("stack", "region"), np.uint32)
+_EMPTY: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype=_TYPES.get(name, np.int64)) for name in COLUMNS}
 
 
 def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:

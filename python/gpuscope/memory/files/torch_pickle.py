@@ -30,7 +30,8 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
 
     It opens at https://pytorch.org/memory_viz and with ``python -m torch.cuda._memory_viz trace_plot FILE``. Segments
     and blocks are torch's, with the Python stacks of the history; what the history has of each GPU is its trace, with
-    what libraries took from the CUDA driver as segments. Where no GPU was used the host's memory stands as device 0.
+    what libraries took from the CUDA driver as segments; the region that the program was in is an entry's metadata
+    (``user_metadata``). Where no GPU was used the host's memory stands as device 0.
     Without a history the file has the segments alone.
 
     Args:
@@ -138,14 +139,16 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         )
 
     rows = zip(
-        *(getattr(events, name).tolist() for name in ("time_ns", "address", "bytes", "stack", "source")), strict=True
+        *(getattr(events, name).tolist() for name in ("time_ns", "address", "bytes", "stack", "region", "source")),
+        strict=True,
     )
-    for row, (time_ns, address, size, stack, source) in enumerate(rows):
+    for row, (time_ns, address, size, stack, region, source) in enumerate(rows):
         piece = Piece(address, abs(size))
         for segment in segments.first_seen_at.get(row, ()):
             add("segment_alloc", segment, time_ns, 0)
         is_piece = source != _DRIVER or row in segments.whole
         more = {"source": "driver"} if source == _DRIVER else {}
+        more |= {"user_metadata": events.regions[region]} if region else {}
         if source == _DRIVER and size > 0:
             add("segment_map" if segments.is_expandable(piece) else "segment_alloc", piece, time_ns, stack)
         if is_piece and size > 0:

@@ -10,6 +10,7 @@ from typing import Any
 from gpuscope import _core
 from gpuscope.memory import sources
 from gpuscope.memory.ledger.bare_context import bare_context_bytes
+from gpuscope.memory.ledger.by_region import events_so_far
 from gpuscope.memory.ledger.rows import LedgerRow, accounts_of
 from gpuscope.memory.ledger.text import ledger_text
 from gpuscope.memory.ordinals import check_ordinal, why_no_gpu
@@ -96,7 +97,15 @@ def memory_ledger(device: int = 0, *, measure_context: bool = True) -> MemoryLed
     facts = _core.process_memory(device)
     pools = sources.pools(device, detail=False)
     in_use = _core.devices_in_use()
-    accounts = accounts_of(device, pools, _segments(device), seen, driver.handles(device), alone=in_use == [device])
+    accounts = accounts_of(
+        device,
+        pools,
+        _segments(device),
+        seen,
+        driver.handles(device),
+        events=events_so_far(),
+        alone=in_use == [device],
+    )
     notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note] + accounts.notes
     if device in in_use:
         own, limits = _driver_rows(device, seen, in_use, measure_context=measure_context)

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpuscope.memory.events import MemoryEvents
+from gpuscope.memory.ledger.by_region import handed_out
 from gpuscope.memory.ledger.ranges import uncovered
 from gpuscope.memory.places import own_line_of
 from gpuscope.memory.reports.watched import PINNED, Piece, Watched
@@ -36,19 +38,21 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """Memory that one library holds for one purpose.
+    """Memory that one library holds for one purpose, and took in one region of the program.
 
     Attributes:
         library: "torch", "cupy", "libcublasLt.so.13", "driver" and so on; "unexplained" for the rest.
         what: the purpose.
         bytes: how much.
         where: the program's line that had the largest piece of it allocated, "train.py:12 step"; "" if not known.
+        region: the innermost ``record_function`` that was open then; "" outside of any, and where that is not known.
     """
 
     library: str
     what: str
     bytes: int
     where: str = ""
+    region: str = ""
 
 
 @dataclass
@@ -59,10 +63,10 @@ class Accounts:
     host_rows: list[LedgerRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, library: str, what: str, size: int, where: str = "") -> None:
+    def add(self, library: str, what: str, size: int, where: str = "", region: str = "") -> None:
         """A row, unless it is empty."""
         if size > 0:
-            self.rows.append(LedgerRow(library, what, size, where))
+            self.rows.append(LedgerRow(library, what, size, where, region))
 
 
 @dataclass
@@ -85,6 +89,7 @@ def accounts_of(
     seen: Watched | None,
     cuda_pools: Collection[int] = (),
     *,
+    events: MemoryEvents | None = None,
     alone: bool = True,
 ) -> Accounts:
     """Rows of all that is known of a device, each byte once.
@@ -95,6 +100,7 @@ def accounts_of(
         segments: torch's on it; None where they cannot be read.
         seen: live allocations at the driver; None where they are not watched.
         cuda_pools: handles of the driver's pools that the pool "cuda pool" stands for.
+        events: what allocators of frameworks told since the watch began; None where that is not recorded.
         alone: this is the only GPU in use, so that it has what is known of no certain device.
     """
     accounts = Accounts()
@@ -117,7 +123,7 @@ def accounts_of(
         if pool.library == CUDA_POOL:
             continue
         private = [s for s in segments or () if s.pool != DEFAULT] if pool.library == "torch" else []
-        _add_pool(accounts, pool, private, placed.get(pool.library, ""))
+        _add_pool(accounts, pool, private, placed.get(pool.library, ""), events)
     _add_cuda_pool(accounts, next((pool for pool in pools if pool.library == CUDA_POOL), None), in_cuda_pool)
     for kind in _WHAT:
         group = [one for one in own if one.piece.kind == kind]
@@ -154,11 +160,21 @@ def _absorb(pieces: Iterable[_Left], library: str, budget: int) -> list[Piece]:
     return taken
 
 
-def _add_pool(accounts: Accounts, pool: Pool, private: Sequence[Segment], where: str) -> None:
+def _add_pool(
+    accounts: Accounts, pool: Pool, private: Sequence[Segment], where: str, events: MemoryEvents | None
+) -> None:
     graphs = min(pool.reserved, sum(segment.bytes for segment in private))
     in_graphs = sum(segment.allocated for segment in private)
     allocated = max(0, min(pool.allocated - in_graphs, pool.reserved - graphs))
-    accounts.add(pool.library, "allocated", allocated, where)
+    rest, outside = allocated, 0
+    for one in handed_out(events, pool.library, pool.device, private) if events is not None else ():
+        size = min(one.bytes, rest)
+        rest -= size
+        if one.region:
+            accounts.add(pool.library, "allocated", size, one.where, one.region)
+        else:
+            outside, where = size, one.where or where
+    accounts.add(pool.library, "allocated", outside + rest, where)
     accounts.add(pool.library, "cached", pool.reserved - graphs - allocated)
     accounts.add(pool.library, "graph pools", graphs)
 
@@ -179,19 +195,20 @@ def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Left
 
 
 def _by_library(pieces: Sequence[_Left]) -> list[LedgerRow]:
-    """A row for each library and kind."""
-    groups: dict[tuple[str, str], list[_Left]] = defaultdict(list)
+    """A row for each library, kind and region."""
+    groups: dict[tuple[str, str, str], list[_Left]] = defaultdict(list)
     for one in pieces:
         if one.bytes:
-            groups[one.piece.library, one.piece.kind].append(one)
+            groups[one.piece.library, one.piece.kind, one.piece.region].append(one)
     return [
         LedgerRow(
             library or "a library that is not known",
             f"{_WHAT[kind]}, {len(group)} piece{'s' if len(group) > 1 else ''}",
             sum(one.bytes for one in group),
             _place(one.piece for one in group),
+            region,
         )
-        for (library, kind), group in groups.items()
+        for (library, kind, region), group in groups.items()
     ]
 
 

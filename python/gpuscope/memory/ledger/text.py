@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuscope.memory.ledger.ledger import MemoryLedger
     from gpuscope.memory.ledger.rows import LedgerRow
 
-_COLUMNS = ("Library", "What", "Size", "Share", "Where")
+_COLUMNS = ("Library", "What", "Size", "Share", "Region", "Where")
 
 
 def ledger_text(ledger: MemoryLedger) -> str:
@@ -47,7 +47,7 @@ def _table(rows: Sequence[LedgerRow], total: int) -> list[str]:
     cells = [list(_COLUMNS)]
     for row in rows:
         share = f"{100 * row.bytes / total:.1f} %" if total else ""
-        cells.append([row.library, row.what, size_text(row.bytes), share, row.where])
+        cells.append([row.library, row.what, size_text(row.bytes), share, row.region, row.where])
     kept = [number for number in range(len(_COLUMNS)) if number < 3 or any(line[number] for line in cells[1:])]
     widths = {number: max(len(line[number]) for line in cells) for number in kept}
     lines = [

@@ -22,6 +22,7 @@ class Piece:
         pool: handle of the memory pool, 0 for none or the current one.
         library: base name of the library that asked for it; "" where that is not known.
         stack: number of the Python stack.
+        region: the program's region that it was taken in; "" for none.
     """
 
     address: int
@@ -31,6 +32,7 @@ class Piece:
     pool: int
     library: str
     stack: int
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ def watched() -> Watched | None:
     if not state.get("watching"):
         return None
     columns = _core.live_allocations()
-    kinds, libraries = _core.ALLOCATION_KINDS, columns["libraries"]
-    names = ("address", "bytes", "kind", "device", "pool", "library", "stack")
+    kinds, libraries, regions = _core.ALLOCATION_KINDS, columns["libraries"], columns["regions"]
+    names = ("address", "bytes", "kind", "device", "pool", "library", "stack", "region")
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
     pieces = tuple(
         Piece(
@@ -68,8 +70,9 @@ def watched() -> Watched | None:
             pool,
             libraries[library] if 0 <= library < len(libraries) else "",
             stack,
+            regions[region],
         )
-        for address, size, kind, device, pool, library, stack in rows
+        for address, size, kind, device, pool, library, stack, region in rows
     )
     return Watched(
         pieces=pieces,

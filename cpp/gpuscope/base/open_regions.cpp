@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/base/open_regions.h"
+
+#include <algorithm>
+
+namespace gpuscope::base {
+
+struct OpenRegions::Thread {
+  struct Open {
+    const void* task;
+    uint32_t region;
+  };
+  std::array<Open, kMost> open{};  // outermost first
+  std::size_t count = 0;
+  std::size_t deeper = 0;  // open within the last of these, and not among them
+  uint32_t period = 0;
+
+  uint32_t innermost() const noexcept { return count != 0 ? open[count - 1].region : 0; }
+};
+
+OpenRegions::Thread& OpenRegions::of_thread() noexcept {
+  static constinit thread_local Thread thread;
+  if (const uint32_t now = period_.load(std::memory_order_relaxed); thread.period != now) {
+    thread.period = now;
+    thread.count = thread.deeper = 0;
+  }
+  return thread;
+}
+
+void OpenRegions::begin(User user) noexcept {
+  if (users_.load() == 0) {
+    threads_ = 0;
+    latest_ = 0;
+    ++period_;
+  }
+  users_.fetch_or(user);
+}
+
+void OpenRegions::enter(uint32_t name, const void* task) noexcept {
+  Thread& thread = of_thread();
+  if (thread.count == kMost) {
+    ++thread.deeper;
+    return;
+  }
+  threads_ += thread.count == 0 ? 1 : 0;
+  thread.open[thread.count++] = {task, name + 1};
+  latest_ = thread.innermost();
+}
+
+void OpenRegions::exit(uint32_t name, const void* task) noexcept {
+  Thread& thread = of_thread();
+  if (thread.deeper != 0) {
+    --thread.deeper;
+    return;
+  }
+  std::size_t found = kMost;
+  for (std::size_t at = thread.count; at-- != 0;) {
+    if (thread.open[at].region == name + 1) {
+      found = found == kMost ? at : found;
+      if (thread.open[at].task == task) {
+        found = at;
+        break;
+      }
+    }
+  }
+  if (found == kMost) {
+    return;  // entered before anybody wanted to know
+  }
+  std::copy(thread.open.begin() + found + 1, thread.open.begin() + thread.count, thread.open.begin() + found);
+  --thread.count;
+  threads_ -= thread.count == 0 ? 1 : 0;
+  latest_ = thread.innermost();
+}
+
+uint32_t OpenRegions::of_task(const void* task) noexcept {
+  const Thread& thread = of_thread();
+  for (std::size_t at = thread.count; at-- != 0;) {
+    if (thread.open[at].task == task || thread.open[at].task == nullptr) {
+      return thread.open[at].region;
+    }
+  }
+  return 0;
+}
+
+uint32_t OpenRegions::of_program() noexcept {
+  return threads_.load(std::memory_order_relaxed) == 1 ? latest_.load(std::memory_order_relaxed) : 0;
+}
+
+}  // namespace gpuscope::base
