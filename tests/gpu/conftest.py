@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuscope._core import Kernels
 
 FOLDER = Path(__file__).parent
@@ -32,6 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason:
         for item in here:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _first_gpu() -> Iterator[None]:
+    """The first of several GPUs is the current one again: JAX leaves the last one when it first looks for devices."""
+    yield
+    from gpuscope import _core
+
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and len(_core.environment()["devices"]) > 1:
+        torch.cuda.set_device(0)
 
 
 @pytest.fixture(scope="session")

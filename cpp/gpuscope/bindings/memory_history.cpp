@@ -113,7 +113,8 @@ void bind_memory_history(py::module_& module) {
       "Ends it. What was recorded stays readable until the next start.");
   module.def("memory_history", &state,
              "Whether one is recorded, its capacity, the reports since its start and how many were overwritten.");
-  module.def("read_memory_history", &read, "The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.");
+  module.def("read_memory_history", &read,
+             "The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.");
   module.def("record_memory", &record, py::arg("source"), py::arg("device"), py::arg("address"), py::arg("bytes"),
              py::arg("allocated") = 0, py::arg("reserved") = 0,
              "Adds a report of any allocator to the history and the peaks; bytes is negative for a release.");
