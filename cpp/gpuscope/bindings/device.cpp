@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/stl.h>
 
-#include <map>
 #include <optional>
 #include <string>
 
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/readers.h"
 #include "gpuscope/bindings/vendor.h"
 #include "gpuscope/device/clock_state.h"
 #include "gpuscope/device/kernels.h"
@@ -30,13 +30,7 @@ py::dict device_limits(int ordinal) {
 }
 
 py::dict clock_state(int ordinal) {
-  // Finding a device takes NVML longer than reading it. Never destroyed: exit may come while others read.
-  static auto& readers = *new std::map<int, device::ClockReader>();
-  auto reader = readers.find(ordinal);
-  if (reader == readers.end()) {
-    reader = readers.try_emplace(ordinal, driver::Nvml::open(), vendor().cuda, ordinal).first;
-  }
-  const device::ClockState state = reader->second.read();
+  const device::ClockState state = reader_of<device::ClockReader>(ordinal).read();
   py::dict facts;
   facts["sm_hz"] = state.sm_hz;
   facts["memory_hz"] = state.memory_hz;

@@ -4,9 +4,8 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
-#include <map>
-
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/readers.h"
 #include "gpuscope/bindings/vendor.h"
 
 namespace py = pybind11;
@@ -15,13 +14,7 @@ namespace gpuscope::bindings {
 namespace {
 
 py::dict process_memory(int ordinal) {
-  // Finding a device takes NVML longer than reading it. Never destroyed: exit may come while others read.
-  static auto& readers = *new std::map<int, device::MemoryReader>();
-  auto reader = readers.find(ordinal);
-  if (reader == readers.end()) {
-    reader = readers.try_emplace(ordinal, driver::Nvml::open(), vendor().cuda, ordinal).first;
-  }
-  const device::MemoryInfo info = reader->second.read(static_cast<unsigned>(getpid()));
+  const device::MemoryInfo info = reader_of<device::MemoryReader>(ordinal).read(static_cast<unsigned>(getpid()));
   py::dict facts;
   facts["process"] = info.process;
   facts["used"] = info.used;

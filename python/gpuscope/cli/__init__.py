@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gpuscope import _core
 from gpuscope.cli import console
@@ -108,6 +108,12 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # argparse leaves them to the parser of the whole, whose help tells nothing of the command
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         raise InvalidArgument(f"{message}; see {self.prog} --help")
 

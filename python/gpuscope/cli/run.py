@@ -56,10 +56,7 @@ class Run:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.usage = "gpuscope run [options] (script.py | -m module | -c code) [args ...]"
-        parser.add_argument("-m", dest="kind", action="store_const", const="module", help="run a module, as python -m")
-        parser.add_argument("-c", dest="kind", action="store_const", const="code", help="run a string, as python -c")
-        parser.add_argument("program", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+        Program.prepare_parser(parser)
         parser.add_argument(
             "-o",
             "--output",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import contextlib
 import importlib.util
@@ -43,6 +44,14 @@ class Program:
     kind: Literal["script", "module", "code"]
     target: str
     arguments: tuple[str, ...] = ()
+
+    @staticmethod
+    def prepare_parser(parser: argparse.ArgumentParser) -> None:
+        """Adds the arguments that name a program: what `given` takes as ``kind`` and ``program``."""
+        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code) [args ...]"
+        parser.add_argument("-m", dest="kind", action="store_const", const="module", help="run a module, as python -m")
+        parser.add_argument("-c", dest="kind", action="store_const", const="code", help="run a string, as python -c")
+        parser.add_argument("program", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
 
     @classmethod
     def given(cls, kind: Literal["module", "code"] | None, words: Sequence[str]) -> Program:

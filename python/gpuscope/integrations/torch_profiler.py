@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from gpuscope.integrations.watch import Say, Wanted, Watch
-from gpuscope.late_imports import WhenImported
 from gpuscope.memory.reports import torch_entrances
 
 
@@ -15,31 +14,16 @@ def watch(wanted: Wanted, say: Say) -> Watch:
     return TorchProfiler(wanted, say)
 
 
-class TorchProfiler:
+class TorchProfiler(torch_entrances.Hearing):
     """Gives CUPTI up when torch.profiler asks for GPU work: it would find none, and say nothing of it."""
 
     def __init__(self, wanted: Wanted, say: Say) -> None:
+        super().__init__(torch_entrances.Listener(prepares=self._prepares))
         self._wanted = wanted
         self._say = say
-        self._waiting: WhenImported | None = None
-        self._listener = torch_entrances.Listener(prepares=self._prepares)
-
-    def open(self) -> None:
-        """Begins; later, when torch is yet to be imported."""
-        self._waiting = WhenImported("torch", self._begin)
-
-    def close(self) -> None:
-        """Ends."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-        torch_entrances.remove(self._listener)
-
-    def _begin(self) -> None:
-        torch_entrances.add(self._listener)
 
     def _prepares(self, activities: Any) -> None:
-        if any(getattr(activity, "name", "") == "CUDA" for activity in activities):
+        if torch_entrances.want_gpu(activities):
             self._make_way()
 
     def _make_way(self) -> None:

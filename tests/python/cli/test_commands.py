@@ -211,3 +211,10 @@ def test_the_doctors_findings_are_json_for_programs(monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["tier"], found["devices"][0]["capability"]) == ("cupti", "9.0")
     assert {"name", "ok", "found", "why", "fix"} == set(found["checks"][0])
+
+
+@pytest.mark.parametrize("command", [(name,) for name in ("run", "memory", "report", "export", "bench", "demo")])
+def test_an_unknown_option_is_answered_with_the_help_of_its_command(gpuscope, command):
+    done = gpuscope(*command, "--wrong")
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith(f"see gpuscope {' '.join(command)} --help")

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gpuscope.late_imports import WhenImported
+
 # The names under which torch.autograd.profiler calls torch's own profiler; the first two take the activities second.
 _PREPARE = "_prepare_profiler"
 _ENABLE = "_enable_profiler"
@@ -101,3 +103,27 @@ class _Entrances:
 _entrances = _Entrances()
 add = _entrances.add
 remove = _entrances.remove
+
+
+class Hearing:
+    """Has a listener called while this is open, from torch's import on."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._waiting: WhenImported | None = None
+
+    def open(self) -> None:
+        """Begins; later, when torch is yet to be imported."""
+        self._waiting = WhenImported("torch", lambda: add(self._listener))
+
+    def close(self) -> None:
+        """Ends."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        remove(self._listener)
+
+
+def want_gpu(activities: Any) -> bool:
+    """Whether torch.profiler needs CUPTI for what it is asked to record."""
+    return any(getattr(activity, "name", "") == "CUDA" for activity in activities)
