@@ -480,7 +480,7 @@ class PeakMemory:
         """
 def allocation_watch() -> dict:
     """
-    How the watch stands, the last 16 allocations that the driver refused, and what was loaded since.
+    How the watch stands, the last 16 allocations that the driver refused, and what was loaded since; code_bytes is None where functions are loaded one by one, services what kernels call of the driver.
     """
 def clock_state(device: int = 0) -> dict:
     """

@@ -51,8 +51,9 @@ class Machine:
         gpus: how many there are.
         process: NVML's figure for this process by GPU; where there is none, `process_why` says why.
         cuda_pools: what `_core.memory_pools` returns, by GPU.
-        watching, from_start, unknown_releases, code_bytes: the watch.
+        watching, from_start, unknown_releases, code_bytes, services: the watch.
         context_bytes: what a bare context takes; None where it cannot be measured.
+        cupti_bytes, services_bytes: what CUPTI adds, and what the driver keeps for what kernels call.
     """
 
     def __init__(self, monkeypatch):
@@ -61,6 +62,7 @@ class Machine:
         self.cuda_pools = {}
         self.watching = self.from_start = True
         self.unknown_releases = self.code_bytes = 0
+        self.services, self.services_bytes, self.cupti_bytes = [], 0, 0
         self.context_bytes = None
         self.contexts_measured = 0
         self.pieces, self.stacks = [], {}
@@ -127,6 +129,8 @@ class Machine:
             "from_start": self.from_start,
             "unknown_releases": self.unknown_releases,
             "code_bytes": self.code_bytes,
+            "services": self.services,
+            "cupti_path": "/lib/libcupti.so",
         }
 
     def live_allocations(self):
@@ -140,9 +144,11 @@ class Machine:
         columns = {name: np.array([row[name] for row in rows], dtype=TYPES.get(name, np.int64)) for name in names}
         return columns | {"libraries": libraries, "regions": regions}
 
-    def _measure(self, device):
+    def _measure(self, device, services, cupti):
         self.contexts_measured += 1
-        return self.context_bytes
+        if self.context_bytes is None:
+            return None
+        return self.context_bytes + (self.cupti_bytes if cupti else 0), self.services_bytes if services else 0
 
     def add_cuda_pool(self, used, reserved, handle=0x77, device=0):
         pool = {

@@ -84,7 +84,19 @@ say(held=held(), stacks=int((_core.live_allocations()["stack"] != 0).sum()))
     assert any(key.startswith("libcublas") for key in found["held"]), found["held"]
     assert found["stacks"] > 0
     assert found["state"]["modules"] > 0
-    assert found["state"]["code_bytes"] > 0
+
+
+@pytest.mark.parametrize("mode", ["LAZY", "EAGER"])
+def test_code_is_known_where_it_is_loaded_whole(mode):
+    found = watched('torch.ones(1, device="cuda").item()\nsay()', CUDA_MODULE_LOADING=mode)
+    assert (found["state"]["code_bytes"] is not None) == (mode == "EAGER")
+
+
+def test_kernels_that_assert_are_known():
+    found = watched(
+        'before = _core.allocation_watch()["services"]\ntorch.ones(1, device="cuda").item()\nsay(before=before)'
+    )
+    assert (found["before"], found["state"]["services"]) == ([], ["assert"])
 
 
 def test_refused_memory_is_kept_with_what_lived():

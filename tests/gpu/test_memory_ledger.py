@@ -41,6 +41,23 @@ def test_what_nvml_counts_is_explained(names):
     assert_explained(ledger_of("watch", *names))
 
 
+@pytest.mark.parametrize("mode", ["LAZY", "EAGER"])
+@pytest.mark.parametrize(
+    "work", ["torch.ones(1, device='cuda')", "torch.linalg.svd(torch.rand(64, 64, device='cuda').sort()[0])"]
+)
+def test_what_the_driver_takes_for_small_programs_is_explained(work, mode):
+    code = f"import json, torch, gpuscope\ngpuscope.record_memory_history()\n{work}\ntorch.cuda.synchronize()\n"
+    output = run_code(
+        code + "ledger = gpuscope.memory_ledger()\nprint(ledger)\nprint(json.dumps(ledger.to_dict()))",
+        CUDA_MODULE_LOADING=mode,
+    )
+    print(output)
+    ledger = last_facts(output)
+    if ledger["process"] is None:
+        pytest.skip(LISTED)
+    assert_explained(ledger)
+
+
 def test_jaxs_memory_is_explained():
     assert_explained(ledger_of("watch", "jax", XLA_PYTHON_CLIENT_PREALLOCATE="false"))
 

@@ -91,6 +91,29 @@ def test_libraries_are_those_that_asked():
     assert list(found) == ["from before the history", "torch: your code", "torch: transformers"]
 
 
+def in_regions():
+    return events(
+        ("alloc", 0x1000, KIB, {"region": "load"}),
+        ("alloc", 0x2000, 4 * KIB, {"region": "forward"}),
+        ("alloc", 0x3000, 2 * KIB),
+        ("free", 0x2000, 4 * KIB),
+    )
+
+
+def test_regions_are_those_in_which_it_was_taken():
+    assert sizes(island(render(in_regions()))["views"]["region"]) == {
+        "forward": [0, 4 * KIB, 4 * KIB, 0],
+        "no region": [0, 0, 2 * KIB, 2 * KIB],
+        "load": [KIB] * 4,
+    }
+
+
+def test_without_regions_there_is_no_such_view():
+    text = render(history())
+    assert "region" not in island(text)["views"]
+    assert 'value="region"' not in text
+
+
 @pytest.mark.parametrize("view", ["category", "line", "library"])
 @pytest.mark.parametrize("made", [history(), many(9000)], ids=["few", "many"])
 def test_the_groups_add_up_to_what_is_in_use(view, made):
@@ -350,6 +373,12 @@ def test_many_events_are_drawn(look, view):
     document, said = look(many(9000), choice=f"view={view}")
     assert said == ""
     assert shown(document)[0] == view
+
+
+def test_regions_are_drawn(look):
+    document, said = look(in_regions(), choice="view=region")
+    assert (shown(document)[0], said) == ("region", "")
+    assert "no region" in document
 
 
 def test_hostile_texts_run_nothing(look):

@@ -63,7 +63,8 @@ class Collector {
   struct Loaded {
     uint64_t contexts = 0;
     uint64_t modules = 0;
-    uint64_t code_bytes = 0;  // of the modules' cubins
+    uint64_t code_bytes = 0;  // on the device, once all of each module is loaded
+    uint32_t services = 0;    // DeviceService bits: what kernels of any module call
   };
   Loaded loaded() const noexcept;
   /// In the child of a fork: CUPTI was used before it, and did not come along. Nothing here may be used again.
@@ -121,6 +122,7 @@ class Collector {
   std::atomic<uint64_t> contexts_{0};
   std::atomic<uint64_t> modules_{0};
   std::atomic<uint64_t> code_bytes_{0};
+  std::atomic<uint32_t> services_{0};
   uint64_t dropped_ = 0;
   std::array<uint8_t, 2> attributes_before_{};  // of kAttributes, as they were found
   unsigned attributes_set_ = 0;                 // a bit for each that was changed

@@ -124,6 +124,7 @@ GPUSCOPE_SAME(ApiCallback, correlation_data, CUpti_CallbackData, correlationData
 GPUSCOPE_SAME(ApiCallback, correlation, CUpti_CallbackData, correlationId);
 GPUSCOPE_SAME(ResourceCallbackData, context, CUpti_ResourceData, context);
 GPUSCOPE_SAME(ModuleCallbackData, cubin_bytes, CUpti_ModuleResourceData, cubinSize);
+GPUSCOPE_SAME(ModuleCallbackData, cubin, CUpti_ModuleResourceData, pCubin);
 GPUSCOPE_SAME(ResourceCallbackData, descriptor, CUpti_ResourceData, resourceDescriptor);
 GPUSCOPE_SAME(GraphCallbackData, node, CUpti_GraphData, node);
 GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);

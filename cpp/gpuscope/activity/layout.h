@@ -262,6 +262,7 @@ struct ResourceCallbackData {
 struct ModuleCallbackData {
   uint32_t module;
   size_t cubin_bytes;
+  const char* cubin;
 };
 
 struct GraphCallbackData {

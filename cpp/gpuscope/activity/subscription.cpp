@@ -8,6 +8,7 @@
 #include "gpuscope/activity/allocation_calls.h"
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/activity/collector.h"
+#include "gpuscope/activity/cubin.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
@@ -128,7 +129,11 @@ void Collector::on_resource(uint32_t callback, const ResourceCallbackData* data)
     case kModuleLoaded: {
       const auto* module = static_cast<const ModuleCallbackData*>(data->descriptor);
       modules_.fetch_add(1, std::memory_order_relaxed);
-      code_bytes_.fetch_add(module != nullptr ? module->cubin_bytes : 0, std::memory_order_relaxed);
+      if (module != nullptr) {
+        const Cubin cubin = read_cubin(module->cubin, module->cubin_bytes);
+        code_bytes_.fetch_add(cubin.device_bytes, std::memory_order_relaxed);
+        services_.fetch_or(cubin.services, std::memory_order_relaxed);
+      }
       return;
     }
     case kContextCreated:
@@ -228,7 +233,9 @@ bool Collector::watches_allocations() const noexcept {
   return (wanted_.load(std::memory_order_relaxed) & kAllocations) != 0;
 }
 
-Collector::Loaded Collector::loaded() const noexcept { return {contexts_.load(), modules_.load(), code_bytes_.load()}; }
+Collector::Loaded Collector::loaded() const noexcept {
+  return {contexts_.load(), modules_.load(), code_bytes_.load(), services_.load()};
+}
 
 bool Collector::left_behind() const noexcept {
   const int process = process_.load(std::memory_order_relaxed);

@@ -2,9 +2,12 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpuscope/activity/cubin.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
 #include "gpuscope/bindings/region_column.h"
@@ -24,6 +27,9 @@ using memory::Piece;
 // By the numbers of base::AllocationKind.
 constexpr const char* kKinds[] = {"device", "pool", "managed", "pinned", "virtual", "array"};
 static_assert(std::size(kKinds) == base::kAllocationKinds);
+
+constexpr std::pair<activity::DeviceService, const char*> kServices[] = {
+    {activity::kAssert, "assert"}, {activity::kPrintf, "printf"}, {activity::kMalloc, "malloc"}};
 
 session::AllocationWatch& allocation_watch() {
   static auto* watch = new session::AllocationWatch(vendor());  // leaked, as the vendor's libraries are
@@ -124,7 +130,15 @@ py::dict state() {
   facts["failed"] = failed;
   facts["contexts"] = state.loaded.contexts;
   facts["modules"] = state.loaded.modules;
-  facts["code_bytes"] = state.loaded.code_bytes;
+  facts["code_bytes"] = state.loads_whole_modules ? std::optional(state.loaded.code_bytes) : std::nullopt;
+  py::list services;
+  for (const auto& [service, name] : kServices) {
+    if ((state.loaded.services & service) != 0) {
+      services.append(name);
+    }
+  }
+  facts["services"] = services;
+  facts["cupti_path"] = vendor().collector.cupti().library.path();
   return facts;
 }
 
@@ -142,8 +156,10 @@ void bind_memory_watch(py::module_& module) {
   module.def("live_allocations", &live,
              "Columns, a row for each piece of memory that lives, and the names that the columns library and region "
              "count; the first is '', one that is not known. Device -1 is the host, -2 one that is not known.");
-  module.def("allocation_watch", &state,
-             "How the watch stands, the last 16 allocations that the driver refused, and what was loaded since.");
+  module.def(
+      "allocation_watch", &state,
+      "How the watch stands, the last 16 allocations that the driver refused, and what was loaded since; code_bytes "
+      "is None where functions are loaded one by one, services what kernels call of the driver.");
 }
 
 }  // namespace gpuscope::bindings

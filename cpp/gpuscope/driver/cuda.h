@@ -87,6 +87,7 @@ std::string uuid_text(const CuUuid& uuid);
   X("cuCtxGetDevice", context_get_device, CuResult(CuDevice*))                                                   \
   X("cuThreadExchangeStreamCaptureMode", exchange_capture_mode, CuResult(int*))                                  \
   X("cuModuleLoadData", module_load_data, CuResult(CuModule*, const void*))                                      \
+  X("cuModuleGetLoadingMode", module_loading_mode, CuResult(int*))                                               \
   X("cuModuleUnload", module_unload, CuResult(CuModule))                                                         \
   X("cuModuleGetFunction", module_get_function, CuResult(CuFunction*, CuModule, const char*))                    \
   X("cuLaunchKernel", launch_kernel,                                                                             \

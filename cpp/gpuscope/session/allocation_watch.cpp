@@ -32,6 +32,13 @@ bool has_context(const driver::Cuda& cuda) {
   return false;
 }
 
+/// False where each function is loaded when it is first used, as by default from CUDA 12.2 on.
+bool loads_whole_modules(const driver::Cuda& cuda) {
+  constexpr int kLazy = 2;  // CU_MODULE_LAZY_LOADING
+  int mode = 0;
+  return cuda.module_loading_mode == nullptr || cuda.module_loading_mode(&mode) != 0 || mode != kLazy;
+}
+
 }  // namespace
 
 bool AllocationWatch::left_behind() const noexcept { return vendor_.collector.left_behind(); }
@@ -132,7 +139,8 @@ AllocationWatch::State AllocationWatch::state() {
   state.failures = memory::Ledger::process().failures();
   const activity::Collector::Loaded now = collector.loaded();
   state.loaded = {now.contexts - loaded_before_.contexts, now.modules - loaded_before_.modules,
-                  now.code_bytes - loaded_before_.code_bytes};
+                  now.code_bytes - loaded_before_.code_bytes, now.services};
+  state.loads_whole_modules = loads_whole_modules(vendor_.cuda);
   return state;
 }
 

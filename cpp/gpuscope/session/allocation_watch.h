@@ -38,7 +38,8 @@ class AllocationWatch {
     std::string why;          // why it is not watching, though it was asked to
     uint64_t gaps = 0;        // times that it was interrupted
     memory::Ledger::Counts counts;
-    activity::Collector::Loaded loaded;  // since it began
+    activity::Collector::Loaded loaded;  // since it began; services: of the process
+    bool loads_whole_modules = true;
     std::vector<memory::Failure> failures;
   };
   State state();

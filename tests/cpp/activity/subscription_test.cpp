@@ -5,14 +5,17 @@
 #include <atomic>
 #include <memory>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "fakes/cubins.h"
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
 #include "gpuscope/activity/allocation_calls.h"
 #include "gpuscope/activity/collector.h"
+#include "gpuscope/activity/cubin.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/event_log.h"
 
@@ -230,7 +233,8 @@ TEST_F(Subscriptions, DoNotLetAWatchChangeWhatARecordingSays) {
 
 TEST_F(Subscriptions, CountContextsAndCode) {
   collector_->watch_allocations();
-  const ModuleCallbackData module{1, 5000};
+  const std::string image = fakes::Cubin().add({".text.kernel", 5000}).call("vprintf").image();
+  const ModuleCallbackData module{1, image.size(), image.data()};
   cupti_.resource(kContextCreated, fakes::Cuda::primary(0));
   cupti_.resource(kModuleLoaded, nullptr, &module);
   cupti_.resource(kModuleLoaded, nullptr, &module);
@@ -238,6 +242,7 @@ TEST_F(Subscriptions, CountContextsAndCode) {
   EXPECT_EQ(collector_->loaded().contexts, 1U);
   EXPECT_EQ(collector_->loaded().modules, 3U);
   EXPECT_EQ(collector_->loaded().code_bytes, 10000U);
+  EXPECT_EQ(collector_->loaded().services, kPrintf);
 }
 
 TEST_F(Subscriptions, TellOfContextsThatGo) {

@@ -10,8 +10,10 @@
 #include <memory>
 #include <string>
 
+#include "fakes/cubins.h"
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
+#include "gpuscope/activity/cubin.h"
 #include "gpuscope/session/session.h"
 
 namespace gpuscope::session {
@@ -34,7 +36,8 @@ class AllocationWatches : public testing::Test {
     cupti_.allocation(CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2, &params, result, Cuda::primary(0));
   }
   void load_module(size_t bytes) {
-    const activity::ModuleCallbackData module{1, bytes};
+    const std::string image = fakes::Cubin().add({".text.kernel", bytes}).call("__assertfail").image();
+    const activity::ModuleCallbackData module{1, image.size(), image.data()};
     cupti_.resource(activity::kModuleLoaded, nullptr, &module);
   }
 
@@ -124,6 +127,22 @@ TEST_F(AllocationWatches, CountWhatWasLoadedSinceTheyBegan) {
   load_module(30);
   EXPECT_EQ(watch_->state().loaded.modules, 1U);
   EXPECT_EQ(watch_->state().loaded.code_bytes, 30U);
+}
+
+TEST_F(AllocationWatches, KnowWhatKernelsCallFromEarlierOnesToo) {
+  watch_->watch(false);
+  load_module(100);
+  watch_->unwatch();
+  watch_->watch(false);
+  EXPECT_EQ(watch_->state().loaded.services, activity::kAssert);
+}
+
+TEST_F(AllocationWatches, SayWhetherModulesAreLoadedWhole) {
+  EXPECT_TRUE(watch_->state().loads_whole_modules);  // a driver that cannot tell is one from before lazy loading
+  vendor_->cuda.module_loading_mode = [](int* mode) { return *mode = 2, 0; };
+  EXPECT_FALSE(watch_->state().loads_whole_modules);
+  vendor_->cuda.module_loading_mode = [](int* mode) { return *mode = 1, 0; };
+  EXPECT_TRUE(watch_->state().loads_whole_modules);
 }
 
 TEST_F(AllocationWatches, KeepRefusalsUntilTheNextBegins) {

@@ -164,6 +164,35 @@ def test_the_driver_has_rows_for_its_context_and_code(machine):
     assert sizes(memory_ledger()) == {("driver", "CUDA context"): 518, ("driver", "kernel code"): 90}
 
 
+def test_the_driver_has_a_row_for_what_kernels_call(machine):
+    machine.context_bytes, machine.services, machine.services_bytes = 518 * MIB, ["assert", "printf"], 92 * MIB
+    found = sizes(memory_ledger())
+    assert found == {("driver", "CUDA context"): 518, ("driver", "for assert, printf in kernels"): 92}
+
+
+def test_what_gpuscope_adds_to_the_context_is_its_own(machine):
+    machine.context_bytes, machine.cupti_bytes = 518 * MIB, 12 * MIB
+    found = sizes(memory_ledger())
+    assert found == {("driver", "CUDA context"): 518, ("gpuscope", "CUPTI, while allocations are watched"): 12}
+
+
+def test_a_context_from_before_the_watch_is_without_cupti(machine):
+    machine.context_bytes, machine.cupti_bytes, machine.from_start = 518 * MIB, 12 * MIB, False
+    assert sizes(memory_ledger()) == {("driver", "CUDA context"): 518}
+
+
+def test_code_that_is_loaded_by_and_by_has_no_row(machine):
+    machine.context_bytes, machine.code_bytes = 518 * MIB, None
+    assert sizes(memory_ledger()) == {("driver", "CUDA context"): 518}
+
+
+def test_what_kernels_call_on_several_gpus_is_not_split_by_guessing(machine):
+    machine.gpus, machine.contexts, machine.services, machine.services_bytes = 2, [0, 1], ["assert"], 92 * MIB
+    ledger = memory_ledger(1)
+    assert sizes(ledger) == {}
+    assert "what the driver keeps for assert in kernels is unexplained on several GPUs" in ledger.notes
+
+
 def test_code_of_several_gpus_is_not_split_by_guessing(machine):
     machine.gpus, machine.contexts, machine.code_bytes = 2, [0, 1], 90 * MIB
     ledger = memory_ledger(1)

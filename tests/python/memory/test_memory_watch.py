@@ -63,6 +63,7 @@ def test_without_a_watch_nothing_lives() -> None:
 def test_state_without_a_watch() -> None:
     state = dict(_core.allocation_watch())
     state.pop("why")
+    assert isinstance(state.pop("cupti_path"), str)
     assert state == {
         "watching": False,
         "from_start": state["from_start"],
@@ -73,6 +74,7 @@ def test_state_without_a_watch() -> None:
         "contexts": 0,
         "modules": 0,
         "code_bytes": 0,
+        "services": [],
     }
 
 

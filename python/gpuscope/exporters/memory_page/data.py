@@ -17,11 +17,13 @@ from gpuscope.memory.events import SOURCES, Frame
 from gpuscope.memory.places import line_text, program_line
 
 GROUPS, PIECES, DEPTH = 40, 2000, 40
-OTHER, BEFORE = "smaller ones", "from before the history"
+OTHER, BEFORE, NO_REGION = "smaller ones", "from before the history", "no region"
 
 
 def page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
-    """Steps, three ways to group what lives at them, and the pieces that weigh most.
+    """Steps, the ways to group what lives at them, and the pieces that weigh most.
+
+    By region only where the program was in one.
 
     Sizes at steps are written as differences to the step before, which are mostly 0 and short. Times are whole us.
 
@@ -34,16 +36,20 @@ def page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
     sources = steps.lifetimes.source.astype(np.int64)
     frameworks = [f"{SOURCES[source]}: {library}" for source in range(len(SOURCES)) for library in stacks.libraries]
     start = int(steps.events.time_ns[0])
+    views = {
+        "category": _view(steps, categories.astype(np.int64), names, None, ordered=True),
+        "line": _view(steps, stacks.line, stacks.lines, stacks.of_line),
+        "library": _view(steps, sources * len(stacks.libraries) + stacks.library, frameworks, None),
+    }
+    region = steps.events.region[steps.lifetimes.born].astype(np.int64)
+    if region.any():
+        views["region"] = _view(steps, region, (NO_REGION, *steps.events.regions[1:]), None)
     return {
         "times": _differences((steps.events.time_ns[steps.chosen] - start) // 1000),
         "used": _differences(steps.used),
         "reserved": _differences(steps.reserved) if steps.reserved.any() else None,
         "peak": steps.peak,
-        "views": {
-            "category": _view(steps, categories.astype(np.int64), names, None, ordered=True),
-            "line": _view(steps, stacks.line, stacks.lines, stacks.of_line),
-            "library": _view(steps, sources * len(stacks.libraries) + stacks.library, frameworks, None),
-        },
+        "views": views,
         "pieces": _pieces(steps, categories, stacks),
         "categories": names,
         "lines": stacks.lines,

@@ -219,7 +219,7 @@
     const where = state.step === data.peak ? "At the peak" : "In use";
     const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held from the driver` : "";
     at("moment").textContent = `${where}, ${time(times[state.step])}: ${size(total)}${held}`;
-    at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", pieces: "piece" }[state.view];
+    at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", region: "region of the program", pieces: "piece" }[state.view];
     at("rows").replaceChildren(...rows.map(([bytes, name, hue, stack]) => row(bytes, bytes / Math.max(total, 1), name, hue, stack)));
     at("legend").textContent = reserved ? "Dashed: held from the driver." : "";
     chart.setAttribute("aria-valuemin", 0);

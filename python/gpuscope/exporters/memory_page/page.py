@@ -23,6 +23,7 @@ from gpuscope.memory.events import HOST, MemoryEvents
 from gpuscope.memory.sizes import size_text
 from gpuscope.paths import check_writable, replacing
 
+_REGION = '<label><input type="radio" name="view" value="region"> region</label>\n'
 _MOST_LINES = 15  # of the table that stands there without JavaScript
 
 
@@ -37,8 +38,8 @@ def export_memory_page(
 ) -> None:
     """Writes memory over time as one HTML page that asks for no other file.
 
-    It shows what lived at each moment by category, line of code or library, or piece by piece; at most 2000 moments,
-    each the one with the most in use of its stretch of time, so that no maximum is lost.
+    It shows what lived at each moment by category, line of code, library or region of the program, or piece by
+    piece; at most 2000 moments, each the one with the most in use of its stretch of time, so that no maximum is lost.
 
     Args:
         events: the history, of any length.
@@ -83,6 +84,7 @@ def render(
         "css": _file("page.css"),
         "facts": _facts(steps, chosen),
         "notices": "".join(f'<p class="notice" role="note">{escape(note)}</p>' for note in all_notes),
+        "region": _REGION if "region" in data["views"] else "",
         "lines": _lines(steps, data),
         "data": _island(data),
         "script": _file("page.js"),

@@ -43,13 +43,18 @@ class Watched:
         pieces: each of them.
         from_start: nothing can have been allocated before the watch began.
         unknown_releases: releases of what had been allocated before.
-        code_bytes: kernels' code that was loaded since.
+        code_bytes: kernels' code that was loaded since; None where functions are loaded one by one, when they are used
+            first (CUDA_MODULE_LOADING=LAZY, the default): that is little, and nobody tells how much.
+        services: what kernels call of the driver, which keeps memory for each: "assert", "printf", "malloc".
+        cupti_path: the library that the watch uses.
     """
 
     pieces: tuple[Piece, ...]
     from_start: bool
     unknown_releases: int
-    code_bytes: int
+    code_bytes: int | None
+    services: tuple[str, ...] = ()
+    cupti_path: str = ""
 
 
 def watched() -> Watched | None:
@@ -78,7 +83,9 @@ def watched() -> Watched | None:
         pieces=pieces,
         from_start=bool(state.get("from_start")),
         unknown_releases=int(state.get("unknown_releases", 0)),
-        code_bytes=int(state.get("code_bytes", 0)),
+        code_bytes=state.get("code_bytes"),
+        services=tuple(state.get("services", ())),
+        cupti_path=str(state.get("cupti_path", "")),
     )
 
 
