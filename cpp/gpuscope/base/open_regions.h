@@ -14,7 +14,7 @@ namespace gpuscope::base {
 /// enter, exit: under one lock, Python's GIL. The rest: any thread, any moment.
 class OpenRegions {
  public:
-  static constexpr std::size_t kMost = 32;  // of a thread; those further in are not told apart from the last
+  static constexpr std::size_t kMost = 32;  // of a thread; any further in count as the last of these
 
   enum User : uint32_t { kLedger = 1, kHistory = 2 };
   /// From now on `user` asks. Regions that are open already when the first comes stay unknown.
@@ -42,8 +42,8 @@ class OpenRegions {
   inline static std::atomic<uint32_t> latest_{0};   // innermost of the thread that entered or left one last
 };
 
-/// The region that the calling thread works in. Set while OpenRegions are wanted; callable on any thread, at any
-/// moment, with or without the GIL.
+/// The region that the calling thread works in, as OpenRegions tell it. Set by who enters them; callable on any thread,
+/// at any moment, with or without the GIL.
 using RegionSource = uint32_t (*)() noexcept;
 inline std::atomic<RegionSource> region_source{nullptr};
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <pybind11/numpy.h>
-
 #include <cstdint>
 #include <string>
 #include <unordered_map>

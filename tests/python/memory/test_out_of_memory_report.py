@@ -159,6 +159,14 @@ def test_the_history_gives_newest_allocations_and_largest_lines(report):
     ]
 
 
+def test_the_last_allocations_have_their_regions(report):
+    rows = (("alloc", 1, 5 * GiB, {"stack": 1, "region": "forward"}), ("alloc", 2, GiB, {"stack": 1}))
+    found = report(events=events(*rows, frames={1: [("step", "/a/train.py", 31)]}))
+    assert [each.region for each in found.last] == ["", "forward"]
+    lines = [line for line in str(found).splitlines() if "train.py:31 step" in line]
+    assert sum(line.endswith("train.py:31 step in forward") for line in lines) == 1
+
+
 def test_what_takes_from_the_driver_itself_is_shown_the_drivers_events(report):
     found = report(library="numba", events=events(("alloc", 1, 5), ("alloc", 2, 7, {"source": "driver"})))
     assert [each.bytes for each in found.last] == [7]
