@@ -78,7 +78,7 @@ def program(name: str, rounds: int) -> dict[str, Any]:
         "process": ledger.process,
         "explained": ledger.explained,
         "notes": [*ledger.notes, *([why] if why else [])],
-        "rows": {f"{row.library}: {row.what}": row.bytes for row in ledger.rows},
+        "rows": {" ".join(filter(None, (f"{row.library}: {row.what}", row.region))): row.bytes for row in ledger.rows},
         "snapshot_us": round(statistics.median(spent) / 1e3, 1),
         "held": len(held),
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Block = TypeVar("Block")
 
-__all__ = ["OpenBlocks", "decorate", "mark", "record_function"]
+__all__ = ["OpenBlocks", "decorate", "decorate_calls", "mark", "record_function"]
 
 
 def decorate(region: Region, function: Any) -> Any:
@@ -44,6 +44,26 @@ def decorate(region: Region, function: Any) -> Any:
     if not callable(function):
         raise InvalidArgument(f"a region decorates callables, not {function!r}")
     return functools.wraps(function)(_wrapper_of(function)(region, function))
+
+
+def decorate_calls(region: Region, function: Any, coroutine: Callable[[Callable[..., Any]], Any]) -> Any:
+    """As `decorate`, for regions in which a call of a coroutine function is one, however often it is suspended.
+
+    Args:
+        region: a context manager that can be entered any number of times.
+        function: as of `decorate`.
+        coroutine: wraps a coroutine function.
+
+    Raises:
+        InvalidArgument: `function` cannot be called.
+    """
+    if isinstance(function, (classmethod, staticmethod)):
+        return type(function)(decorate_calls(region, function.__func__, coroutine))
+    if inspect.iscoroutinefunction(function) or (
+        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
+    ):
+        return coroutine(function)
+    return decorate(region, function)
 
 
 class OpenBlocks(Generic[Block]):

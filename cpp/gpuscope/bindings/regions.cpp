@@ -4,11 +4,11 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/names.h"
 #include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
+#include "gpuscope/bindings/name_ids.h"
 #include "gpuscope/device/region_timer.h"
 
 namespace gpuscope::bindings {
@@ -34,14 +34,6 @@ struct RecordFunction {
   uint32_t detail;   // base::EnterDetail
 };
 
-// The ids of the names seen last, by the string's address. Each entry owns its string, so that an address stays its
-// own.
-struct CachedName {
-  PyObject* text;
-  uint32_t id;
-};
-std::array<CachedName, 1024> name_cache{};
-
 constexpr uint32_t kNoId = UINT32_MAX;
 constexpr uint64_t kAnyTask = 0;  // a session's number is part of every task's key, and none is 0
 
@@ -51,31 +43,6 @@ constexpr int kAddressBits = 48;
 // Regions come and go in great numbers and few are alive at once.
 std::array<RecordFunction*, 64> free_list{};
 std::size_t free_count = 0;
-
-bool id_of(PyObject* text, uint32_t* id) {
-  const auto address = reinterpret_cast<uintptr_t>(text);
-  CachedName& entry = name_cache[(address >> 4 ^ address >> 14) % name_cache.size()];
-  if (entry.text != text) [[unlikely]] {
-    Py_ssize_t size = 0;
-    const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size);
-    PyObject* encoded = nullptr;
-    if (utf8 == nullptr) {  // lone surrogates have no UTF-8
-      PyErr_Clear();
-      encoded = PyUnicode_AsEncodedString(text, "utf-8", "replace");
-      if (encoded == nullptr) {
-        return false;
-      }
-      utf8 = PyBytes_AS_STRING(encoded);
-      size = PyBytes_GET_SIZE(encoded);
-    }
-    entry.id = base::Names::process().intern({utf8, static_cast<std::size_t>(size)});
-    Py_XDECREF(encoded);
-    Py_INCREF(text);
-    Py_XSETREF(entry.text, text);
-  }
-  *id = entry.id;
-  return true;
-}
 
 // Each asyncio task runs in a context of its own; regions of one task nest among themselves. The session's number is
 // part of the key, so that every session is told the task anew.
@@ -174,7 +141,7 @@ PyObject* enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   const bool asked = OpenRegions::wanted();
-  if ((listening != 0 || asked) && self->id == kNoId && !id_of(self->name, &self->id)) {
+  if ((listening != 0 || asked) && self->id == kNoId && !NameIds::find(self->name, &self->id)) {
     return nullptr;
   }
   if (asked) {
@@ -276,7 +243,7 @@ PyObject* mark(PyObject*, PyObject* name) {
   uint32_t id = 0;
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   if (listening != 0) {
-    if (!id_of(name, &id)) {
+    if (!NameIds::find(name, &id)) {
       return nullptr;
     }
     if (EventLog* log = EventLogs::current(); log != nullptr) {

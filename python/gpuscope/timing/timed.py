@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.regions import OpenBlocks, decorate
+from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.timing.measurement import Measurement
 from gpuscope.timing.report import Timings
 from gpuscope.timing.steps import Steps
@@ -106,16 +105,7 @@ class Timed:
         Raises:
             InvalidArgument: `function` cannot be called.
         """
-        wrapped: Any = function
-        if isinstance(wrapped, (classmethod, staticmethod)):
-            wrapped = type(wrapped)(self(wrapped.__func__))
-        elif inspect.iscoroutinefunction(wrapped) or (
-            callable(wrapped) and inspect.iscoroutinefunction(type(wrapped).__call__)
-        ):
-            wrapped = self._coroutine(wrapped)
-        else:
-            wrapped = decorate(self, wrapped)
-        return cast("Function", wrapped)
+        return cast("Function", decorate_calls(self, function, self._coroutine))
 
     def summary(self) -> Timing:
         """The totals of this name; waits for the GPU to be done with the blocks that have ended."""

@@ -159,9 +159,11 @@ def test_the_segments_of_the_device_are_asked_for(monkeypatch):
     assert fragmentation(2).device == 2
 
 
-def test_without_memory_of_pytorch_there_is_none(monkeypatch):
+@pytest.mark.parametrize(("gpu", "said"), [("", "PyTorch holds no memory on GPU 0"), ("no driver", "no driver")])
+def test_without_memory_there_is_none_and_it_says_why(monkeypatch, gpu, said):
+    monkeypatch.setattr("gpuscope.memory.findings.fragmentation.why_no_gpu", lambda: gpu)
     source(monkeypatch, lambda device: ())
-    with pytest.raises(NotAvailable, match="PyTorch holds no memory on GPU 0"):
+    with pytest.raises(NotAvailable, match=f"^fragmentation is not available: {said}$"):
         fragmentation(0)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.events import HOST, SOURCES, MemoryEvents
-from gpuscope.memory.files.spans import Piece
 from gpuscope.memory.files.torch_segments import Segments, host_segments, torch_segments
 from gpuscope.memory.history import history_events
+from gpuscope.memory.spans import Piece
 from gpuscope.paths import as_path, check_writable, replacing
 
 SUFFIXES = (".pickle", ".pkl")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
-from gpuscope.memory.files.spans import Piece, Spans
+from gpuscope.memory.spans import Piece, Spans
 
 _DRIVER = SOURCES.index("driver")
 

@@ -11,6 +11,7 @@ from gpuscope import streams
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.findings.fragmentation_advice import Advice, advice_on
 from gpuscope.memory.findings.leak_text import wrapped
+from gpuscope.memory.ordinals import why_no_gpu
 from gpuscope.memory.sizes import size_text
 from gpuscope.memory.sources.torch import segments
 
@@ -149,7 +150,8 @@ def fragmentation(device: int | None = None) -> Fragmentation:
     except Exception as error:  # cudaMallocAsync and pluggable allocators have no segments
         raise NotAvailable(f"fragmentation is not available: PyTorch's allocator does not tell it ({error})") from error
     if not found:
-        raise NotAvailable(f"fragmentation is not available: PyTorch holds no memory on GPU {at}")
+        why = why_no_gpu() or f"PyTorch holds no memory on GPU {at}"
+        raise NotAvailable(f"fragmentation is not available: {why}")
     return fragmentation_of(found, at)
 
 

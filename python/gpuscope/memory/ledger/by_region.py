@@ -10,9 +10,9 @@ import numpy as np
 
 from gpuscope.memory import history
 from gpuscope.memory.events import SOURCES, MemoryEvents
-from gpuscope.memory.files.spans import Spans
 from gpuscope.memory.places import cached_lines, line_text
 from gpuscope.memory.sources.pool import Segment
+from gpuscope.memory.spans import Spans
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +16,7 @@ from gpuscope.memory.tracking import statements as track_statements
 from gpuscope.memory.tracking.blocks import MemoryBlock, Steps
 from gpuscope.memory.tracking.figures import Figures
 from gpuscope.memory.tracking.reading import read
-from gpuscope.regions import OpenBlocks, decorate
+from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,16 +120,7 @@ class TrackMemory(Figures):
             InvalidArgument: `function` cannot be called.
         """
         self._may_be_statement = False
-        wrapped: Any = function
-        if isinstance(wrapped, (classmethod, staticmethod)):
-            wrapped = type(wrapped)(self(wrapped.__func__))
-        elif inspect.iscoroutinefunction(wrapped) or (
-            callable(wrapped) and inspect.iscoroutinefunction(type(wrapped).__call__)
-        ):
-            wrapped = self._coroutine(wrapped)
-        else:
-            wrapped = decorate(self, wrapped)
-        return cast("Function", wrapped)
+        return cast("Function", decorate_calls(self, function, self._coroutine))
 
     def __del__(self) -> None:
         # Never a line while Python shuts down: what lives until then was not a statement.
