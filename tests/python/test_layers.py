@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LONGEST_FILE = 350
+LONG_FILE = 1000
+LONG_FILES: dict[str, str] = {}  # those that are longer, and why
 
 # A room may use itself and the rooms of lower steps; the rooms of one step do not know each other.
 CPP_LADDER = (
@@ -41,6 +42,36 @@ PYTHON_LADDER = (
     ("pytest_plugin",),
     ("cli",),
     ("__main__",),
+)
+
+# A C++ source and its header are one file here. Circles that are still to be cut; the list only ever shrinks.
+CIRCLES = (
+    {"gpuscope.analysis.convolutions", "gpuscope.analysis.flop_counts", "gpuscope.analysis.region_rows"},
+    {"gpuscope.analysis.event_details", "gpuscope.analysis.events", "gpuscope.analysis.list_exports"},
+    {"gpuscope.analysis.tree", "gpuscope.analysis.tree_text"},
+    {
+        "gpuscope.benchmark.chart",
+        "gpuscope.benchmark.result",
+        "gpuscope.benchmark.saved",
+        "gpuscope.benchmark.text",
+    },
+    {"gpuscope.benchmark.explore.page", "gpuscope.benchmark.explore.result", "gpuscope.benchmark.explore.table"},
+    {"gpuscope.memory.failures.report", "gpuscope.memory.failures.text"},
+    {"gpuscope.memory.ledger.ledger", "gpuscope.memory.ledger.text"},
+    {
+        "gpuscope.memory.snapshots.difference",
+        "gpuscope.memory.snapshots.snapshot",
+        "gpuscope.memory.snapshots.snapshot_text",
+    },
+    {"gpuscope.memory.findings.leak_report", "gpuscope.memory.findings.leak_text"},
+    {"gpuscope.memory.findings.peak", "gpuscope.memory.findings.peak_text"},
+    {
+        "gpuscope.memory.tracking.stage_hints",
+        "gpuscope.memory.tracking.stage_text",
+        "gpuscope.memory.tracking.stages",
+    },
+    {"gpuscope/analysis/collect", "gpuscope/analysis/summary"},
+    {"gpuscope/exporters/lanes", "gpuscope/exporters/timeline"},
 )
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -136,19 +167,66 @@ def imported_modules(tree: ast.AST, package: str, modules: set[str]) -> Iterator
         yield from ((node.lineno, name) for name in names if name.split(".")[0] == "gpuscope")
 
 
-def python_ladder(root: Path) -> list[str]:
-    offences = []
-    base = root / "python"
+def python_imports(root: Path) -> Iterator[tuple[Path, int, str, str]]:
+    """File, line, its module and the module it imports, for each import of gpuscope's modules."""
     names = {}
     for path in python_files(root):
-        parts = list(path.relative_to(base).with_suffix("").parts)
+        parts = list(path.relative_to(root / "python").with_suffix("").parts)
         names[path] = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     modules = {*names.values(), "gpuscope._core"}
     for path, name in names.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         for line, used in imported_modules(ast.parse(path.read_text(encoding="utf-8")), package, modules):
-            offences += judge(PYTHON_LADDER, room_of(name), room_of(used), f"{path.relative_to(root)}:{line}")
+            yield path, line, name, used
+
+
+def python_ladder(root: Path) -> list[str]:
+    offences = []
+    for path, line, name, used in python_imports(root):
+        offences += judge(PYTHON_LADDER, room_of(name), room_of(used), f"{path.relative_to(root)}:{line}")
     return offences
+
+
+def circles(uses: dict[str, set[str]]) -> list[set[str]]:
+    """The strongly connected components of more than one file, by the algorithm of Tarjan."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        path.append(name)
+        for used in sorted(uses.get(name, ())):
+            if used not in order:
+                visit(used)
+            if used in path:
+                lowest[name] = min(lowest[name], lowest[used])
+        if lowest[name] == order[name]:
+            start = path.index(name)
+            if len(path) - start > 1:
+                found.append(set(path[start:]))
+            del path[start:]
+
+    for name in sorted(uses):
+        if name not in order:
+            visit(name)
+    return found
+
+
+def no_circles(root: Path) -> list[str]:
+    """Late imports and those for types count: who reads one file of a circle has to read them all."""
+    uses: dict[str, set[str]] = {}
+    for _, _, name, used in python_imports(root):
+        uses.setdefault(name, set()).add(used)
+    for path in cpp_files(root):
+        own = str(path.relative_to(root / "cpp").with_suffix(""))
+        uses.setdefault(own, set()).update(name.rpartition(".")[0] for _, _, name in includes(path))
+    return [
+        f"{', '.join(sorted(circle))}: a circle of imports"
+        for circle in circles(uses)
+        if not any(circle <= known for known in CIRCLES)
+    ]
 
 
 def python_headers_in_bindings_only(root: Path) -> list[str]:
@@ -215,12 +293,12 @@ def no_using_namespace_in_headers(root: Path) -> list[str]:
     ]
 
 
-def files_short(root: Path) -> list[str]:
+def long_files_have_a_reason(root: Path) -> list[str]:
     offences = []
     for path in cpp_files(root) + python_files(root):
         lines = path.read_text(encoding="utf-8").count("\n")
-        if lines > LONGEST_FILE:
-            offences.append(f"{path.relative_to(root)}: {lines} lines, {LONGEST_FILE} are the most")
+        if lines > LONG_FILE and str(path.relative_to(root)) not in LONG_FILES:
+            offences.append(f"{path.relative_to(root)}: {lines} lines and no reason")
     return offences
 
 
@@ -294,8 +372,26 @@ OFFENCES: tuple[tuple[Rule, str, str, str], ...] = (
         "no namespace gpuscope::base",
     ),
     (no_using_namespace_in_headers, "cpp/gpuscope/base/a.h", "using namespace std;", "using namespace in a header"),
-    (files_short, "python/gpuscope/trace.py", "\n" * LONGEST_FILE, "351 lines"),
-    (files_short, "cpp/gpuscope/base/a.cpp", "\n" * 399, "400 lines"),
+    (
+        no_circles,
+        "python/gpuscope/errors.py",
+        "def f():\n    from gpuscope.analysis import x",
+        "gpuscope.analysis, gpuscope.errors: a circle of imports",
+    ),
+    (
+        no_circles,
+        "python/gpuscope/_core.py",
+        "if TYPE_CHECKING:\n    from gpuscope.analysis.idle import x",
+        "gpuscope._core, gpuscope.analysis.idle: a circle of imports",
+    ),
+    (
+        no_circles,
+        "cpp/gpuscope/base/clock.cpp",
+        '#include "gpuscope/store/store.h"',
+        "gpuscope/base/clock, gpuscope/store/store: a circle of imports",
+    ),
+    (long_files_have_a_reason, "python/gpuscope/trace.py", "\n" * LONG_FILE, "1001 lines and no reason"),
+    (long_files_have_a_reason, "cpp/gpuscope/base/a.cpp", "\n" * 1199, "1200 lines and no reason"),
     (names_say_something, "python/gpuscope/utils.py", "", "the name says nothing"),
     (names_say_something, "tests/helpers/a.py", "", "the name says nothing"),
     (names_say_something, "cpp/gpuscope/base/common.h", "", "the name says nothing"),
