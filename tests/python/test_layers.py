@@ -31,9 +31,10 @@ CPP_LADDER = (
 PYTHON_LADDER = (
     ("_core",),
     ("errors",),
-    ("stats",),
-    ("dataframe",),
-    ("environment", "late_imports", "paths", "streams", "regions", "trace"),
+    ("stats", "units"),
+    ("dataframe", "streams"),
+    ("devices", "environment", "late_imports", "paths", "regions", "trace"),
+    ("frameworks",),
     ("timing", "memory", "monitor", "counters"),
     ("analysis", "exporters", "benchmark", "integrations"),
     ("recording",),

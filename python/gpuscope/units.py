@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Units: how figures are printed, and how people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gpuscope.errors import InvalidArgument
+
+US_PER_S = 1e6
+US_PER_MS = 1e3
+
+_BINARY = ("KiB", "MiB", "GiB", "TiB")
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_PARSED_SECONDS = {"min": 60.0, "ms": 1e-3, "us": 1e-6, "s": 1.0}
+_PARSED_BYTES = {"": 1, "B": 1} | {
+    f"{prefix}{suffix}": base ** (power + 1)
+    for power, prefix in enumerate("KMGT")
+    for suffix, base in (("B", 1000), ("IB", 1024))
+}
+_AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def format_bytes(size: float, *, signed: bool = False) -> str:
+    """A number of bytes with a binary unit and three digits: "1.50 GiB", "-20.0 MiB", "512 B".
+
+    Args:
+        size: bytes.
+        signed: whether a plus stands before what is above 0.
+    """
+    sign = "-" if size < 0 else "+" if signed and size > 0 else ""
+    left = abs(float(size))
+    if left < 1024:
+        return f"{sign}{left:.0f} B"
+    for unit in _BINARY:
+        left /= 1024
+        if left < 999.5 or unit == _BINARY[-1]:
+            break
+    return f"{sign}{_three_digits(left)} {unit}"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """Three digits in the unit that suits, as "1.23 ms"; "-" for None."""
+    if seconds is None:
+        return "-"
+    if seconds == 0:
+        return "0 s"
+    # From 999.5 up, three digits would read 1000 of the smaller unit.
+    size, unit = next((pair for pair in _SECONDS if abs(seconds) >= 0.9995 * pair[0]), _SECONDS[-1])
+    return f"{_three_digits(seconds / size)} {unit}"
+
+
+def format_time(time_us: float, unit: str | None = None) -> str:
+    """A time as torch.profiler's tables write it, "1.234ms".
+
+    Args:
+        time_us: microseconds.
+        unit: "s", "ms" or "us"; None for the largest that leaves one digit before the point.
+    """
+    if unit == "s" or (unit is None and time_us >= US_PER_S):
+        return f"{time_us / US_PER_S:.3f}s"
+    if unit == "ms" or (unit is None and time_us >= US_PER_MS):
+        return f"{time_us / US_PER_MS:.3f}ms"
+    return f"{time_us:.3f}us"
+
+
+def format_memory(size: int) -> str:
+    """A number of bytes as torch.profiler's tables write it: in B, KB (1024 B), MB or GB."""
+    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} B"
+
+
+def format_digits(value: float) -> str:
+    """Three significant digits without an exponent: "1,230", "4.56", "0.0789"."""
+    if not math.isfinite(value) or value <= 0:
+        return f"{value:g}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value) + 1e-4))}f}"
+
+
+def format_times(value: float) -> str:
+    """A factor: "3.21x"."""
+    return f"{format_digits(value)}x"
+
+
+def format_rate(value: float, unit: str) -> str:
+    """So much a second: "1.23 TFLOP/s", "4.56 M items/s"."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{format_digits(value / size)} {prefix}{' ' if unit == 'items' else ''}{unit}/s"
+    return f"{format_digits(value)} {unit}/s"
+
+
+def first_line(text: str | BaseException) -> str:
+    """The first line of a text; of an error its class and the first line of its message."""
+    line = str(text).strip().partition("\n")[0].rstrip()
+    if isinstance(text, BaseException):
+        return f"{type(text).__name__}: {line}".rstrip(": ")
+    return line
+
+
+def parse_bytes(argument: str, value: int | str, minimum: int = 1) -> int:
+    """Reads a number of bytes: an integer, or text such as ``512MB`` (10**6 bytes each) or ``1.5 GiB`` (2**30).
+
+    Args:
+        argument: the name that an error message gives the value.
+        value: what the user gave.
+        minimum: the fewest bytes accepted.
+
+    Raises:
+        InvalidArgument: the value is neither of these, or smaller than `minimum`.
+    """
+    size = None
+    if isinstance(value, str):
+        match = _AMOUNT.fullmatch(value)
+        unit = _PARSED_BYTES.get(match[2].upper()) if match else None
+        size = int(float(match[1]) * unit) if match and unit else None
+    elif hasattr(value, "__index__") and not isinstance(value, bool):
+        size = int(value.__index__())
+    if size is None or size < minimum:
+        raise InvalidArgument(
+            f"{argument} is {value!r}; accepted are bytes as an integer or text like '512MB' or '1GiB', "
+            f"at least {minimum}"
+        )
+    return size
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds above 0 from ``2s``, ``500ms``, ``1min`` or ``2``.
+
+    Raises:
+        InvalidArgument: it is no such time.
+    """
+    stripped = text.strip()
+    unit = next((unit for unit in _PARSED_SECONDS if stripped.endswith(unit)), "")
+    value = _number(stripped.removesuffix(unit)) * _PARSED_SECONDS[unit or "s"]
+    if not 0 < value < math.inf:
+        raise InvalidArgument(f"{text!r} is not a time above 0, as 2s, 500ms or 1min")
+    return value
+
+
+def parse_share(text: str) -> float:
+    """A fraction above 0 and below 1 from ``1%`` or ``0.01``.
+
+    Raises:
+        InvalidArgument: it is no such fraction.
+    """
+    number, percent, rest = text.strip().partition("%")
+    value = _number(number) / (100 if percent else 1)
+    if rest or not 0 < value < 1:
+        raise InvalidArgument(f"{text!r} is not a share above 0 and below 1, as 1% or 0.01")
+    return value
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
