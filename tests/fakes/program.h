@@ -139,7 +139,7 @@ class Program {
         std::count_if(pending_.begin(), pending_.end(), [](const Pending& each) { return each.work == nullptr; }));
     const std::size_t now_delivered = std::max(calls_waiting, pending_.size() - std::min(late, pending_.size()));
     deliver(now_delivered);
-    counters = decoder_->recording().counters;
+    counters = decoder_->state().counters;
     return decoder_->finish(close_ns);
   }
   void forget_window() {

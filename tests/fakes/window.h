@@ -34,7 +34,7 @@ class Window {
   const store::Store& close() {
     base::listening.store(0);
     decoder_.decode(pool_);
-    unmatched_exits_ = decoder_.recording().counters.unmatched_exits;
+    unmatched_exits_ = decoder_.state().counters.unmatched_exits;
     store_ = decoder_.finish(base::Clock::process().now_ns());
     return *store_;
   }

@@ -46,23 +46,23 @@ std::size_t first_row(const store::Regions& regions) {
 }
 
 template <class Table>
-uint32_t let_go_of(Table& table, int64_t cutoff_ns) {
+uint32_t evict(Table& table, int64_t cutoff_ns) {
   const uint32_t rows = rows_before(table, cutoff_ns);
   table.drop_front(rows);
   return rows;
 }
 
 // Regions that reach beyond the cutoff stay, for rows that stay lie in them: as if they had begun there.
-void let_go_of_regions(store::Regions& regions, int64_t cutoff_ns, Moved& moved) {
-  moved.regions_gone = rows_before(regions, cutoff_ns);
-  for (uint32_t row = 0; row < moved.regions_gone; ++row) {
+void evict_regions(store::Regions& regions, int64_t cutoff_ns, Eviction& eviction) {
+  eviction.regions_evicted = rows_before(regions, cutoff_ns);
+  for (uint32_t row = 0; row < eviction.regions_evicted; ++row) {
     if ((regions.flags[row] & store::kOpen) != 0 || regions.start_ns[row] + regions.duration_ns[row] > cutoff_ns) {
-      moved.regions_kept.push_back(row);
+      eviction.regions_kept.push_back(row);
     }
   }
-  const std::size_t first = moved.regions_gone - moved.regions_kept.size();
-  for (std::size_t index = moved.regions_kept.size(); index-- > 0;) {
-    const uint32_t from = moved.regions_kept[index];
+  const std::size_t first = eviction.regions_evicted - eviction.regions_kept.size();
+  for (std::size_t index = eviction.regions_kept.size(); index-- > 0;) {
+    const uint32_t from = eviction.regions_kept[index];
     const std::size_t to = first + index;
     regions.each_column([&](const char*, auto& column) { column[to] = column[from]; });
     const int64_t end_ns = regions.start_ns[to] + regions.duration_ns[to];
@@ -87,14 +87,14 @@ void keep_rows(Table& table, F&& keep) {
   table.truncate(kept);
 }
 
-void follow(Recording& recording, const Moved& moved) {
-  Store& store = *recording.store;
+void apply(DecodeState& state, const Eviction& eviction) {
+  Store& store = *state.store;
   for (auto* references : {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region,
                            &store.api.region, &store.graph_launch.region, &store.mark.region, &store.region.parent,
                            &store.region_gpu.region, &store.detail.region, &store.detail.forward, &store.payload.region,
                            &store.allocation.region, &store.device_memory.region, &store.memory_pool.region}) {
     for (std::size_t row = 0; row < references->size(); ++row) {
-      (*references)[row] = moved.region((*references)[row]);
+      (*references)[row] = eviction.region((*references)[row]);
     }
   }
   keep_rows(store.region_gpu, [&](std::size_t row) { return store.region_gpu.region[row] != kNone; });
@@ -102,38 +102,38 @@ void follow(Recording& recording, const Moved& moved) {
   keep_rows(store.payload, [&](std::size_t row) { return store.payload.region[row] != kNone; });
   keep_rows(store.call_stack, [&](std::size_t row) {
     uint32_t& api = store.call_stack.api[row];
-    api = moved.api(api);
+    api = eviction.api(api);
     return api != kNone;
   });
   keep_rows(store.graph_node, [&](std::size_t row) {
     uint32_t& event = store.graph_node.event[row];
-    event = moved.event(static_cast<store::Work>(store.graph_node.kind[row]), event);
+    event = eviction.event(static_cast<store::Work>(store.graph_node.kind[row]), event);
     return event != kNone;
   });
-  for (GpuSpan& span : recording.gpu_spans) {
-    span.region = moved.region(span.region);
+  for (GpuSpan& span : state.gpu_spans) {
+    span.region = eviction.region(span.region);
   }
-  recording.forward_ops.change_regions([&](uint32_t row) { return moved.region(row); });
-  recording.started_ranges.each([&](uint64_t, StartedRange& range) { range.row = moved.region(range.row); });
-  recording.correlations.change_references([&](uint32_t row) { return moved.region(row); });
+  state.forward_ops.change_regions([&](uint32_t row) { return eviction.region(row); });
+  state.started_ranges.each([&](uint64_t, StartedRange& range) { range.row = eviction.region(range.row); });
+  state.correlations.change_references([&](uint32_t row) { return eviction.region(row); });
 }
 
-Moved let_go(Recording& recording, int64_t cutoff_ns) {
-  Store& store = *recording.store;
-  Moved moved;
-  moved.kernels_gone = let_go_of(store.kernel, cutoff_ns);
-  moved.memcpys_gone = let_go_of(store.memcpy, cutoff_ns);
-  moved.memsets_gone = let_go_of(store.memset, cutoff_ns);
-  moved.apis_gone = let_go_of(store.api, cutoff_ns);
-  moved.graph_launches_gone = let_go_of(store.graph_launch, cutoff_ns);
-  let_go_of_regions(store.region, cutoff_ns, moved);
-  recording.counters.evicted += uint64_t{moved.kernels_gone} + moved.memcpys_gone + moved.memsets_gone +
-                                moved.apis_gone + moved.graph_launches_gone + moved.regions_gone -
-                                moved.regions_kept.size() + let_go_of(store.sync, cutoff_ns) +
-                                let_go_of(store.mark, cutoff_ns) + let_go_of(store.allocation, cutoff_ns) +
-                                let_go_of(store.device_memory, cutoff_ns) + let_go_of(store.memory_pool, cutoff_ns);
-  follow(recording, moved);
-  return moved;
+Eviction evict_before(DecodeState& state, int64_t cutoff_ns) {
+  Store& store = *state.store;
+  Eviction eviction;
+  eviction.kernels_evicted = evict(store.kernel, cutoff_ns);
+  eviction.memcpys_evicted = evict(store.memcpy, cutoff_ns);
+  eviction.memsets_evicted = evict(store.memset, cutoff_ns);
+  eviction.apis_evicted = evict(store.api, cutoff_ns);
+  eviction.graph_launches_evicted = evict(store.graph_launch, cutoff_ns);
+  evict_regions(store.region, cutoff_ns, eviction);
+  state.counters.evicted += uint64_t{eviction.kernels_evicted} + eviction.memcpys_evicted + eviction.memsets_evicted +
+                            eviction.apis_evicted + eviction.graph_launches_evicted + eviction.regions_evicted -
+                            eviction.regions_kept.size() + evict(store.sync, cutoff_ns) + evict(store.mark, cutoff_ns) +
+                            evict(store.allocation, cutoff_ns) + evict(store.device_memory, cutoff_ns) +
+                            evict(store.memory_pool, cutoff_ns);
+  apply(state, eviction);
+  return eviction;
 }
 
 }  // namespace
@@ -151,44 +151,44 @@ std::size_t event_bytes(const Store& store) {
          store.call_stack.size() * store::CallStacks::kRowBytes;
 }
 
-void refuse_past_cap(Recording& recording) {
-  if (recording.settings.mode == Mode::Full) {
-    recording.full = event_bytes(*recording.store) >= recording.settings.max_bytes;
+void refuse_past_cap(DecodeState& state) {
+  if (state.settings.mode == Mode::Full) {
+    state.full = event_bytes(*state.store) >= state.settings.max_bytes;
   }
 }
 
-std::optional<Moved> keep_in_bounds(Recording& recording) {
-  if (recording.aggregates()) {
-    recording.totals.refuse_more(recording.totals.bytes() >= recording.settings.max_bytes);
-    recording.counters.refused += recording.totals.take_refused();
+std::optional<Eviction> keep_in_bounds(DecodeState& state) {
+  if (state.aggregates()) {
+    state.totals.refuse_more(state.totals.bytes() >= state.settings.max_bytes);
+    state.counters.refused += state.totals.take_refused();
     return {};
   }
-  if (recording.settings.mode == Mode::Full) {
-    refuse_past_cap(recording);
+  if (state.settings.mode == Mode::Full) {
+    refuse_past_cap(state);
     return {};
   }
-  const std::size_t bytes = event_bytes(*recording.store);
+  const std::size_t bytes = event_bytes(*state.store);
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
-  each_timed_table(*recording.store, [&](auto& table) {
+  each_timed_table(*state.store, [&](auto& table) {
     if (const std::size_t first = first_row(table); first < table.size()) {
       oldest_ns = std::min(oldest_ns, table.start_ns[first]);
       newest_ns = std::max(newest_ns, table.start_ns[table.size() - 1]);
     }
   });
   // A quarter of slack, so that rows move seldom.
-  const int64_t ring_ns = recording.settings.ring_ns;
+  const int64_t ring_ns = state.settings.ring_ns;
   if (newest_ns <= oldest_ns) {
     return {};  // nothing, or open regions alone
   }
   const bool too_long = newest_ns - oldest_ns > ring_ns + ring_ns / 4;
-  const bool too_large = bytes > recording.settings.max_bytes;
+  const bool too_large = bytes > state.settings.max_bytes;
   if (!too_long && !too_large) {
     return {};
   }
   const int64_t by_time = newest_ns - ring_ns;
   const int64_t by_size = too_large ? oldest_ns + (newest_ns - oldest_ns) / 4 : INT64_MIN;
-  return let_go(recording, std::max(by_time, by_size));
+  return evict_before(state, std::max(by_time, by_size));
 }
 
 }  // namespace gpuscope::attribution

@@ -45,7 +45,7 @@ class Buffers {
 }  // namespace
 
 Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread)
-    : recording_(settings), gpu_records_(recording_), walker_(cupti), main_thread_(main_thread) {
+    : state_(settings), gpu_records_(state_), walker_(cupti), main_thread_(main_thread) {
   if (settings.by_time) {
     gpu_records_.set_api([this](const activity::ApiRecord& record) { take_api(record); });
   }
@@ -67,11 +67,10 @@ Replay& Decoder::replay_of(EventLog& log) {
       retire(std::move(thread.replay));
     }
     const bool is_main = log.system_id == main_thread_;
-    const uint16_t id = recording_.dictionaries.thread(log.system_id, log.thread_name.data());
+    const uint16_t id = state_.dictionaries.thread(log.system_id, log.thread_name.data());
     thread.generation = generation;
-    thread.replay =
-        std::make_unique<Replay>(recording_, id, is_main ? nullptr : main_, is_main || recording_.settings.by_time);
-    if (recording_.settings.by_time) {
+    thread.replay = std::make_unique<Replay>(state_, id, is_main ? nullptr : main_, is_main || state_.settings.by_time);
+    if (state_.settings.by_time) {
       by_system_id_[log.system_id] = thread.replay.get();
       by_system_id_[static_cast<uint32_t>(log.pthread_id)] = thread.replay.get();
     }
@@ -85,7 +84,7 @@ Replay& Decoder::replay_of(EventLog& log) {
 void Decoder::retire(std::unique_ptr<Replay> replay) {
   if (replay.get() == main_) {
     former_mains_.push_back(std::move(replay));
-  } else if (recording_.settings.by_time) {
+  } else if (state_.settings.by_time) {
     ended_.push_back(std::move(replay));
   } else {
     replay->end_thread();
@@ -106,7 +105,7 @@ void Decoder::drain_logs() {
   std::stable_partition(logs.begin(), logs.end(),
                         [this](const auto& log) { return log.first->system_id == main_thread_; });
   for (auto& [log, end] : logs) {
-    const bool speaks = log->has_more(end) || log->system_id == main_thread_ || recording_.settings.by_time;
+    const bool speaks = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
     if (!speaks && threads_.find(log) == threads_.end()) {
       EventLogs::release_if_done(*log);
       continue;  // a thread that has nothing to do with this recording
@@ -123,11 +122,11 @@ void Decoder::drain_logs() {
     log->read(end, [&](const base::Event& event) {
       replay.take(event);
       if (++events_ % kEventsBetweenLooks == 0) {
-        refuse_past_cap(recording_);
+        refuse_past_cap(state_);
       }
     });
     log_dropped_ += log->take_dropped();
-    if (is_main && recording_.window.open_ns.load(std::memory_order_relaxed) <= recording_.clock.now_ns()) {
+    if (is_main && state_.window.open_ns.load(std::memory_order_relaxed) <= state_.clock.now_ns()) {
       replay.open_window();
     }
     EventLogs::release_if_done(*log);
@@ -138,14 +137,14 @@ void Decoder::take_api(const activity::ApiRecord& record) {
   const activity::DriverCall* call =
       activity::find_call(record.callback + (record.kind == activity::kRuntime ? activity::kRuntimeCalls : 0));
   // A runtime call and the driver's call beneath it share a correlation id: the first of the two counts.
-  if (call == nullptr || recording_.correlations.find(record.correlation) != Correlations::kUnknown) {
+  if (call == nullptr || state_.correlations.find(record.correlation) != Correlations::kUnknown) {
     return;
   }
   const auto found = by_system_id_.find(record.thread);
   Replay* replay = found != by_system_id_.end() ? found->second : nullptr;
   if (replay == nullptr) {  // a thread that never opened a region: it has no log
-    const uint16_t id = recording_.dictionaries.thread(record.thread, "");
-    auto made = std::make_unique<Replay>(recording_, id, main_, true);
+    const uint16_t id = state_.dictionaries.thread(record.thread, "");
+    auto made = std::make_unique<Replay>(state_, id, main_, true);
     replay = made.get();
     by_system_id_[record.thread] = replay;
     retire(std::move(made));
@@ -174,7 +173,7 @@ void Decoder::discard(activity::BufferPool& pool) noexcept {
     EventLogs::release_if_done(log);
   });
   for (Buffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
-    recording_.counters.unread_bytes += buffers.first()->valid;
+    state_.counters.unread_bytes += buffers.first()->valid;
   }
 }
 
@@ -182,40 +181,40 @@ void Decoder::decode(activity::BufferPool& pool) {
   Buffers buffers(pool);
   drain_logs();
   for (; buffers.first() != nullptr; buffers.release_first()) {
-    recording_.counters.unread_bytes +=
+    state_.counters.unread_bytes +=
         walker_.walk(buffers.first()->data, buffers.first()->valid,
                      [this](uint32_t kind, const uint8_t* record) { gpu_records_.take(kind, record); });
-    refuse_past_cap(recording_);
+    refuse_past_cap(state_);
   }
-  if (recording_.settings.by_time) {
+  if (state_.settings.by_time) {
     gpu_records_.retry(false);
   }
-  if (const std::optional<Moved> moved = keep_in_bounds(recording_)) {
-    each_replay([&](Replay& replay) { replay.follow(*moved); });
-    gpu_records_.follow(*moved);
+  if (const std::optional<Eviction> eviction = keep_in_bounds(state_)) {
+    each_replay([&](Replay& replay) { replay.apply(*eviction); });
+    gpu_records_.apply(*eviction);
   }
 }
 
 std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
-  if (recording_.settings.by_time) {
+  if (state_.settings.by_time) {
     gpu_records_.retry(true);
   }
   each_replay([&](Replay& replay) { replay.close_window(close_ns); });
   // What is still to come was launched in this window and belongs to no other.
-  recording_.correlations.end_window();
-  for (GpuSpan& span : recording_.gpu_spans) {
+  state_.correlations.end_window();
+  for (GpuSpan& span : state_.gpu_spans) {
     span.region = span.path = store::kNone;
   }
-  recording_.totals.move_into(*recording_.store);
-  recording_.dictionaries.copy_into(*recording_.store);
-  std::unique_ptr<store::Store> finished = std::exchange(recording_.store, std::make_unique<store::Store>());
-  recording_.window.open_ns.store(INT64_MAX, std::memory_order_relaxed);
-  recording_.window.close_ns.store(INT64_MAX, std::memory_order_relaxed);
-  recording_.counters = {};
-  recording_.gpu_rows.clear();
-  recording_.forward_ops.clear();
-  recording_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
-  recording_.full = false;
+  state_.totals.move_into(*state_.store);
+  state_.dictionaries.copy_into(*state_.store);
+  std::unique_ptr<store::Store> finished = std::exchange(state_.store, std::make_unique<store::Store>());
+  state_.window.open_ns.store(INT64_MAX, std::memory_order_relaxed);
+  state_.window.close_ns.store(INT64_MAX, std::memory_order_relaxed);
+  state_.counters = {};
+  state_.gpu_rows.clear();
+  state_.forward_ops.clear();
+  state_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
+  state_.full = false;
   log_dropped_ = 0;
   gpu_records_.start_window();
   return finished;

@@ -8,8 +8,8 @@
 
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/activity/walker.h"
+#include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/attribution/gpu_records.h"
-#include "gpuscope/attribution/recording.h"
 #include "gpuscope/attribution/replay.h"
 #include "gpuscope/base/event_log.h"
 
@@ -21,11 +21,11 @@ class Decoder {
   /// `main_thread`: the system id of the thread whose regions others inherit.
   Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread);
 
-  Window& window() noexcept { return recording_.window; }
-  Recording& recording() noexcept { return recording_; }
+  Window& window() noexcept { return state_.window; }
+  DecodeState& state() noexcept { return state_; }
   GpuRecords& gpu_records() noexcept { return gpu_records_; }
 
-  /// Forgets what the logs hold from before this recording.
+  /// Forgets what the logs hold from before this state.
   void discard_logs();
   /// Reads every thread's events, then the given buffers: a kernel's launch was logged before the kernel ran, so that
   /// it is known by then. Buffers go back to the pool.
@@ -35,11 +35,11 @@ class Decoder {
 
   /// Launches of kernels and graphs of which nothing came yet.
   bool awaits_kernels() const noexcept {
-    return recording_.counters.launches > recording_.counters.matched ||
-           recording_.counters.graph_launches > recording_.counters.matched_graphs;
+    return state_.counters.launches > state_.counters.matched ||
+           state_.counters.graph_launches > state_.counters.matched_graphs;
   }
   /// Copies whose records are still to come, if they bring any.
-  bool awaits_copies() const noexcept { return recording_.counters.copies > recording_.counters.matched_copies; }
+  bool awaits_copies() const noexcept { return state_.counters.copies > state_.counters.matched_copies; }
   /// Throws away what the logs and the pool hold; it counts as dropped and unread.
   void discard(activity::BufferPool& pool) noexcept;
   /// Events that found no room in their thread's log.
@@ -60,7 +60,7 @@ class Decoder {
   void retire(std::unique_ptr<Replay> replay);
   void take_api(const activity::ApiRecord& record);
 
-  Recording recording_;
+  DecodeState state_;
   GpuRecords gpu_records_;
   activity::Walker walker_;
   uint64_t main_thread_;

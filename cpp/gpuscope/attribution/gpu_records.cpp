@@ -54,8 +54,8 @@ void GpuRecords::take(uint32_t kind, const uint8_t* record) {
 }
 
 bool GpuRecords::defer(uint32_t kind, const void* record, std::size_t bytes, uint32_t correlation) {
-  if (!recording_->settings.by_time || retrying_ || deferred_.size() >= kMaxDeferred ||
-      recording_->correlations.find(correlation) != Correlations::kUnknown) {
+  if (!state_->settings.by_time || retrying_ || deferred_.size() >= kMaxDeferred ||
+      state_->correlations.find(correlation) != Correlations::kUnknown) {
     return false;
   }
   const auto* first = static_cast<const uint8_t*>(record);
@@ -83,12 +83,12 @@ void GpuRecords::start_window() {
   short_graphs_ = new_graphs_ = 0;
 }
 
-void GpuRecords::follow(const Moved& moved) {
-  merged_.each([&](uint64_t, uint32_t& row) { row = moved.graph_launch(row); });
+void GpuRecords::apply(const Eviction& eviction) {
+  merged_.each([&](uint64_t, uint32_t& row) { row = eviction.graph_launch(row); });
 }
 
 GpuRecords::Row GpuRecords::place(const Work& work) {
-  Counters& counters = recording_->counters;
+  Counters& counters = state_->counters;
   Row row{ns(work.start), 0, kNone, 0, 0, true};
   if (work.start == 0 && work.end == 0) {
     row.flags |= store::kZeroTime | (forced_ ? store::kIncomplete : 0);
@@ -100,18 +100,18 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   } else {
     row.duration_ns = ns(work.end) - row.start_ns;
   }
-  const uint32_t value = recording_->correlations.find(work.correlation);
+  const uint32_t value = state_->correlations.find(work.correlation);
   if (value == Correlations::kOutside) {
     row.keep = false;
     return row;
   }
   if (value == Correlations::kUnknown) {
-    row.keep = work.start != 0 && recording_->window.keeps_calls(row.start_ns);
+    row.keep = work.start != 0 && state_->window.keeps_calls(row.start_ns);
     row.flags |= store::kNoLaunch;
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
   }
-  const Correlations::Awaits awaited = recording_->correlations.take_awaited(work.correlation);
+  const Correlations::Awaits awaited = state_->correlations.take_awaited(work.correlation);
   if (!row.keep) {
     return row;
   }
@@ -119,7 +119,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   counters.matched_copies += awaited == Correlations::Awaits::Copy;
   counters.matched_graphs += awaited == Correlations::Awaits::Graph;
   ++counters.gpu_records;
-  counters.refused += recording_->full;
+  counters.refused += state_->full;
   counters.zero_time += (row.flags & (store::kZeroTime | store::kIncomplete)) == store::kZeroTime;
   counters.incomplete += (row.flags & store::kIncomplete) != 0;
   counters.backward_time += (row.flags & store::kBackwardTime) != 0;
@@ -129,7 +129,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
     ++counters.graph_nodes;
     count_node(work);
   }
-  row.track = recording_->dictionaries.track(work.device, work.context, work.stream);
+  row.track = state_->dictionaries.track(work.device, work.context, work.stream);
   return row;
 }
 
@@ -152,13 +152,13 @@ void GpuRecords::count_node(const Work& work) {
 }
 
 bool GpuRecords::merge(const Work& work, const Row& row) {
-  if (work.graph_node == 0 || !recording_->settings.merge_graphs || !recording_->keeps_rows()) {
+  if (work.graph_node == 0 || !state_->settings.merge_graphs || !state_->keeps_rows()) {
     return false;
   }
   if (merged_.size() >= kMaxMerged) {
     merged_.clear();
   }
-  store::GraphLaunches& launches = recording_->store->graph_launch;
+  store::GraphLaunches& launches = state_->store->graph_launch;
   const auto flags = static_cast<uint16_t>(row.flags & ~store::kInGraph);
   bool fresh = false;
   const uint32_t at = merged_.find_or_make(work.correlation, [&] {
@@ -179,19 +179,19 @@ uint32_t GpuRecords::capture_path(uint64_t node) {
   // A clone is created like any node, where the graph is instantiated, before CUPTI tells what it was cloned from: only
   // the first of its line was captured.
   for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
-    const uint64_t* origin = recording_->node_origins.find(node);
+    const uint64_t* origin = state_->node_origins.find(node);
     if (origin == nullptr) {
       break;
     }
     node = *origin;
   }
-  const uint32_t* path = recording_->node_paths.find(node);
+  const uint32_t* path = state_->node_paths.find(node);
   return path != nullptr ? *path : kNone;
 }
 
 void GpuRecords::graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event) {
   if (work.graph_node != 0) {
-    recording_->store->graph_node.append(
+    state_->store->graph_node.append(
         {event, work.graph, work.graph_node, capture_path(work.graph_node), static_cast<uint16_t>(kind), row.flags});
   }
 }
@@ -206,39 +206,39 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
   if (!row.keep) {
     return;
   }
-  recording_->counters.kernels += work.graph_node == 0;
-  if (recording_->settings.no_kernels) {
+  state_->counters.kernels += work.graph_node == 0;
+  if (state_->settings.no_kernels) {
     return;
   }
-  const uint32_t name = recording_->dictionaries.pinned(record.name);
-  if (recording_->aggregates()) {
-    return recording_->totals.add_work(row.reference, store::Work::Kernel, name, row.duration_ns);
+  const uint32_t name = state_->dictionaries.pinned(record.name);
+  if (state_->aggregates()) {
+    return state_->totals.add_work(row.reference, store::Work::Kernel, name, row.duration_ns);
   }
-  if (merge(work, row) || !recording_->keeps_rows()) {
+  if (merge(work, row) || !state_->keeps_rows()) {
     return;
   }
   const auto u32 = [](int32_t value) { return static_cast<uint32_t>(value); };
-  const uint32_t variant = recording_->dictionaries.variant(
+  const uint32_t variant = state_->dictionaries.variant(
       {name, u32(record.grid[0]), u32(record.grid[1]), u32(record.grid[2]), u32(record.block[0]), u32(record.block[1]),
        u32(record.block[2]), record.cluster[0], record.cluster[1], record.cluster[2], u32(record.static_shared_bytes),
        u32(record.dynamic_shared_bytes), record.local_bytes_per_thread, record.registers_per_thread});
-  const uint32_t event = recording_->store->kernel.append(
+  const uint32_t event = state_->store->kernel.append(
       {row.start_ns, row.duration_ns, record.correlation, variant, row.reference, row.track, row.flags});
   graph_node(work, row, store::Work::Kernel, event);
 }
 
 void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
   const Row row = place(work);
-  if (!row.keep || recording_->settings.no_copies) {
+  if (!row.keep || state_->settings.no_copies) {
     return;
   }
-  if (recording_->aggregates()) {
+  if (state_->aggregates()) {
     const std::string name = store::copy_name(store::CopyKind{like.kind}, store::MemoryKind{like.source},
                                               store::MemoryKind{like.destination});
-    return recording_->totals.add_work(row.reference, store::Work::Memcpy, recording_->dictionaries.string(name),
-                                       row.duration_ns, like.bytes);
+    return state_->totals.add_work(row.reference, store::Work::Memcpy, state_->dictionaries.string(name),
+                                   row.duration_ns, like.bytes);
   }
-  if (merge(work, row) || !recording_->keeps_rows()) {
+  if (merge(work, row) || !state_->keeps_rows()) {
     return;
   }
   store::Memcpys::Row filled = like;
@@ -247,7 +247,7 @@ void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
   filled.region = row.reference;
   filled.track = row.track;
   filled.flags = row.flags;
-  graph_node(work, row, store::Work::Memcpy, recording_->store->memcpy.append(filled));
+  graph_node(work, row, store::Work::Memcpy, state_->store->memcpy.append(filled));
 }
 
 void GpuRecords::memcpy(const activity::MemcpyRecord& record) {
@@ -279,37 +279,36 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
   const Work work{record.start,  record.end,         record.device, record.context,
                   record.stream, record.correlation, record.graph,  record.graph_node};
   const Row row = place(work);
-  if (!row.keep || recording_->settings.no_fills) {
+  if (!row.keep || state_->settings.no_fills) {
     return;
   }
-  if (recording_->aggregates()) {
-    return recording_->totals.add_work(row.reference, store::Work::Memset,
-                                       recording_->dictionaries.string(store::kMemsetName), row.duration_ns,
-                                       record.bytes);
+  if (state_->aggregates()) {
+    return state_->totals.add_work(row.reference, store::Work::Memset, state_->dictionaries.string(store::kMemsetName),
+                                   row.duration_ns, record.bytes);
   }
-  if (merge(work, row) || !recording_->keeps_rows()) {
+  if (merge(work, row) || !state_->keeps_rows()) {
     return;
   }
-  const uint32_t event = recording_->store->memset.append({row.start_ns, row.duration_ns, record.bytes, record.value,
-                                                           record.correlation, row.reference, row.track, row.flags});
+  const uint32_t event = state_->store->memset.append({row.start_ns, row.duration_ns, record.bytes, record.value,
+                                                       record.correlation, row.reference, row.track, row.flags});
   graph_node(work, row, store::Work::Memset, event);
 }
 
 void GpuRecords::synchronization(const activity::SynchronizationRecord& record) {
   const int64_t start_ns = ns(record.start);
-  const uint32_t value = recording_->correlations.find(record.correlation);
-  if (value == Correlations::kOutside || !recording_->window.keeps_calls(start_ns)) {
+  const uint32_t value = state_->correlations.find(record.correlation);
+  if (value == Correlations::kOutside || !state_->window.keeps_calls(start_ns)) {
     return;
   }
   const bool placed = value != Correlations::kUnknown && value != Correlations::kNowhere;
   const uint32_t reference = placed ? Correlations::decode(value) : kNone;
   const int64_t duration_ns = std::max<int64_t>(0, ns(record.end) - start_ns);
-  if (recording_->keeps_rows()) {
-    recording_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
-                                    recording_->dictionaries.track(0, record.context, record.stream),
-                                    static_cast<uint16_t>(record.type)});
+  if (state_->keeps_rows()) {
+    state_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
+                                state_->dictionaries.track(0, record.context, record.stream),
+                                static_cast<uint16_t>(record.type)});
   } else {
-    recording_->counters.refused += recording_->full;
+    state_->counters.refused += state_->full;
   }
 }
 
@@ -319,16 +318,15 @@ void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
   }
   const Row row = place(
       {record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph, 0});
-  if (!row.keep || recording_->settings.no_kernels) {
+  if (!row.keep || state_->settings.no_kernels) {
     return;
   }
-  if (recording_->aggregates()) {
-    return recording_->totals.add_work(row.reference, store::Work::GraphLaunch,
-                                       recording_->dictionaries.string(store::graph_name(record.graph)),
-                                       row.duration_ns);
+  if (state_->aggregates()) {
+    return state_->totals.add_work(row.reference, store::Work::GraphLaunch,
+                                   state_->dictionaries.string(store::graph_name(record.graph)), row.duration_ns);
   }
-  if (recording_->keeps_rows()) {
-    recording_->store->graph_launch.append(
+  if (state_->keeps_rows()) {
+    state_->store->graph_launch.append(
         {row.start_ns, row.duration_ns, record.correlation, record.graph, row.reference, row.track, row.flags});
   }
 }

@@ -7,8 +7,8 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/bounds.h"
+#include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/attribution/memory_records.h"
-#include "gpuscope/attribution/recording.h"
 
 namespace gpuscope::attribution {
 
@@ -20,7 +20,7 @@ class GpuRecords {
   /// `on_api`: gets whole-driver API records, where launches are joined by thread and time.
   using OnApi = std::function<void(const activity::ApiRecord&)>;
 
-  explicit GpuRecords(Recording& recording) : recording_(&recording), memory_(recording) {}
+  explicit GpuRecords(DecodeState& state) : state_(&state), memory_(state) {}
 
   /// Empty: the timestamps are on the clock already.
   void set_clock(ToNs to_ns) { to_ns_ = std::move(to_ns); }
@@ -34,8 +34,8 @@ class GpuRecords {
   void start_window();
   /// After a forced flush records without timestamps are those of work that still ran, not lost ones.
   void set_forced(bool forced) { forced_ = forced; }
-  /// The rows of graph launches have moved.
-  void follow(const Moved& moved);
+  /// The rows of graph launches have eviction.
+  void apply(const Eviction& eviction);
 
   /// A graph's last launch brought fewer nodes so far than an earlier one.
   bool has_short_graphs() const noexcept { return short_graphs_ != 0; }
@@ -84,7 +84,7 @@ class GpuRecords {
     uint32_t most = 0, current = 0, correlation = 0, launches = 0;
   };
 
-  Recording* recording_;
+  DecodeState* state_;
   MemoryRecords memory_;
   ToNs to_ns_;
   OnApi on_api_;

@@ -8,17 +8,17 @@ using store::kNone;
 MemoryRecords::Row MemoryRecords::place(uint64_t timestamp, uint32_t correlation, int64_t at_ns) {
   Row row{timestamp != 0 ? at_ns : 0, kNone, 0, true};
   row.flags |= timestamp != 0 ? 0 : store::kZeroTime;
-  const uint32_t value = recording_->correlations.find(correlation);
+  const uint32_t value = state_->correlations.find(correlation);
   if (value == Correlations::kUnknown) {
-    row.keep = timestamp != 0 && recording_->window.keeps_calls(at_ns);
+    row.keep = timestamp != 0 && state_->window.keeps_calls(at_ns);
     row.flags |= store::kNoLaunch;
   } else if (value == Correlations::kOutside) {
     row.keep = false;
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
   }
-  if (row.keep && !recording_->keeps_rows()) {
-    recording_->counters.refused += recording_->full;
+  if (row.keep && !state_->keeps_rows()) {
+    state_->counters.refused += state_->full;
     row.keep = false;
   }
   return row;
@@ -30,7 +30,7 @@ uint32_t MemoryRecords::library(const activity::MemoryRecord& record) {
   }
   // By its text, as nobody says how long CUPTI keeps it where it is.
   const char* source = reinterpret_cast<const activity::SourcedMemoryRecord&>(record).source;
-  return source != nullptr && *source != '\0' ? recording_->dictionaries.string(source) : kNone;
+  return source != nullptr && *source != '\0' ? state_->dictionaries.string(source) : kNone;
 }
 
 void MemoryRecords::memory(const activity::MemoryRecord& record, int64_t at_ns) {
@@ -45,10 +45,10 @@ void MemoryRecords::memory(const activity::MemoryRecord& record, int64_t at_ns) 
   const bool in_order = record.is_async != 0;
   const bool is_local = record.pool_type == activity::kLocalPool;
   const bool is_pooled = is_local || record.pool_type == activity::kImportedPool;
-  recording_->store->device_memory.append(
+  state_->store->device_memory.append(
       {row.start_ns, record.operation == activity::kTaken ? bytes : -bytes, record.address, is_pooled ? record.pool : 0,
        is_local ? record.pool_size : 0, is_local ? record.pool_used : 0, record.correlation, row.reference,
-       library(record), recording_->dictionaries.track(record.device, record.context, in_order ? record.stream : kNone),
+       library(record), state_->dictionaries.track(record.device, record.context, in_order ? record.stream : kNone),
        row.flags, static_cast<uint8_t>(record.memory_kind)});
 }
 
@@ -58,10 +58,9 @@ void MemoryRecords::pool(const activity::MemoryPoolRecord& record, int64_t at_ns
     return;
   }
   const bool is_local = record.pool_type == activity::kLocalPool;
-  recording_->store->memory_pool.append({row.start_ns, record.pool, is_local ? record.size : 0,
-                                         is_local ? record.used : 0, is_local ? record.release_threshold : 0,
-                                         record.correlation, row.reference, record.device, row.flags,
-                                         static_cast<uint8_t>(record.operation)});
+  state_->store->memory_pool.append({row.start_ns, record.pool, is_local ? record.size : 0, is_local ? record.used : 0,
+                                     is_local ? record.release_threshold : 0, record.correlation, row.reference,
+                                     record.device, row.flags, static_cast<uint8_t>(record.operation)});
 }
 
 }  // namespace gpuscope::attribution

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "gpuscope/activity/layout.h"
-#include "gpuscope/attribution/recording.h"
+#include "gpuscope/attribution/decode_state.h"
 
 namespace gpuscope::attribution {
 
@@ -13,7 +13,7 @@ namespace gpuscope::attribution {
 /// them, as each is complete when its call returns. The decode thread's.
 class MemoryRecords {
  public:
-  explicit MemoryRecords(Recording& recording) : recording_(&recording) {}
+  explicit MemoryRecords(DecodeState& state) : state_(&state) {}
 
   /// Records are as long as CUDA 12.6 and later write them, and name a library.
   void set_names_libraries(bool names_libraries) { names_libraries_ = names_libraries; }
@@ -36,7 +36,7 @@ class MemoryRecords {
   Row place(uint64_t timestamp, uint32_t correlation, int64_t at_ns);
   uint32_t library(const activity::MemoryRecord& record);
 
-  Recording* recording_;
+  DecodeState* state_;
   bool names_libraries_ = false;
 };
 

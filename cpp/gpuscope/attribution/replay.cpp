@@ -35,8 +35,8 @@ void Replay::take(const base::Event& event) {
     return argument(event);
   }
   if (has_time(static_cast<base::Op>(event.op))) {
-    last_ns_ = recording_->clock.to_ns(event.word);
-    if (!window_seen_ && recording_->window.contains(last_ns_)) {
+    last_ns_ = state_->clock.to_ns(event.word);
+    if (!window_seen_ && state_->window.contains(last_ns_)) {
       open_window();
     }
   }
@@ -70,7 +70,7 @@ void Replay::play(const base::Event& event) {
     case base::Op::Node:
       return node(event.word, event.detail != 0);
     case base::Op::NodeOrigin:
-      recording_->node_origins.set(last_node_, event.word);
+      state_->node_origins.set(last_node_, event.word);
       return;
     case base::Op::GpuTime:
       return gpu_time(static_cast<uint32_t>(event.word), event.id);
@@ -104,7 +104,7 @@ void Replay::open_window() {
   if (lender_ != nullptr) {
     lender_->open_window();  // its regions are lent from here on, whether or not anything happens in it
   }
-  const int64_t open_ns = recording_->window.open_ns.load(std::memory_order_relaxed);
+  const int64_t open_ns = state_->window.open_ns.load(std::memory_order_relaxed);
   bool shows_hidden = false;
   each_open([&](OpenRegion& region, OpenRegion* parent) {
     region.start_ns = std::max(region.start_ns, open_ns);
@@ -115,7 +115,7 @@ void Replay::open_window() {
     }
     region.row = add_row(region, parent != nullptr ? parent->row : kNone);
     if (region.row != kNone) {
-      recording_->store->region.flags[region.row] |= store::kClipped;
+      state_->store->region.flags[region.row] |= store::kClipped;
     }
   });
   timeline_.clear();
@@ -134,7 +134,7 @@ void Replay::close_window(int64_t close_ns) {
   }
   for (OpenCall& call : calls_) {
     if (call.row != kNone) {
-      recording_->store->api.duration_ns[call.row] = std::max<int64_t>(0, close_ns - call.start_ns);
+      state_->store->api.duration_ns[call.row] = std::max<int64_t>(0, close_ns - call.start_ns);
     }
     call.row = kNone;
     call.in_window = false;
@@ -143,31 +143,31 @@ void Replay::close_window(int64_t close_ns) {
   timeline_.clear();
 }
 
-void Replay::follow(const Moved& moved) {
+void Replay::apply(const Eviction& eviction) {
   each_open([&](OpenRegion& region, OpenRegion*) {
-    region.row = moved.region(region.row);
+    region.row = eviction.region(region.row);
     if (region.row != kNone && !region.is_hidden) {
-      region.start_ns = recording_->store->region.start_ns[region.row];
+      region.start_ns = state_->store->region.start_ns[region.row];
     }
   });
   for (OpenCall& call : calls_) {
-    call.row = moved.api(call.row);
+    call.row = eviction.api(call.row);
   }
   for (Moment& moment : timeline_) {
-    moment.reference = moved.region(moment.reference);
+    moment.reference = eviction.region(moment.reference);
   }
 }
 
 uint32_t Replay::add_row(const OpenRegion& region, uint32_t parent_row) {
-  if (!recording_->keeps_rows()) {
-    recording_->counters.refused += recording_->full;
+  if (!state_->keeps_rows()) {
+    state_->counters.refused += state_->full;
     return kNone;
   }
-  return recording_->store->region.append({region.start_ns, 0, parent_row, region.path, thread_, store::kOpen});
+  return state_->store->region.append({region.start_ns, 0, parent_row, region.path, thread_, store::kOpen});
 }
 
 uint32_t Replay::path_of(const OpenRegion& region, uint32_t parent_path) {
-  Dictionaries& dictionaries = recording_->dictionaries;
+  Dictionaries& dictionaries = state_->dictionaries;
   const uint32_t domain = dictionaries.region_name(base::EnterDetail::domain(region.detail));
   return dictionaries.path(parent_path, dictionaries.region_name(region.name), base::EnterDetail::kind(region.detail),
                            domain);
@@ -206,7 +206,7 @@ Replay::Place Replay::own_place() const {
   if (region == nullptr) {
     return {kNone, kNone};
   }
-  return {recording_->aggregates() ? region->path : region->row, region->path};
+  return {state_->aggregates() ? region->path : region->row, region->path};
 }
 
 Replay::Place Replay::place_at(int64_t at_ns) const {
@@ -224,15 +224,15 @@ Replay::Place Replay::place_at(int64_t at_ns) const {
 }
 
 void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
-  ++recording_->counters.region_events;
+  ++state_->counters.region_events;
   std::vector<OpenRegion>& stack = strands_[current_].stack;
   const auto [parent_row, parent_path] = parent_at(at_ns, detail);
   OpenRegion region{name, kNone, kNone, at_ns, 0, detail};
-  region.is_hidden = recording_->window.contains(at_ns) && !recording_->window.keeps_regions(at_ns);
+  region.is_hidden = state_->window.contains(at_ns) && !state_->window.keeps_regions(at_ns);
   region.path = region.is_hidden ? parent_path : path_of(region, parent_path);
   if (region.is_hidden) {
     region.row = parent_row;
-  } else if (recording_->window.contains(at_ns)) {
+  } else if (state_->window.contains(at_ns)) {
     region.row = add_row(region, parent_row);
     if (has_arguments_ && region.row != kNone) {
       add_details(region.row, region, parent_path);
@@ -249,15 +249,15 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
     }
     return;
   }
-  const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+  const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
   region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of turn
-  if (recording_->aggregates()) {
+  if (state_->aggregates()) {
     if (window_seen_ && region.start_ns < close_ns) {
-      recording_->totals.add_region(region.path, duration_ns, region.child_ns);
+      state_->totals.add_region(region.path, duration_ns, region.child_ns);
     }
   } else if (region.row != kNone) {
-    recording_->store->region.duration_ns[region.row] = duration_ns;
+    state_->store->region.duration_ns[region.row] = duration_ns;
   }
   if (parent != nullptr) {
     parent->child_ns += duration_ns;
@@ -279,20 +279,20 @@ void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
   close(stack[depth], at_ns, parent_of(strand, depth));
   if (const uint32_t row = stack[depth].row; row != kNone && !stack[depth].is_hidden) {
-    recording_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
+    state_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
   }
   stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
 }
 
 void Replay::exit(int64_t at_ns, uint32_t name) {
-  ++recording_->counters.region_events;
+  ++state_->counters.region_events;
   // A task may be finished from another one, as asynchronous generators are.
   bool closed = close_in(current_, at_ns, name);
   for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
     closed = close_in(other, at_ns, name);
   }
-  if (!closed && recording_->window.contains(at_ns)) {
-    ++recording_->counters.unmatched_exits;
+  if (!closed && state_->window.contains(at_ns)) {
+    ++state_->counters.unmatched_exits;
   }
   note_moment(at_ns);
 }
@@ -302,21 +302,20 @@ void Replay::gpu_time(uint32_t pair, uint32_t name) {
   const auto region =
       std::find_if(stack.rbegin(), stack.rend(), [name](const OpenRegion& open) { return open.name == name; });
   const bool kept =
-      region != stack.rend() && window_seen_ && !region->is_hidden && !recording_->window.gpu.off_at(region->start_ns);
-  recording_->gpu_spans.push_back({pair, kept ? region->row : kNone, kept ? region->path : kNone});
+      region != stack.rend() && window_seen_ && !region->is_hidden && !state_->window.gpu.off_at(region->start_ns);
+  state_->gpu_spans.push_back({pair, kept ? region->row : kNone, kept ? region->path : kNone});
 }
 
 void Replay::mark(int64_t at_ns, uint32_t name) {
   note_moment(at_ns);  // it may be the first that is heard of another task
-  if (recording_->aggregates() || !recording_->window.keeps_regions(at_ns)) {
+  if (state_->aggregates() || !state_->window.keeps_regions(at_ns)) {
     return;
   }
-  if (recording_->full) {
-    ++recording_->counters.refused;
+  if (state_->full) {
+    ++state_->counters.refused;
     return;
   }
-  recording_->store->mark.append(
-      {at_ns, recording_->dictionaries.region_name(name), own_place().reference, thread_, 0});
+  state_->store->mark.append({at_ns, state_->dictionaries.region_name(name), own_place().reference, thread_, 0});
 }
 
 void Replay::select_strand(uint64_t key) {

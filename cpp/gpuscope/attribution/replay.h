@@ -10,7 +10,7 @@
 
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/attribution/bounds.h"
-#include "gpuscope/attribution/recording.h"
+#include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/base/event_log.h"
 
 namespace gpuscope::attribution {
@@ -19,8 +19,8 @@ namespace gpuscope::attribution {
 class Replay {
  public:
   /// `lender`: the thread whose regions this one inherits while it has none of its own, or nullptr.
-  Replay(Recording& recording, uint16_t thread, Replay* lender, bool keeps_timeline)
-      : recording_(&recording), lender_(lender), keeps_timeline_(keeps_timeline), thread_(thread) {}
+  Replay(DecodeState& state, uint16_t thread, Replay* lender, bool keeps_timeline)
+      : state_(&state), lender_(lender), keeps_timeline_(keeps_timeline), thread_(thread) {}
 
   void take(const base::Event& event);
   /// A whole driver call, where records tell of calls instead of callbacks.
@@ -31,8 +31,8 @@ class Replay {
   void open_window();
   /// Ends the rows of open regions and calls at `close_ns`; the regions themselves stay open.
   void close_window(int64_t close_ns);
-  /// The rows of open regions and calls have moved.
-  void follow(const Moved& moved);
+  /// The rows of open regions and calls have eviction.
+  void apply(const Eviction& eviction);
   /// The thread has ended: what it left open ends with its last event.
   void end_thread() { close_window(last_ns_); }
 
@@ -137,7 +137,7 @@ class Replay {
   template <class F>
   void each_open(F&& visit);
 
-  Recording* recording_;
+  DecodeState* state_;
   Replay* lender_;
   bool keeps_timeline_;
   bool window_seen_ = false;

@@ -30,20 +30,20 @@ Correlations::Awaits awaits(store::CallKind kind) {
 
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
   const activity::DriverCall* what = activity::find_call(callback);
-  OpenCall call{callback, correlation, kNone, kNone, at_ns, recording_->window.keeps_calls(at_ns), false};
+  OpenCall call{callback, correlation, kNone, kNone, at_ns, state_->window.keeps_calls(at_ns), false};
   if (!call.in_window || what == nullptr) {
-    recording_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
+    state_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
   } else {
-    ++recording_->counters.calls;
-    recording_->counters.refused += recording_->full;
+    ++state_->counters.calls;
+    state_->counters.refused += state_->full;
     const Place place = place_at(at_ns);
     call.path = place.path;
-    recording_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
-    if (recording_->keeps_rows() && !recording_->settings.no_calls) {
-      const uint16_t id = recording_->dictionaries.call(what->name, what->kind, false, 0, callback);
-      call.row = recording_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
+    state_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
+    if (state_->keeps_rows() && !state_->settings.no_calls) {
+      const uint16_t id = state_->dictionaries.call(what->name, what->kind, false, 0, callback);
+      call.row = state_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
       if (has_arguments_ && arguments_.stack != 0) {
-        recording_->store->call_stack.append({call.row, recording_->dictionaries.stack(arguments_.stack)});
+        state_->store->call_stack.append({call.row, state_->dictionaries.stack(arguments_.stack)});
       }
     }
   }
@@ -61,9 +61,9 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
   if (!call.in_window || what == nullptr) {
     return;
   }
-  Counters& counters = recording_->counters;
+  Counters& counters = state_->counters;
   if (result != 0 || call.captured) {
-    recording_->correlations.take_awaited(call.correlation);
+    state_->correlations.take_awaited(call.correlation);
   } else {
     const Correlations::Awaits awaited = awaits(what->kind);
     counters.launches += awaited == Correlations::Awaits::Kernel;
@@ -71,27 +71,27 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
     counters.graph_launches += awaited == Correlations::Awaits::Graph;
   }
   const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
-  if (recording_->settings.no_calls) {
+  if (state_->settings.no_calls) {
     return;
   }
-  if (recording_->aggregates()) {
-    recording_->totals.add_work(call.path, store::Work::Call, recording_->dictionaries.string(what->name), duration_ns);
+  if (state_->aggregates()) {
+    state_->totals.add_work(call.path, store::Work::Call, state_->dictionaries.string(what->name), duration_ns);
     if (OpenRegion* region = innermost(current_); region != nullptr) {
-      const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+      const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
       region->child_ns += std::max<int64_t>(0, std::min(at_ns, close_ns) - call.start_ns);
     }
   } else if (call.row != kNone) {
-    recording_->store->api.duration_ns[call.row] = duration_ns;
+    state_->store->api.duration_ns[call.row] = duration_ns;
     if (result != 0 || call.captured) {
-      recording_->store->api.call[call.row] =
-          recording_->dictionaries.call(what->name, what->kind, call.captured, static_cast<int32_t>(result), callback);
+      state_->store->api.call[call.row] =
+          state_->dictionaries.call(what->name, what->kind, call.captured, static_cast<int32_t>(result), callback);
     }
   }
 }
 
 void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
                        uint32_t result) {
-  if (!window_seen_ && recording_->window.contains(start_ns)) {
+  if (!window_seen_ && state_->window.contains(start_ns)) {
     open_window();
   }
   call_enter(start_ns, correlation, what.callback);
@@ -100,15 +100,15 @@ void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64
 
 void Replay::node(uint64_t id, bool cloned) {
   last_node_ = id;
-  if (recording_->node_paths.size() + recording_->node_origins.size() >= kMaxNodes) {
-    recording_->node_paths.clear();
-    recording_->node_origins.clear();
+  if (state_->node_paths.size() + state_->node_origins.size() >= kMaxNodes) {
+    state_->node_paths.clear();
+    state_->node_origins.clear();
   }
   if (cloned) {
     return;  // its origin follows
   }
   const int64_t now_ns = calls_.empty() ? INT64_MAX : calls_.back().start_ns;
-  recording_->node_paths.set(id, place_at(now_ns).path);
+  state_->node_paths.set(id, place_at(now_ns).path);
   if (!calls_.empty()) {
     calls_.back().captured = true;
   }

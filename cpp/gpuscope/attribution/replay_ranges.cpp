@@ -40,7 +40,7 @@ Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail) {
   // Operators on a thread that has nothing else open, as autograd's, are part of what they work for.
   if (lender_ != nullptr && (detail & base::EnterDetail::kPopped) != 0) {
     const Place place = lender_->place_at(at_ns);
-    return {recording_->aggregates() ? kNone : place.reference, place.path};
+    return {state_->aggregates() ? kNone : place.reference, place.path};
   }
   return {kNone, kNone};
 }
@@ -91,8 +91,8 @@ void Replay::argument(const base::Event& event) {
 }
 
 void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path) {
-  store::Store& store = *recording_->store;
-  Dictionaries& dictionaries = recording_->dictionaries;
+  store::Store& store = *state_->store;
+  Dictionaries& dictionaries = state_->dictionaries;
   const bool is_op = EnterDetail::kind(region.detail) == base::RegionKind::Op;
   uint32_t forward = kNone;
   if (arguments_.sequence >= 0 && is_op) {
@@ -101,11 +101,11 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
     const bool backward =
         parent_path != kNone && dictionaries.text(dictionaries.path_name(parent_path)).starts_with(kEngine);
     if (backward) {
-      forward = recording_->forward_ops.find(sequence, [&](uint32_t candidate) {
+      forward = state_->forward_ops.find(sequence, [&](uint32_t candidate) {
         return is_backward_of(name, dictionaries.text(dictionaries.path_name(store.region.path[candidate])));
       });
     } else {
-      recording_->forward_ops.add(thread_, sequence, row);
+      state_->forward_ops.add(thread_, sequence, row);
     }
   }
   if (arguments_.sequence >= 0 || arguments_.shapes != 0 || arguments_.op != 0 || arguments_.stack != 0) {
@@ -124,11 +124,11 @@ void Replay::add_results(uint32_t row) {
   if (arguments_.results == 0 || row == kNone) {
     return;
   }
-  store::Details& detail = recording_->store->detail;
+  store::Details& detail = state_->store->detail;
   const auto* begin = detail.region.begin();
   const auto* found = std::lower_bound(begin, detail.region.end(), row);
   if (found != detail.region.end() && *found == row) {
-    detail.results[static_cast<std::size_t>(found - begin)] = recording_->dictionaries.region_name(arguments_.results);
+    detail.results[static_cast<std::size_t>(found - begin)] = state_->dictionaries.region_name(arguments_.results);
   }
 }
 
@@ -145,82 +145,82 @@ bool Replay::pop_in(std::size_t strand, int64_t at_ns, uint32_t source) {
 }
 
 void Replay::pop(int64_t at_ns, uint32_t source) {
-  ++recording_->counters.region_events;
+  ++state_->counters.region_events;
   // Libraries know nothing of Python's tasks: another one may have its turn since the push.
   bool closed = pop_in(current_, at_ns, source);
   for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
     closed = pop_in(other, at_ns, source);
   }
-  if (!closed && recording_->window.contains(at_ns)) {
-    ++recording_->counters.unmatched_exits;
+  if (!closed && state_->window.contains(at_ns)) {
+    ++state_->counters.unmatched_exits;
   }
   note_moment(at_ns);
 }
 
 void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
-  ++recording_->counters.region_events;
-  Dictionaries& dictionaries = recording_->dictionaries;
+  ++state_->counters.region_events;
+  Dictionaries& dictionaries = state_->dictionaries;
   const uint32_t domain = dictionaries.region_name(EnterDetail::domain(detail));
   OpenRegion range{name,  dictionaries.path(kNone, dictionaries.region_name(name), EnterDetail::kind(detail), domain),
                    kNone, at_ns,
                    0,     detail};
-  if (recording_->window.keeps_regions(at_ns)) {
+  if (state_->window.keeps_regions(at_ns)) {
     range.row = add_row(range, kNone);
     if (range.row != kNone) {
-      recording_->store->region.flags[range.row] |= store::kAsync;
+      state_->store->region.flags[range.row] |= store::kAsync;
       add_details(range.row, range, kNone);
     }
   }
   const uint64_t id = arguments_.range;
-  if (const int64_t* ended = recording_->ended_ranges.find(id); ended != nullptr && *ended != INT64_MIN) {
+  if (const int64_t* ended = state_->ended_ranges.find(id); ended != nullptr && *ended != INT64_MIN) {
     end_range({range.path, range.row, at_ns}, *ended);  // on another thread, whose events were read before
-    recording_->ended_ranges.set(id, INT64_MIN);
+    state_->ended_ranges.set(id, INT64_MIN);
     return;
   }
-  if (recording_->started_ranges.size() >= kMaxStarted) {
-    recording_->started_ranges.clear();
+  if (state_->started_ranges.size() >= kMaxStarted) {
+    state_->started_ranges.clear();
   }
-  recording_->started_ranges.set(id, {range.path, range.row, at_ns});
+  state_->started_ranges.set(id, {range.path, range.row, at_ns});
 }
 
 void Replay::range_end(int64_t at_ns) {
-  ++recording_->counters.region_events;
+  ++state_->counters.region_events;
   const uint64_t id = arguments_.range;
-  StartedRange* started = recording_->started_ranges.find(id);
+  StartedRange* started = state_->started_ranges.find(id);
   if (started != nullptr && started->path != kNone) {
     end_range(*started, at_ns);
     *started = {};
     return;
   }
-  if (recording_->ended_ranges.size() >= kMaxStarted) {
-    recording_->ended_ranges.clear();
+  if (state_->ended_ranges.size() >= kMaxStarted) {
+    state_->ended_ranges.clear();
   }
-  recording_->ended_ranges.set(id, at_ns);
+  state_->ended_ranges.set(id, at_ns);
 }
 
 void Replay::end_range(const StartedRange& range, int64_t end_ns) {
-  const int64_t close_ns = recording_->window.close_ns.load(std::memory_order_relaxed);
+  const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
-  if (recording_->aggregates()) {
-    if (recording_->window.keeps_regions(range.start_ns)) {
-      recording_->totals.add_region(range.path, duration_ns, duration_ns);  // overlaps others: no self time
+  if (state_->aggregates()) {
+    if (state_->window.keeps_regions(range.start_ns)) {
+      state_->totals.add_region(range.path, duration_ns, duration_ns);  // overlaps others: no self time
     }
   } else if (range.row != kNone) {
-    recording_->store->region.duration_ns[range.row] = duration_ns;
-    recording_->store->region.flags[range.row] &= static_cast<uint16_t>(~store::kOpen);
+    state_->store->region.duration_ns[range.row] = duration_ns;
+    state_->store->region.flags[range.row] &= static_cast<uint16_t>(~store::kOpen);
   }
 }
 
 void Replay::allocation(int64_t at_ns) {
-  if (!recording_->window.contains(at_ns)) {
+  if (!state_->window.contains(at_ns)) {
     return;
   }
-  if (!recording_->keeps_rows()) {
-    recording_->counters.refused += recording_->full;
+  if (!state_->keeps_rows()) {
+    state_->counters.refused += state_->full;
     return;
   }
-  recording_->store->allocation.append({at_ns, arguments_.bytes, arguments_.address, arguments_.allocated,
-                                        arguments_.reserved, place_at(at_ns).reference, arguments_.device, thread_, 0});
+  state_->store->allocation.append({at_ns, arguments_.bytes, arguments_.address, arguments_.allocated,
+                                    arguments_.reserved, place_at(at_ns).reference, arguments_.device, thread_, 0});
 }
 
 }  // namespace gpuscope::attribution

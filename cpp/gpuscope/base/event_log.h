@@ -122,8 +122,8 @@ class EventLog {
     chunk->size.store(at + 1, std::memory_order_release);
   }
 
-  /// Says more of the event that comes next.
-  void argue(Argument what, uint64_t value, uint32_t second = 0) noexcept {
+  /// An attribute of the event that is appended next.
+  void add_argument(Argument what, uint64_t value, uint32_t second = 0) noexcept {
     append(value, second, Op::Argument, static_cast<uint32_t>(what));
   }
 

@@ -19,7 +19,7 @@ class NameCache {
     if (entry.text != text) [[unlikely]] {
       try {
         entry.id = Names::process().intern(text);
-        entry.text = Names::process().stays(entry.id);
+        entry.text = Names::process().view(entry.id);
         if (entry.text != text) {  // it is one of the names too many: it shares an id, not a text
           return entry.id;
         }

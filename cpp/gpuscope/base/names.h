@@ -30,8 +30,8 @@ class Names {
     const std::lock_guard lock(mutex_);
     return std::string(table_[id]);
   }
-  /// The text of an id, as a view that stays good for ever.
-  std::string_view stays(uint32_t id) {
+  /// The text of an id; the view is valid until the process ends.
+  std::string_view view(uint32_t id) {
     const std::lock_guard lock(mutex_);
     return table_[id];
   }

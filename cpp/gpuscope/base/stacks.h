@@ -74,7 +74,7 @@ inline std::atomic<StackSource> stack_source{nullptr};
 inline void append_stack(EventLog& log) noexcept {
   const StackSource source = stack_source.load(std::memory_order_acquire);
   if (const uint32_t stack = source != nullptr ? source() : 0; stack != 0) {
-    log.argue(Argument::Stack, stack);
+    log.add_argument(Argument::Stack, stack);
   }
 }
 

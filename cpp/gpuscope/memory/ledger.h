@@ -54,7 +54,7 @@ class Ledger {
   /// Forks are safe: the child's is empty, and its base::allocation_sink nobody.
   static Ledger& process();
   /// The process's as a base::allocation_sink.
-  static void hear(const base::DriverAllocation& told) noexcept { process().record(told); }
+  static void on_allocation(const base::DriverAllocation& told) noexcept { process().record(told); }
 
   /// Starts with nothing. `stacks`: base::stack_source is asked at every allocation.
   void begin(bool stacks);

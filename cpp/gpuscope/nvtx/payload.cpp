@@ -140,7 +140,7 @@ uint32_t PayloadWriter::text_id(std::string_view bytes, uint64_t type) noexcept 
 
 void PayloadWriter::write(uint32_t name, Argument type, uint64_t value) noexcept {
   if (values_++ < kMostValues) {
-    log_.argue(type, value, name);
+    log_.add_argument(type, value, name);
   }
 }
 

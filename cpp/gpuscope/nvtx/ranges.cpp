@@ -67,7 +67,7 @@ void end(uint64_t range) noexcept {
     return;  // nobody listens, or nobody did when it began
   }
   if (base::EventLog* log = base::EventLogs::current(); log != nullptr) {
-    log->argue(base::Argument::RangeId, range);
+    log->add_argument(base::Argument::RangeId, range);
     log->append(base::ticks(), 0, base::Op::RangeEnd);
   }
 }

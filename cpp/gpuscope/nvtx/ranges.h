@@ -125,7 +125,7 @@ uint64_t start(Domain domain, F&& describe) noexcept {
     if ((listening & base::kListenStacks) != 0) [[unlikely]] {
       base::append_stack(*log);
     }
-    log->argue(base::Argument::RangeId, range);
+    log->add_argument(base::Argument::RangeId, range);
     log->append(base::ticks(), name, base::Op::RangeStart, range_detail(domain, 0));
   }
   return range;

@@ -69,7 +69,7 @@ std::string AllocationWatch::begin(bool stacks) {
   } else if (stacks) {
     ledger.want_stacks();
   }
-  base::allocation_sink.store(&memory::Ledger::hear, std::memory_order_release);
+  base::allocation_sink.store(&memory::Ledger::on_allocation, std::memory_order_release);
   why_ = vendor_.collector.watch_allocations();
   if (!why_.empty()) {
     base::allocation_sink.store(nullptr, std::memory_order_relaxed);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpuscope/attribution/recording.h"
+#include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/driver/cuda.h"
 #include "gpuscope/driver/cupti.h"
 #include "gpuscope/store/store.h"

@@ -99,7 +99,7 @@ void Recorder::pass(bool flush) {
     } else {
       if (const uint64_t unloads = collector.unloads(); unloads != unloads_) {
         unloads_ = unloads;
-        decoder_->recording().dictionaries.forget_pointers();
+        decoder_->state().dictionaries.forget_pointers();
       }
       decoder_->decode(collector.buffers());
       read_gpu_spans();
@@ -135,7 +135,7 @@ void Recorder::settle() {
       newest = now;
     }
     const bool kernels = collecting_ && decoder_->awaits_kernels();
-    const bool spans = !decoder_->recording().gpu_spans.empty();
+    const bool spans = !decoder_->state().gpu_spans.empty();
     if (failed_) {
       return;
     }
@@ -180,17 +180,17 @@ void Recorder::settle_without_callbacks() {
 }
 
 void Recorder::read_gpu_spans() {
-  attribution::Recording& recording = decoder_->recording();
+  attribution::DecodeState& state = decoder_->state();
   std::vector<attribution::GpuSpan> running;
-  for (const attribution::GpuSpan& span : recording.gpu_spans) {
+  for (const attribution::GpuSpan& span : state.gpu_spans) {
     const device::RegionTimer::Reading reading = vendor_.region_timer.read(span.pair);
     if (reading.state == device::RegionTimer::State::Running) {
       running.push_back(span);
     } else if (reading.state == device::RegionTimer::State::Done && span.path != store::kNone) {
-      recording.add_gpu_time(span, reading.duration_ns);
+      state.add_gpu_time(span, reading.duration_ns);
     }
   }
-  recording.gpu_spans.swap(running);
+  state.gpu_spans.swap(running);
 }
 
 Facts Recorder::gather_facts(Facts facts) {
@@ -203,7 +203,7 @@ Facts Recorder::gather_facts(Facts facts) {
     facts.notes += "memory taken from the driver is not recorded, or not all of it: " + memory_why + "\n";
   }
   facts.notes += (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
-  facts.counters = decoder_->recording().counters;
+  facts.counters = decoder_->state().counters;
   facts.log_dropped = decoder_->log_dropped();
   facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
   facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);

@@ -79,7 +79,7 @@ void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes)
   if (layout.dtype != Layout::kUnknown) {
     ShortText types;
     arguments.put_types(types, inputs);
-    log.argue(Argument::Types, log.id_of(types.view()));
+    log.add_argument(Argument::Types, log.id_of(types.view()));
   }
 }
 
@@ -98,7 +98,7 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
     log_types_and_shapes(*log, function, shapes);
   }
   if (sequence >= 0 || shapes != 0) {
-    log->argue(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
+    log->add_argument(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
   }
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
     base::append_stack(*log);
@@ -123,7 +123,7 @@ void end(const void* function, TorchCallback::Context*) {
     ArgumentText(reading.layout, reading.undefined_tensor)
         .put_shapes(text, {first, static_cast<std::size_t>(last - first) / kValueBytes});
     if (first != last) {
-      log->argue(Argument::Results, log->id_of(text.view()));
+      log->add_argument(Argument::Results, log->id_of(text.view()));
     }
   }
   log->append(base::ticks(), 0, Op::Pop, kSource);

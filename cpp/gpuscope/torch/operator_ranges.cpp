@@ -82,11 +82,11 @@ void log_push(const char* text, uint32_t what) noexcept {
   const RangeText range = parse_range(text);
   const bool is_op = names_op(range.name, range.sequence);
   if (range.sequence >= 0 || !range.shapes.empty()) {
-    log->argue(Argument::Operator, std::bit_cast<uint64_t>(range.sequence),
-               range.shapes.empty() ? 0 : log->id_of(range.shapes));
+    log->add_argument(Argument::Operator, std::bit_cast<uint64_t>(range.sequence),
+                      range.shapes.empty() ? 0 : log->id_of(range.shapes));
   }
   if ((what & OperatorRanges::kOperands) != 0) {
-    log->argue(Argument::Operands, range.op, range.producer);
+    log->add_argument(Argument::Operands, range.op, range.producer);
   }
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
     base::append_stack(*log);
@@ -135,10 +135,10 @@ bool enabled(Object*) {
 // -- the functions of the profiler's state on a thread ---------------------------------------------------------------
 // A c10::Device comes in a register: its type in the low byte, its index in the one above.
 void log_memory(EventLog& log, const memory::Report& report) noexcept {
-  log.argue(Argument::Address, report.address);
-  log.argue(Argument::Bytes, std::bit_cast<uint64_t>(report.bytes), static_cast<uint32_t>(report.device));
-  log.argue(Argument::Allocated, static_cast<uint64_t>(report.allocated));
-  log.argue(Argument::Reserved, static_cast<uint64_t>(report.reserved));
+  log.add_argument(Argument::Address, report.address);
+  log.add_argument(Argument::Bytes, std::bit_cast<uint64_t>(report.bytes), static_cast<uint32_t>(report.device));
+  log.add_argument(Argument::Allocated, static_cast<uint64_t>(report.allocated));
+  log.add_argument(Argument::Reserved, static_cast<uint64_t>(report.reserved));
   log.append(base::ticks(), 0, Op::Allocation);
 }
 

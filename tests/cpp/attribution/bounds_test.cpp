@@ -15,18 +15,18 @@ using store::Work;
 
 class Bounds : public testing::Test {
  protected:
-  void set_up(const Settings& settings) { recording_ = std::make_unique<Recording>(settings); }
+  void set_up(const Settings& settings) { state_ = std::make_unique<DecodeState>(settings); }
 
-  store::Store& rows() { return *recording_->store; }
+  store::Store& rows() { return *state_->store; }
   uint32_t kernel(int64_t start_ns, uint32_t region = kNone) {
     return rows().kernel.append({.start_ns = start_ns, .duration_ns = 1, .region = region});
   }
   uint32_t region(int64_t start_ns, int64_t duration_ns, uint32_t parent = kNone, uint16_t flags = 0) {
     return rows().region.append({.start_ns = start_ns, .duration_ns = duration_ns, .parent = parent, .flags = flags});
   }
-  std::optional<Moved> keep() { return keep_in_bounds(*recording_); }
+  std::optional<Eviction> keep() { return keep_in_bounds(*state_); }
 
-  std::unique_ptr<Recording> recording_;
+  std::unique_ptr<DecodeState> state_;
 };
 
 TEST_F(Bounds, OfFullModeRefuseAtTheCap) {
@@ -35,10 +35,10 @@ TEST_F(Bounds, OfFullModeRefuseAtTheCap) {
     kernel(row);
   }
   EXPECT_FALSE(keep());
-  EXPECT_FALSE(recording_->full);
+  EXPECT_FALSE(state_->full);
   kernel(9);
   keep();
-  EXPECT_TRUE(recording_->full);
+  EXPECT_TRUE(state_->full);
   EXPECT_EQ(rows().kernel.size(), 10U);
 }
 
@@ -65,11 +65,11 @@ TEST_F(Bounds, CountEveryTableOfEvents) {
 
 TEST_F(Bounds, OfAggregateModeRefuseNewTotals) {
   set_up({.mode = Mode::Aggregate, .max_bytes = 1});
-  recording_->totals.add_region(1, 1, 0);
+  state_->totals.add_region(1, 1, 0);
   keep();
-  recording_->totals.add_region(2, 1, 0);
+  state_->totals.add_region(2, 1, 0);
   keep();
-  EXPECT_EQ(recording_->counters.refused, 1U);
+  EXPECT_EQ(state_->counters.refused, 1U);
 }
 
 TEST_F(Bounds, OfTheRingLetGoByTime) {
@@ -82,7 +82,7 @@ TEST_F(Bounds, OfTheRingLetGoByTime) {
   ASSERT_TRUE(keep());
   EXPECT_EQ(rows().kernel.start_ns[0], 26);
   EXPECT_EQ(rows().kernel.size(), 101U);
-  EXPECT_EQ(recording_->counters.evicted, 26U);
+  EXPECT_EQ(state_->counters.evicted, 26U);
 }
 
 TEST_F(Bounds, OfTheRingLetGoBySize) {
@@ -101,7 +101,7 @@ TEST_F(Bounds, OfTheRingHoldUnderAnOldOpenRegion) {
   for (int64_t start_ns = 1'000'000; start_ns < 1'100'000; ++start_ns) {
     kernel(start_ns, 0);
     keep();
-    ASSERT_LE(event_bytes(rows()), recording_->settings.max_bytes);
+    ASSERT_LE(event_bytes(rows()), state_->settings.max_bytes);
   }
   EXPECT_EQ(rows().kernel.region[0], 0U);
 }
@@ -123,12 +123,12 @@ TEST_F(Bounds, KeepOpenRegionsClippedToTheRing) {
   region(1, 5, outer);
   const uint32_t inner = region(10, 0, outer, store::kOpen);
   kernel(150, inner);
-  const auto moved = keep();
-  ASSERT_TRUE(moved);
+  const auto eviction = keep();
+  ASSERT_TRUE(eviction);
   ASSERT_EQ(rows().region.size(), 2U);
-  EXPECT_EQ(moved->region(0), 0U);
-  EXPECT_EQ(moved->region(1), kNone);
-  EXPECT_EQ(moved->region(2), 1U);
+  EXPECT_EQ(eviction->region(0), 0U);
+  EXPECT_EQ(eviction->region(1), kNone);
+  EXPECT_EQ(eviction->region(2), 1U);
   EXPECT_EQ(rows().region.parent[1], 0U);
   EXPECT_EQ(rows().region.start_ns[1], 50);
   EXPECT_EQ(rows().region.flags[1], store::kOpen | store::kClipped);
@@ -162,9 +162,9 @@ TEST_F(Bounds, LeadReferencesToTheirRowsOrNowhere) {
   rows().memory_pool.append({.start_ns = 150, .region = here});
   rows().region_gpu.append({.region = gone});
   rows().region_gpu.append({.region = here});
-  recording_->gpu_spans.push_back({1, here, 0});
-  recording_->correlations.set(1, Correlations::encode(gone), Correlations::Awaits::Kernel);
-  recording_->correlations.set(2, Correlations::encode(here), Correlations::Awaits::Kernel);
+  state_->gpu_spans.push_back({1, here, 0});
+  state_->correlations.set(1, Correlations::encode(gone), Correlations::Awaits::Kernel);
+  state_->correlations.set(2, Correlations::encode(here), Correlations::Awaits::Kernel);
   ASSERT_TRUE(keep());
   EXPECT_EQ(rows().kernel.region[0], kNone);
   EXPECT_EQ(rows().kernel.region[1], 0U);
@@ -177,9 +177,9 @@ TEST_F(Bounds, LeadReferencesToTheirRowsOrNowhere) {
   EXPECT_EQ(rows().memory_pool.region[0], 0U);
   ASSERT_EQ(rows().region_gpu.size(), 1U);
   EXPECT_EQ(rows().region_gpu.region[0], 0U);
-  EXPECT_EQ(recording_->gpu_spans[0].region, 0U);
-  EXPECT_EQ(recording_->correlations.find(1), Correlations::kNowhere);
-  EXPECT_EQ(Correlations::decode(recording_->correlations.find(2)), 0U);
+  EXPECT_EQ(state_->gpu_spans[0].region, 0U);
+  EXPECT_EQ(state_->correlations.find(1), Correlations::kNowhere);
+  EXPECT_EQ(Correlations::decode(state_->correlations.find(2)), 0U);
 }
 
 TEST_F(Bounds, LeadGraphNodesToTheirEvents) {
@@ -209,12 +209,12 @@ TEST_F(Bounds, FollowRowsOfCallsAndGraphLaunches) {
     rows().api.append({.start_ns = start_ns});
     rows().graph_launch.append({.start_ns = start_ns});
   }
-  const auto moved = keep();
-  ASSERT_TRUE(moved);
-  EXPECT_EQ(moved->api(1), kNone);
-  EXPECT_EQ(moved->api(2), 0U);
-  EXPECT_EQ(moved->api(kNone), kNone);
-  EXPECT_EQ(moved->graph_launch(2), 0U);
+  const auto eviction = keep();
+  ASSERT_TRUE(eviction);
+  EXPECT_EQ(eviction->api(1), kNone);
+  EXPECT_EQ(eviction->api(2), 0U);
+  EXPECT_EQ(eviction->api(kNone), kNone);
+  EXPECT_EQ(eviction->graph_launch(2), 0U);
 }
 
 }  // namespace

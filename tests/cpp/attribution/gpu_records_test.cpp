@@ -22,25 +22,25 @@ using store::Work;
 class GpuRecord : public testing::Test {
  protected:
   void set_up(const Settings& settings) {
-    recording_ = std::make_unique<Recording>(settings);
-    records_ = std::make_unique<GpuRecords>(*recording_);
-    recording_->window.open_ns = 1000;
-    recording_->window.close_ns = 2000;
-    recording_->correlations.set(1, Correlations::encode(4), Awaits::Kernel);
-    recording_->correlations.set(2, Correlations::encode(5), Awaits::Copy);
-    recording_->correlations.set(3, Correlations::kNowhere, Awaits::Kernel);
-    recording_->correlations.set(4, Correlations::encode(4), Awaits::Graph);
-    recording_->correlations.set(5, Correlations::encode(5), Awaits::Graph);
-    recording_->correlations.set(9, Correlations::kOutside, Awaits::Nothing);
+    state_ = std::make_unique<DecodeState>(settings);
+    records_ = std::make_unique<GpuRecords>(*state_);
+    state_->window.open_ns = 1000;
+    state_->window.close_ns = 2000;
+    state_->correlations.set(1, Correlations::encode(4), Awaits::Kernel);
+    state_->correlations.set(2, Correlations::encode(5), Awaits::Copy);
+    state_->correlations.set(3, Correlations::kNowhere, Awaits::Kernel);
+    state_->correlations.set(4, Correlations::encode(4), Awaits::Graph);
+    state_->correlations.set(5, Correlations::encode(5), Awaits::Graph);
+    state_->correlations.set(9, Correlations::kOutside, Awaits::Nothing);
   }
   GpuRecord() { set_up({}); }
 
   void take(const Record& record) { records_->take(record.kind(), record.bytes); }
-  store::Store& rows() { return *recording_->store; }
-  Counters& counters() { return recording_->counters; }
-  std::string text(uint32_t string) { return std::string(recording_->dictionaries.text(string)); }
+  store::Store& rows() { return *state_->store; }
+  Counters& counters() { return state_->counters; }
+  std::string text(uint32_t string) { return std::string(state_->dictionaries.text(string)); }
 
-  std::unique_ptr<Recording> recording_;
+  std::unique_ptr<DecodeState> state_;
   std::unique_ptr<GpuRecords> records_;
 };
 
@@ -60,7 +60,7 @@ TEST_F(GpuRecord, OfAKernelLiesInTheRegionThatLaunchedIt) {
 TEST_F(GpuRecord, OfAKernelHasItsConfiguration) {
   take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}, "gemm", 32));
   store::Store store;
-  recording_->dictionaries.copy_into(store);
+  state_->dictionaries.copy_into(store);
   EXPECT_EQ(text(store.variant.name[0]), "gemm");
   EXPECT_EQ(store.variant.grid_x[0], 32U);
   EXPECT_EQ(store.variant.block_x[0], 1U);
@@ -69,7 +69,7 @@ TEST_F(GpuRecord, OfAKernelHasItsConfiguration) {
 TEST_F(GpuRecord, NamesItsDeviceContextAndStream) {
   take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150, .device = 3, .context = 8, .stream = 21}));
   store::Store store;
-  recording_->dictionaries.copy_into(store);
+  state_->dictionaries.copy_into(store);
   const auto track = store.track[rows().kernel.track[0]];
   EXPECT_EQ(track.device, 3U);
   EXPECT_EQ(track.context, 8U);
@@ -187,13 +187,13 @@ TEST_F(GpuRecord, OfAnUnknownKindIsIgnored) {
 }
 
 TEST_F(GpuRecord, OfAGraphNodeLeadsBackToItsCapture) {
-  const uint32_t path = recording_->dictionaries.path(kNone, recording_->dictionaries.string("capture"));
-  recording_->node_paths.set(100, path);
-  recording_->node_origins.set(200, 100);
-  recording_->node_origins.set(300, 200);
+  const uint32_t path = state_->dictionaries.path(kNone, state_->dictionaries.string("capture"));
+  state_->node_paths.set(100, path);
+  state_->node_origins.set(200, 100);
+  state_->node_origins.set(300, 200);
   // Where the clones came to be, which is not where they were captured.
-  recording_->node_paths.set(200, kNone);
-  recording_->node_paths.set(300, kNone);
+  state_->node_paths.set(200, kNone);
+  state_->node_paths.set(300, kNone);
   take(fakes::kernel_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6, .node = 300}));
   ASSERT_EQ(rows().graph_node.size(), 1U);
   EXPECT_EQ(rows().graph_node.path[0], path);
@@ -278,9 +278,9 @@ TEST_F(GpuRecord, OfAMergedGraphKeepsItsRowWhenRowsMove) {
   take(fakes::kernel_record({.correlation = 4, .start = 1200, .end = 1250, .graph = 6, .node = 1}));
   take(fakes::kernel_record({.correlation = 5, .start = 1500, .end = 1550, .graph = 6, .node = 1}));
   rows().graph_launch.drop_front(1);
-  Moved moved;
-  moved.graph_launches_gone = 1;
-  records_->follow(moved);
+  Eviction eviction;
+  eviction.graph_launches_evicted = 1;
+  records_->apply(eviction);
   take(fakes::kernel_record({.correlation = 5, .start = 1600, .end = 1650, .graph = 6, .node = 2}));
   take(fakes::kernel_record({.correlation = 4, .start = 1300, .end = 1350, .graph = 6, .node = 2}));
   ASSERT_EQ(rows().graph_launch.size(), 1U);
@@ -289,7 +289,7 @@ TEST_F(GpuRecord, OfAMergedGraphKeepsItsRowWhenRowsMove) {
 }
 
 TEST_F(GpuRecord, IsCountedWhenTheCapRefusesIt) {
-  recording_->full = true;
+  state_->full = true;
   take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}));
   EXPECT_EQ(rows().kernel.size(), 0U);
   EXPECT_EQ(counters().refused, 1U);
@@ -300,7 +300,7 @@ TEST_F(GpuRecord, OfLaunchesYetUnknownWaitsForThem) {
   set_up({.by_time = true});
   take(fakes::kernel_record({.correlation = 50, .start = 1100, .end = 1150}));
   EXPECT_EQ(rows().kernel.size(), 0U);
-  recording_->correlations.set(50, Correlations::encode(8), Awaits::Kernel);
+  state_->correlations.set(50, Correlations::encode(8), Awaits::Kernel);
   records_->retry(false);
   ASSERT_EQ(rows().kernel.size(), 1U);
   EXPECT_EQ(rows().kernel.region[0], 8U);
@@ -329,7 +329,7 @@ TEST_F(TotalGpuRecord, IsAddedUpByPathKindAndName) {
   take(fakes::memcpy_record({.correlation = 2, .start = 1100, .end = 1150}, 64));
   take(fakes::memset_record({.correlation = 2, .start = 1100, .end = 1150}, 32));
   take(fakes::graph_record({.correlation = 4, .start = 1100, .end = 1150, .graph = 6}));
-  recording_->totals.move_into(rows());
+  state_->totals.move_into(rows());
   ASSERT_EQ(rows().work_total.size(), 4U);
   EXPECT_EQ(rows().work_total.path[0], 4U);
   EXPECT_EQ(rows().work_total.count[0], 2U);
@@ -344,7 +344,7 @@ TEST_F(TotalGpuRecord, IsAddedUpByPathKindAndName) {
 
 TEST_F(TotalGpuRecord, OutsideEveryRegionHasNoPath) {
   take(fakes::kernel_record({.correlation = 3, .start = 1100, .end = 1150}));
-  recording_->totals.move_into(rows());
+  state_->totals.move_into(rows());
   EXPECT_EQ(rows().work_total.path[0], kNone);
 }
 

@@ -25,23 +25,23 @@ using store::PoolOperation;
 class MemoryRecord : public testing::Test {
  protected:
   void set_up(const Settings& settings) {
-    recording_ = std::make_unique<Recording>(settings);
-    records_ = std::make_unique<GpuRecords>(*recording_);
+    state_ = std::make_unique<DecodeState>(settings);
+    records_ = std::make_unique<GpuRecords>(*state_);
     records_->set_names_libraries(true);
-    recording_->window.open_ns = 1000;
-    recording_->window.close_ns = 2000;
-    recording_->correlations.set(1, Correlations::encode(4), Awaits::Nothing);
-    recording_->correlations.set(2, Correlations::encode(5), Awaits::Nothing);
-    recording_->correlations.set(3, Correlations::kNowhere, Awaits::Nothing);
-    recording_->correlations.set(9, Correlations::kOutside, Awaits::Nothing);
+    state_->window.open_ns = 1000;
+    state_->window.close_ns = 2000;
+    state_->correlations.set(1, Correlations::encode(4), Awaits::Nothing);
+    state_->correlations.set(2, Correlations::encode(5), Awaits::Nothing);
+    state_->correlations.set(3, Correlations::kNowhere, Awaits::Nothing);
+    state_->correlations.set(9, Correlations::kOutside, Awaits::Nothing);
   }
   MemoryRecord() { set_up({}); }
 
   void take(const Record& record) { records_->take(record.kind(), record.bytes); }
-  const store::DeviceMemories& memory() { return recording_->store->device_memory; }
-  const store::MemoryPools& pools() { return recording_->store->memory_pool; }
+  const store::DeviceMemories& memory() { return state_->store->device_memory; }
+  const store::MemoryPools& pools() { return state_->store->memory_pool; }
 
-  std::unique_ptr<Recording> recording_;
+  std::unique_ptr<DecodeState> state_;
   std::unique_ptr<GpuRecords> records_;
 };
 
@@ -82,7 +82,7 @@ TEST_F(MemoryRecord, NamesItsDeviceAndTheStreamThatOrdersIt) {
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3, .stream = 21, .is_async = true}));
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3}));
   store::Store store;
-  recording_->dictionaries.copy_into(store);
+  state_->dictionaries.copy_into(store);
   EXPECT_EQ(store.track.device[memory().track[0]], 3U);
   EXPECT_EQ(store.track.stream[memory().track[0]], 21U);
   EXPECT_EQ(store.track.stream[memory().track[1]], kNone);
@@ -93,7 +93,7 @@ TEST_F(MemoryRecord, NamesItsLibrary) {
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .source = path.c_str()}));
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64}));
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .source = ""}));
-  EXPECT_EQ(recording_->dictionaries.text(memory().library[0]), path);
+  EXPECT_EQ(state_->dictionaries.text(memory().library[0]), path);
   EXPECT_EQ(memory().library[1], kNone);
   EXPECT_EQ(memory().library[2], kNone);
 }
@@ -169,23 +169,23 @@ TEST_F(MemoryRecord, IsNoGpuWorkToTheAudit) {
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64}));
   take(memory_record({.correlation = 77, .at = 1100, .bytes = 64}));
   take(pool_record(PoolOperation::Created, {.correlation = 77, .at = 1100}));
-  const Counters& counters = recording_->counters;
+  const Counters& counters = state_->counters;
   EXPECT_EQ(counters.gpu_records + counters.kernels + counters.matched + counters.unattributed, 0U);
 }
 
 TEST_F(MemoryRecord, IsCountedWhenTheCapRefusesIt) {
-  recording_->full = true;
+  state_->full = true;
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64}));
   take(pool_record(PoolOperation::Created, {.correlation = 1, .at = 1100}));
   EXPECT_EQ(memory().size() + pools().size(), 0U);
-  EXPECT_EQ(recording_->counters.refused, 2U);
+  EXPECT_EQ(state_->counters.refused, 2U);
 }
 
 TEST_F(MemoryRecord, HasNoRowInAggregateMode) {
   set_up({.mode = Mode::Aggregate});
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64}));
   EXPECT_EQ(memory().size(), 0U);
-  EXPECT_EQ(recording_->counters.refused, 0U);
+  EXPECT_EQ(state_->counters.refused, 0U);
 }
 
 TEST_F(MemoryRecord, OfCallsYetUnknownWaitsForThem) {
@@ -194,11 +194,11 @@ TEST_F(MemoryRecord, OfCallsYetUnknownWaitsForThem) {
   take(memory_record({.correlation = 50, .at = 1100, .bytes = 64, .source = path.c_str()}));
   take(pool_record(PoolOperation::Trimmed, {.correlation = 50, .at = 1100}));
   EXPECT_EQ(memory().size() + pools().size(), 0U);
-  recording_->correlations.set(50, Correlations::encode(8), Awaits::Nothing);
+  state_->correlations.set(50, Correlations::encode(8), Awaits::Nothing);
   records_->retry(false);
   ASSERT_EQ(memory().size(), 1U);
   EXPECT_EQ(memory().region[0], 8U);
-  EXPECT_EQ(recording_->dictionaries.text(memory().library[0]), path);
+  EXPECT_EQ(state_->dictionaries.text(memory().library[0]), path);
   ASSERT_EQ(pools().size(), 1U);
   EXPECT_EQ(pools().region[0], 8U);
 }

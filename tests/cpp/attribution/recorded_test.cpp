@@ -71,7 +71,7 @@ class RecordedProgram : public testing::Test {
       pool.complete(nullptr, 0, data, buffer.valid);
     }
     decoder.decode(pool);
-    counters_ = decoder.recording().counters;
+    counters_ = decoder.state().counters;
     store_ = decoder.finish(INT64_MAX - 1);
   }
 

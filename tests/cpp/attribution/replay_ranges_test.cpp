@@ -27,34 +27,34 @@ uint32_t range_of(const char* domain) {
 // Two threads whose events come at ticks 1, 2, 3 ... so many thousands.
 class ReplayRanges : public testing::Test {
  protected:
-  ReplayRanges() { recording_.window.open_ns = INT64_MIN; }
+  ReplayRanges() { state_.window.open_ns = INT64_MIN; }
 
   static uint32_t name(std::string_view text) { return base::Names::process().intern(text); }
   void say(Replay& replay, Op op, uint32_t id = 0, uint32_t detail = 0) {
     replay.take({kFirst + ++moment_ * 1'000'000, id, static_cast<uint8_t>(op), detail & 0xFFFFFF});
   }
-  void argue(Replay& replay, Argument what, uint64_t value, uint32_t second = 0) {
+  void add_argument(Replay& replay, Argument what, uint64_t value, uint32_t second = 0) {
     replay.take({value, second, static_cast<uint8_t>(Op::Argument), static_cast<uint8_t>(what)});
   }
   void push(Replay& replay, const char* text, uint32_t detail = kOp) { say(replay, Op::Enter, name(text), detail); }
   void pop(Replay& replay, uint32_t detail = kOp) { say(replay, Op::Pop, 0, EnterDetail::source(detail)); }
   void op(Replay& replay, const char* text, int64_t sequence) {
-    argue(replay, Argument::Operator, std::bit_cast<uint64_t>(sequence));
+    add_argument(replay, Argument::Operator, std::bit_cast<uint64_t>(sequence));
     push(replay, text);
   }
 
-  const store::Store& store() const { return *recording_.store; }
+  const store::Store& store() const { return *state_.store; }
   const store::Regions& regions() const { return store().region; }
   std::string region(std::size_t row) const {
-    return std::string(recording_.dictionaries.text(recording_.dictionaries.path_name(regions().path[row])));
+    return std::string(state_.dictionaries.text(state_.dictionaries.path_name(regions().path[row])));
   }
   bool open(std::size_t row) const { return (regions().flags[row] & store::kOpen) != 0; }
 
   static constexpr uint64_t kFirst = 1'000'000'000;
   uint64_t moment_ = 0;
-  Recording recording_{Settings{}};
-  Replay main_{recording_, 0, nullptr, true};
-  Replay engine_{recording_, 1, &main_, false};
+  DecodeState state_{Settings{}};
+  Replay main_{state_, 0, nullptr, true};
+  Replay engine_{state_, 1, &main_, false};
 };
 
 TEST_F(ReplayRanges, NestsOperatorsInTheRegionsAroundThem) {
@@ -79,7 +79,7 @@ TEST_F(ReplayRanges, TellsAnOperatorFromARegionOfItsName) {
   say(main_, Op::Exit, name("x"));
   EXPECT_NE(regions().path[0], regions().path[1]);
   store::Store copy;
-  recording_.dictionaries.copy_into(copy);
+  state_.dictionaries.copy_into(copy);
   EXPECT_EQ(copy.path.kind[regions().path[0]], static_cast<uint32_t>(RegionKind::Region));
   EXPECT_EQ(copy.path.kind[regions().path[1]], static_cast<uint32_t>(RegionKind::Op));
 }
@@ -92,14 +92,14 @@ TEST_F(ReplayRanges, PopsTheLastRangeOfTheSameSource) {
   EXPECT_TRUE(open(1));
   pop(main_, range_of("second"));
   EXPECT_FALSE(open(1));
-  EXPECT_EQ(recording_.counters.unmatched_exits, 0U);
+  EXPECT_EQ(state_.counters.unmatched_exits, 0U);
 }
 
 TEST_F(ReplayRanges, LeavesARegionOpenWhenARangeOfItsNameIsPopped) {
   say(main_, Op::Enter, name("x"));
   pop(main_, range_of(""));
   EXPECT_TRUE(open(0));
-  EXPECT_EQ(recording_.counters.unmatched_exits, 1U);
+  EXPECT_EQ(state_.counters.unmatched_exits, 1U);
 }
 
 TEST_F(ReplayRanges, LeavesARangeOpenWhenARegionOfItsNameIsLeft) {
@@ -109,22 +109,22 @@ TEST_F(ReplayRanges, LeavesARangeOpenWhenARegionOfItsNameIsLeft) {
 }
 
 TEST_F(ReplayRanges, KeepsWhatARangeWasGivenAlong) {
-  argue(main_, Argument::Operator, 5, name("[[2, 3]]"));
-  argue(main_, Argument::Operands, 17, 9);
-  argue(main_, Argument::Unsigned, 4096, name("bytes"));
-  argue(main_, Argument::Text, name("sum"), name("operation"));
+  add_argument(main_, Argument::Operator, 5, name("[[2, 3]]"));
+  add_argument(main_, Argument::Operands, 17, 9);
+  add_argument(main_, Argument::Unsigned, 4096, name("bytes"));
+  add_argument(main_, Argument::Text, name("sum"), name("operation"));
   push(main_, "aten::mm");
   push(main_, "plain");
   ASSERT_EQ(store().detail.size(), 1U);
   const auto detail = store().detail[0];
   EXPECT_EQ(detail.region, 0U);
   EXPECT_EQ(detail.sequence, 5);
-  EXPECT_EQ(recording_.dictionaries.text(detail.shapes), "[[2, 3]]");
+  EXPECT_EQ(state_.dictionaries.text(detail.shapes), "[[2, 3]]");
   EXPECT_EQ(detail.op, 17U);
   EXPECT_EQ(detail.producer, 9U);
   ASSERT_EQ(store().payload.size(), 2U);
   EXPECT_EQ(store().payload.value[0], 4096U);
-  EXPECT_EQ(recording_.dictionaries.text(static_cast<uint32_t>(store().payload.value[1])), "sum");
+  EXPECT_EQ(state_.dictionaries.text(static_cast<uint32_t>(store().payload.value[1])), "sum");
 }
 
 TEST_F(ReplayRanges, JoinsABackwardOperatorToTheNewestForwardOneOfItsNumber) {
@@ -179,10 +179,10 @@ TEST_F(ReplayRanges, JoinsNothingWhenSeveralForwardOperatorsFit) {
 }
 
 TEST_F(ReplayRanges, EndsAStartedRangeOnAnyThread) {
-  argue(main_, Argument::RangeId, 77);
+  add_argument(main_, Argument::RangeId, 77);
   say(main_, Op::RangeStart, name("request"), EnterDetail::make(RegionKind::Range));
   push(main_, "inside");
-  argue(engine_, Argument::RangeId, 77);
+  add_argument(engine_, Argument::RangeId, 77);
   say(engine_, Op::RangeEnd);
   EXPECT_FALSE(open(0));
   EXPECT_NE(regions().flags[0] & store::kAsync, 0);
@@ -192,10 +192,10 @@ TEST_F(ReplayRanges, EndsAStartedRangeOnAnyThread) {
 
 TEST_F(ReplayRanges, EndsAStartedRangeWhoseEndIsReadFirst) {
   moment_ = 10;
-  argue(engine_, Argument::RangeId, 78);
+  add_argument(engine_, Argument::RangeId, 78);
   say(engine_, Op::RangeEnd);
   moment_ = 0;
-  argue(main_, Argument::RangeId, 78);
+  add_argument(main_, Argument::RangeId, 78);
   say(main_, Op::RangeStart, name("request"), EnterDetail::make(RegionKind::Range));
   EXPECT_FALSE(open(0));
   EXPECT_GT(regions().duration_ns[0], 0);
@@ -203,10 +203,10 @@ TEST_F(ReplayRanges, EndsAStartedRangeWhoseEndIsReadFirst) {
 
 TEST_F(ReplayRanges, KeepsAllocationsInTheRegionOfTheirMoment) {
   push(main_, "aten::empty");
-  argue(main_, Argument::Address, 0x1000);
-  argue(main_, Argument::Bytes, std::bit_cast<uint64_t>(int64_t{-64}), 2);
-  argue(main_, Argument::Allocated, 128);
-  argue(main_, Argument::Reserved, 256);
+  add_argument(main_, Argument::Address, 0x1000);
+  add_argument(main_, Argument::Bytes, std::bit_cast<uint64_t>(int64_t{-64}), 2);
+  add_argument(main_, Argument::Allocated, 128);
+  add_argument(main_, Argument::Reserved, 256);
   say(main_, Op::Allocation);
   pop(main_);
   ASSERT_EQ(store().allocation.size(), 1U);
@@ -221,10 +221,10 @@ TEST_F(ReplayRanges, KeepsTheStacksOfRegionsWithTheirCallers) {
   base::Stacks& stacks = base::Stacks::process();
   const uint32_t outer = stacks.intern({0, name("main"), name("train.py"), 10});
   const uint32_t inner = stacks.intern({outer, name("step"), name("train.py"), 4});
-  argue(main_, Argument::Stack, inner);
+  add_argument(main_, Argument::Stack, inner);
   say(main_, Op::Enter, name("forward"));
   store::Store copy;
-  recording_.dictionaries.copy_into(copy);
+  state_.dictionaries.copy_into(copy);
   const uint32_t row = store().detail.stack[0];
   EXPECT_EQ(copy.strings[copy.stack.function[row]], "step");
   EXPECT_EQ(copy.stack.line[copy.stack.parent[row]], 10U);

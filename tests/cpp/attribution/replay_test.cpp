@@ -24,15 +24,15 @@ class Replays : public testing::Test {
   Replays() { open(INT64_MIN); }
 
   void set_up(const Settings& settings) {
-    recording_ = std::make_unique<Recording>(settings);
+    state_ = std::make_unique<DecodeState>(settings);
     open(INT64_MIN);
-    main_ = std::make_unique<Replay>(*recording_, 0, nullptr, true);
-    worker_ = std::make_unique<Replay>(*recording_, 1, main_.get(), false);
+    main_ = std::make_unique<Replay>(*state_, 0, nullptr, true);
+    worker_ = std::make_unique<Replay>(*state_, 1, main_.get(), false);
   }
-  void open(int64_t at_ns) { recording_->window.open_ns = at_ns; }
-  void close(int64_t at_ns) { recording_->window.close_ns = at_ns; }
+  void open(int64_t at_ns) { state_->window.open_ns = at_ns; }
+  void close(int64_t at_ns) { state_->window.close_ns = at_ns; }
 
-  int64_t ns(uint64_t moment) const { return recording_->clock.to_ns(kFirst + moment * 1'000'000); }
+  int64_t ns(uint64_t moment) const { return state_->clock.to_ns(kFirst + moment * 1'000'000); }
   int64_t now() const { return ns(moment_); }
 
   static uint32_t name(const char* text) { return base::Names::process().intern(text); }
@@ -64,19 +64,19 @@ class Replays : public testing::Test {
     }
   }
 
-  store::Store& rows() { return *recording_->store; }
-  Counters& counters() { return recording_->counters; }
+  store::Store& rows() { return *state_->store; }
+  Counters& counters() { return state_->counters; }
   std::string path(uint32_t row) const {
     std::string text;
-    for (; row != kNone; row = static_cast<uint32_t>(recording_->dictionaries.path_parent(row))) {
-      text = std::string(recording_->dictionaries.text(recording_->dictionaries.path_name(row))) +
-             (text.empty() ? "" : "/") + text;
+    for (; row != kNone; row = static_cast<uint32_t>(state_->dictionaries.path_parent(row))) {
+      text = std::string(state_->dictionaries.text(state_->dictionaries.path_name(row))) + (text.empty() ? "" : "/") +
+             text;
     }
     return text;
   }
   // The region of a launch, as its path.
   std::string place(uint32_t correlation) {
-    const uint32_t value = recording_->correlations.find(correlation);
+    const uint32_t value = state_->correlations.find(correlation);
     if (value == Correlations::kUnknown || value == Correlations::kOutside || value == Correlations::kNowhere) {
       return value == Correlations::kUnknown ? "(unknown)" : value == Correlations::kOutside ? "(outside)" : "";
     }
@@ -85,9 +85,9 @@ class Replays : public testing::Test {
 
   // Ahead of now, so that no test depends on when it runs.
   static constexpr uint64_t kFirst = uint64_t{1} << 40;
-  std::unique_ptr<Recording> recording_ = std::make_unique<Recording>(Settings{});
-  std::unique_ptr<Replay> main_ = std::make_unique<Replay>(*recording_, 0, nullptr, true);
-  std::unique_ptr<Replay> worker_ = std::make_unique<Replay>(*recording_, 1, main_.get(), false);
+  std::unique_ptr<DecodeState> state_ = std::make_unique<DecodeState>(Settings{});
+  std::unique_ptr<Replay> main_ = std::make_unique<Replay>(*state_, 0, nullptr, true);
+  std::unique_ptr<Replay> worker_ = std::make_unique<Replay>(*state_, 1, main_.get(), false);
   uint64_t moment_ = 0;
   uint32_t correlation_ = 0;
 };
@@ -226,7 +226,7 @@ TEST_F(Replays, ShowMarksInTheirRegion) {
   ASSERT_EQ(rows().mark.size(), 1U);
   EXPECT_EQ(rows().mark.start_ns[0], now());
   EXPECT_EQ(rows().mark.region[0], 0U);
-  EXPECT_EQ(recording_->dictionaries.text(rows().mark.name[0]), "here");
+  EXPECT_EQ(state_->dictionaries.text(rows().mark.name[0]), "here");
 }
 
 TEST_F(Replays, LendRegionsToThreadsWithoutTheirOwn) {
@@ -286,9 +286,9 @@ TEST_F(Replays, AwaitNothingFromAFailedCall) {
   const uint32_t correlation = call_enter(*main_);
   call_exit(*main_, fakes::kLaunchKernel, 700);
   EXPECT_EQ(counters().launches, 0U);
-  EXPECT_EQ(recording_->correlations.take_awaited(correlation), Correlations::Awaits::Nothing);
+  EXPECT_EQ(state_->correlations.take_awaited(correlation), Correlations::Awaits::Nothing);
   store::Store store;
-  recording_->dictionaries.copy_into(store);
+  state_->dictionaries.copy_into(store);
   EXPECT_EQ(store.call.result[rows().api.call[0]], 700);
 }
 
@@ -297,9 +297,9 @@ TEST_F(Replays, AwaitNothingFromACallIntoACapture) {
   node(42);
   call_exit(*main_);
   EXPECT_EQ(counters().launches, 0U);
-  EXPECT_EQ(recording_->correlations.take_awaited(correlation), Correlations::Awaits::Nothing);
+  EXPECT_EQ(state_->correlations.take_awaited(correlation), Correlations::Awaits::Nothing);
   store::Store store;
-  recording_->dictionaries.copy_into(store);
+  state_->dictionaries.copy_into(store);
   EXPECT_EQ(store.call.flags[rows().api.call[0]], store::kCaptured);
 }
 
@@ -323,8 +323,8 @@ TEST_F(Replays, RememberWhereANodeWasCaptured) {
   node(42);
   call_exit(*main_);
   exit("capture");
-  ASSERT_NE(recording_->node_paths.find(42), nullptr);
-  EXPECT_EQ(path(*recording_->node_paths.find(42)), "capture");
+  ASSERT_NE(state_->node_paths.find(42), nullptr);
+  EXPECT_EQ(path(*state_->node_paths.find(42)), "capture");
 }
 
 TEST_F(Replays, KeepBothTableOfNodesInBounds) {
@@ -332,7 +332,7 @@ TEST_F(Replays, KeepBothTableOfNodesInBounds) {
   for (uint64_t clone = 2; clone < (uint64_t{3} << 20); ++clone) {
     node(clone, 1);
   }
-  EXPECT_LE(recording_->node_paths.size() + recording_->node_origins.size(), std::size_t{1} << 20);
+  EXPECT_LE(state_->node_paths.size() + state_->node_origins.size(), std::size_t{1} << 20);
 }
 
 TEST_F(Replays, LeaveOutWhatLiesOutsideTheWindow) {
@@ -430,25 +430,25 @@ TEST_F(Replays, TieAGpuTimeToItsRegion) {
   enter("a");
   enter("b");
   main_->take({5, name("a"), static_cast<uint8_t>(Op::GpuTime), 0});
-  ASSERT_EQ(recording_->gpu_spans.size(), 1U);
-  EXPECT_EQ(recording_->gpu_spans[0].pair, 5U);
-  EXPECT_EQ(recording_->gpu_spans[0].region, 0U);
+  ASSERT_EQ(state_->gpu_spans.size(), 1U);
+  EXPECT_EQ(state_->gpu_spans[0].pair, 5U);
+  EXPECT_EQ(state_->gpu_spans[0].region, 0U);
 }
 
 TEST_F(Replays, KeepAGpuTimeOutsideTheWindowVoidButGivenBack) {
   open(INT64_MAX);
   enter("a");
   main_->take({5, name("a"), static_cast<uint8_t>(Op::GpuTime), 0});
-  ASSERT_EQ(recording_->gpu_spans.size(), 1U);
-  EXPECT_EQ(recording_->gpu_spans[0].path, kNone);
+  ASSERT_EQ(state_->gpu_spans.size(), 1U);
+  EXPECT_EQ(state_->gpu_spans[0].path, kNone);
 }
 
 TEST_F(Replays, LeaveOutLaunchesWhileTheGpuIsSwitchedOff) {
   enter("step");
   const uint32_t before = launch();
-  recording_->window.gpu.turn(false, now() + 1);
+  state_->window.gpu.turn(false, now() + 1);
   const uint32_t meanwhile = launch();
-  recording_->window.gpu.turn(true, now() + 1);
+  state_->window.gpu.turn(true, now() + 1);
   const uint32_t after = launch();
   exit("step");
   EXPECT_EQ(place(before), "step");
@@ -460,7 +460,7 @@ TEST_F(Replays, LeaveOutLaunchesWhileTheGpuIsSwitchedOff) {
 
 TEST_F(Replays, KeepACallThatBeganBeforeTheGpuWasSwitchedOff) {
   const uint32_t call = call_enter(*main_);
-  recording_->window.gpu.turn(false, now() + 1);
+  state_->window.gpu.turn(false, now() + 1);
   call_exit(*main_);
   EXPECT_EQ(place(call), "");
   EXPECT_EQ(counters().launches, 1U);
@@ -468,10 +468,10 @@ TEST_F(Replays, KeepACallThatBeganBeforeTheGpuWasSwitchedOff) {
 
 TEST_F(Replays, LeaveOutRegionsWhileTheyAreSwitchedOff) {
   enter("step");
-  recording_->window.regions.turn(false, now() + 1);
+  state_->window.regions.turn(false, now() + 1);
   enter("hidden");
   const uint32_t inside = launch();
-  recording_->window.regions.turn(true, now() + 1);
+  state_->window.regions.turn(true, now() + 1);
   enter("seen");
   const uint32_t seen = launch();
   exit("seen");
@@ -487,7 +487,7 @@ TEST_F(Replays, LeaveOutRegionsWhileTheyAreSwitchedOff) {
 }
 
 TEST_F(Replays, LeaveOutMarksAndRangesWhileRegionsAreSwitchedOff) {
-  recording_->window.regions.turn(false, now() + 1);
+  state_->window.regions.turn(false, now() + 1);
   say(*main_, Op::Mark, name("epoch"));
   say(*main_, Op::RangeStart, name("range"));
   say(*main_, Op::RangeEnd, 0);
@@ -497,20 +497,20 @@ TEST_F(Replays, LeaveOutMarksAndRangesWhileRegionsAreSwitchedOff) {
 
 TEST_F(Replays, ShowARegionThatWasHiddenInTheNextWindow) {
   enter("step");
-  recording_->window.regions.turn(false, now() + 1);
+  state_->window.regions.turn(false, now() + 1);
   enter("hidden");
-  recording_->window.regions.turn(true, now() + 1);
+  state_->window.regions.turn(true, now() + 1);
   enter("inner");
   main_->close_window(now());
-  recording_->window.regions.reset();
-  recording_->store = std::make_unique<store::Store>();
+  state_->window.regions.reset();
+  state_->store = std::make_unique<store::Store>();
   const uint32_t inside = launch();
   EXPECT_EQ(place(inside), "step/hidden/inner");
 }
 
 TEST_F(Replays, RefuseRowsOnceTheCapIsReached) {
   enter("before");
-  recording_->full = true;
+  state_->full = true;
   enter("refused");
   launch();
   say(*main_, Op::Mark, name("refused"));
@@ -529,7 +529,7 @@ class Aggregates : public Replays {
 
   store::RegionTotals::Row total(const std::string& wanted) {
     store::Store store;
-    recording_->totals.move_into(store);
+    state_->totals.move_into(store);
     for (std::size_t row = 0; row < store.region_total.size(); ++row) {
       if (path(store.region_total.path[row]) == wanted) {
         return store.region_total[row];
@@ -579,14 +579,14 @@ TEST_F(Aggregates, CountOnlyTheTimeInsideTheWindow) {
 
 TEST_F(Aggregates, GiveTheTimeInsideAHiddenRegionToTheOneAround) {
   enter("step");
-  recording_->window.regions.turn(false, now() + 1);
+  state_->window.regions.turn(false, now() + 1);
   enter("hidden");
-  recording_->window.regions.turn(true, now() + 1);
+  state_->window.regions.turn(true, now() + 1);
   enter("inner");
   exit("inner");
   exit("hidden");
   exit("step");
-  recording_->totals.move_into(rows());
+  state_->totals.move_into(rows());
   ASSERT_EQ(rows().region_total.size(), 2U);
   for (std::size_t row = 0; row < 2; ++row) {
     const bool is_step = path(rows().region_total.path[row]) == "step";

@@ -83,9 +83,9 @@ struct StartedRange {
   int64_t start_ns = 0;
 };
 
-/// Everything that rows are made with. The decode thread's alone, but for `window`.
-struct Recording {
-  explicit Recording(const Settings& with) : settings(with) {}
+/// What the parts of the decoder share. The decode thread alone, but for `window`.
+struct DecodeState {
+  explicit DecodeState(const Settings& with) : settings(with) {}
 
   Settings settings;
   const base::Clock& clock = base::Clock::process();
