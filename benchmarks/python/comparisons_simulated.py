@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often `gpuscope.benchmark.compare` is wrong, and how often it finds what is there, by simulation. Needs no GPU.
+"""How often `compare` is wrong, and how often it finds what is there, by simulation. Needs no GPU.
 
 The functions are models: a call takes its true time with noise, on a clock of 32 ns ticks, and costs 60 us of time that
 passes in the model only. Prints, for pairs that differ as stated, how often each verdict came, and when.
@@ -21,8 +21,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmark.sampling.samples import Samples
-from gpuscope.benchmark.sampling.warm_up import WarmUp
+from gpuscope.benchmarking.sampling.samples import Samples
+from gpuscope.benchmarking.sampling.warm_up import WarmUp
 
 TICK = 32e-9
 BUDGET = 1.0
@@ -54,7 +54,7 @@ class Model:
 
 
 class ModelEngine:
-    """As `gpuscope.benchmark.sampling.engine.Engine`, of a model."""
+    """As `gpuscope.benchmarking.sampling.engine.Engine`, of a model."""
 
     on_gpu, device_name, tick = True, "a model", TICK
 
@@ -103,12 +103,12 @@ class ModelEngine:
 
 def compared(model: Model, random: np.random.Generator, **options: Any) -> Any:
     """One comparison of a model."""
-    module = importlib.import_module("gpuscope.benchmark.compare")
+    module = importlib.import_module("gpuscope.benchmarking.compare")
     engine = ModelEngine(model, random)
     call: Callable[[], object] = functools.partial(int)
     with (
         mock.patch.object(module, "Engine", return_value=engine),
-        mock.patch("gpuscope.benchmark.sampling.budget.now", side_effect=lambda: engine.now),
+        mock.patch("gpuscope.benchmarking.sampling.budget.now", side_effect=lambda: engine.now),
     ):
         return module.compare(call, call, seed=int(random.integers(2**32)), **{"budget": BUDGET, **options})
 

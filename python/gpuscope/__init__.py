@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuscope._core import __version__
     from gpuscope.analysis import DeviceType
-    from gpuscope.benchmark import BenchmarkResult, benchmark
-    from gpuscope.benchmark.compare import compare
-    from gpuscope.benchmark.comparison import Comparison
-    from gpuscope.benchmark.sweeps.crossover import Crossover, crossover
-    from gpuscope.benchmark.sweeps.sweep import Sweep, sweep
-    from gpuscope.benchmark.workloads.dataloader import benchmark_dataloader
-    from gpuscope.benchmark.workloads.dataloader_results import DataLoaderResult, DataLoaderWorkers
-    from gpuscope.benchmark.workloads.latency import Latency, measure_latency
-    from gpuscope.benchmark.workloads.throughput import measure_throughput
-    from gpuscope.benchmark.workloads.throughput_result import Throughput
+    from gpuscope.benchmarking import BenchmarkResult, benchmark
+    from gpuscope.benchmarking.compare import compare
+    from gpuscope.benchmarking.comparison import Comparison
+    from gpuscope.benchmarking.sweeps.crossover import Crossover, crossover
+    from gpuscope.benchmarking.sweeps.sweep import Sweep, sweep
+    from gpuscope.benchmarking.workloads.dataloader import benchmark_dataloader
+    from gpuscope.benchmarking.workloads.dataloader_results import DataLoaderResult, DataLoaderWorkers
+    from gpuscope.benchmarking.workloads.latency import Latency, measure_latency
+    from gpuscope.benchmarking.workloads.throughput import measure_throughput
+    from gpuscope.benchmarking.workloads.throughput_result import Throughput
     from gpuscope.environment import environment
     from gpuscope.errors import (
         CorruptTrace,
@@ -153,31 +153,31 @@ __all__ = [
 _HOMES = {
     "_core": ("__version__",),
     "analysis": ("DeviceType",),
-    "benchmark": (
+    "benchmarking": (
         "BenchmarkResult",
         "benchmark",
     ),
-    "benchmark.compare": ("compare",),
-    "benchmark.comparison": ("Comparison",),
-    "benchmark.sweeps.crossover": (
+    "benchmarking.compare": ("compare",),
+    "benchmarking.comparison": ("Comparison",),
+    "benchmarking.sweeps.crossover": (
         "Crossover",
         "crossover",
     ),
-    "benchmark.workloads.dataloader": ("benchmark_dataloader",),
-    "benchmark.workloads.dataloader_results": (
+    "benchmarking.workloads.dataloader": ("benchmark_dataloader",),
+    "benchmarking.workloads.dataloader_results": (
         "DataLoaderResult",
         "DataLoaderWorkers",
     ),
-    "benchmark.workloads.latency": (
+    "benchmarking.workloads.latency": (
         "Latency",
         "measure_latency",
     ),
-    "benchmark.sweeps.sweep": (
+    "benchmarking.sweeps.sweep": (
         "Sweep",
         "sweep",
     ),
-    "benchmark.workloads.throughput": ("measure_throughput",),
-    "benchmark.workloads.throughput_result": ("Throughput",),
+    "benchmarking.workloads.throughput": ("measure_throughput",),
+    "benchmarking.workloads.throughput_result": ("Throughput",),
     "environment": ("environment",),
     "errors": (
         "CorruptTrace",

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmark.comparison import Comparison
-from gpuscope.benchmark.result import BenchmarkResult, Measured
-from gpuscope.benchmark.sampling.kernel_times import Kernel
+from gpuscope.benchmarking.comparison import Comparison
+from gpuscope.benchmarking.result import BenchmarkResult, Measured
+from gpuscope.benchmarking.sampling.kernel_times import Kernel
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuscope.benchmark.explore import OPERATIONS, Crossover, Exploration, Point
-from gpuscope.benchmark.sweeps.crossings import Answer, Crossing
+from gpuscope.benchmarking.explore import OPERATIONS, Crossover, Exploration, Point
+from gpuscope.benchmarking.sweeps.crossings import Answer, Crossing
 from gpuscope.stats import Estimate, Ratio
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)

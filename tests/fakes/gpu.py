@@ -355,7 +355,7 @@ def install(patch: Any, **behaviour: Any) -> GPU:
         patch: as ``monkeypatch.setattr``.
         **behaviour: attributes of `GPU` to set.
     """
-    from gpuscope.benchmark.sampling import budget
+    from gpuscope.benchmarking.sampling import budget
 
     gpu = GPU()
     for name, value in behaviour.items():

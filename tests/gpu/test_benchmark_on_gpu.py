@@ -10,8 +10,8 @@ import pytest
 
 import gpuscope as gs
 from gpuscope import streams
-from gpuscope.benchmark import BenchmarkResult, benchmark
-from gpuscope.benchmark.sampling.engine import Engine
+from gpuscope.benchmarking import BenchmarkResult, benchmark
+from gpuscope.benchmarking.sampling.engine import Engine
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 SPIN_NS = 20_000

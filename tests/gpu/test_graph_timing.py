@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpuscope import _core, errors, stats, streams
-from gpuscope.benchmark import peaks
-from gpuscope.benchmark.marginal import marginal
-from gpuscope.benchmark.rates import rates
-from gpuscope.benchmark.sampling import graphs
+from gpuscope.benchmarking import peaks
+from gpuscope.benchmarking.marginal import marginal
+from gpuscope.benchmarking.rates import rates
+from gpuscope.benchmarking.sampling import graphs
 
 SPIN_NS = 20_000
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuscope.benchmark.sweeps.crossover import crossover
-from gpuscope.benchmark.sweeps.sweep import sweep
-from gpuscope.benchmark.workloads.dataloader import benchmark_dataloader
-from gpuscope.benchmark.workloads.latency import measure_latency
-from gpuscope.benchmark.workloads.throughput import measure_throughput
+from gpuscope.benchmarking.sweeps.crossover import crossover
+from gpuscope.benchmarking.sweeps.sweep import sweep
+from gpuscope.benchmarking.workloads.dataloader import benchmark_dataloader
+from gpuscope.benchmarking.workloads.latency import measure_latency
+from gpuscope.benchmarking.workloads.throughput import measure_throughput
 from gpuscope.errors import InvalidArgument
 
 torch = pytest.importorskip("torch")

@@ -19,8 +19,8 @@ from gpuscope.cli.bench_source import Namespace
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.comparison import Comparison
-    from gpuscope.benchmark.result import BenchmarkResult
+    from gpuscope.benchmarking.comparison import Comparison
+    from gpuscope.benchmarking.result import BenchmarkResult
 
 _TARGET = 0.01
 _FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT
@@ -103,7 +103,7 @@ class Bench:
 
 
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
-    from gpuscope.benchmark.runner import benchmark
+    from gpuscope.benchmarking.runner import benchmark
 
     namespace, settings = _prepare(options)
     for name in ("bytes", "flops"):
@@ -115,7 +115,7 @@ def _measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
-    from gpuscope.benchmark.compare import compare
+    from gpuscope.benchmarking.compare import compare
 
     for option in ("graph", "bytes", "flops"):
         if getattr(options, option):

@@ -13,7 +13,7 @@ from gpuscope.cli import bench_text, console, files, quantities
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.explore import Exploration
+    from gpuscope.benchmarking.explore import Exploration
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -66,7 +66,7 @@ class Explore:
 
     def run(self, options: argparse.Namespace) -> int:
         """Measures, prints and writes."""
-        from gpuscope.benchmark.explore import explore, page
+        from gpuscope.benchmarking.explore import explore, page
 
         if options.output is not None:
             _check_writable(options.output, (".html", ".htm"))

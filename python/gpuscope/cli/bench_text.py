@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from gpuscope.cli.console import Console
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.comparison import Comparison
-    from gpuscope.benchmark.result import BenchmarkResult
+    from gpuscope.benchmarking.comparison import Comparison
+    from gpuscope.benchmarking.result import BenchmarkResult
 
 
 def report(result: BenchmarkResult | Comparison) -> str:
     """Everything that a reader should know, in lines."""
-    from gpuscope.benchmark.result import BenchmarkResult
+    from gpuscope.benchmarking.result import BenchmarkResult
 
     return result.report() if isinstance(result, BenchmarkResult) else _comparison(result)
 
@@ -32,8 +32,8 @@ def show(report: str, out: Console) -> None:
 def _comparison(result: Comparison) -> str:
     """The verdict, the time of each, and the warnings."""
     from gpuscope import stats
-    from gpuscope.benchmark.sweeps.points import spread_text
-    from gpuscope.benchmark.text import seconds as time_text
+    from gpuscope.benchmarking.sweeps.points import spread_text
+    from gpuscope.benchmarking.text import seconds as time_text
 
     lines = [str(result)]
     width = max(map(len, result.names))

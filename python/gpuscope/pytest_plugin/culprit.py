@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuscope.benchmark.text import seconds
+from gpuscope.benchmarking.text import seconds
 from gpuscope.pytest_plugin.texts import change
 
 

@@ -17,8 +17,8 @@ from gpuscope.pytest_plugin.replay import CLOCK, replay
 from gpuscope.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.comparison import Comparison
-    from gpuscope.benchmark.result import BenchmarkResult
+    from gpuscope.benchmarking.comparison import Comparison
+    from gpuscope.benchmarking.result import BenchmarkResult
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class GpuBenchmark:
         call = functools.partial(function, *args, **kwargs) if args or kwargs else function
         if not self.enabled:
             return self._called(call)
-        from gpuscope.benchmark import benchmark
+        from gpuscope.benchmarking import benchmark
 
         chosen = self._options
         with self._measuring():
@@ -121,7 +121,7 @@ class GpuBenchmark:
             a()
             self._called(b)
             pytest.skip(f"not measured: {why}")
-        from gpuscope.benchmark.compare import compare
+        from gpuscope.benchmarking.compare import compare
 
         chosen = self._options
         with self._measuring():

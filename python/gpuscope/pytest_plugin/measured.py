@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gpuscope.pytest_plugin.replay import thinned
 
 if TYPE_CHECKING:
-    from gpuscope.benchmark.comparison import Comparison
-    from gpuscope.benchmark.result import BenchmarkResult
+    from gpuscope.benchmarking.comparison import Comparison
+    from gpuscope.benchmarking.result import BenchmarkResult
     from gpuscope.pytest_plugin.options import Options
     from gpuscope.stats import Estimate
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.benchmark.text import seconds
+from gpuscope.benchmarking.text import seconds
 from gpuscope.pytest_plugin.gate import Verdict
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.pytest_plugin.session import State

@@ -25,9 +25,8 @@ Run = Callable[..., pytest.RunResult]
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """What `benchmark` answers."""
     bench = Bench()
-    # By its module's name: gpuscope.benchmark itself is the function.
-    monkeypatch.setattr(importlib.import_module("gpuscope.benchmark"), "benchmark", bench)
-    monkeypatch.setattr(importlib.import_module("gpuscope.benchmark.compare"), "compare", bench.compare)
+    monkeypatch.setattr(importlib.import_module("gpuscope.benchmarking"), "benchmark", bench)
+    monkeypatch.setattr(importlib.import_module("gpuscope.benchmarking.compare"), "compare", bench.compare)
     return bench
 
 

@@ -122,7 +122,7 @@ def test_run_without_benchmarks_loads_nothing_heavy(pytester):
         import sys
 
         def test_it():
-            loaded = {"numpy", "gpuscope._core", "gpuscope.benchmark", "gpuscope.stats"} & set(sys.modules)
+            loaded = {"numpy", "gpuscope._core", "gpuscope.benchmarking", "gpuscope.stats"} & set(sys.modules)
             assert not loaded
         """
     )

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The time of functions on the GPU and on the host, with intervals, and how it compares."""
-
-from __future__ import annotations
-
-from gpuscope.benchmark.result import BenchmarkResult, Measured
-from gpuscope.benchmark.runner import benchmark
-
-__all__ = ["BenchmarkResult", "Measured", "benchmark"]

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`benchmark` stops when the time is known, says why it stopped, and warns of what makes a number doubtful."""
+
+from __future__ import annotations
+
+import traceback
+
+import numpy as np
+import pytest
+
+from fakes.gpu import OTHER, Session, install
+from gpuscope import stats
+from gpuscope.benchmarking import benchmark, cautions
+from gpuscope.benchmarking.result import Measured
+from gpuscope.errors import InvalidArgument, NotAvailable
+
+OWN_STREAM = 0x5000
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return install(monkeypatch.setattr, noise=0.02)
+
+
+def warned(result, words):
+    return any(words in warning for warning in result.warnings)
+
+
+def test_a_quiet_kernel_reaches_the_target(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=5e-6))
+    assert result.converged
+    assert result.stopped == "target"
+    assert result.quantity == "kernel"
+    assert result.estimate.relative_half_width <= 0.01
+    assert result.n >= 30
+    low, high = result.ci
+    assert low < 5e-6 < high
+    assert result.warnings == ()
+
+
+def test_a_quiet_kernel_takes_a_small_part_of_the_budget(gpu):
+    assert benchmark(lambda: gpu.launch(seconds=5e-6), budget=2.0).seconds < 0.2
+
+
+def test_a_narrower_target_takes_more_samples(gpu):
+    wide, narrow = (benchmark(gpu.launch, target=target) for target in (0.02, 0.002))
+    assert narrow.n > 4 * wide.n
+    assert narrow.estimate.relative_half_width <= 0.002
+
+
+def test_the_budget_ends_what_does_not_converge(gpu):
+    gpu.noise = 0.3
+    result = benchmark(lambda: gpu.launch(seconds=1e-3), target=0.0005, budget=0.5)
+    assert not result.converged
+    assert result.stopped == "budget"
+    assert 0.5 <= result.seconds < 0.7
+
+
+def test_a_call_longer_than_the_budget_still_has_a_result(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=1.0), budget=0.1)
+    assert result.stopped == "budget"
+    assert result.n == 1
+    assert result.median == pytest.approx(1.0, rel=0.2)
+
+
+def interrupted_after(gpu, seconds, **options):
+    def function():
+        gpu.launch(seconds=1e-3)
+        if gpu.seconds > seconds:
+            raise KeyboardInterrupt
+
+    return benchmark(function, target=1e-4, budget=10.0, **options)
+
+
+def test_an_interrupt_ends_with_what_there_is(gpu):
+    result = interrupted_after(gpu, 3.0)
+    assert result.stopped == "interrupted"
+    assert not result.converged
+    assert result.n > 100
+    assert not Session.active()
+
+
+def test_an_interrupt_before_the_headline_leaves_what_was_taken_beside_it(gpu):
+    result = interrupted_after(gpu, 0.3)
+    assert result.stopped == "interrupted"
+    assert result.quantity in ("stream", "wall")
+
+
+def test_an_interrupt_before_any_sample_goes_on(gpu):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_after(gpu, 0.0)
+
+
+def test_all_quantities_are_taken_beside_the_headline(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=10e-6))
+    assert list(result.quantities) == ["kernel", "span", "launch", "stream", "wall"]
+    assert set(result.absent) == {"marginal"}
+
+
+def test_marginal_time_is_taken_on_a_stream_that_can_be_captured(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=10e-6), stream=OWN_STREAM)
+    assert result.quantities["marginal"].estimate.value == pytest.approx(10e-6, rel=0.02)
+
+
+def test_a_graph_is_captured_once_and_its_replay_measured(gpu):
+    calls = []
+
+    def function():
+        calls.append(1)
+        gpu.launch("gemm", 8e-6)
+        gpu.launch("add", 2e-6)
+
+    result = benchmark(function, graph=True, stream=OWN_STREAM)
+    assert len(calls) < 10
+    assert result.median == pytest.approx(10e-6, rel=0.02)
+    assert [kernel.name for kernel in result.kernels] == ["gemm", "add"]
+    assert "replay" in result.absent["marginal"]
+
+
+def test_what_cannot_be_captured_is_refused_with_the_reason(gpu):
+    def function():
+        gpu.launch()
+        gpu.synchronize()
+
+    with pytest.raises(NotAvailable, match="cannot be captured"):
+        benchmark(function, graph=True, stream=OWN_STREAM)
+
+
+def test_kernels_come_with_their_shares(gpu):
+    def function():
+        for _ in range(3):
+            gpu.launch("add", 1e-6)
+        gpu.launch("gemm", 9e-6)
+
+    gemm, add = benchmark(function).kernels
+    assert (gemm.name, gemm.count) == ("gemm", 1.0)
+    assert (add.name, add.count) == ("add", 3.0)
+    assert add.seconds == pytest.approx(3e-6, rel=0.05)
+
+
+def test_arguments_reach_the_function(gpu):
+    seen = []
+
+    def function(a, b, target=None):
+        seen.append((a, b, target))
+        gpu.launch()
+        return "made"
+
+    result = benchmark(function, 1, b=2, kwargs={"target": 3})
+    assert set(seen) == {(1, 2, 3)}
+    assert result.name == "function"
+    assert result.value == "made"
+
+
+# -- warnings --------------------------------------------------------------------------------------------------------
+
+
+def test_drift_is_said_and_keeps_it_from_converging(gpu):
+    gpu.slowdown = lambda seconds: 1 + 5 * seconds
+    result = benchmark(lambda: gpu.launch(seconds=1e-4), budget=1.0)
+    assert not result.converged
+    assert warned(result, "drifted by +")
+
+
+def test_throttling_is_said_and_the_samples_kept(gpu):
+    gpu.reasons = lambda seconds: 0x40 if seconds > 0.06 else 0
+    result = benchmark(lambda: gpu.launch(seconds=1e-4), target=0.001)
+    assert warned(result, "throttled")
+    assert result.throttled.any()
+    assert len(result.samples) == result.n == len(result.throttled)
+
+
+def test_a_shifted_clock_tags_samples_and_the_clean_ones_can_be_had(gpu):
+    def clock(seconds):  # falls when the kernels' second window is open; the dry run has one too
+        return 1.5e9 if gpu.log.count("open") >= 3 else 1.7e9
+
+    gpu.clock_hz = clock
+    gpu.slowdown = lambda seconds: 1.7e9 / clock(seconds)
+    result = benchmark(gpu.launch, target=0.004)
+    assert warned(result, "clock 2 % off")
+    assert 0 < len(result.clean_samples) < len(result.samples)
+    assert result.clean.value == pytest.approx(10e-6, rel=0.01)
+    assert result.median > result.clean.value
+
+
+def test_several_modes_are_said_with_their_shares(gpu):
+    gpu.noise = 0.005
+    calls = []
+
+    def function():
+        calls.append(1)
+        gpu.launch(seconds=10e-6 if len(calls) % 3 else 14e-6)
+
+    assert warned(benchmark(function, target=0.001), "gather around 2 values")
+
+
+def test_work_that_changes_is_said(gpu):
+    calls = []
+
+    def function():
+        calls.append(1)
+        gpu.launch("even" if len(calls) % 2 else "odd")
+
+    assert warned(benchmark(function), "work changes from call to call: 2 different")
+
+
+def test_waiting_inside_is_said_and_leaves_no_stream_time(gpu):
+    def function():
+        gpu.launch()
+        gpu.synchronize()
+
+    result = benchmark(function)
+    assert warned(result, "waits for the GPU inside")
+    assert "stream" not in result.quantities
+    assert "launch latency" in result.absent["stream"]
+    assert result.median == pytest.approx(10e-6, rel=0.02)
+
+
+def test_other_streams_are_said(gpu):
+    def function():
+        gpu.launch()
+        gpu.launch(stream=OTHER)
+
+    result = benchmark(function)
+    assert warned(result, "other streams")
+    assert "stream" in result.absent
+
+
+def test_allocations_are_said(gpu):
+    def function():
+        gpu.allocate()
+        gpu.launch()
+
+    assert warned(benchmark(function), "allocates GPU memory")
+
+
+def test_a_function_without_gpu_work_is_said_and_measured_on_the_cpu(gpu):
+    result = benchmark(lambda: gpu.work(1e-4))
+    assert result.quantity == "wall"
+    assert warned(result, "no work on the GPU")
+    assert result.median == pytest.approx(1e-4, rel=0.05)
+
+
+def test_lost_records_are_said_and_their_samples_left_out(gpu):
+    gpu.loses = lambda number: number > 100 and number % 50 == 0
+    result = benchmark(gpu.launch)
+    assert warned(result, "lack records")
+    assert not result.headline.valid.all()
+    assert result.samples.min() > 8e-6
+
+
+def test_without_any_record_stream_time_takes_over(gpu):
+    gpu.loses = lambda number: number > 10
+    result = benchmark(gpu.launch, budget=0.5)
+    assert result.quantity == "stream"
+    assert "records" in result.absent["kernel"]
+
+
+def measured(quantity, seconds):
+    samples = np.full(40, seconds)
+    return Measured(quantity, samples, np.ones(40, bool), stats.estimate(samples))
+
+
+def test_stream_time_far_from_the_span_is_said():
+    quantities = {"span": measured("span", 100e-6), "stream": measured("stream", 150e-6)}
+    assert "longer than the kernels' span" in next(cautions.of_quantities(quantities, 1))
+
+
+def test_stream_time_near_the_span_is_as_it_should_be():
+    quantities = {"span": measured("span", 2e-6), "stream": measured("stream", 5e-6)}
+    assert list(cautions.of_quantities(quantities, 1)) == []
+
+
+def test_a_rate_that_no_memory_reaches_is_said(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=10e-6), bytes=10**9)
+    assert warned(result, "more than the memory can deliver")
+    assert result.rates[0].value == pytest.approx(1e14, rel=0.02)
+
+
+def test_unsteady_warming_up_is_said(gpu):
+    gpu.clock_hz = lambda seconds: 1e9 * (1 + seconds)
+    assert warned(benchmark(gpu.launch, budget=0.4), "not steady")
+
+
+# -- bad input and its end -------------------------------------------------------------------------------------------
+
+
+def test_what_the_function_raises_comes_with_its_own_traceback(gpu):
+    calls = []
+
+    def breaks():
+        calls.append(1)
+        gpu.launch()
+        if len(calls) > 300:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        benchmark(breaks, target=0.0001)
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "breaks"
+    assert not Session.active()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": 0}, r"^target is 0; accepted are fractions above 0 and below 1$"),
+        ({"target": 1}, r"^target is 1; "),
+        ({"target": "1 %"}, r"^target is '1 %'; "),
+        ({"budget": 0}, r"^budget is 0; accepted are seconds above 0$"),
+        ({"budget": float("inf")}, r"^budget is inf; "),
+        ({"bytes": -1}, r"^bytes is -1; accepted are numbers above 0$"),
+        ({"flops": 0}, r"^flops is 0; "),
+        ({"device": 5}, r"^device is 5; accepted are 0 to 0$"),
+        ({"stream": "mine"}, r"^stream is 'mine'"),
+    ],
+)
+def test_bad_arguments_are_named(gpu, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        benchmark(gpu.launch, **options)
+
+
+def test_what_cannot_be_called_is_named(gpu):
+    with pytest.raises(InvalidArgument, match=r"^fn is 3; accepted"):
+        benchmark(3)
+
+
+def test_without_a_gpu_the_cpu_is_measured(gpu):
+    gpu.present = False
+    result = benchmark(lambda: gpu.work(1e-4), budget=0.5)
+    assert result.quantity == "wall"
+    assert result.converged
+    assert "no NVIDIA GPU" in result.absent["kernel"]
+    assert result.environment["gpu"] is None
+    assert result.warnings == ()
+
+
+def test_without_a_gpu_there_is_no_graph(gpu):
+    gpu.present = False
+    with pytest.raises(NotAvailable, match="graph"):
+        benchmark(gpu.launch, graph=True)
+
+
+def test_the_environment_is_kept(gpu):
+    environment = benchmark(gpu.launch).environment
+    assert environment["gpu"] == "Simulated GPU"
+    assert environment["driver"] == "580.0"
+    assert {"python", "gpuscope", "cuda", "cupti", "tier", "date", "frameworks"} <= set(environment)

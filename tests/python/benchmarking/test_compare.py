@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons of models of functions, on a clock that only the models move."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gpuscope.benchmarking import blocks
+from gpuscope.benchmarking.sampling.kernel_times import Kernel
+from gpuscope.benchmarking.sampling.samples import Samples
+from gpuscope.benchmarking.sampling.warm_up import WarmUp
+from gpuscope.benchmarking.verdict import LOOKS, Looks, judge
+from gpuscope.errors import InvalidArgument, NotAvailable
+
+budget = importlib.import_module("gpuscope.benchmarking.sampling.budget")
+module = importlib.import_module("gpuscope.benchmarking.compare")
+TICK = 32e-9
+
+
+def nothing() -> None:
+    return
+
+
+class ModelEngine:
+    """Takes the time of functions from `true`, with noise and drift, and moves a clock of its own."""
+
+    def __init__(self, *true, noise=0.005, drift=0.0, cost=40e-6, seed=0, absent=(), invalid=0.0, kernels=()):
+        self.true, self.noise, self.drift, self.cost = np.array(true), noise, drift, cost
+        self.random = np.random.default_rng(seed)
+        self.absent = dict.fromkeys(absent, "the test says so")
+        self.invalid, self.kernels, self.now, self.closed = invalid, kernels, 0.0, False
+        self.tick, self.on_gpu, self.asked = TICK, True, []
+        self.interrupt_after = math.inf
+        self.breaks = ()  # quantities that turn out not to be had when they are sampled
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+    def prepare(self):
+        return
+
+    def warm_up(self, seconds):
+        spent = 4 * float(self.true.mean() + self.cost)
+        self.now += spent
+        return WarmUp(True, spent, 4)
+
+    def sample(self, quantity, order):
+        self.asked.append(quantity)
+        if quantity in self.breaks:
+            self.absent[quantity] = "the gate does not hold"
+        if self.now > self.interrupt_after:
+            raise KeyboardInterrupt
+        n = len(order)
+        true = self.true[order]
+        when = self.now + np.cumsum(true + self.cost)
+        self.now = float(when[-1])
+        seconds = true * (1 + self.noise * self.random.normal(size=n) + self.drift * when)
+        begin = self.random.random(n) * TICK
+        seconds = np.round(np.floor((begin + seconds) / TICK) - np.floor(begin / TICK)) * TICK
+        valid = self.random.random(n) >= self.invalid
+        return Samples(order, {quantity: seconds}, np.full(n, np.nan), np.zeros(n, bool), valid, self.kernels)
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """compare() on an engine that is given."""
+
+    def run(engine, **options):
+        monkeypatch.setattr(module, "Engine", lambda functions, **_: engine)
+        monkeypatch.setattr(budget, "now", lambda: engine.now)
+        return module.compare(nothing, nothing, **{"seed": 1, **options})
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(1.02, "slower"), (0.98, "faster"), (1.0, "same"), (1.004, "same"), (2.0, "slower")]
+)
+def test_the_verdict_is_on_the_second_function(compared, ratio, verdict):
+    found = compared(ModelEngine(20e-6, ratio * 20e-6))
+    assert found.verdict == verdict
+    assert found.ratio.low <= ratio <= found.ratio.high
+
+
+def test_a_slowdown_of_two_percent_is_found_within_a_second(compared):
+    found = [compared(ModelEngine(20e-6, 20.4e-6, seed=seed), seed=seed) for seed in range(50)]
+    assert sum(one.verdict == "slower" for one in found) >= 48
+    assert max(one.seconds for one in found) <= 1.0
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.02])
+def test_equals_are_seldom_told_apart_even_without_a_margin(compared, drift):
+    found = [
+        compared(ModelEngine(20e-6, 20e-6, drift=drift, seed=seed), seed=seed, margin=1e-6, budget=0.2)
+        for seed in range(100)
+    ]
+    assert sum(one.verdict in ("faster", "slower") for one in found) <= 8
+
+
+def test_a_kernel_below_the_clocks_resolution_is_compared(compared):
+    found = compared(ModelEngine(2.01e-6, 2.05e-6, noise=0.0005))
+    assert found.verdict == "slower"
+    assert found.ratio.value == pytest.approx(2.05 / 2.01, abs=1e-3)
+
+
+def test_what_cannot_be_told_says_what_would_tell_it(compared):
+    found = compared(ModelEngine(20e-6, 20.3e-6, noise=0.3), budget=0.1)
+    assert (found.verdict, found.stopped) == ("inconclusive", "budget")
+    assert "a budget of about" in found.advice
+    assert found.advice in str(found)
+
+
+def test_too_few_blocks_have_no_verdict(compared):
+    found = compared(ModelEngine(0.1, 0.2), budget=1.0)
+    assert found.verdict == "inconclusive"
+    assert found.ratio.high == math.inf
+    assert "cannot give an interval; a budget of about" in str(found)
+    assert json.loads(found.to_json())["ratio"]["high"] is None
+
+
+def test_few_blocks_of_slow_functions_are_enough_for_a_clear_difference(compared):
+    found = [compared(ModelEngine(0.01, 0.011, seed=seed), seed=seed) for seed in range(30)]
+    assert max(one.blocks for one in found) < 20
+    assert sum(one.verdict == "slower" for one in found) >= 29
+
+
+def test_equal_samples_leave_the_ticks_doubt(compared):
+    engine = ModelEngine(20e-6, 20e-6)
+    take = engine.sample
+
+    def constant(quantity, order):
+        samples = take(quantity, order)
+        samples.seconds[quantity][:] = 640e-9
+        return samples
+
+    engine.sample = constant
+    found = compared(engine)
+    assert found.ratio.high == pytest.approx(math.exp(0.05))
+    assert found.verdict == "inconclusive"
+
+
+def test_a_target_goes_on_until_the_interval_is_narrow(compared):
+    early, late = compared(ModelEngine(20e-6, 22e-6)), compared(ModelEngine(20e-6, 22e-6), target=0.0005)
+    assert late.stopped == "target"
+    assert late.ratio.high - late.ratio.low <= 0.0011 * late.ratio.value
+    assert late.blocks > early.blocks
+
+
+def test_the_first_quantity_of_both_decides(compared):
+    assert compared(ModelEngine(20e-6, 22e-6)).quantity == "kernel"
+    assert compared(ModelEngine(20e-6, 22e-6, absent=["kernel", "span"])).quantity == "stream"
+    assert compared(ModelEngine(20e-6, 22e-6, absent=["kernel", "span", "stream"])).quantity == "wall"
+
+
+def test_a_quantity_that_is_lost_on_the_way_gives_way_to_the_next(compared):
+    engine = ModelEngine(20e-6, 22e-6, absent=["kernel"])
+    engine.breaks = ("stream",)
+    found = compared(engine)
+    assert (found.quantity, found.verdict) == ("wall", "slower")
+
+
+def test_a_quantity_that_is_asked_for_is_taken(compared):
+    engine = ModelEngine(20e-6, 22e-6)
+    assert compared(engine, quantity="launch").quantity == "launch"
+    assert set(engine.asked) == {"launch"}
+
+
+def test_interrupted_it_keeps_what_it_has(compared):
+    engine = ModelEngine(20e-6, 22e-6)
+    engine.interrupt_after = 0.1
+    found = compared(engine, target=1e-4)
+    assert (found.stopped, found.verdict) == ("interrupted", "slower")
+    assert engine.closed
+
+
+def test_interrupted_before_any_sample_it_is_interrupted(compared):
+    engine = ModelEngine(20e-6, 22e-6)
+    engine.interrupt_after = -1.0
+    with pytest.raises(KeyboardInterrupt):
+        compared(engine)
+
+
+def test_samples_that_are_not_whole_are_left_out_and_told(compared):
+    found = compared(ModelEngine(20e-6, 21e-6, invalid=0.2))
+    assert found.verdict == "slower"
+    assert any("were not whole" in warning for warning in found.warnings)
+
+
+def test_without_a_whole_sample_there_is_no_comparison(compared):
+    with pytest.raises(NotAvailable, match="kernel time cannot be compared"):
+        compared(ModelEngine(20e-6, 21e-6, invalid=1.1))
+
+
+def test_the_samples_are_those_of_each_function(compared):
+    found = compared(ModelEngine(20e-6, 40e-6))
+    assert np.median(found.a) == pytest.approx(20e-6, rel=0.01)
+    assert np.median(found.b) == pytest.approx(40e-6, rel=0.01)
+    assert len(found.a) == 2 * len(found.b)  # the control is a too
+
+
+KERNELS = (
+    (Kernel("gemm", 1, 15e-6), Kernel("copy", 1, 5e-6)),
+    (Kernel("gemm", 1, 15.2e-6), Kernel("copy", 1, 6e-6)),
+)
+
+
+def test_the_culprit_is_the_kernel_that_grew_most(compared):
+    found = compared(ModelEngine(20e-6, 21.2e-6, kernels=KERNELS))
+    assert found.culprit is not None
+    assert found.culprit.name == "copy"
+    assert (found.culprit.before, found.culprit.after) == (pytest.approx(5e-6), pytest.approx(6e-6))
+    assert str(found).endswith(", most of it in copy: +1 us")
+
+
+def test_without_kernels_there_is_no_culprit(compared):
+    assert compared(ModelEngine(20e-6, 21.2e-6)).culprit is None
+
+
+def test_it_says_itself_in_one_line(compared):
+    slower = str(compared(ModelEngine(20e-6, 20.42e-6), names=("old", "new")))
+    assert slower.startswith("new is 1.02")
+    assert "x slower than old (95 %: 1.0" in slower
+    assert "kernel time" in slower
+    assert "margin 1 %" in slower
+    assert str(compared(ModelEngine(20e-6, 10e-6))).startswith("b is 2.00")
+    assert str(compared(ModelEngine(20e-6, 20e-6))).startswith("b is as fast as a: ratio ")
+
+
+def test_it_is_neither_true_nor_false(compared):
+    with pytest.raises(TypeError, match="read its verdict"):
+        bool(compared(ModelEngine(20e-6, 20e-6)))
+
+
+def test_it_is_saved_as_json(compared, tmp_path):
+    path = tmp_path / "a.json"
+    found = compared(ModelEngine(20e-6, 21e-6, kernels=KERNELS))
+    text = found.to_json(path)
+    assert path.read_text(encoding="utf-8").strip() == text
+    content = json.loads(text)
+    assert content["verdict"] == "slower"
+    assert len(content["b"]) == len(found.b)
+
+
+def test_names_come_from_the_functions():
+    def old() -> None:
+        return
+
+    assert module._names(functools.partial(old), nothing, None) == ("old", "nothing")
+    assert module._names(old, old, None) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"a": 3}, r"a is 3; accepted is a function"),
+        ({"b": None}, r"b is None; accepted is a function"),
+        ({"quantity": "time"}, r"quantity is 'time'; accepted are kernel, span,"),
+        ({"margin": 0}, r"margin is 0; accepted are fractions"),
+        ({"margin": None}, r"margin is None; accepted are fractions"),
+        ({"target": 1.5}, r"target is 1.5; accepted are fractions"),
+        ({"budget": -1}, r"budget is -1; accepted are seconds above 0"),
+        ({"budget": math.inf}, r"budget is inf; accepted are seconds above 0"),
+        ({"names": "ab"}, r"names is 'ab'; accepted are two names"),
+        ({"names": ("a",)}, r"names is \('a',\); accepted are two names"),
+    ],
+)
+def test_bad_input_gets_one_sentence(options, sentence):
+    with pytest.raises(InvalidArgument, match=rf"^{sentence}"):
+        module.compare(**{"a": nothing, "b": nothing, **options})
+
+
+@pytest.mark.parametrize("calls", [2, 6])
+def test_each_arm_lies_at_the_same_place_on_average(calls):
+    rows = blocks.order(np.random.default_rng(1), 50, calls).reshape(50, 3 * calls)
+    places = [np.nonzero(rows == arm)[1].reshape(50, calls).mean(axis=1) for arm in range(3)]
+    assert np.array_equal(places[0], places[1])
+    assert np.array_equal(places[0], places[2])
+
+
+def test_the_order_of_blocks_is_random():
+    assert len(np.unique(blocks.order(np.random.default_rng(1), 100, 2).reshape(100, 6), axis=0)) == 6
+
+
+def test_coarse_clocks_get_more_calls_a_block():
+    arms = blocks.order(np.random.default_rng(1), 100, 2)
+    fine = np.random.default_rng(1).normal(20e-6, 3e-7, len(arms))
+    assert blocks.calls_per_block(fine, arms, TICK) == blocks.FEWEST_CALLS
+    assert blocks.calls_per_block(np.full(len(arms), 2e-6), arms, TICK) == blocks.MOST_CALLS
+
+
+def test_all_looks_together_may_err_in_five_percent():
+    looks = Looks()
+    assert sum(1 - looks.confidence(share) for share in LOOKS) == pytest.approx(0.05)
+
+
+def test_looks_not_taken_leave_their_share_to_the_next():
+    looks = Looks()
+    looks.confidence(0.25)
+    assert looks.confidence(1.0) == pytest.approx(1 - 0.75 * 0.05)
+
+
+def test_a_control_that_differs_widens_the_margin():
+    random = np.random.default_rng(1)
+    found = judge(random.normal(0.02, 0.002, 100), random.normal(0.03, 0.002, 100), 0.01, 0.95, 0.0)
+    assert found.biased
+    assert found.margin > 0.029
+    assert found.verdict == "same"
+
+
+def test_a_noisy_control_forbids_a_difference_within_its_noise():
+    random = np.random.default_rng(1)
+    logs = random.normal(0.02, 0.001, 100)
+    noisy = random.normal(0, 0.3, 100)
+    found = judge(logs, noisy - noisy.mean(), 0.01, 0.95, 0.0)
+    assert (found.noisy, found.verdict) == (True, "inconclusive")
+
+
+def test_blocks_that_repeat_each_other_count_less():
+    random = np.random.default_rng(1)
+    states = np.repeat(random.normal(0, 0.05, 20), 20)
+    logs = states + random.normal(0, 0.001, 400)
+    quiet = random.normal(0, 0.001, 400)
+    found = judge(logs, quiet, 0.0001, 0.95, 0.0).ratio
+    assert found.high - found.low > 0.03

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps over the product of some axes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import weakref
+
+import numpy as np
+import pytest
+
+from fakes.engines import Clock, Engines
+from gpuscope.benchmarking.sweeps import rounds
+from gpuscope.benchmarking.sweeps.sweep import sweep
+from gpuscope.errors import InvalidArgument, NotAvailable
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    engines = Engines(Clock())
+    monkeypatch.setattr(rounds, "Engine", engines)
+    monkeypatch.setattr(rounds, "perf_counter", engines.clock)
+    return engines
+
+
+def linear(n, **_):
+    """A factory: what it returns takes n us."""
+    return lambda: n * 1e-6
+
+
+def noisy(n, noise):
+    generator = random.Random(n)
+    return lambda: n * 1e-3 * generator.uniform(1 - noise, 1 + noise)
+
+
+def test_each_combination_of_values_is_a_point(engines):
+    result = sweep(linear, n=[1, 2], kind=["a", "b", "c"])
+    assert [tuple(point.parameters.values()) for point in result] == [(n, k) for n in (1, 2) for k in "abc"]
+
+
+def test_a_factory_makes_what_is_timed(engines):
+    assert sweep(linear, n=[5]).points[0].estimate.value == pytest.approx(5e-6)
+
+
+def test_a_function_that_returns_no_callable_is_timed_itself(engines):
+    assert sweep(lambda n: n * 1e-6, n=[7]).points[0].estimate.value == pytest.approx(7e-6)
+
+
+def test_points_are_found_by_their_values(engines):
+    assert sweep(linear, n=[1, 2])[2].parameters == {"n": 2}
+    assert sweep(linear, n=[1, 2], kind=["a", "b"])[2, "a"].parameters == {"n": 2, "kind": "a"}
+
+
+def test_a_point_that_is_not_there_is_a_key_error(engines):
+    with pytest.raises(KeyError):
+        sweep(linear, n=[1])[3]
+
+
+def test_the_best_point_is_the_fastest(engines):
+    assert sweep(linear, n=[3, 1, 2]).best().parameters == {"n": 1}
+
+
+def test_the_points_with_given_values_are_a_sweep(engines):
+    part = sweep(linear, n=[1, 2], kind=["a", "b"]).where(kind="b")
+    assert [point.parameters["n"] for point in part] == [1, 2]
+
+
+def test_an_unknown_axis_is_refused(engines):
+    with pytest.raises(InvalidArgument, match="m is no axis of this sweep; accepted are n"):
+        sweep(linear, n=[1]).where(m=1)
+
+
+def test_the_headline_is_kernel_time(engines):
+    assert sweep(linear, n=[1]).points[0].quantity == "kernel"
+
+
+def test_without_kernel_times_the_headline_is_the_next_that_can_be_had(engines):
+    engines.absent = {"kernel": "no CUPTI", "stream": "no GPU"}
+    assert sweep(linear, n=[1]).points[0].quantity == "wall"
+
+
+def test_a_quantity_that_cannot_be_had_fails_with_the_reason(engines):
+    engines.absent = {"span": "no CUPTI"}
+    assert sweep(linear, quantity="span", n=[1]).points[0].error == "NotAvailable: span is not available: no CUPTI"
+
+
+def test_a_point_that_raises_is_kept_and_the_rest_goes_on(engines):
+    def make(n):
+        if n == 2:
+            raise MemoryError("2 is too much")
+        return linear(n)
+
+    result = sweep(make, n=[1, 2, 3])
+    assert [point.error for point in result] == [None, "MemoryError: 2 is too much", None]
+    assert result.stopped == "target"
+
+
+def test_a_point_that_raises_later_keeps_its_samples(engines):
+    calls = []
+
+    def make(n):
+        calls.append(n)
+        if len(calls) > 1:
+            raise RuntimeError("lost")
+        return linear(n)
+
+    point = sweep(make, n=[1]).points[0]
+    assert len(point.samples) > 0
+    assert "then stopped: RuntimeError: lost" in point.warnings[0]
+
+
+def test_when_no_point_can_be_measured_the_best_is_not_available(engines):
+    result = sweep(lambda n: 1 / 0, n=[1])
+    assert result.stopped == "failed"
+    with pytest.raises(NotAvailable, match="ZeroDivisionError"):
+        result.best()
+
+
+def test_engines_are_closed_also_when_a_point_raises(engines):
+    def fails(n):
+        def call():
+            raise ValueError(n)
+
+        return call
+
+    sweep(fails, n=[1, 2])
+    assert engines.open == 0
+
+
+def test_an_interrupt_keeps_what_there_is(engines):
+    engines.interrupt_after = 150
+    result = sweep(linear, n=[1, 2, 3])
+    measured = [point for point in result if point.estimate]
+    assert result.stopped == "interrupted"
+    assert len(measured) == 1
+    assert {point.error for point in result if not point.estimate} == {"not measured: interrupted"}
+
+
+def test_the_points_come_in_rounds_and_not_one_after_the_other(engines):
+    visited = []
+
+    def make(n):
+        visited.append(n)
+        return linear(n)
+
+    sweep(make, n=list(range(1, 30)))
+    assert sorted(visited[:29]) == list(range(1, 30))
+    assert visited[:29] != list(range(1, 30))
+
+
+def test_each_point_is_visited_more_than_once(engines):
+    visited = []
+    sweep(lambda n: visited.append(n) or linear(n), n=[1, 2])
+    assert sorted(visited) == [1, 1, 2, 2]
+
+
+def test_the_budget_goes_to_the_points_known_worst(engines):
+    visited = []
+
+    def make(n):
+        visited.append(n)
+        return noisy(n, 0.9 if n == 2 else 0.0)
+
+    sweep(make, n=[1, 2, 3], target=0.001, budget=5)
+    assert visited.count(2) > 2 * visited.count(1)
+
+
+def test_points_known_well_are_visited_again_before_the_worst_get_the_rest(engines):
+    result = sweep(lambda n: noisy(n, 0.9 if n == 2 else 0.0), n=[1, 2, 3], target=0.001, budget=5)
+    assert [point.converged for point in result] == [True, False, True]
+
+
+def test_the_budget_ends_it(engines):
+    before = engines.clock.now
+    result = sweep(lambda n: noisy(n, 0.5), n=[1, 2], target=1e-6, budget=3)
+    assert result.stopped == "budget"
+    assert engines.clock.now - before < 4
+
+
+def test_the_first_round_is_finished_whatever_the_budget(engines):
+    result = sweep(linear, n=[1, 2, 3], budget=1e-9)
+    assert all(point.estimate for point in result)
+    assert not any(point.converged for point in result)
+
+
+def test_one_points_inputs_are_let_go_before_the_nexts_are_made(engines):
+    alive = weakref.WeakSet()
+
+    class Inputs:
+        pass
+
+    def make(n):
+        assert not alive, "another point's inputs are still there"
+        inputs = Inputs()
+        alive.add(inputs)
+        return lambda: inputs and n * 1e-6
+
+    gc.disable()
+    try:
+        result = sweep(make, n=[1, 2, 3])
+    finally:
+        gc.enable()
+    assert [point.error for point in result] == [None, None, None]
+
+
+def test_a_failed_points_inputs_are_let_go_too(engines):
+    alive = weakref.WeakSet()
+
+    class Inputs:
+        def __init__(self):
+            self.cycle = self
+
+    def make(n):
+        assert not alive, "another point's inputs are still there"
+        inputs = Inputs()
+        alive.add(inputs)
+        raise MemoryError(n)
+
+    gc.disable()
+    try:
+        errors = [point.error for point in sweep(make, n=[1, 2])]
+    finally:
+        gc.enable()
+    assert errors == ["MemoryError: 1", "MemoryError: 2"]
+
+
+def test_calls_with_a_throttled_clock_are_told(engines):
+    engines.throttled = True
+    assert sweep(linear, n=[1]).points[0].warnings == ("100% of the calls ran with a throttled clock",)
+
+
+def test_a_point_that_did_not_warm_up_is_told(engines):
+    engines.steady = False
+    assert "not steady after the warm-up" in sweep(linear, n=[1]).points[0].warnings
+
+
+def test_points_of_different_quantities_are_told(engines):
+    result = sweep(linear, n=[1, 2])
+    object.__setattr__(result.points[0], "quantity", "wall")
+    assert "not alike: kernel and wall" in result.warnings[0]
+
+
+def test_progress_is_told_after_each_visit(engines):
+    lines = []
+    sweep(linear, n=[1], progress=lines.append)
+    assert len(lines) == 2
+    assert lines[-1].startswith("n=1: kernel 1.000 us +-0.1 %")
+    assert "1 of 1 points done" in lines[-1]
+
+
+def test_the_table_has_a_line_for_each_point(engines):
+    def make(n, dtype):
+        if n == 2:
+            raise MemoryError("out of memory")
+        return linear(n)
+
+    text = sweep(make, n=[1, 2], dtype=[np.float16]).table()
+    assert [line.split() for line in text.splitlines()] == [
+        ["n", "dtype", "quantity", "time", "interval", "calls"],
+        ["-", "-------", "--------", "--------", "--------", "-----"],
+        ["1", "float16", "kernel", "1.000", "us", "+-0.1", "%", "1000"],
+        ["2", "float16", "-", "-", "-", "0", "MemoryError:", "out", "of", "memory"],
+    ]
+
+
+def test_the_text_says_how_it_ended(engines):
+    assert str(sweep(linear, n=[1])).endswith("all points reached the target: 1 of 1 points within +-2 %")
+
+
+def test_json_holds_the_points(engines, tmp_path):
+    text = sweep(linear, n=[1, 2], dtype=[np.float16]).to_json(tmp_path / "sweep.json")
+    read = json.loads((tmp_path / "sweep.json").read_text())
+    assert read == json.loads(text)
+    assert read["axes"] == {"n": [1, 2], "dtype": ["float16"]}
+    assert [point["value"] for point in read["points"]] == pytest.approx([1e-6, 2e-6])
+
+
+def test_an_interval_without_an_end_is_null_in_json(engines):
+    result = sweep(lambda n: noisy(n, 0.5), n=[1000], budget=1e-9)
+    (point,) = json.loads(result.to_json())["points"]
+    assert point["low"] is None
+    assert "Infinity" not in result.to_json()
+
+
+def test_pandas_has_a_row_for_each_point(engines):
+    pytest.importorskip("pandas")
+    frame = sweep(linear, n=[1, 2]).to_pandas()
+    assert frame["n"].tolist() == [1, 2]
+    assert frame["seconds"].tolist() == pytest.approx([1e-6, 2e-6])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "axes are missing; accepted is at least one list of values, as n="),
+        ({"n": 5}, "n is 5; accepted is a list of values"),
+        ({"n": "abc"}, "n is 'abc'; accepted is a list of values"),
+        ({"n": []}, "n is empty; accepted is at least one value"),
+        ({"n": [1], "target": -1}, "target is -1; accepted are fractions above 0 and below 1"),
+        ({"n": [1], "budget": 0}, "budget is 0; accepted are seconds above 0"),
+        ({"n": [1], "quantity": "time"}, "quantity is 'time'; accepted are kernel, span, stream, launch, wall"),
+        ({"n": [1], "device": 9}, "device is 9; accepted is 0"),
+    ],
+)
+def test_bad_arguments_are_refused(engines, arguments, message):
+    with pytest.raises(InvalidArgument) as refused:
+        sweep(linear, **arguments)
+    assert str(refused.value).startswith(message)

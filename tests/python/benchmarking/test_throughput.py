@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much a loader and a step get through, and which of them limits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fakes.loaders import Clock, Loader, Marks
+from gpuscope.benchmarking.workloads import throughput
+from gpuscope.benchmarking.workloads.throughput import measure_throughput
+from gpuscope.errors import InvalidArgument
+
+BATCH = np.zeros((4, 2))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(throughput, "perf_counter", clock)
+    monkeypatch.setattr(throughput, "marks_of_process", lambda device=None: None)
+    return clock
+
+
+@pytest.fixture
+def gpu(clock, monkeypatch):
+    marks = Marks(clock)
+    monkeypatch.setattr(throughput, "marks_of_process", lambda device=None: marks)
+    return marks
+
+
+def test_samples_batches_and_times_are_counted(clock):
+    result = measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 50), num_batches=20)
+    assert (result.batches, result.samples) == (20, 80)
+    assert result.seconds == pytest.approx(0.8)
+    assert result.samples_per_second == pytest.approx(100)
+    assert result.batches_per_second == pytest.approx(25)
+    assert result.seconds_per_batch == pytest.approx(0.04)
+
+
+def test_the_warm_up_and_the_start_of_the_loader_are_left_out(clock):
+    seen = []
+    loader = Loader(clock, [BATCH] * 5, start=100)
+    result = measure_throughput(seen.append, loader, num_batches=2, warmup=3)
+    assert len(seen) == 5
+    assert result.seconds == pytest.approx(0.02)
+
+
+def test_a_short_loader_counts_what_there_was_and_says_so(clock):
+    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 7), num_batches=100, warmup=2)
+    assert result.batches == 5
+    assert "the loader ended after 5 of 100 batches" in str(result)
+
+
+def test_a_loader_that_the_warm_up_takes_begins_anew(clock):
+    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 2), warmup=3)
+    assert result.batches == 2
+    assert "the warm-up took the whole loader" in result.warnings[0]
+
+
+def test_an_empty_loader_is_refused(clock):
+    with pytest.raises(InvalidArgument, match="loader is empty"):
+        measure_throughput(lambda batch: None, [])
+
+
+def test_a_generator_that_the_warm_up_takes_is_refused(clock):
+    with pytest.raises(InvalidArgument, match="no batch beyond the 3 of the warm-up"):
+        measure_throughput(lambda batch: None, (BATCH for _ in range(2)))
+
+
+def test_batches_of_varying_size_are_counted_and_told(clock):
+    batches = [np.zeros(n) for n in (8, 8, 8, 8, 3)]
+    result = measure_throughput(lambda batch: None, Loader(clock, batches), warmup=0)
+    assert result.samples == 35
+    assert "batches of 3 to 8 samples" in result.warnings
+
+
+def test_batches_without_a_length_count_as_one_sample_and_it_is_told(clock):
+    result = measure_throughput(lambda batch: None, Loader(clock, [object()] * 5), warmup=0)
+    assert result.samples == 5
+    assert "cannot be told" in str(result)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        BATCH,
+        (BATCH, np.zeros(4)),
+        [BATCH, np.zeros(4)],
+        {"x": BATCH},
+        {"a": 1.0, "x": BATCH},
+        [1, 2, 3, 4],
+        ((BATCH, BATCH), BATCH),
+    ],
+)
+def test_the_size_of_a_batch_is_found(clock, batch):
+    assert measure_throughput(lambda _: None, Loader(clock, [batch]), warmup=0).samples == 4
+
+
+def test_without_a_gpu_the_longer_of_loader_and_step_limits(clock):
+    slow = measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 9))
+    fast = measure_throughput(lambda batch: clock.spend(0.003), Loader(clock, [BATCH] * 9))
+    assert (slow.limit, fast.limit) == ("step", "loader")
+    assert slow.wait_share == pytest.approx(0.25)
+
+
+def test_a_gpu_that_is_always_busy_limits(gpu, clock):
+    result = measure_throughput(lambda batch: gpu.give(0.02), Loader(clock, [BATCH] * 50), warmup=1)
+    assert result.limit == "gpu"
+    assert result.gpu_idle_share < 0.05
+    assert result.seconds_per_batch == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_gpu_that_waits_for_data_is_limited_by_the_loader(gpu, clock):
+    result = measure_throughput(lambda batch: gpu.give(0.002), Loader(clock, [BATCH] * 50), warmup=1)
+    assert result.limit == "loader"
+    assert result.gpu_idle_share == pytest.approx(0.8, rel=0.05)
+
+
+def test_a_gpu_with_nothing_queued_at_the_ends_of_steps_does_not_limit(gpu, clock):
+    def slow(batch):
+        gpu.give(0.001)
+        clock.spend(0.01)
+
+    result = measure_throughput(slow, Loader(clock, [BATCH] * 50, seconds=0.0001), warmup=1)
+    assert result.limit == "step"
+    assert "the GPU had nothing left to do" in str(result)
+
+
+def test_the_time_ends_when_the_gpu_has_finished(gpu, clock):
+    result = measure_throughput(lambda batch: gpu.give(1.0), Loader(clock, [BATCH] * 4), warmup=0)
+    assert result.seconds == pytest.approx(4.01)
+
+
+def test_an_interval_comes_with_ten_batches(clock):
+    generator = np.random.default_rng(0)
+    times = iter(generator.uniform(0.02, 0.04, 200))
+    result = measure_throughput(lambda batch: clock.spend(next(times)), Loader(clock, [BATCH] * 100))
+    low, high = result.samples_per_second_ci
+    assert low < result.samples_per_second < high
+    low, high = result.seconds_per_batch_ci
+    assert low < result.seconds_per_batch < high
+    assert measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 9), warmup=0).samples_per_second_ci is None
+
+
+def test_it_is_a_number_and_formats_as_one(clock):
+    result = measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 9))
+    assert float(result) == pytest.approx(100)
+    assert f"{result:.2f} samples/sec" == "100.00 samples/sec"
+
+
+def test_the_text_is_one_line_with_rate_and_time(clock):
+    text = str(measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 20), num_batches=10))
+    assert text.startswith("Throughput: 100.00 samples/sec (95 %: 100.00 to 100.00), time per batch: 40.00 ms")
+    assert "\n" not in text
+
+
+def test_json_holds_the_figures(clock):
+    read = json.loads(measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 9)).to_json())
+    assert read["batches"] == 6
+
+
+def test_bad_counts_are_refused(clock):
+    with pytest.raises(InvalidArgument, match="num_batches is 0; accepted are 1 and above"):
+        measure_throughput(lambda batch: None, [BATCH], num_batches=0)
+    with pytest.raises(InvalidArgument, match="warmup is -1; accepted are 0 and above"):
+        measure_throughput(lambda batch: None, [BATCH], warmup=-1)
+
+
+def test_a_module_is_trained_with_criterion_and_optimizer():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1)
+    before = model.weight.detach().clone()
+    loader = [(torch.ones(4, 3), torch.zeros(4, 1))] * 5
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = measure_throughput(model, loader, criterion=torch.nn.MSELoss(), optimizer=optimizer, warmup=1)
+    assert result.samples == 16
+    assert not torch.equal(model.weight, before)
+    assert model.weight.grad is None
+
+
+def test_a_module_is_trained_on_mappings_by_their_target():
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    model = Model(3, 1)
+    loader = [{"x": torch.ones(4, 3), "labels": torch.zeros(4, 1)}] * 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = measure_throughput(model, loader, criterion=torch.nn.MSELoss(), optimizer=optimizer, warmup=1)
+    assert result.samples == 8
+
+
+def test_a_model_with_a_loss_of_its_own_needs_no_criterion():
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    class Model(torch.nn.Linear):
+        def forward(self, x, labels):
+            return SimpleNamespace(loss=(super().forward(x) - labels).pow(2).mean())
+
+    model = Model(3, 1)
+    before = model.weight.detach().clone()
+    loader = [{"x": torch.ones(4, 3), "labels": torch.zeros(4, 1)}] * 3
+    measure_throughput(model, loader, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), warmup=1)
+    assert not torch.equal(model.weight, before)
+
+
+def test_a_module_alone_runs_in_evaluation_mode_without_gradients_and_is_put_back():
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            seen.append((self.training, torch.is_grad_enabled()))
+            return super().forward(x)
+
+    model = Model(3, 1)
+    measure_throughput(model, [(torch.ones(4, 3), torch.zeros(4))] * 4)
+    assert set(seen) == {(False, False)}
+    assert model.training
+
+
+def test_batches_go_to_the_modules_device():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1, device="meta")
+    devices = []
+    model.register_forward_hook(lambda module, inputs, output: devices.append(output.device.type))
+    measure_throughput(model, [{"input": torch.ones(4, 3)}] * 4)
+    assert set(devices) == {"meta"}
+
+
+def test_a_batch_without_a_target_cannot_be_trained_on():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InvalidArgument, match="loader gives Tensor; accepted with a criterion are"):
+        measure_throughput(model, [torch.ones(4, 3)] * 4, criterion=torch.nn.MSELoss(), optimizer=optimizer)
+
+
+def test_a_criterion_without_an_optimizer_is_refused():
+    with pytest.raises(InvalidArgument, match="optimizer is missing"):
+        measure_throughput(lambda batch: None, [BATCH], criterion=lambda a, b: a)
+
+
+def test_an_optimizer_of_no_module_is_refused():
+    with pytest.raises(InvalidArgument, match=r"step is no torch.nn.Module"):
+        measure_throughput(lambda batch: None, [BATCH], optimizer=object())
