@@ -63,8 +63,8 @@ def program(name: str, rounds: int) -> dict[str, Any]:
         held = [HOLDERS[framework]() for framework in PROGRAMS[name]]
     except ImportError as error:
         return {"skipped": str(error)}
-    from gpuscope.memory.ledger.ledger import memory_ledger
-    from gpuscope.memory.snapshots.snapshot import memory_snapshot
+    from gpuscope.memory.ledger import memory_ledger
+    from gpuscope.memory.snapshot import memory_snapshot
 
     ledger = memory_ledger()
     if ledger.process is None:

@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     )
     from gpuscope.exporters.memory_page import export_memory_page
     from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
-    from gpuscope.memory.failures import OutOfMemory, OutOfMemoryReports, report_out_of_memory
-    from gpuscope.memory.files.snapshot_file import load_memory_snapshot
-    from gpuscope.memory.files.torch_pickle import dump_memory_snapshot
-    from gpuscope.memory.findings.find_leaks import find_leaks
-    from gpuscope.memory.findings.fragmentation import Fragmentation, fragmentation
-    from gpuscope.memory.findings.leak_report import LeakReport
-    from gpuscope.memory.findings.peak import PeakReport, peak_memory
+    from gpuscope.memory.fragments import Fragmentation, fragmentation
     from gpuscope.memory.history import MemoryHistory, record_memory_history
-    from gpuscope.memory.ledger.ledger import MemoryLedger, memory_ledger
-    from gpuscope.memory.snapshots.snapshot import MemorySnapshot, memory_snapshot
-    from gpuscope.memory.tracking.peaks import reset_peak
-    from gpuscope.memory.tracking.stages import MemoryStages, memory_stages, reset_memory_stages
-    from gpuscope.memory.tracking.summary import memory_summary
-    from gpuscope.memory.tracking.track import track_memory
+    from gpuscope.memory.leaks import LeakReport, find_leaks
+    from gpuscope.memory.ledger import MemoryLedger, memory_ledger
+    from gpuscope.memory.out_of_memory import OutOfMemory
+    from gpuscope.memory.out_of_memory_reports import OutOfMemoryReports, report_out_of_memory
+    from gpuscope.memory.peak import PeakReport, peak_memory
+    from gpuscope.memory.peak_counters import reset_peak
+    from gpuscope.memory.snapshot import MemorySnapshot, memory_snapshot
+    from gpuscope.memory.snapshot_reader import load_memory_snapshot
+    from gpuscope.memory.snapshot_writer import dump_memory_snapshot
+    from gpuscope.memory.stages import MemoryStages
+    from gpuscope.memory.summary import memory_summary
+    from gpuscope.memory.tracking import memory_stages, reset_memory_stages, track_memory
     from gpuscope.profiler import (
         ProfilerAction,
         ProfilerActivity,
@@ -196,43 +196,45 @@ _HOMES = {
         "MaxBatchSize",
         "find_max_batch_size",
     ),
-    "memory.failures": (
-        "OutOfMemory",
-        "OutOfMemoryReports",
-        "report_out_of_memory",
-    ),
-    "memory.findings.find_leaks": ("find_leaks",),
-    "memory.findings.fragmentation": (
+    "memory.fragments": (
         "Fragmentation",
         "fragmentation",
-    ),
-    "memory.findings.leak_report": ("LeakReport",),
-    "memory.findings.peak": (
-        "PeakReport",
-        "peak_memory",
     ),
     "memory.history": (
         "MemoryHistory",
         "record_memory_history",
     ),
-    "memory.ledger.ledger": (
+    "memory.leaks": (
+        "LeakReport",
+        "find_leaks",
+    ),
+    "memory.ledger": (
         "MemoryLedger",
         "memory_ledger",
     ),
-    "memory.tracking.peaks": ("reset_peak",),
-    "memory.snapshots.snapshot": (
+    "memory.out_of_memory": ("OutOfMemory",),
+    "memory.out_of_memory_reports": (
+        "OutOfMemoryReports",
+        "report_out_of_memory",
+    ),
+    "memory.peak": (
+        "PeakReport",
+        "peak_memory",
+    ),
+    "memory.peak_counters": ("reset_peak",),
+    "memory.snapshot": (
         "MemorySnapshot",
         "memory_snapshot",
     ),
-    "memory.files.snapshot_file": ("load_memory_snapshot",),
-    "memory.tracking.stages": (
-        "MemoryStages",
+    "memory.snapshot_reader": ("load_memory_snapshot",),
+    "memory.snapshot_writer": ("dump_memory_snapshot",),
+    "memory.stages": ("MemoryStages",),
+    "memory.summary": ("memory_summary",),
+    "memory.tracking": (
         "memory_stages",
         "reset_memory_stages",
+        "track_memory",
     ),
-    "memory.tracking.summary": ("memory_summary",),
-    "memory.files.torch_pickle": ("dump_memory_snapshot",),
-    "memory.tracking.track": ("track_memory",),
     "profiler": (
         "ProfilerAction",
         "ProfilerActivity",

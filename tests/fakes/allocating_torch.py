@@ -8,9 +8,9 @@ import types
 from collections import defaultdict
 from types import SimpleNamespace
 
-from gpuscope import _core
+from gpuscope import _core, devices
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import ordinals, sources
+from gpuscope.memory import sources
 from gpuscope.memory.reports import torch_reports
 
 SEGMENT = 1024  # what it reserves at a time
@@ -31,7 +31,7 @@ class FakeTorch:
         self._all = defaultdict(lambda: defaultdict(lambda: {"current": 0, "peak": 0, "allocated": 0, "freed": 0}))
 
     def put_in(self, monkeypatch, name="torch"):
-        ordinals.why_no_gpu.cache_clear()
+        devices.why_no_gpu.cache_clear()
         monkeypatch.setattr(_core, "find_device", self._find_device)
         monkeypatch.setattr(_core, "stream_device", lambda stream: self.device)
         monkeypatch.setattr(torch_reports, "acquire", lambda: "for the test")

@@ -13,11 +13,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from gpuscope import _core
+from gpuscope import _core, devices
+from gpuscope.devices import HOST
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import ordinals
-from gpuscope.memory.events import HOST
-from gpuscope.memory.ledger import bare_context
+from gpuscope.memory import bare_context
 
 MIB = 1 << 20
 ALLOCATION_KINDS = ("device", "pool", "managed", "pinned", "virtual", "array")
@@ -67,7 +66,7 @@ class Machine:
         self.contexts_measured = 0
         self.pieces, self.stacks = [], {}
         self._monkeypatch = monkeypatch
-        ordinals.why_no_gpu.cache_clear()
+        devices.why_no_gpu.cache_clear()
         for name in ("find_device", "devices_in_use", "process_memory", "memory_pools", "allocation_watch"):
             monkeypatch.setattr(_core, name, getattr(self, name), raising=False)
         monkeypatch.setattr(_core, "live_allocations", self.live_allocations, raising=False)

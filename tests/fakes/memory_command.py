@@ -110,13 +110,13 @@ def memory_stages():
 
 PARTS = {
     "history": {"record_memory_history": record_memory_history},
-    "files.torch_pickle": {"dump_memory_snapshot": dump_memory_snapshot},
-    "failures": {"report_out_of_memory": Refusals},
-    "findings.find_leaks": {"find_leaks": Finder},
-    "findings.peak": {"peak_memory": peak_memory},
-    "snapshots.snapshot": {"memory_snapshot": memory_snapshot},
-    "ledger.ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
-    "tracking.stages": {"memory_stages": memory_stages},
+    "snapshot_writer": {"dump_memory_snapshot": dump_memory_snapshot},
+    "out_of_memory_reports": {"report_out_of_memory": Refusals},
+    "leaks": {"find_leaks": Finder},
+    "peak": {"peak_memory": peak_memory},
+    "snapshot": {"memory_snapshot": memory_snapshot},
+    "ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
+    "tracking": {"memory_stages": memory_stages},
 }
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 import gpuscope
-from gpuscope.memory.events import HOST, SOURCES, Frame, MemoryEvents
+from gpuscope.devices import HOST
+from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.trace import NONE
 
 

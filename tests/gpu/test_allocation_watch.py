@@ -17,7 +17,7 @@ import json
 import torch
 import gpuscope as gs
 from gpuscope import _core
-from gpuscope.memory.reports.allocation_watch import unwatch_allocations, watch_allocations
+from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 def held():
     live = _core.live_allocations()
     found = {}

@@ -10,9 +10,9 @@ import pytest
 
 from gpuscope import _core
 from gpuscope.memory.events import SOURCES
-from gpuscope.memory.files.torch_pickle import dump_memory_snapshot, torch_snapshot
 from gpuscope.memory.history import record_memory_history
 from gpuscope.memory.reports import torch_reports
+from gpuscope.memory.snapshot_writer import dump_memory_snapshot, torch_snapshot
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.memory.findings.find_leaks import find_leaks
-from gpuscope.memory.findings.fragmentation import fragmentation
-from gpuscope.memory.findings.peak import peak_memory
+from gpuscope.memory.fragments import fragmentation
+from gpuscope.memory.leaks import find_leaks
+from gpuscope.memory.peak import peak_memory
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpuscope.memory.files.snapshot_file import load_memory_snapshot
+from gpuscope.memory.snapshot_reader import load_memory_snapshot
 
 TRAINING = """\
 import torch

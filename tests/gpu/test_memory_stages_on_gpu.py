@@ -11,12 +11,12 @@ from reading import Reading
 
 import gpuscope as gs
 from fakes import seeds, seeds_memory
-from gpuscope.memory.sizes import size_text
-from gpuscope.memory.tracking import peaks, reading
-from gpuscope.memory.tracking.peaks import reset_peak
-from gpuscope.memory.tracking.stages import memory_stages, reset_memory_stages
-from gpuscope.memory.tracking.summary import memory_summary
-from gpuscope.memory.tracking.track import track_memory
+from gpuscope.memory import peak_counters as peaks
+from gpuscope.memory import peak_counters as reading
+from gpuscope.memory.peak_counters import reset_peak
+from gpuscope.memory.summary import memory_summary
+from gpuscope.memory.tracking import memory_stages, reset_memory_stages, track_memory
+from gpuscope.units import format_bytes
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -223,9 +223,9 @@ def test_the_table_tells_where_the_peak_is():
 
 
 def test_the_summary_has_torchs_figures():
-    pytest.importorskip("gpuscope.memory.snapshots.snapshot")
+    pytest.importorskip("gpuscope.memory.snapshot")
     kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-    expected = size_text(torch.cuda.memory_allocated())
+    expected = format_bytes(torch.cuda.memory_allocated())
     lines = memory_summary(0).splitlines()
     assert lines[0].startswith("GPU 0: ")
     assert expected in next(line for line in lines if line.startswith("  Allocated"))
@@ -234,7 +234,7 @@ def test_the_summary_has_torchs_figures():
 
 
 def test_the_programs_summary_prints(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("gpuscope.memory.snapshots.snapshot")
+    pytest.importorskip("gpuscope.memory.snapshot")
     seeds.run(seeds_memory.summed_up(seeds_memory.SUMMARY), "cuda", tmp_path, monkeypatch)
     assert "torch: 0 allocations retried" in capsys.readouterr().out
 
@@ -243,7 +243,7 @@ def test_a_block_makes_no_context():
     out = run_code(
         """
 import torch
-from gpuscope.memory.tracking.track import track_memory
+from gpuscope.memory.tracking import track_memory
 with track_memory("x") as stage:
     pass
 assert not torch.cuda.is_initialized()

@@ -12,13 +12,14 @@ import pytest
 
 from fakes.browser import look_at
 from fakes.memory_events import events
+from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_page import export_memory_page
 from gpuscope.exporters.memory_page.data import GROUPS, PIECES
 from gpuscope.exporters.memory_page.page import render
 from gpuscope.exporters.memory_page.steps import STEPS, make_steps
-from gpuscope.memory.events import HOST, MemoryEvents
-from gpuscope.memory.findings.peak import peak_memory
+from gpuscope.memory.events import MemoryEvents
+from gpuscope.memory.peak import peak_memory
 
 KIB = 1 << 10
 MODULE = ("Module._call_impl", "/usr/lib/python3/site-packages/torch/nn/modules/module.py", 1700)

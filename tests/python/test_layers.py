@@ -61,20 +61,6 @@ CIRCLES = (
         "gpuscope.benchmarking.explore.result",
         "gpuscope.benchmarking.explore.table",
     },
-    {"gpuscope.memory.failures.report", "gpuscope.memory.failures.text"},
-    {"gpuscope.memory.ledger.ledger", "gpuscope.memory.ledger.text"},
-    {
-        "gpuscope.memory.snapshots.difference",
-        "gpuscope.memory.snapshots.snapshot",
-        "gpuscope.memory.snapshots.snapshot_text",
-    },
-    {"gpuscope.memory.findings.leak_report", "gpuscope.memory.findings.leak_text"},
-    {"gpuscope.memory.findings.peak", "gpuscope.memory.findings.peak_text"},
-    {
-        "gpuscope.memory.tracking.stage_hints",
-        "gpuscope.memory.tracking.stage_text",
-        "gpuscope.memory.tracking.stages",
-    },
     {"gpuscope/analysis/collect", "gpuscope/analysis/summary"},
     {"gpuscope/exporters/lanes", "gpuscope/exporters/timeline"},
 )

@@ -43,7 +43,7 @@ def write(found: MemoryFindings, path: Path) -> str:
         elif path.suffix.lower() == ".json":
             _write_json(found, path)
         else:
-            from gpuscope.memory.files.torch_pickle import dump_memory_snapshot
+            from gpuscope.memory.snapshot_writer import dump_memory_snapshot
 
             dump_memory_snapshot(path)
     except Exception as error:  # the program is over, and its exit code is its own

@@ -12,12 +12,11 @@ from gpuscope.cli import console, files, memory_files, memory_text, view
 from gpuscope.cli.console import Console
 from gpuscope.cli.memory_text import Row
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.classification.categories import LIBRARY, categorize
-from gpuscope.memory.classification.phases import backward_without_stack
+from gpuscope.memory.call_stacks import program_line
+from gpuscope.memory.categories import LIBRARY, backward_without_stack, categorize
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
-from gpuscope.memory.files.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
-from gpuscope.memory.places import program_line
-from gpuscope.memory.sizes import size_text
+from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
+from gpuscope.units import format_bytes
 
 
 class MemoryShow:
@@ -53,7 +52,7 @@ class MemoryShow:
         _show_end(found, device, out)
         events = found.events.select(found.events.device == device)
         if len(events):
-            from gpuscope.memory.findings.peak import peak_memory
+            from gpuscope.memory.peak import peak_memory
 
             peak = peak_memory(events, device)
             memory_text.show_peak(peak, options.top, out, {})
@@ -88,15 +87,15 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     held, used = (sum(getattr(piece, name) for piece in segments) for name in ("bytes", "allocated"))
     graphs = sum(piece.bytes for piece in segments if piece.pool != "default")
     out.line((found.path, "bold"))
-    text = f"{memory_text.device_text(device)} at its end: {size_text(used)} in use, {size_text(held)} held"
+    text = f"{memory_text.device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
     pieces = "segment" if len(segments) == 1 else "segments"
-    out.line(f"{text} in {len(segments):,} {pieces}" + (f", {size_text(graphs)} of CUDA graphs" if graphs else ""))
+    out.line(f"{text} in {len(segments):,} {pieces}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
     here = found.events.device == device
     if here.any():
         times = found.events.time_ns[here]
         out.line(f"{int(here.sum()):,} events in {(int(times[-1]) - int(times[0])) / 1e9:.3f} s")
     if found.refused:
-        count, last = len(found.refused), size_text(found.refused[-1])
+        count, last = len(found.refused), format_bytes(found.refused[-1])
         text = f"an allocation of {last} was" if count == 1 else f"{count:,} allocations, the last of {last}, were"
         out.line((f"{text} refused", "bold red"))
     out.line()
@@ -112,7 +111,7 @@ def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
         rows = by_line(events, lifetimes, chosen)
         total = sum(size for size, _, _ in rows)
         if rows:
-            out.line((f"{title}: {size_text(total)} of known lines", "bold"))
+            out.line((f"{title}: {format_bytes(total)} of known lines", "bold"))
             memory_text.show_rows(rows, total, top, out)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli.console import Console
-from gpuscope.memory.classification.categories import category_text
-from gpuscope.memory.classification.phases import WITHOUT_PYTHON
-from gpuscope.memory.events import HOST, Frame
-from gpuscope.memory.places import line_text
-from gpuscope.memory.sizes import size_text
+from gpuscope.devices import HOST
+from gpuscope.memory.call_stacks import line_text
+from gpuscope.memory.categories import WITHOUT_PYTHON, category_text
+from gpuscope.memory.events import Frame
+from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuscope.cli.memory_watch import MemoryFindings
@@ -46,9 +46,9 @@ def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) ->
         return
     when = f"{peak.since_begin_ns / 1e9:.3f} s after the first event"
     step = "" if getattr(peak, "step", None) is None else f", in step {peak.step}"
-    out.line((f"peak of {device_text(peak.device)}: {size_text(peak.bytes)}", "bold"), f"  {when}{step}")
+    out.line((f"peak of {device_text(peak.device)}: {format_bytes(peak.bytes)}", "bold"), f"  {when}{step}")
     if by_category:
-        parts = [f"{category_text(name)} {size_text(size)}" for name, size in by_category.items()]
+        parts = [f"{category_text(name)} {format_bytes(size)}" for name, size in by_category.items()]
         out.line((", ".join(parts), "dim"))
     rows = [(one.bytes, one.count, place_text(one.place, backward=one.backward)) for one in peak.places]
     show_rows(rows, peak.bytes, top, out, peak.base)
@@ -64,13 +64,13 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
         out: where to.
         before: bytes from before the history.
     """
-    cells = [(size_text(size), _share(size, total), f"{count:,}", line) for size, count, line in rows[:top]]
+    cells = [(format_bytes(size), _share(size, total), f"{count:,}", line) for size, count, line in rows[:top]]
     if len(rows) > top:
         rest = sum(size for size, _, _ in rows[top:])
         count = sum(count for _, count, _ in rows[top:])
-        cells.append((size_text(rest), _share(rest, total), f"{count:,}", f"{len(rows) - top} more lines"))
+        cells.append((format_bytes(rest), _share(rest, total), f"{count:,}", f"{len(rows) - top} more lines"))
     if before:
-        cells.append((size_text(before), _share(before, total), "", "from before the history"))
+        cells.append((format_bytes(before), _share(before, total), "", "from before the history"))
     heads = ("bytes", "share", "pieces", "line")
     widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(3)]
     for number, row in enumerate([heads, *cells]):

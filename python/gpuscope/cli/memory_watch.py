@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError
-from gpuscope.memory.classification.categories import CATEGORIES, categorize
-from gpuscope.memory.classification.live_tensors import live_categories
-from gpuscope.memory.events import HOST, MemoryEvents
+from gpuscope.memory.categories import CATEGORIES, categorize, live_categories
+from gpuscope.memory.events import MemoryEvents
 from gpuscope.profiler import lifecycle
 
 FEWEST_STEPS = 8  # growth over fewer may be chance
@@ -68,8 +68,8 @@ class MemoryWatch:
             "the history",
             lambda: _module("history").record_memory_history(max_entries=max_entries, stacks=stacks),
         )
-        self._refusals = self._attempt("reports", lambda: _module("failures").report_out_of_memory())
-        self._finder = self._attempt("leaks", lambda: _module("findings.find_leaks").find_leaks())
+        self._refusals = self._attempt("reports", lambda: _module("out_of_memory_reports").report_out_of_memory())
+        self._finder = self._attempt("leaks", lambda: _module("leaks").find_leaks())
         if self._finder is not None and self._history is not None:
             self._attempt("leaks", self._finder.__enter__)
         lifecycle.watch(self)
@@ -91,7 +91,7 @@ class MemoryWatch:
         """Looks at what the program left behind while it still lives, then ends the history."""
         lifecycle.forget(self)
         # The ledger names libraries by what is watched, and the history's end ends the watch.
-        self._snapshot = self._attempt("the snapshot", lambda: _module("snapshots.snapshot").memory_snapshot())
+        self._snapshot = self._attempt("the snapshot", lambda: _module("snapshot").memory_snapshot())
         for device in getattr(self._snapshot, "devices", ()):
             ledger = self._attempt("the ledger", partial(_ledger, device.device))
             if ledger is not None:
@@ -115,11 +115,11 @@ class MemoryWatch:
         if found.events is not None and len(found.events):
             events = found.events
             steps = self._steps_ns if len(self._steps_ns) > 1 else []
-            found.peak = self._attempt("the peak", lambda: _module("findings.peak").peak_memory(events, steps_ns=steps))
+            found.peak = self._attempt("the peak", lambda: _module("peak").peak_memory(events, steps_ns=steps))
             found.categories = self._attempt("categories", lambda: self._categorize(events))
             found.at_peak = self._attempt("categories", lambda: _by_category(found)) or {}
-        if "gpuscope.memory.tracking.stages" in sys.modules:
-            stages = self._attempt("stages", lambda: _module("tracking.stages").memory_stages())
+        if "gpuscope.memory.tracking" in sys.modules:
+            stages = self._attempt("stages", lambda: _module("tracking").memory_stages())
             found.stages = stages if stages is not None and stages.stages else None
         found.notes = self._notes
         return found
@@ -150,7 +150,7 @@ def _module(name: str) -> Any:
 
 
 def _ledger(device: int) -> Any:
-    return _module("ledger.ledger").memory_ledger(device)
+    return _module("ledger").memory_ledger(device)
 
 
 def _segments(device: int) -> Any:

@@ -8,17 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.classification.categories import UNKNOWN as NO_CATEGORY
-from gpuscope.memory.classification.categories import by_phase
-from gpuscope.memory.classification.phases import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    OUTSIDE,
-    UNKNOWN,
-    between_neighbours,
-    phase_of,
-)
+from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.trace import NONE, Trace
 
@@ -45,13 +35,13 @@ def categories(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     region = memory.region[rows]
     inside = region != NONE
     where = np.where(inside, region, 0)
-    phases, operators = np.full(len(rows), UNKNOWN, dtype=np.uint8), np.full(len(rows), -1, dtype=np.int64)
+    phases, operators = np.full(len(rows), Phase.UNKNOWN, dtype=np.uint8), np.full(len(rows), -1, dtype=np.int64)
     if len(phase_of_region):
         phases[inside], operators[inside] = phase_of_region[where][inside], operator_of_region[where][inside]
     events = _events(trace, rows)
     lifetimes = events.lifetimes()
     found = by_phase(lifetimes, between_neighbours(phases, events.thread), operators)
-    by_row = np.full(len(rows), NO_CATEGORY, dtype=np.uint8)
+    by_row = np.full(len(rows), UNKNOWN, dtype=np.uint8)
     by_row[lifetimes.born] = found
     ended = ~lifetimes.alive
     ends = lifetimes.died[ended]
@@ -71,36 +61,39 @@ def _regions(trace: Trace) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         dtype=np.uint8,
     )
     phases = of_path[regions.path]
-    operators = np.where(phases == BACKWARD, np.arange(count), -1)
+    operators = np.where(phases == Phase.BACKWARD, np.arange(count), -1)
     # What a stack says comes behind what the region's own name says.
-    told = (details.stack != NONE) & (phases[details.region] == UNKNOWN)
+    told = (details.stack != NONE) & (phases[details.region] == Phase.UNKNOWN)
     by_stack = np.array([phase_of(frames) for frames in _stacks(trace)], dtype=np.uint8)
     if told.any():
         phases[details.region[told]] = by_stack[details.stack[told]]
     forward = details.forward[details.forward != NONE]
-    phases[forward[np.isin(phases[forward], (UNKNOWN, OUTSIDE))]] = FORWARD
+    phases[forward[np.isin(phases[forward], (Phase.UNKNOWN, Phase.OUTSIDE))]] = Phase.FORWARD
     parent = np.where(regions.parent == NONE, np.arange(count), regions.parent)
     for _ in range(_DEEPEST):
         outer = phases[parent]
         # An outer region decides, but for a forward that is computed again within a backward.
         known = (
-            (outer != UNKNOWN) & (outer != OUTSIDE) & (phases != outer) & ~((outer == BACKWARD) & (phases == FORWARD))
+            (outer != Phase.UNKNOWN)
+            & (outer != Phase.OUTSIDE)
+            & (phases != outer)
+            & ~((outer == Phase.BACKWARD) & (phases == Phase.FORWARD))
         )
         inherits = (operators < 0) & (operators[parent] >= 0)
         if not (known.any() or inherits.any()):
             break
         phases[known] = outer[known]
         operators[inherits] = operators[parent][inherits]
-    phases[phases == UNKNOWN] = OUTSIDE
+    phases[phases == Phase.UNKNOWN] = Phase.OUTSIDE
     return phases, operators
 
 
 def _named(name: str, kind: int) -> int:
     if name.startswith(_BACKWARD):
-        return BACKWARD
+        return Phase.BACKWARD
     if name.startswith(_OPTIMIZER):
-        return OPTIMIZER
-    return FORWARD if kind == _MODULE else UNKNOWN
+        return Phase.OPTIMIZER
+    return Phase.FORWARD if kind == _MODULE else Phase.UNKNOWN
 
 
 def _stacks(trace: Trace) -> list[tuple[Frame, ...]]:

@@ -3,25 +3,32 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.late_imports import WhenImported
+from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
-from gpuscope.memory.reports.allocation_watch import unwatch_allocations, watch_allocations
-from gpuscope.memory.reports.thread_reports import ThreadReports
+from gpuscope.memory.reports.cupy_reports import CupyReports
+from gpuscope.memory.reports.torch_reports import TorchReports
 
 MAX_ENTRIES = 100_000
 _MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
-
 _ENABLED = ("all", "state", True, None, False)
 _STACKS = (True, False, "python", "all")
 _CONTEXTS = ("all", "alloc", "state", None)
+
+Say = Callable[[str], None]
+
+_MOST_EVENTS = 500_000  # 32 MB
 
 
 def record_memory_history(
@@ -240,4 +247,117 @@ class _State:
 
 
 _state = _State()
+
 _lock = threading.RLock()
+
+
+class _Reports(Protocol):
+    def end(self) -> None: ...
+
+
+class ThreadReports:
+    """Has the frameworks report the allocations of the thread that makes this to the core, until `end`.
+
+    A framework that is imported later begins then, when it is this thread that imports it.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self.thread = threading.get_ident()
+        self._say = say
+        self._reports: list[_Reports] = []
+        self._waiting = [WhenImported("torch", self._begin_torch), WhenImported("cupy", self._begin_cupy)]
+
+    def end(self) -> None:
+        """Ends them, on any thread."""
+        for waiting in self._waiting:
+            waiting.cancel()
+        while self._reports:
+            reports = self._reports.pop()
+            try:
+                reports.end()
+            except Exception as error:
+                self._say(f"{type(reports).__name__} could not be ended: {error!r}")
+
+    def _begin_torch(self) -> None:
+        self._begin("torch", self._torch)
+
+    def _begin_cupy(self) -> None:
+        self._begin("CuPy", CupyReports)
+
+    def _begin(self, framework: str, begin: Callable[[], _Reports]) -> None:
+        if threading.get_ident() != self.thread:
+            self._say(f"{framework}'s allocations are not recorded: another thread imported it")
+            return
+        try:
+            self._reports.append(begin())
+        except Exception as error:  # the program, or an import in it, goes on
+            self._say(f"{framework}'s allocations are not recorded: {error!r}")
+
+    def _torch(self) -> TorchReports:
+        reports = TorchReports(self._say)
+        if reports.why:
+            self._say(f"torch's allocations are not recorded: {reports.why}")
+        elif (backend := _cuda_allocator()) != "native":
+            self._say(f"torch's allocations on GPUs are not recorded: its allocator {backend!r} does not report them")
+        return reports
+
+
+def _cuda_allocator() -> str:
+    """The allocator that this torch uses on GPUs."""
+    try:
+        return str(sys.modules["torch"].cuda.get_allocator_backend())
+    except Exception:  # a build without CUDA
+        return "native"
+
+
+class Recorder:
+    """Has a history recorded from `start` to `stop`.
+
+    Attributes:
+        notes: what is not recorded, and why.
+    """
+
+    def __init__(self) -> None:
+        self.notes: tuple[str, ...] = ()
+        self._own: MemoryHistory | None = None  # the history that was begun here
+
+    def start(self) -> None:
+        """Begins, unless a history is being recorded.
+
+        Raises:
+            NotAvailable: it cannot be had here.
+        """
+        if not recording():
+            self._own = record_memory_history(max_entries=_MOST_EVENTS, stacks=True)
+            self.notes = tuple(self._own.notes)
+
+    def stop(self) -> None:
+        """Ends what `start` began."""
+        if self._own is not None:
+            own, self._own = self._own, None
+            own.stop()
+
+    def position(self) -> int:
+        """How many events there were so far."""
+        return int(_core.memory_history()["recorded"])
+
+    def events(self) -> MemoryEvents:
+        """Those that are kept, of the history that is or was the last to be recorded."""
+        return history_events()
+
+
+def times_at(events: MemoryEvents, positions: list[int]) -> list[int]:
+    """Ns since the epoch at which so many events had happened, by the events' own clock.
+
+    A position lies before the event that follows it. One whose events are no longer kept lies before the first.
+    """
+    times = []
+    for position in positions:
+        row = position - events.lost
+        if row < 0 or not len(events):
+            times.append(-1)
+        elif row < len(events):
+            times.append(int(events.time_ns[row]))
+        else:
+            times.append(int(events.time_ns[-1]) + 1)
+    return times

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpuscope.devices import HOST
 from gpuscope.errors import CudaError
-from gpuscope.memory.events import HOST
 
 OUT_OF_MEMORY_CODE = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation alike
-
 # torch and CuPy name their class so; TensorFlow names its own as the third.
 _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
 _WITH_CODE = {"CudaAPIError": "code", "CUDARuntimeError": "status", "CUDADriverError": "status"}  # Numba, CuPy

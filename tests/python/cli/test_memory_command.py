@@ -160,12 +160,12 @@ def test_what_cannot_be_used_is_told_before_the_program_runs(memory, script, arg
     "part",
     [
         "history",
-        "failures",
-        "findings.find_leaks",
-        "findings.peak",
-        "snapshots.snapshot",
-        "ledger.ledger",
-        "tracking.stages",
+        "out_of_memory_reports",
+        "leaks",
+        "peak",
+        "snapshot",
+        "ledger",
+        "tracking",
     ],
 )
 def test_a_part_that_fails_is_a_note(memory, script, part):
@@ -177,7 +177,7 @@ def test_a_part_that_fails_is_a_note(memory, script, part):
 
 def test_a_file_that_cannot_be_written_is_told(memory, script):
     script("pass")
-    done = memory("-o", "a.pickle", "-o", "a.json", "script.py", BROKEN_PART="files.torch_pickle")
+    done = memory("-o", "a.pickle", "-o", "a.json", "script.py", BROKEN_PART="snapshot_writer")
     assert done.returncode == 1
     assert "a.pickle could not be written: OSError: broken" in done.stderr
     assert "wrote a.json" in done.stderr

@@ -21,7 +21,7 @@ def file(tmp_path, monkeypatch):
         place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5), backward=False)
         return SimpleNamespace(device=device, bytes=6 * MIB, base=MIB, since_begin_ns=1000, step=None, places=(place,))
 
-    monkeypatch.setattr("gpuscope.memory.findings.peak.peak_memory", peak_memory)
+    monkeypatch.setattr("gpuscope.memory.peak.peak_memory", peak_memory)
     monkeypatch.chdir(tmp_path)
 
     def write(content):

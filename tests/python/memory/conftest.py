@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from fakes.frameworks import Machine
-from gpuscope.memory import ordinals
+from gpuscope import devices
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """A machine with one GPU that is in use, and no framework imported."""
     yield Machine(monkeypatch)
-    ordinals.why_no_gpu.cache_clear()
+    devices.why_no_gpu.cache_clear()

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import resident
-from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size, measuring
+from gpuscope.memory import batch_tries as measuring
+from gpuscope.memory import host as resident
+from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.memory_machine import Machine, torch_on
-from gpuscope.memory.batch_size import measuring
-from gpuscope.memory.batch_size.measuring import GpuMeter
+from gpuscope.memory import batch_tries as measuring
+from gpuscope.memory.batch_tries import GpuMeter
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,9 @@ import re
 import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.batch_size import find_max_batch_size, measuring, torch_state
+from gpuscope.memory import batch_tries as measuring
+from gpuscope.memory import torch_state
+from gpuscope.memory.batch_size import find_max_batch_size
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.memory.batch_size.search import Search, line
+from gpuscope.memory.batch_size import Search
+from gpuscope.memory.batch_tries import line
 
 
 def found(largest, start=8, limit=None, predict=lambda search: None):

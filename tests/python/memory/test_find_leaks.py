@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from fakes.memory_history import FakeHistory  # noqa: E402
 from gpuscope import _core  # noqa: E402
 from gpuscope.errors import InvalidArgument  # noqa: E402
-from gpuscope.memory.findings import find_leaks as module  # noqa: E402
-from gpuscope.memory.findings.find_leaks import find_leaks  # noqa: E402
+from gpuscope.memory import leaks as module  # noqa: E402
+from gpuscope.memory.leaks import find_leaks  # noqa: E402
 
 MIB = 1 << 20
 

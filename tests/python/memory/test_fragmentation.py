@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.findings.fragmentation import fragmentation, fragmentation_of
+from gpuscope.memory.fragments import fragmentation, fragmentation_of
 
 MIB = 1 << 20
 
@@ -151,7 +151,7 @@ def test_it_is_plain_values_too():
 
 
 def source(monkeypatch, segments):
-    monkeypatch.setattr("gpuscope.memory.findings.fragmentation.segments", segments)
+    monkeypatch.setattr("gpuscope.memory.fragments.segments", segments)
 
 
 def test_the_segments_of_the_device_are_asked_for(monkeypatch):
@@ -161,7 +161,7 @@ def test_the_segments_of_the_device_are_asked_for(monkeypatch):
 
 @pytest.mark.parametrize(("gpu", "said"), [("", "PyTorch holds no memory on GPU 0"), ("no driver", "no driver")])
 def test_without_memory_there_is_none_and_it_says_why(monkeypatch, gpu, said):
-    monkeypatch.setattr("gpuscope.memory.findings.fragmentation.why_no_gpu", lambda: gpu)
+    monkeypatch.setattr("gpuscope.memory.fragments.why_no_gpu", lambda: gpu)
     source(monkeypatch, lambda device: ())
     with pytest.raises(NotAvailable, match=f"^fragmentation is not available: {said}$"):
         fragmentation(0)
@@ -176,7 +176,7 @@ def test_an_allocator_that_cannot_tell_is_said_to(monkeypatch):
         fragmentation(0)
 
 
-@pytest.mark.parametrize("device", ["cuda", -1, True])
+@pytest.mark.parametrize("device", ["cpu", "cuda:x", -1, True])
 def test_a_device_that_is_none_is_refused(device):
-    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are ordinals"):
+    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are an ordinal"):
         fragmentation(device)

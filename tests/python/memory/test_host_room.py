@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.memory.host_room import host_room
-from gpuscope.memory.resident import peak_resident, reset_peak, resident
+from gpuscope.memory.host import host_room, peak_resident, reset_peak, resident
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n"
 KiB = 1024

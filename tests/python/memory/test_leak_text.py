@@ -4,9 +4,9 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.memory.events import Frame
-from gpuscope.memory.findings.growth import Growth
-from gpuscope.memory.findings.holders import Holder
-from gpuscope.memory.findings.leak_report import Leak, LeakReport
+from gpuscope.memory.growth import Growth
+from gpuscope.memory.holders import Holder
+from gpuscope.memory.leaks import Leak, LeakReport
 
 MIB = 1 << 20
 STACK = (

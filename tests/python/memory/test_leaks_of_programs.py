@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 history = pytest.importorskip("gpuscope.memory.history")
 
-from gpuscope.memory.findings.find_leaks import find_leaks  # noqa: E402
-from gpuscope.memory.findings.peak import peak_memory  # noqa: E402
+from gpuscope.memory.leaks import find_leaks  # noqa: E402
+from gpuscope.memory.peak import peak_memory  # noqa: E402
 
 MIB = 1 << 20
 

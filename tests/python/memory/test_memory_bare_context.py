@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.memory.ledger import bare_context
+from gpuscope.memory import bare_context
 
 
 @pytest.fixture

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 
 from fakes.memory_events import events
-from gpuscope.memory.classification.categories import CATEGORIES, categorize, category_text
-from gpuscope.memory.classification.live_tensors import live_categories
-from gpuscope.memory.classification.phases import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    OUTSIDE,
-    SETUP,
-    UNKNOWN,
+from gpuscope.memory.categories import (
+    CATEGORIES,
+    Phase,
     backward_without_stack,
+    categorize,
+    category_text,
     event_phases,
+    live_categories,
     phase_of,
 )
 from gpuscope.memory.events import Frame
@@ -57,19 +54,19 @@ def training_round(*, batch=0x10, activation=0x20, gradient=0x30, state=0x40):
 @pytest.mark.parametrize(
     ("stack", "phase"),
     [
-        ((), UNKNOWN),
-        ((SCRIPT,), OUTSIDE),
-        ((("relu", f"{TORCH}/nn/functional.py", 1), MODULE, SCRIPT), FORWARD),
-        ((START, SCRIPT), BACKWARD),
-        ((("backward", f"{TORCH}/autograd/__init__.py", 1), START, SCRIPT), BACKWARD),
-        ((("grad", f"{TORCH}/autograd/__init__.py", 1), SCRIPT), BACKWARD),
-        ((STEP, SCRIPT), OPTIMIZER),
-        ((("Optimizer.zero_grad", f"{TORCH}/optim/optimizer.py", 1), SCRIPT), OPTIMIZER),
-        ((("wrapper", f"{TORCH}/optim/optimizer.py", 1), SCRIPT), OPTIMIZER),
-        ((MOVE, SCRIPT), SETUP),
-        ((("Linear.__init__", f"{TORCH}/nn/modules/linear.py", 1), SCRIPT), SETUP),
-        ((("step", "/home/me/optim/mine.py", 1),), OUTSIDE),
-        ((MODULE, START, SCRIPT), FORWARD),  # computed again for a backward
+        ((), Phase.UNKNOWN),
+        ((SCRIPT,), Phase.OUTSIDE),
+        ((("relu", f"{TORCH}/nn/functional.py", 1), MODULE, SCRIPT), Phase.FORWARD),
+        ((START, SCRIPT), Phase.BACKWARD),
+        ((("backward", f"{TORCH}/autograd/__init__.py", 1), START, SCRIPT), Phase.BACKWARD),
+        ((("grad", f"{TORCH}/autograd/__init__.py", 1), SCRIPT), Phase.BACKWARD),
+        ((STEP, SCRIPT), Phase.OPTIMIZER),
+        ((("Optimizer.zero_grad", f"{TORCH}/optim/optimizer.py", 1), SCRIPT), Phase.OPTIMIZER),
+        ((("wrapper", f"{TORCH}/optim/optimizer.py", 1), SCRIPT), Phase.OPTIMIZER),
+        ((MOVE, SCRIPT), Phase.SETUP),
+        ((("Linear.__init__", f"{TORCH}/nn/modules/linear.py", 1), SCRIPT), Phase.SETUP),
+        ((("step", "/home/me/optim/mine.py", 1),), Phase.OUTSIDE),
+        ((MODULE, START, SCRIPT), Phase.FORWARD),  # computed again for a backward
     ],
 )
 def test_a_stack_tells_the_phase(stack, phase):
@@ -78,14 +75,14 @@ def test_a_stack_tells_the_phase(stack, phase):
 
 def test_a_thread_without_any_python_is_autograds():
     assert event_phases(events(*training_round(), frames=STACKS)).tolist() == [
-        *(OUTSIDE, FORWARD, BACKWARD, BACKWARD, OPTIMIZER, OPTIMIZER, OUTSIDE)
+        *(Phase.OUTSIDE, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OPTIMIZER, Phase.OUTSIDE)
     ]
 
 
 def test_a_release_without_a_stack_belongs_to_what_its_thread_does_around_it():
     rows = [("alloc", 1, 4, MODEL), ("alloc", 2, 4, ENGINE), ("free", 1, 4), ("alloc", 3, 4, MODEL), ("free", 3, 4)]
     phases = event_phases(events(*rows, frames=STACKS)).tolist()
-    assert phases == [FORWARD, BACKWARD, FORWARD, FORWARD, OUTSIDE]
+    assert phases == [Phase.FORWARD, Phase.BACKWARD, Phase.FORWARD, Phase.FORWARD, Phase.OUTSIDE]
 
 
 def test_without_stacks_nothing_is_known():

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fakes.frameworks import MIB, Machine, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.ledger.ledger import memory_ledger
+from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.snapshot import memory_snapshot
 
 BASE = 1 << 40  # away from where pieces lie that are given no address
 
@@ -296,10 +297,14 @@ def test_without_a_gpu_there_is_the_host(machine):
     assert str(ledger).startswith("host memory only: device 0: this process sees 0 devices\n")
 
 
-@pytest.mark.parametrize("device", [None, -1, "cuda:0"])
+@pytest.mark.parametrize("device", ["cpu", -1, "cuda:x"])
 def test_a_device_that_is_no_ordinal_is_refused(machine, device):
-    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are whole numbers from 0"):
+    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are an ordinal from 0"):
         memory_ledger(device)
+
+
+def test_a_device_may_be_named(machine):
+    assert memory_ledger("cuda:0").device == memory_snapshot("cuda:0").devices[0].device == 0
 
 
 def test_a_device_that_is_not_there_is_not_available(machine):

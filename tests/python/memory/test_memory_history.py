@@ -12,9 +12,10 @@ import threading
 import pytest
 
 from gpuscope import _core
+from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory import history as history_module
-from gpuscope.memory.events import HOST, SOURCES
+from gpuscope.memory.events import SOURCES
 from gpuscope.memory.history import history_events, record_memory_history, recording
 
 OTHER = SOURCES.index("other")

@@ -14,9 +14,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuscope.memory.findings import names, referrers, tensors  # noqa: E402
-from gpuscope.memory.findings.growth import Growth  # noqa: E402
-from gpuscope.memory.findings.holders import who_holds  # noqa: E402
+from gpuscope.memory import holders as tensors  # noqa: E402
+from gpuscope.memory import referrers  # noqa: E402
+from gpuscope.memory import referrers as names  # noqa: E402
+from gpuscope.memory.growth import Growth  # noqa: E402
+from gpuscope.memory.holders import who_holds  # noqa: E402
 
 KEPT = []
 COUNT = 12

@@ -5,9 +5,8 @@ import os
 
 import pytest
 
-from gpuscope.memory.classification.libraries import CPP_CODE, YOUR_CODE, library
+from gpuscope.memory.call_stacks import CPP_CODE, NO_STACK, YOUR_CODE, library
 from gpuscope.memory.events import Frame
-from gpuscope.memory.places import NO_STACK
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 TORCH = Frame("Module._call_impl", f"{PACKAGES}/torch/nn/modules/module.py", 1700)

@@ -10,8 +10,8 @@ import pytest
 
 import gpuscope
 from gpuscope import _core
+from gpuscope.memory.call_stacks import NO_STACK, is_own, line_text, own_frame, own_line_of, program_line
 from gpuscope.memory.events import Frame
-from gpuscope.memory.places import NO_STACK, is_own, line_text, own_frame, own_line_of, program_line
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 TORCH = Frame("Module._call_impl", f"{PACKAGES}/torch/nn/modules/module.py", 1700)

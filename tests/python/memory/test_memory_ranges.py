@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.memory.ledger.ranges import uncovered
+from gpuscope.memory.addresses import uncovered
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=12)
 

@@ -15,10 +15,10 @@ from fakes.memory_events import events as events_of
 from gpuscope import _core, record_function
 from gpuscope.memory import history as history_module
 from gpuscope.memory.events import SOURCES
-from gpuscope.memory.files.snapshot_file import load_memory_snapshot
-from gpuscope.memory.files.torch_pickle import dump_memory_snapshot
 from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.ledger.ledger import memory_ledger
+from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.snapshot_reader import load_memory_snapshot
+from gpuscope.memory.snapshot_writer import dump_memory_snapshot
 
 OTHER = SOURCES.index("other")
 

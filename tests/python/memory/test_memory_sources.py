@@ -11,9 +11,10 @@ import pytest
 
 from fakes.frameworks import MIB, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory import resident
-from gpuscope.memory.sources import host, pools, torch
-from gpuscope.memory.sources.host import host_memory
+from gpuscope.memory import host
+from gpuscope.memory import host as resident
+from gpuscope.memory.host import host_memory
+from gpuscope.memory.sources import pools, torch
 
 
 def only(found):
@@ -229,9 +230,9 @@ def test_devices_without_a_context_have_no_pools(machine):
     assert pools(0) == ()
 
 
-@pytest.mark.parametrize("device", [-1, "cuda", True, 1.0])
+@pytest.mark.parametrize("device", [-1, "cuda:x", True, 1.0])
 def test_a_device_that_is_no_ordinal_is_refused(machine, device):
-    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are whole numbers from 0"):
+    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are an ordinal from 0"):
         pools(device)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from gpuscope import _core
-from gpuscope.memory.reports import allocation_watch, way
+from gpuscope.memory import allocation_watch
+from gpuscope.memory import allocation_watch as way
 
 CUDA = SimpleNamespace(name="CUDA")
 CPU = SimpleNamespace(name="CPU")

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from gpuscope.devices import HOST
 from gpuscope.errors import CudaError, CuptiError
-from gpuscope.memory.events import HOST
 from gpuscope.memory.out_of_memory_errors import Request, in_the_wake, is_out_of_memory, request_of
 
 GiB = 1 << 30

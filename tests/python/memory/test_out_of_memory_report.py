@@ -11,10 +11,10 @@ import pytest
 from fakes.memory_events import START, events
 from fakes.memory_parts import GiB, Ledger, parts, pool
 from gpuscope import _core
-from gpuscope.memory.events import HOST, Frame
-from gpuscope.memory.failures import evidence
-from gpuscope.memory.failures.evidence import HISTORY_HINT, gather
-from gpuscope.memory.failures.text import short
+from gpuscope.devices import HOST
+from gpuscope.memory import out_of_memory as evidence
+from gpuscope.memory.events import Frame
+from gpuscope.memory.out_of_memory import HISTORY_HINT, gather, short
 from gpuscope.memory.out_of_memory_errors import Request
 
 STACK = (Frame("forward", "/lib/site-packages/torch/nn.py", 7), Frame("step", "/home/me/train.py", 31))

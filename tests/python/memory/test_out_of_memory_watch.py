@@ -19,9 +19,8 @@ import pytest
 from fakes.memory_machine import OutOfMemoryError
 from fakes.memory_parts import parts
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.failures import delivery, evidence, hooks, report_out_of_memory
-from gpuscope.memory.failures.delivery import muted
-from gpuscope.memory.failures.watch import MOST
+from gpuscope.memory import out_of_memory, out_of_memory_reports
+from gpuscope.memory.out_of_memory_reports import MOST, ExceptHook, muted, report_out_of_memory
 
 TEXT = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB"
 ASKED = 20 << 20
@@ -31,11 +30,11 @@ ASKED = 20 << 20
 def nothing_else(monkeypatch):
     """Reports have nothing to ask, and hooks of no test outlive it."""
     for name, answer in parts().items():
-        monkeypatch.setattr(evidence, name, answer)
+        monkeypatch.setattr(out_of_memory, name, answer)
     yield
-    assert not isinstance(sys.excepthook, hooks.Hook)
-    assert not isinstance(threading.excepthook, hooks.Hook)
-    assert delivery._listeners == []
+    assert not isinstance(sys.excepthook, ExceptHook)
+    assert not isinstance(threading.excepthook, ExceptHook)
+    assert out_of_memory_reports._reporter.listeners == []
 
 
 @pytest.fixture
@@ -212,7 +211,7 @@ def torch(monkeypatch):
 
     module.ask = ask
     monkeypatch.setitem(sys.modules, "torch", module)
-    monkeypatch.setattr(hooks.hooks, "_attached", False)
+    monkeypatch.setattr(out_of_memory_reports._reporter, "_attached", False)
     return module
 
 
@@ -327,7 +326,7 @@ def test_a_callback_that_runs_out_of_memory_is_not_reported_again(torch, file):
 
 
 def test_an_error_inside_the_reporter_harms_nothing(file, monkeypatch):
-    monkeypatch.setattr(delivery, "gather", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(out_of_memory_reports, "gather", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(OutOfMemoryError) as raised, report_out_of_memory(file=file):
         run_out()
     assert raised.value.__context__ is None

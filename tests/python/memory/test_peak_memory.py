@@ -9,7 +9,7 @@ from fakes.memory_events import HOST, START, STEP, events
 from fakes.memory_history import FakeHistory
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.events import Frame
-from gpuscope.memory.findings.peak import peak_memory
+from gpuscope.memory.peak import peak_memory
 
 MIB = 1 << 20
 FRAMES = {
@@ -200,7 +200,7 @@ def test_the_history_is_asked_without_events(monkeypatch):
     assert peak_memory().bytes == MIB
 
 
-@pytest.mark.parametrize("device", ["cuda", 1.0, True])
+@pytest.mark.parametrize("device", ["cuda:x", 1.0, True])
 def test_a_device_that_is_none_is_refused(device):
-    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are ordinals"):
+    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are an ordinal"):
         report(*STEP_ROWS, device=device)

@@ -12,9 +12,9 @@ import pytest
 
 from fakes.snapshot_files import BASE, FORWARD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
+from gpuscope.memory import plain_pickle
 from gpuscope.memory.events import Frame
-from gpuscope.memory.files import plain_pickle
-from gpuscope.memory.files.snapshot_file import OF_LIBRARIES, MemoryFile, load_memory_snapshot
+from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import pytest
 from fakes.memory_events import START, events
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.memory import history as history_module
-from gpuscope.memory.files import torch_pickle
-from gpuscope.memory.files.torch_pickle import dump_memory_snapshot, torch_snapshot
+from gpuscope.memory import snapshot_writer as torch_pickle
 from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.snapshot_writer import dump_memory_snapshot, torch_snapshot
 
 MIB = 1 << 20
 STACKS = {

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.exporters.memory_page.steps import Steps
-from gpuscope.memory.classification.categories import CATEGORIES, category_text
-from gpuscope.memory.classification.libraries import library
-from gpuscope.memory.classification.phases import WITHOUT_PYTHON, backward_without_stack
+from gpuscope.memory.call_stacks import library, line_text, program_line
+from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, category_text
 from gpuscope.memory.events import SOURCES, Frame
-from gpuscope.memory.places import line_text, program_line
 
 GROUPS, PIECES, DEPTH = 40, 2000, 40
 OTHER, BEFORE, NO_REGION = "smaller ones", "from before the history", "no region"

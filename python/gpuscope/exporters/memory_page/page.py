@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_page.data import page_data
 from gpuscope.exporters.memory_page.steps import Steps, make_steps
-from gpuscope.memory.classification.categories import categorize
-from gpuscope.memory.events import HOST, MemoryEvents
-from gpuscope.memory.sizes import size_text
+from gpuscope.memory.categories import categorize
+from gpuscope.memory.events import MemoryEvents
 from gpuscope.paths import check_writable, replacing
+from gpuscope.units import format_bytes
 
 _REGION = '<label><input type="radio" name="view" value="region"> region</label>\n'
 _MOST_LINES = 15  # of the table that stands there without JavaScript
@@ -45,7 +46,7 @@ def export_memory_page(
         events: the history, of any length.
         path: where to write, ending in .html.
         device: ordinal of the GPU, or HOST; None takes the GPU with the most events, or the host if no GPU has any.
-        categories: of each of ``events.lifetimes()``, from `gpuscope.memory.classification.categories.categorize`;
+        categories: of each of ``events.lifetimes()``, from `gpuscope.memory.categories.categorize`;
             worked out from stacks alone when left out.
         title: heading of the page.
         notes: sentences to stand above the chart.
@@ -112,9 +113,9 @@ def _facts(steps: Steps, device: int) -> str:
     lasted = int(times[-1]) - int(times[0])
     facts = {
         "device": "host" if device == HOST else f"GPU {device}",
-        "most in use": size_text(int(steps.used[steps.peak])),
-        "most held from the driver": size_text(int(steps.reserved.max())) if steps.reserved.any() else "",
-        "in use at the end": size_text(int(steps.used[-1])),
+        "most in use": format_bytes(int(steps.used[steps.peak])),
+        "most held from the driver": format_bytes(int(steps.reserved.max())) if steps.reserved.any() else "",
+        "in use at the end": format_bytes(int(steps.used[-1])),
         "events": f"{len(times):,}",
         "began": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(times[0]) / 1e9)) if times[0] > 0 else "",
         "lasted": f"{lasted / 1e9:,.3f} s" if lasted >= 1e9 else f"{lasted / 1e6:,.3f} ms",
@@ -126,7 +127,7 @@ def _lines(steps: Steps, data: dict[str, Any]) -> str:
     """What lives at the peak by line, for readers without JavaScript."""
     at_peak = [(sum(group["sizes"][: steps.peak + 1]), group["name"]) for group in data["views"]["line"]["groups"]]
     rows = sorted((row for row in at_peak if row[0] > 0), reverse=True)[:_MOST_LINES]
-    return "".join(f"<tr><td>{size_text(size)}</td><td>{escape(name)}</td></tr>" for size, name in rows)
+    return "".join(f"<tr><td>{format_bytes(size)}</td><td>{escape(name)}</td></tr>" for size, name in rows)
 
 
 def _file(name: str) -> str:

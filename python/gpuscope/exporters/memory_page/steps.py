@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents
-from gpuscope.memory.findings.pieces import events_of, pieces_of
+from gpuscope.memory.events import SOURCES, Lifetimes, MemoryEvents, events_of, pieces_of
 
 STEPS = 2000
 _DRIVER = SOURCES.index("driver")

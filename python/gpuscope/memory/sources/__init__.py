@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuscope import _core
-from gpuscope.memory.ordinals import check_ordinal
+from gpuscope.devices import ordinal_of
 from gpuscope.memory.sources import cupy, driver, jax, rmm, torch
 from gpuscope.memory.sources.pool import Block, Pool, Segment
 
@@ -29,9 +29,7 @@ def devices(device: int | None = None) -> tuple[int, ...]:
     """
     if device is None:
         return tuple(_core.devices_in_use())
-    check_ordinal(device)
-    _core.find_device(device)
-    return (device,)
+    return (_core.find_device(ordinal_of(device)),)
 
 
 def pools(device: int | None = None, *, detail: bool = True) -> tuple[Pool, ...]:

@@ -8,18 +8,17 @@ import sys
 import pytest
 
 from fakes.allocating_torch import FakeTorch
-from gpuscope import _core
+from gpuscope import _core, devices
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import ordinals
-from gpuscope.memory.tracking.stages import reset_memory_stages
+from gpuscope.memory.tracking import reset_memory_stages
 
 
 @pytest.fixture
 def fresh_stages():
-    ordinals.why_no_gpu.cache_clear()
+    devices.why_no_gpu.cache_clear()
     reset_memory_stages()
     yield
-    ordinals.why_no_gpu.cache_clear()
+    devices.why_no_gpu.cache_clear()
     reset_memory_stages()
 
 

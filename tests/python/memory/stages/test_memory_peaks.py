@@ -9,12 +9,11 @@ import pytest
 from fakes.allocating_torch import pool, put_pools
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.memory import peak_counters as peaks
 from gpuscope.memory import sources
+from gpuscope.memory.peak_counters import reset_peak
 from gpuscope.memory.reports import torch_reports
-from gpuscope.memory.tracking import peaks
-from gpuscope.memory.tracking.peaks import reset_peak
-from gpuscope.memory.tracking.stages import memory_stages
-from gpuscope.memory.tracking.track import track_memory
+from gpuscope.memory.tracking import memory_stages, track_memory
 
 
 @pytest.fixture(params=["reports", "counters"])
@@ -157,7 +156,7 @@ class TestReports:
 
     def test_they_end_even_where_reading_fails(self, reporting_torch, monkeypatch):
         with track_memory("x"):
-            monkeypatch.setattr("gpuscope.memory.tracking.blocks.measured", None)
+            monkeypatch.setattr("gpuscope.memory.tracking.measured", None)
         assert (reporting_torch.acquired, reporting_torch.watches) == (0, [])
 
     def test_the_counters_are_taken_where_they_are_refused(self, reporting_torch, monkeypatch):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpuscope.memory.tracking.stages import MemoryStage, MemoryStages, memory_stages
-from gpuscope.memory.tracking.track import track_memory
+from gpuscope.memory.stages import MemoryStage, MemoryStages
+from gpuscope.memory.tracking import memory_stages, track_memory
 
 MIB = 1 << 20
 

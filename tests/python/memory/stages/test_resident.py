@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.memory import resident
-from gpuscope.memory.resident import highest_resident_bytes, resident_bytes
+from gpuscope.memory import host as resident
+from gpuscope.memory.host import highest_resident_bytes, resident_bytes
 
 
 @pytest.fixture(autouse=True)

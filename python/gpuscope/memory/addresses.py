@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stretches of addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Range = tuple[int, int]  # address and bytes
+
+
+class Piece(NamedTuple):
+    """Some memory.
+
+    Attributes:
+        address: of its first byte.
+        bytes: its size.
+    """
+
+    address: int
+    bytes: int
+
+
+class Spans:
+    """Stretches of addresses that do not touch, ascending."""
+
+    def __init__(self, starts: NDArray[np.uint64], ends: NDArray[np.uint64]) -> None:
+        self._starts = starts
+        self._ends = ends
+
+    @classmethod
+    def merged(
+        cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0, between: Spans | None = None
+    ) -> Spans:
+        """What pieces cover, with the gaps among them up to `gap`, but for those in which `between` has something."""
+        order = np.argsort(address, kind="stable")
+        starts, ends = address[order], np.maximum.accumulate((address + size)[order])
+        if not len(starts):
+            return cls(starts, ends)
+        apart = starts[1:] > ends[:-1] + np.uint64(gap)
+        if between is not None:
+            apart |= np.diff(between.index(starts)) != 0
+        begins = np.flatnonzero(np.append(True, apart))
+        return cls(starts[begins], ends[np.append(begins[1:], len(starts)) - 1])
+
+    def joined(self, other: Spans) -> Spans:
+        """What either covers."""
+        starts, ends = np.append(self._starts, other._starts), np.append(self._ends, other._ends)
+        return Spans.merged(starts, ends - starts)
+
+    def index(self, address: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """Number of the last one that begins at or before each address, -1 for none."""
+        return np.asarray(np.searchsorted(self._starts, address, side="right") - 1)
+
+    def holds(self, address: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which addresses lie in one."""
+        at = self.index(address)
+        if not len(self._ends):
+            return np.zeros(len(address), dtype=bool)
+        return np.asarray((at >= 0) & (address < self._ends[np.maximum(at, 0)]))
+
+    def __iter__(self) -> Iterator[Piece]:
+        for start, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True):
+            yield Piece(start, end - start)
+
+
+def uncovered(ranges: Sequence[Range], cover: Sequence[Range] = ()) -> list[int]:
+    """How many bytes of each range lie neither in `cover` nor in a range that begins before it.
+
+    Their sum and the bytes that `cover` unites are the bytes that all of them unite.
+    """
+    covering = _united(cover)
+    left = [0] * len(ranges)
+    at, passed = 0, 0
+    for number in sorted(range(len(ranges)), key=lambda number: ranges[number]):
+        begin, size = ranges[number]
+        end = begin + size
+        begin = max(begin, passed)
+        passed = max(passed, end)
+        while at < len(covering) and covering[at][1] <= begin:
+            at += 1
+        left[number] = max(0, end - begin)
+        for following in range(at, len(covering)):
+            low, high = covering[following]
+            if low >= end:
+                break
+            left[number] -= max(0, min(high, end) - max(low, begin))
+    return left
+
+
+def _united(ranges: Sequence[Range]) -> list[Range]:
+    """The same bytes as ranges that do not touch, as beginnings and ends."""
+    united: list[Range] = []
+    for begin, size in sorted(ranges):
+        if united and begin <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], begin + size))
+        elif size:
+            united.append((begin, begin + size))
+    return united

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch of the driver's allocations, together with what it needs of the libraries around it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.memory.reports import torch_entrances
+
+_lock = threading.Lock()
+_users = 0
+
+PINNED = "pinned"
+
+
+def watch_allocations(stacks: bool = True) -> str:
+    """Keeps a ledger of what the CUDA driver gives out in this process, until `unwatch_allocations`.
+
+    A torch.profiler that asks for GPU work meanwhile gets CUPTI for itself: the ledger then has a gap.
+
+    Args:
+        stacks: whether the Python frames of each allocation are kept.
+
+    Returns:
+        "" or why it cannot be had: no driver, no CUPTI, or another tool that holds it.
+    """
+    global _users
+    with _lock:
+        why = _core.watch_allocations(stacks)
+        if not why:
+            _users += 1
+            if _users == 1:
+                _way.open()
+        return why
+
+
+def unwatch_allocations() -> None:
+    """Once for each `watch_allocations` that returned ""; the ledger ends with the last."""
+    global _users
+    with _lock:
+        if _users == 0:
+            return
+        _users -= 1
+        if _users == 0:
+            _way.close()
+        _core.unwatch_allocations()
+
+
+class WayForTorch(torch_entrances.Hearing):
+    """While open: gives CUPTI up when torch.profiler asks for GPU work, and takes it up again once that has ended.
+
+    Where torch keeps CUPTI after a run of its profiler, the watch stays off, and `_core.allocation_watch` says why.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch_entrances.Listener(prepares=self._prepares, ended=self._ended))
+        self._gave_way = False
+
+    def _prepares(self, activities: Any) -> None:
+        if not self._gave_way and torch_entrances.want_gpu(activities):
+            self._gave_way = True
+            _core.pause_allocation_watch("torch.profiler runs and needs CUPTI for itself")
+
+    def _ended(self) -> None:
+        if self._gave_way:
+            self._gave_way = False
+            _core.resume_allocation_watch()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One live allocation at the driver.
+
+    Attributes:
+        address: where it begins; 0 where it has no address (arrays, memory that is not mapped).
+        bytes: its size.
+        kind: "device", "pool" (stream-ordered), "managed", "pinned", "virtual" or "array".
+        device: ordinal of the GPU; events.HOST for pinned memory.
+        pool: handle of the memory pool, 0 for none or the current one.
+        library: base name of the library that asked for it; "" where that is not known.
+        stack: number of the Python stack.
+        region: the program's region that it was taken in; "" for none.
+    """
+
+    address: int
+    bytes: int
+    kind: str
+    device: int
+    pool: int
+    library: str
+    stack: int
+    region: str = ""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """All live allocations since the watch began.
+
+    Attributes:
+        pieces: each of them.
+        from_start: nothing can have been allocated before the watch began.
+        unknown_releases: releases of what had been allocated before.
+        code_bytes: kernels' code that was loaded since; None where functions are loaded one by one, when they are used
+            first (CUDA_MODULE_LOADING=LAZY, the default): that is little, and nobody tells how much.
+        services: what kernels call of the driver, which keeps memory for each: "assert", "printf", "malloc".
+        cupti_path: the library that the watch uses.
+    """
+
+    pieces: tuple[Piece, ...]
+    from_start: bool
+    unknown_releases: int
+    code_bytes: int | None
+    services: tuple[str, ...] = ()
+    cupti_path: str = ""
+
+
+def watched() -> Watched | None:
+    """The live allocations; None where they are not watched."""
+    state = _core.allocation_watch()
+    if not state.get("watching"):
+        return None
+    columns = _core.live_allocations()
+    kinds, libraries, regions = _core.ALLOCATION_KINDS, columns["libraries"], columns["regions"]
+    names = ("address", "bytes", "kind", "device", "pool", "library", "stack", "region")
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
+    pieces = tuple(
+        Piece(
+            address,
+            size,
+            kinds[kind],
+            device,
+            pool,
+            libraries[library] if 0 <= library < len(libraries) else "",
+            stack,
+            regions[region],
+        )
+        for address, size, kind, device, pool, library, stack, region in rows
+    )
+    return Watched(
+        pieces=pieces,
+        from_start=bool(state.get("from_start")),
+        unknown_releases=int(state.get("unknown_releases", 0)),
+        code_bytes=state.get("code_bytes"),
+        services=tuple(state.get("services", ())),
+        cupti_path=str(state.get("cupti_path", "")),
+    )
+
+
+def watched_pinned() -> tuple[int, bool] | None:
+    """Bytes of the host's memory that are pinned, and whether none can be missing; None where it is not watched.
+
+    Quick, however many allocations there are.
+    """
+    state = _core.allocation_watch()
+    if not state.get("watching"):
+        return None
+    columns = _core.live_allocations()
+    pinned = columns["bytes"][columns["kind"] == _core.ALLOCATION_KINDS.index(PINNED)]
+    return int(pinned.sum()), bool(state.get("from_start"))
+
+
+_way = WayForTorch()

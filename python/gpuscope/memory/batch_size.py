@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`find_max_batch_size`: the largest batch that a model or a function can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from numbers import Integral
+from typing import Any, Literal
+
+from gpuscope.devices import find_ordinal, is_cpu
+from gpuscope.errors import InvalidArgument
+from gpuscope.memory.batch_tries import NOT_TRIED, Tries, Try, line, release
+from gpuscope.memory.out_of_memory_reports import muted
+from gpuscope.memory.random_state import kept_random
+from gpuscope.memory.torch_model import ModelStep, device_of, is_model
+from gpuscope.memory.torch_state import kept_state
+from gpuscope.units import format_bytes
+
+LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
+
+LimitedBy = Literal["memory", "limit", "interrupted"]
+_WHY_LESS = "a peak varies from run to run, memory fragments over a long one, and other shapes take more"
+
+_GUESSES = 2  # from far off, and once more from near
+_NEARBY = 32  # a guess is taken to be wrong by one part in this
+_EXACT = 2  # or, where it fits, by less than twice this
+
+
+def find_max_batch_size(
+    fn_or_model: Any,
+    input_shape: Sequence[int] | None = None,
+    start: int = 8,
+    device: Any = None,
+    *,
+    training: bool = False,
+    limit: int | None = None,
+    multiple_of: int = 1,
+    margin: float = 0.1,
+    dtype: Any = None,
+    make_input: Callable[[int], Any] | None = None,
+    make_target: Callable[[int], Any] | None = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    steps: int = 2,
+    progress: Callable[[str], object] | None = None,
+) -> MaxBatchSize:
+    """Finds the largest batch size that fits in memory, by trying: ``find_max_batch_size(model, (3, 224, 224))``.
+
+    Sizes are doubled from `start` and then closed in on from both sides; what the peaks so far and the memory that is
+    free now predict is tried sooner, so that few tries fail. Others may use the GPU too. Is there no GPU, or does the
+    work need much of the host, it ends before the host would swap. Only out-of-memory errors mean "does not fit"; any
+    other is raised as it is. Ctrl-C keeps the largest size that is known to fit.
+
+    A model is afterwards as it was: modes, parameters, gradients, buffers, the optimizer's state; so are the random
+    generators of Python, NumPy and torch. torch's peak statistics are reset.
+
+    Args:
+        fn_or_model: a torch.nn.Module, or a function of any framework that is called with a batch size.
+        input_shape: of one sample, without the batch dimension; inputs are random, or zeros for an integer `dtype`.
+        start: the size tried first.
+        device: where a model is moved to, and stays; None leaves it where it is. For a function, the GPU it uses.
+        training: forward, loss, backward and, with an optimizer, its step; by default forward only, in evaluation mode.
+        limit: no larger size is tried; None is 2**31 - 1.
+        multiple_of: only multiples of it are tried, as tensor cores like 8.
+        margin: the share of the size that ``.recommended`` leaves free.
+        dtype: of the inputs; by default that of the model's first floating parameter.
+        make_input: called with a batch size in place of `input_shape`; gives a tensor, a tuple of positional
+            arguments or a mapping of keywords.
+        make_target: called with a batch size; what the loss is given as its second argument.
+        loss: called with the model's output and the target if there is one; by default the mean of the first output.
+        optimizer: steps in each try, and is put back with the parameters, copies of which wait in the host's memory;
+            True takes the memory that Adam would, and changes nothing.
+        steps: how often each size is run; what allocators hold settles with the second.
+        progress: called with one line after each try; ``print`` will do.
+
+    Returns:
+        An int with ``.recommended``, ``.tries``, ``.bytes_per_sample``, ``.report()`` and more; 0 when nothing fits.
+
+    Raises:
+        InvalidArgument: an argument is out of range, or does not go with the others.
+        NotAvailable: the host has no memory for the copies of a model's state.
+    """
+    for name, value in (("start", start), ("multiple_of", multiple_of), ("steps", steps)):
+        _check_whole(name, value)
+    if limit is not None:
+        _check_whole("limit", limit)
+        if limit < multiple_of:
+            raise InvalidArgument(f"limit is {limit}; accepted is at least multiple_of, which is {multiple_of}")
+    if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin < 1:
+        raise InvalidArgument(f"margin is {margin!r}; accepted is a share from 0 to below 1")
+    optimizer = None if optimizer is False else optimizer
+    model = fn_or_model if is_model(fn_or_model) else None
+    with ExitStack() as kept:
+        if model is None:
+            given = {"input_shape": input_shape, "make_input": make_input, "make_target": make_target, "loss": loss}
+            _check_function(fn_or_model, given | {"optimizer": optimizer, "dtype": dtype}, training)
+            step: Callable[[int], object] = fn_or_model
+            ordinal, on_host = find_ordinal(device), is_cpu(device)
+        else:
+            _check_model(model, input_shape, make_input, training, make_target, loss, optimizer)
+            if device is not None:
+                model.to(device)
+            place = device_of(model)
+            ordinal, on_host = find_ordinal(place), is_cpu(place)
+            kept.enter_context(kept_state(model, None if optimizer is True else optimizer))
+            make = make_input if make_input is not None else _maker(input_shape or (), dtype, model, place)
+            step = ModelStep(model, make, training=training, make_target=make_target, loss=loss, optimizer=optimizer)
+        kept.callback(release)
+        kept.enter_context(kept_random())
+        kept.enter_context(muted())
+        tries = Tries(step, int(steps), ordinal, on_host)
+        most = LARGEST if limit is None else int(limit)
+        search = Search(-(-int(start) // int(multiple_of)), most // int(multiple_of))
+        interrupted = _run(search, tries, int(multiple_of), progress)
+        largest = search.fits * int(multiple_of)
+        limited_by, why = _verdict(search, tries, int(multiple_of), most, interrupted)
+        return MaxBatchSize(
+            largest,
+            limited_by=limited_by,
+            why=why,
+            training=bool(training),
+            margin=float(margin),
+            multiple_of=int(multiple_of),
+            tries=tuple(tries.done),
+            room=tries.room(),
+        )
+
+
+def _run(search: Search, tries: Tries, unit: int, progress: Callable[[str], object] | None) -> bool:
+    """Searches; True when Ctrl-C ended it, which goes on where nothing is known to fit."""
+    try:
+        while True:
+            predicted = tries.predicted()
+            number = search.next(None if predicted is None else predicted // unit)
+            if number is None:
+                return False
+            tried = tries.run(number * unit)
+            search.add(number, tried.fits)
+            if progress is not None:
+                progress(str(tried))
+    except KeyboardInterrupt:
+        if not search.fits:
+            raise
+        return True
+
+
+def _verdict(search: Search, tries: Tries, unit: int, limit: int, interrupted: bool) -> tuple[LimitedBy, str]:
+    if interrupted:
+        return "interrupted", "interrupted; a larger one may fit"
+    if search.fails is None:
+        return "limit", f"all fit up to the limit of {limit}"
+    failed = next(each for each in reversed(tries.done) if each.size == search.fails * unit)
+    verb = "was" if failed.error.startswith(NOT_TRIED) else "does not:"
+    return "memory", f"{failed.size} {verb} {failed.error}"
+
+
+def _maker(shape: Sequence[int], dtype: Any, model: Any, device: Any) -> Callable[[int], Any]:
+    import torch
+
+    floating = (each.dtype for each in model.parameters() if each.is_floating_point())
+    kind = next(floating, torch.get_default_dtype()) if dtype is None else dtype
+
+    def make(size: int) -> Any:
+        if kind.is_floating_point or kind.is_complex:
+            return torch.randn(size, *shape, dtype=kind, device=device)
+        return torch.zeros(size, *shape, dtype=kind, device=device)
+
+    return make
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise InvalidArgument(f"{name} is {value!r}; accepted are whole numbers above 0")
+
+
+def _check_function(function: Any, given: dict[str, Any], training: bool) -> None:
+    if not callable(function):
+        kind = type(function).__name__
+        raise InvalidArgument(f"fn_or_model is a {kind}; accepted are models of torch and functions of a batch size")
+    wrong = [name for name, value in (given | {"training": training or None}).items() if value is not None]
+    if wrong:
+        raise InvalidArgument(f"{wrong[0]} is given with a function; a function is called with the batch size alone")
+
+
+def _check_model(
+    model: Any, shape: Any, make_input: Any, training: bool, make_target: Any, loss: Any, optimizer: Any
+) -> None:
+    if (shape is None) == (make_input is None):
+        what = "missing" if shape is None else "given together with make_input"
+        raise InvalidArgument(f"input_shape is {what}; a model takes one of input_shape and make_input")
+    if shape is not None and (
+        isinstance(shape, (str, bytes))
+        or not isinstance(shape, Sequence)
+        or not all(isinstance(each, Integral) and int(each) > 0 for each in shape)
+    ):
+        raise InvalidArgument(f"input_shape is {shape!r}; accepted are a sample's sizes, as (3, 224, 224)")
+    if not training:
+        for name, value in (("make_target", make_target), ("loss", loss), ("optimizer", optimizer)):
+            if value is not None:
+                raise InvalidArgument(f"{name} is given without training=True; a forward alone has no use for it")
+    if make_target is not None and loss is None:
+        raise InvalidArgument("make_target is given without loss; accepted with it is a loss(output, target)")
+    if any("Uninitialized" in type(each).__name__ for each in model.parameters()):
+        raise InvalidArgument("fn_or_model has parameters without a shape yet; call it once with one batch first")
+
+
+class MaxBatchSize(int):
+    """The largest batch size that fits, as an int; 0 when none does.
+
+    Attributes:
+        limited_by: "memory"; "limit", when all sizes up to the limit fit; "interrupted" by Ctrl-C, when a larger one
+            may fit.
+        why: what stands in the way of the next size, in words.
+        training: whether whole training steps were tried, not only the forward.
+        margin: the share that `recommended` leaves free.
+        multiple_of: sizes that are no multiple of it were not tried.
+        tries: the sizes tried, in that order.
+        room: bytes that a peak could come to at the end; None when not known.
+    """
+
+    limited_by: LimitedBy
+    why: str
+    training: bool
+    margin: float
+    multiple_of: int
+    tries: tuple[Try, ...]
+    room: int | None
+
+    def __new__(
+        cls,
+        value: int,
+        *,
+        limited_by: LimitedBy = "memory",
+        why: str = "",
+        training: bool = False,
+        margin: float = 0.1,
+        multiple_of: int = 1,
+        tries: tuple[Try, ...] = (),
+        room: int | None = None,
+    ) -> MaxBatchSize:
+        """See the attributes of the class."""
+        self = super().__new__(cls, value)
+        self.limited_by = limited_by
+        self.why = why
+        self.training = training
+        self.margin = margin
+        self.multiple_of = multiple_of
+        self.tries = tries
+        self.room = room
+        return self
+
+    @property
+    def recommended(self) -> int:
+        """The size to work with: `margin` less, as a multiple of `multiple_of`, at least one that fits.
+
+        A peak varies from run to run, memory fragments over a long one, and other shapes take more. The limit itself,
+        where memory for the margin is left at it.
+        """
+        peak = next((each.peak for each in self.tries if each.size == self and each.fits), None)
+        spare = peak is not None and self.room is not None and peak <= (1 - self.margin) * self.room
+        if self.limited_by == "limit" and spare:
+            return int(self)
+        less = int(int(self) * (1 - self.margin)) // self.multiple_of * self.multiple_of
+        return max(less, min(int(self), self.multiple_of))
+
+    @property
+    def bytes_per_sample(self) -> int | None:
+        """Bytes that one more sample takes, by a line through the peaks; None of fewer than two that fit."""
+        found = self._line()
+        return None if found is None else max(0, round(found[1]))
+
+    @property
+    def fixed_bytes(self) -> int | None:
+        """Bytes in use whatever the batch size, as parameters; None of fewer than two tries that fit."""
+        found = self._line()
+        return None if found is None else max(0, round(found[0]))
+
+    def report(self) -> str:
+        """What was found, what is recommended and why, and every try, a line each."""
+        what = "training" if self.training else "batch"
+        lines = [f"largest {what} size that fits: {int(self)} ({self.why})"]
+        if self:
+            less = _WHY_LESS if self.recommended < self else f"{100 * self.margin:.3g} % of the memory are left at it"
+            lines.append(f"  recommended: {self.recommended} ({less})")
+        if self.bytes_per_sample is not None and self.fixed_bytes is not None:
+            lines.append(
+                f"  a sample takes {format_bytes(self.bytes_per_sample)}, all else {format_bytes(self.fixed_bytes)}"
+            )
+        return "\n".join([*lines, *(f"  {each}" for each in self.tries)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; sizes in bytes, times in seconds."""
+        names = ("limited_by", "why", "training", "margin", "multiple_of", "room")
+        facts = {name: getattr(self, name) for name in (*names, "recommended", "bytes_per_sample", "fixed_bytes")}
+        return {"value": int(self), **facts, "tries": [vars(each) for each in self.tries]}
+
+    def _line(self) -> tuple[float, float] | None:
+        return line((each.size, each.peak) for each in self.tries if each.fits and each.peak is not None)
+
+    def __str__(self) -> str:
+        return int.__repr__(self)
+
+    def __repr__(self) -> str:
+        return f"<MaxBatchSize {int(self)}, limited by {self.limited_by}, {len(self.tries)} tries>"
+
+
+class Search:
+    """Finds the largest number that fits, given that each one below a fitting one fits too.
+
+    Doubles, or jumps to where a prediction says, then closes in from both sides: of the order of log(answer) tries,
+    whatever the predictions. Numbers count multiples of a unit.
+
+    Attributes:
+        fits: the largest known to fit; 0 before one is.
+        fails: the smallest known not to; None before one is.
+    """
+
+    def __init__(self, start: int, limit: int | None = None, growth: int = 16) -> None:
+        """`growth`: how many times the largest known to fit a prediction may be."""
+        self.fits = 0
+        self.fails: int | None = None
+        self._start = start if limit is None else min(start, limit)
+        self._limit = limit
+        self._growth = growth
+        self._guesses = 0
+        self._guessed = 0
+        self._step = 0
+
+    def add(self, number: int, fits: bool) -> None:
+        """One has been tried."""
+        if fits and number == self._guessed:
+            self._step = 1  # as good a prediction may be exact
+        if fits:
+            self.fits = max(self.fits, number)
+        else:
+            self.fails = number if self.fails is None else min(self.fails, number)
+
+    def next(self, predicted: int | None = None) -> int | None:
+        """The number to try next; None when the answer is known.
+
+        Args:
+            predicted: the largest that is thought to fit.
+        """
+        if self.fits == self._limit or (self.fails is not None and self.fails - self.fits <= 1):
+            return None
+        if not self.fits:
+            return self._start if self.fails is None else self.fails // 2
+        number = self._guess(predicted) or (self._upwards(predicted) if self.fails is None else self._between())
+        return number if self._limit is None else min(number, self._limit)
+
+    def _guess(self, predicted: int | None) -> int | None:
+        if predicted is None or predicted <= self.fits or self._guesses == _GUESSES:
+            return None
+        if predicted > self._growth * self.fits:
+            return self._growth * self.fits if self.fails is None else None
+        if self.fails is not None and predicted >= self.fails:
+            return None
+        self._guesses += 1
+        self._guessed = predicted
+        self._step = max(1, predicted // _NEARBY)
+        return predicted
+
+    def _upwards(self, predicted: int | None) -> int:
+        if predicted is None or predicted > self.fits:
+            return 2 * self.fits if not self._step else self.fits + self._doubled()
+        self._step = self._step or max(1, self.fits // _NEARBY)
+        return self.fits + self._doubled()
+
+    def _between(self) -> int:
+        assert self.fails is not None
+        middle = (self.fits + self.fails) // 2
+        return max(middle, self.fails - self._doubled()) if self._step else middle
+
+    def _doubled(self) -> int:
+        # A prediction that is off by more than this was no good one: libraries change their ways from size to size.
+        step = self._step
+        self._step = 2 * step if step != _EXACT else max(2 * step, self.fits // _NEARBY)
+        return step

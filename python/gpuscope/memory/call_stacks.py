@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which line of a call stack is the program's own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from gpuscope import _core
+from gpuscope.memory.events import Frame
+
+NO_STACK = "no call stack"
+NO_PYTHON_STACK = "a place without a Python stack"
+_GPUSCOPE = str(Path(__file__).resolve().parents[1]) + os.sep
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_SOURCE = (".py", ".pyw", ".pyx")
+# What was typed or made of a text; a notebook's cell may also be a file of this suffix in a folder of its own.
+_TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<python-input", "<command-", "<doctest ")
+_ELSEWHERE = re.compile(r"/lib/python3\.\d+t?/")  # the standard library of the machine that wrote a snapshot
+
+DEEPEST = 64
+
+YOUR_CODE = "your code"
+CPP_CODE = "C++ code"
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_ALLOCATORS = {"torch", "cupy", "rmm", "jax", "jaxlib"}  # every allocation passes through one of them
+
+
+def own_frame(stack: Iterable[Frame]) -> Frame | None:
+    """The innermost frame of the program's own code; None without one.
+
+    Args:
+        stack: innermost frame first.
+    """
+    return next((frame for frame in stack if is_own(frame.file)), None)
+
+
+def program_line(stack: Iterable[Frame]) -> Frame | None:
+    """The innermost frame of the program's own code; without one the innermost of Python, else that of C++.
+
+    None for a stack without frames other than gpuscope's.
+
+    Args:
+        stack: innermost frame first.
+    """
+    theirs = [frame for frame in stack if not is_ours(frame.file)]
+    python = (frame for frame in theirs if is_python(frame.file))
+    return own_frame(theirs) or next(python, theirs[0] if theirs else None)
+
+
+def line_text(line: Frame | None, missing: str = NO_STACK) -> str:
+    """A line as "train.py:12 step", the file without its folders; `missing` for None."""
+    if line is None:
+        return missing
+    return f"{os.path.basename(line.file) or line.file}:{line.line} {line.function}"
+
+
+def own_line_of(stack: int) -> str:
+    """The program's own line of a stack of the core's, by its number, as `line_text`; empty for none."""
+    return line_text(own_frame(Frame(*frame) for frame in _core.stack_frames(stack)), "") if stack else ""
+
+
+def without_ours(stack: Iterable[Frame]) -> tuple[Frame, ...]:
+    """A stack without gpuscope's own frames."""
+    return tuple(frame for frame in stack if not is_ours(frame.file))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_ours(file: str) -> bool:
+    """Whether a file is gpuscope's."""
+    return file.startswith(_GPUSCOPE)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_own(file: str) -> bool:
+    """Whether a file is the program's own: Python that is not installed; notebooks' cells and what was typed count."""
+    if is_ours(file) or is_standard(file) or any(part in file for part in _INSTALLED):
+        return False
+    return file.startswith(_TYPED) if file.startswith("<") else is_python(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_standard(file: str) -> bool:
+    """Whether a file is of Python's standard library, frozen modules among it."""
+    if any(part in file for part in _INSTALLED):
+        return False
+    return file.startswith(("<frozen ", *_standard_library())) or _ELSEWHERE.search(file) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def is_python(file: str) -> bool:
+    """Whether a file has Python's code, and not the C++ that PyTorch's own stacks may show too."""
+    name = os.path.basename(file)
+    if "." in name or "/include/" in file:
+        return name.endswith(_SOURCE) or file.startswith("<")
+    # Scripts that are commands have no suffix; the interpreter stands for its own code.
+    return name not in ("", "??", "python", "python3")
+
+
+@functools.cache
+def _standard_library() -> tuple[str, ...]:
+    paths = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    return tuple({path + os.sep for path in paths if path})
+
+
+def cached_lines(frames: Callable[[int], tuple[Frame, ...]]) -> Callable[[int], Frame | None]:
+    """`program_line` by number of a stack, each looked up once; a lookup that fails gives None."""
+
+    @functools.cache
+    def line(stack: int) -> Frame | None:
+        return program_line(frames_of(frames, stack))
+
+    return line
+
+
+def frames_of(frames: Callable[[int], tuple[Frame, ...]], stack: int) -> tuple[Frame, ...]:
+    """A stack's frames; () for none, and where the lookup fails."""
+    if not stack:
+        return ()
+    try:
+        return tuple(frames(stack))
+    except Exception:
+        return ()
+
+
+def of_error(error: BaseException) -> tuple[Frame, ...]:
+    """Where an error was raised, and how the program came there; innermost frame first."""
+    entries: list[TracebackType] = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    frames = [_frame(each.tb_frame, each.tb_lineno) for each in reversed(entries)]
+    outer = entries[0].tb_frame.f_back if entries else None
+    return without_ours([*frames, *_outwards(outer)])[:DEEPEST]
+
+
+def of_caller() -> tuple[Frame, ...]:
+    """Where the calling thread is, gpuscope left out; innermost frame first."""
+    return without_ours(_outwards(sys._getframe(1)))[:DEEPEST]
+
+
+def of_main_thread() -> tuple[Frame, ...]:
+    """Where the main thread is; innermost frame first."""
+    found = sys._current_frames().get(threading.main_thread().ident or 0)
+    return without_ours(_outwards(found))[:DEEPEST]
+
+
+def _outwards(frame: FrameType | None) -> Iterator[Frame]:
+    while frame is not None:
+        yield _frame(frame, frame.f_lineno)
+        frame = frame.f_back
+
+
+def _frame(frame: FrameType, line: int | None) -> Frame:
+    code = frame.f_code
+    return Frame(getattr(code, "co_qualname", code.co_name), code.co_filename, line or 0)
+
+
+def library(frames: Sequence[Frame]) -> str:
+    """The library that asked for the memory: the innermost package that is no framework with an allocator of its own.
+
+    "your code" for what is in no package; "no call stack" for an empty stack. Frames of C++ belong to no package: they
+    are passed over, and "C++ code" where there are no others.
+    """
+    if not frames:
+        return NO_STACK
+    packages = [_package(frame.file) for frame in frames if is_python(frame.file)]
+    for package in packages:
+        if package not in _ALLOCATORS and package != "python":
+            return package or YOUR_CODE
+    return packages[-1] if packages else CPP_CODE
+
+
+def _package(file: str) -> str:
+    """The installed package that a file belongs to, "python" for the standard library, "" for the program's own."""
+    path = file.replace("\\", "/")
+    for folder in _PACKAGES:
+        _, found, rest = path.rpartition(folder)
+        if found:
+            return rest.partition("/")[0].removesuffix(".py")
+    if is_ours(file):
+        return "gpuscope"
+    return "python" if path.startswith("<") or is_standard(file) else ""

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the memory of a PyTorch program is for: parameters, activations, gradients and so on.
+
+The categories are those of torch.profiler's memory timeline, which follows the data through every operator. Here they
+follow from where a piece was handed out, where it was given back, and what lives at the end, which costs next to
+nothing and needs no recording of operators. What no rule decides is UNKNOWN, and so are the segments that a framework
+takes from the driver: its own pieces have the categories.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, is_segment
+
+# In the order of torch.profiler._memory_profiler, what has none behind them; graphs' pools are ours, and what libraries
+# such as cuBLAS take from the driver.
+CATEGORIES = (
+    *("PARAMETER", "OPTIMIZER_STATE", "INPUT", "TEMPORARY", "ACTIVATION", "GRADIENT", "AUTOGRAD_DETAIL"),
+    *("UNKNOWN", "GRAPH_POOL", "LIBRARY"),
+)
+PARAMETER, OPTIMIZER_STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD_DETAIL = range(7)
+UNKNOWN, GRAPH_POOL, LIBRARY = range(7, 10)
+_TORCH, _DRIVER = SOURCES.index("torch"), SOURCES.index("driver")
+
+WITHOUT_PYTHON = "backward (autograd's thread, no Python stack)"
+"""In place of a line, for what `backward_without_stack` finds."""
+_CALL = {"__call__", "_wrapped_call_impl", "_call_impl", "_slow_forward", "inner"}
+_MOVE = {"_apply", "to", "cuda", "to_empty", "half", "float", "double", "bfloat16", "load_state_dict"}
+_MAKE = {"__init__", "reset_parameters"}
+
+
+class Phase(enum.IntEnum):
+    """A part of a training step.
+
+    UNKNOWN: no stack; OUTSIDE: code around the model; SETUP: a module is made or moved; FORWARD: of a module;
+    BACKWARD: autograd; OPTIMIZER: its step.
+    """
+
+    UNKNOWN = 0
+    OUTSIDE = 1
+    SETUP = 2
+    FORWARD = 3
+    BACKWARD = 4
+    OPTIMIZER = 5
+
+
+def category_text(name: str) -> str:
+    """One of CATEGORIES for people: "optimizer state"."""
+    return "libraries" if name == "LIBRARY" else name.replace("_", " ").lower()
+
+
+def categorize(
+    events: MemoryEvents,
+    lifetimes: Lifetimes | None = None,
+    *,
+    live: Mapping[int, int] | None = None,
+    graph_pools: Sequence[tuple[int, int]] = (),
+) -> NDArray[np.uint8]:
+    """The category of each piece, a number of CATEGORIES.
+
+    Args:
+        events: the history; its stacks tell forward, backward and optimizer apart.
+        lifetimes: the pieces; those of `events` when left out.
+        live: category by address of what lives at the history's end, from `live_categories`. Without it
+            parameters made outside of modules are unknown.
+        graph_pools: first address and the one behind the last of each piece of CUDA graphs' private pools.
+
+    Returns:
+        Shape (lifetimes,).
+    """
+    lifetimes = events.lifetimes() if lifetimes is None else lifetimes
+    found = by_phase(lifetimes, event_phases(events))
+    found[lifetimes.source != _TORCH] = UNKNOWN
+    found[(lifetimes.source == _DRIVER) & ~is_segment(events, lifetimes)] = LIBRARY
+    for first, end in graph_pools:
+        found[(lifetimes.address >= np.uint64(first)) & (lifetimes.address < np.uint64(end))] = GRAPH_POOL
+    if live:
+        rows = np.flatnonzero(lifetimes.alive)
+        addresses = lifetimes.address[rows].tolist()
+        found[rows] = [live.get(address, old) for address, old in zip(addresses, found[rows].tolist(), strict=True)]
+    return found
+
+
+def by_phase(
+    lifetimes: Lifetimes, phases: NDArray[np.uint8], operators: NDArray[np.int64] | None = None
+) -> NDArray[np.uint8]:
+    """The category of each piece by the phases it was born, lived and died in.
+
+    Args:
+        lifetimes: the pieces.
+        phases: the phase of each event, a `Phase`.
+        operators: number of the operator of autograd's graph that each event belongs to, below 0 for none. With it,
+            what one operator of a backward needs for itself is TEMPORARY; else all that a backward takes and gives
+            back is AUTOGRAD_DETAIL, as nearly all of it is: the gradients that pass from operator to operator.
+
+    Returns:
+        Shape (lifetimes,).
+    """
+    if not len(lifetimes):
+        return np.zeros(0, dtype=np.uint8)
+    born, alive = lifetimes.born, lifetimes.alive
+    died = np.where(alive, len(phases), lifetimes.died)
+    at_birth = phases[born]
+    at_death = np.where(alive, 0, phases[np.minimum(died, len(phases) - 1)])
+
+    forward, backward, optimizer = (
+        _between(phases == phase, born + 1, died) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    )
+    died_in_backward, died_in_optimizer = at_death == Phase.BACKWARD, at_death == Phase.OPTIMIZER
+    rounds = _rounds(phases)
+    many_rounds = rounds[died] - rounds[born] > 1
+    ended = np.flatnonzero((phases == Phase.BACKWARD) | (phases == Phase.OPTIMIZER))
+    place = np.searchsorted(ended, born)
+    next_end = np.concatenate((ended, [len(phases)]))[place]
+    last_end = np.concatenate(([0], ended))[place]
+    feeds_a_forward = _between(phases == Phase.FORWARD, born + 1, np.minimum(died, next_end))
+    follows_a_forward = _between(phases == Phase.FORWARD, last_end, born)
+
+    # The first rule of a list that fits decides.
+    rules: dict[int, tuple[tuple[NDArray[np.bool_], int], ...]] = {
+        Phase.FORWARD: (
+            (died_in_backward | backward, ACTIVATION),
+            (~alive, TEMPORARY),
+            (alive, ACTIVATION),  # waits for its backward, or for whoever called the model
+        ),
+        Phase.BACKWARD: (
+            (died_in_backward & ~optimizer, AUTOGRAD_DETAIL),
+            (np.ones_like(alive), GRADIENT),
+        ),
+        Phase.OPTIMIZER: (
+            (alive | forward | backward, OPTIMIZER_STATE),
+            (~alive, TEMPORARY),
+        ),
+        Phase.SETUP: (
+            (alive | many_rounds, PARAMETER),
+            (~alive & ~forward & ~backward & ~optimizer, TEMPORARY),
+        ),
+        Phase.OUTSIDE: (
+            # Behind a forward what is computed belongs to the model: a loss, or code between two modules. Before it
+            # that may be a batch; without any forward the model has no modules.
+            ((died_in_backward | backward) & follows_a_forward & ~many_rounds, ACTIVATION),
+            (died_in_backward & ~feeds_a_forward & ~many_rounds, ACTIVATION),
+            (~alive & ~(forward | backward | optimizer | died_in_backward | died_in_optimizer), TEMPORARY),
+            (feeds_a_forward & ~many_rounds, INPUT),
+        ),
+    }
+    found = np.full(len(lifetimes), UNKNOWN, dtype=np.uint8)
+    for phase, choices in rules.items():
+        here = at_birth == phase
+        found[here] = np.select([fits[here] for fits, _ in choices], [name for _, name in choices], UNKNOWN)
+    if operators is not None:
+        same = operators[born] == operators[np.minimum(died, len(phases) - 1)]
+        found[(found == AUTOGRAD_DETAIL) & same & (operators[born] >= 0)] = TEMPORARY
+    return found
+
+
+def _between(happens: NDArray[np.bool_], first: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether any row from `first` on and before `end` has it."""
+    sums = np.concatenate(([0], np.cumsum(happens)))
+    return np.asarray(sums[np.maximum(first, end)] > sums[first])
+
+
+def _rounds(phases: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How many rounds of training had begun their backward before each row, and at the end: an optimizer ends one."""
+    told = np.flatnonzero((phases == Phase.BACKWARD) | (phases == Phase.OPTIMIZER))
+    begins = np.zeros(len(phases) + 1, dtype=np.int64)
+    is_backward = (phases[told] == Phase.BACKWARD).astype(np.int8)
+    begins[told[np.diff(is_backward, prepend=0) == 1] + 1] = 1
+    return np.asarray(np.cumsum(begins))
+
+
+def phase_of(frames: Sequence[Frame]) -> int:
+    """The phase that a call stack tells; the innermost frame that tells one counts.
+
+    A forward that is computed again within a backward (checkpointing) is a forward therefore.
+    """
+    for frame in frames:
+        _, found, file = frame.file.replace("\\", "/").rpartition("/torch/")
+        if not found:
+            continue
+        function = frame.function.rpartition(".")[2]
+        if (file == "_tensor.py" and function == "backward") or file in ("autograd/__init__.py", "autograd/graph.py"):
+            return Phase.BACKWARD
+        if file == "autograd/function.py" and function == "apply" and "BackwardCFunction" in frame.function:
+            return Phase.BACKWARD
+        if file.startswith("optim/") and (function in ("step", "zero_grad") or file == "optim/optimizer.py"):
+            return Phase.OPTIMIZER if function != "__init__" else Phase.SETUP
+        if file == "nn/modules/module.py" and function in _CALL:
+            return Phase.FORWARD
+        if (file == "nn/modules/module.py" and function in _MOVE) or (file.startswith("nn/") and function in _MAKE):
+            return Phase.SETUP
+    return Phase.OUTSIDE if frames else Phase.UNKNOWN
+
+
+def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
+    """The phase of each event, shape (events,).
+
+    Autograd computes backward on threads of its own, which run no Python of the program: where other threads have
+    stacks, an event without one is BACKWARD on a thread that allocates without. Files of snapshots tell no threads;
+    there no stack means BACKWARD, if releases have stacks at all. Other releases without a stack belong to what their
+    thread does before and after them.
+    """
+    stacks, rows = np.unique(events.stack, return_inverse=True)
+    by_stack = np.array([phase_of(events.frames(int(stack))) for stack in stacks], dtype=np.uint8)
+    phases = by_stack[rows.reshape(-1)] if len(stacks) else np.zeros(0, dtype=np.uint8)
+    known = phases != Phase.UNKNOWN
+    if not known.any():
+        return phases
+    taken = events.bytes > 0
+    for thread in np.unique(events.thread):
+        own = (events.thread == thread) & ~known
+        if thread == 0 and not (known & ~taken).any():
+            phases[own & taken] = Phase.BACKWARD
+        elif (own & taken).any() and (known & (events.thread != thread)).any():
+            phases[own] = Phase.BACKWARD
+    return between_neighbours(phases, events.thread)
+
+
+def backward_without_stack(events: MemoryEvents) -> NDArray[np.bool_]:
+    """Whether each event is of a backward and without a call stack, as on autograd's own threads. Shape (events,)."""
+    bare = np.asarray(events.stack == 0)
+    return bare & (event_phases(events) == Phase.BACKWARD) if bare.any() else bare
+
+
+def between_neighbours(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The phases without unknown ones: each is that of its thread's neighbours where both agree, else OUTSIDE.
+
+    Those of a thread of which nothing is known stay UNKNOWN.
+    """
+    completed = phases.copy()
+    for thread in np.unique(threads):
+        rows = np.flatnonzero(threads == thread)
+        own = phases[rows]
+        known = np.flatnonzero(own != Phase.UNKNOWN)
+        gaps = np.flatnonzero(own == Phase.UNKNOWN)
+        if not len(known):
+            continue
+        place = np.searchsorted(known, gaps)
+        before = np.where(place > 0, own[known[place - 1]], Phase.OUTSIDE)
+        after = np.where(place < len(known), own[known[np.minimum(place, len(known) - 1)]], Phase.OUTSIDE)
+        completed[rows[gaps]] = np.where(before == after, before, Phase.OUTSIDE)
+    return completed
+
+
+def live_categories() -> dict[int, int]:
+    """Category by address of each storage of a parameter, a module's buffer, a gradient or an optimizer's state.
+
+    Addresses are those that the allocator handed out. Empty when PyTorch is not imported. Looks at every object that
+    Python's garbage collector knows, which takes 10 ms or so for a large program.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn") or not hasattr(torch, "optim"):
+        return {}
+    found: dict[int, int] = {}
+    # What a piece is most of all stands last: a parameter may be part of an optimizer's state.
+    parts: dict[int, list[Any]] = {OPTIMIZER_STATE: [], GRADIENT: [], PARAMETER: []}
+    for thing in gc.get_objects():
+        kind = type(thing)  # isinstance() would ask proxies for their class, which may run anything
+        if issubclass(kind, torch.nn.Parameter):
+            parts[PARAMETER].append(thing)
+            parts[GRADIENT].append(_gradient(thing))
+        elif issubclass(kind, torch.nn.Module):
+            buffers = _attribute(thing, "_buffers")
+            parts[PARAMETER].extend(buffers.values() if isinstance(buffers, dict) else ())
+        elif issubclass(kind, torch.optim.Optimizer):
+            parts[OPTIMIZER_STATE].extend(_tensors(_attribute(thing, "state"), torch.Tensor))
+            for group in _attribute(thing, "param_groups") or ():
+                for parameter in group.get("params", ()) if isinstance(group, dict) else ():
+                    parts[PARAMETER].append(parameter)
+                    parts[GRADIENT].append(_gradient(parameter))
+    for category, tensors in parts.items():
+        for address in _addresses(tensors, torch.Tensor):
+            found[address] = category
+    return found
+
+
+def _gradient(tensor: Any) -> Any:
+    return _attribute(tensor, "grad") if _attribute(tensor, "is_leaf") else None  # others warn when they are asked
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # a half-built object, or a property of a subclass
+        return None
+
+
+def _tensors(state: Any, kind: type, depth: int = 4) -> Iterator[Any]:
+    """The tensors in dicts and lists of dicts and lists."""
+    if isinstance(state, kind):
+        yield state
+    elif depth:
+        items: Iterable[Any] = ()
+        if isinstance(state, dict):
+            items = state.values()
+        elif isinstance(state, (list, tuple)):
+            items = state
+        for item in list(items):
+            yield from _tensors(item, kind, depth - 1)
+
+
+def _addresses(tensors: Iterable[Any], kind: type) -> Iterator[int]:
+    for tensor in tensors:
+        if not isinstance(tensor, kind):
+            continue
+        try:
+            address = int(tensor.untyped_storage().data_ptr())  # type: ignore[attr-defined]
+        except Exception:  # a tensor without memory of its own: on "meta", fake, sparse, or in a trace
+            continue
+        if address:
+            yield address

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that PyTorch holds and cannot use: how much, in what pieces, and which setting would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpuscope.devices import ordinal_of, why_no_gpu
+from gpuscope.errors import NotAvailable
+from gpuscope.memory.leaks import wrapped
+from gpuscope.memory.sources.torch import segments
+from gpuscope.units import format_bytes
+
+# PyTorch's CUDACachingAllocator: requests of at most 1 MiB are served from segments of 2 MiB, larger ones never are.
+_SMALL_SEGMENT = 2 << 20
+_DEFAULT_POOL = "default"
+_FREE, _IN_USE = "inactive", "active_allocated"  # anything else awaits its release
+
+_MIB = 1 << 20
+_WORTH = 0.1  # of what is reserved: less is what caching costs anyway
+_LEAST = 64 * _MIB  # three of PyTorch's segments of 20 MiB
+_MOSTLY = 0.5
+# PyTorch refuses max_split_size_mb of 20 and less: its segments of that size are made to be split.
+_LEAST_SPLIT_MB = 21
+_USUAL = 0.9  # of the blocks in use are of that size or smaller
+
+
+class BlockLike(Protocol):
+    """A piece of a segment, as `sources.torch.segments` gives it."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+    @property
+    def state(self) -> str:
+        """Either "active_allocated", "inactive", or awaiting its release."""
+
+
+class SegmentLike(Protocol):
+    """Memory that PyTorch holds from the driver, as `sources.torch.segments` gives it."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+    @property
+    def allocated(self) -> int:
+        """Bytes in use."""
+
+    @property
+    def pool(self) -> str:
+        """The "default" one, or a private one, which CUDA graphs have."""
+
+    @property
+    def expandable(self) -> bool:
+        """Whether it can grow and shrink."""
+
+    @property
+    def blocks(self) -> Sequence[Any]:
+        """Its pieces, see BlockLike."""
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """How much of what PyTorch holds on a GPU is of no use, and what would help. Sizes are bytes.
+
+    Attributes:
+        device: ordinal of the GPU.
+        reserved: held from the driver.
+        allocated: in use by tensors.
+        segments: how many segments there are.
+        free: not in use, in the default pool; what awaits the end of other streams' work is not free yet.
+        pieces: in how many pieces.
+        largest_free: the largest of them.
+        stuck: the part of `free` that lies in segments that are in use too, and cannot be given back.
+        stuck_pieces: in how many pieces.
+        stuck_segments: in how many segments.
+        releasable: the part of `free` that ``torch.cuda.empty_cache()`` would give back to the driver.
+        awaiting: freed, but other streams' work that uses it is not done.
+        graph_free: not in use, but kept in private pools, which CUDA graphs have.
+        fails_above: a request of more bytes than this takes new memory from the driver, or fails where there is none,
+            though `free` holds as much in sum; None where nothing larger than it is free in sum.
+        advice: settings that would help, the most useful first; one that says none is needed otherwise.
+    """
+
+    device: int
+    reserved: int
+    allocated: int
+    segments: int
+    free: int
+    pieces: int
+    largest_free: int
+    stuck: int
+    stuck_pieces: int
+    stuck_segments: int
+    releasable: int
+    awaiting: int
+    graph_free: int
+    fails_above: int | None
+    advice: tuple[Advice, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The share of the free bytes that the largest free piece does not hold: 0 is one piece, near 1 is crumbs."""
+        return 1 - self.largest_free / self.free if self.free else 0.0
+
+    def __str__(self) -> str:
+        unused = self.reserved - self.allocated
+        share = f" ({100 * unused / self.reserved:.0f} %)" if self.reserved else ""
+        lines = wrapped(
+            f"fragmentation of GPU {self.device}: {format_bytes(self.allocated)} of {format_bytes(self.reserved)} "
+            f"reserved are in use, {format_bytes(unused)}{share} are not"
+        )
+        lines += wrapped(
+            f"free: {format_bytes(self.free)} in {_counted(self.pieces, 'piece')}, the largest "
+            f"{format_bytes(self.largest_free)}; {format_bytes(self.stuck)} of it in "
+            f"{_counted(self.stuck_segments, 'segment')} with blocks in use"
+        )
+        private = "are kept in private pools, as of CUDA graphs"
+        others = ((self.awaiting, "wait for other streams"), (self.graph_free, private))
+        lines += [f"also: {format_bytes(size)} {what}" for size, what in others if size]
+        if self.fails_above is not None:
+            lines += wrapped(
+                f"a tensor of more than {format_bytes(self.fails_above)} finds no place in it, though "
+                f"{format_bytes(self.free)} are free in sum"
+            )
+        for one in self.advice:
+            lines += wrapped(f"advice: {one}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return {**vars(self), "ratio": self.ratio, "advice": [vars(one) for one in self.advice]}
+
+
+def fragmentation(device: object = None) -> Fragmentation:
+    """How fragmented PyTorch's memory on a GPU is, and what would help.
+
+    Args:
+        device: a GPU, as ``0`` or ``"cuda:0"``; None for the current one.
+
+    Raises:
+        InvalidArgument: `device` is no ordinal.
+        NotAvailable: PyTorch does not use a GPU here, or its allocator cannot tell.
+    """
+    at = ordinal_of(device)
+    try:
+        found = segments(at)
+    except NotAvailable:
+        raise
+    except Exception as error:  # cudaMallocAsync and pluggable allocators have no segments
+        raise NotAvailable(f"fragmentation is not available: PyTorch's allocator does not tell it ({error})") from error
+    if not found:
+        why = why_no_gpu() or f"PyTorch holds no memory on GPU {at}"
+        raise NotAvailable(f"fragmentation is not available: {why}")
+    return fragmentation_of(found, at)
+
+
+def fragmentation_of(segments: Sequence[SegmentLike], device: int = 0) -> Fragmentation:
+    """How fragmented these segments are.
+
+    Args:
+        segments: of one device.
+        device: its ordinal.
+    """
+    ordinary = [segment for segment in segments if segment.pool == _DEFAULT_POOL]
+    kept = [segment for segment in segments if segment.pool != _DEFAULT_POOL]
+    used = [segment for segment in ordinary if any(block.state != _FREE for block in segment.blocks)]
+    free = _free(ordinary)
+    # Only these can serve a tensor of more than 1 MiB.
+    large = _free([segment for segment in ordinary if segment.expandable or segment.bytes > _SMALL_SEGMENT])
+    stuck = _free(used)
+    blocks = [block for segment in segments for block in segment.blocks]
+    largest = max(large, default=0)
+    facts: dict[str, Any] = {
+        "reserved": sum(segment.bytes for segment in segments),
+        "allocated": sum(segment.allocated for segment in segments),
+        "segments": len(segments),
+        "free": sum(free),
+        "pieces": len(free),
+        "largest_free": max(free, default=0),
+        "stuck": sum(stuck),
+        "stuck_pieces": len(stuck),
+        "stuck_segments": sum(any(block.state == _FREE for block in segment.blocks) for segment in used),
+        "releasable": sum(free) - sum(stuck),
+        "awaiting": sum(block.bytes for block in blocks if block.state not in (_FREE, _IN_USE)),
+        "graph_free": sum(_free(kept)),
+        "fails_above": largest if sum(large) > largest else None,
+    }
+    in_use = [block.bytes for segment in ordinary for block in segment.blocks if block.state == _IN_USE]
+    expandable = bool(ordinary) and all(segment.expandable for segment in ordinary)
+    advice = advice_on(facts, largest_stuck=max(stuck, default=0), in_use=in_use, expandable=expandable)
+    return Fragmentation(device=device, **facts, advice=advice)
+
+
+def _free(segments: Sequence[SegmentLike]) -> list[int]:
+    return [block.bytes for segment in segments for block in segment.blocks if block.state == _FREE]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do.
+
+    Attributes:
+        setting: for ``PYTORCH_CUDA_ALLOC_CONF``, a call, or "none needed".
+        why: the numbers that speak for it.
+        bytes: what it may win.
+    """
+
+    setting: str
+    why: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.why}"
+
+
+def advice_on(
+    facts: Mapping[str, int], *, largest_stuck: int, in_use: Sequence[int], expandable: bool
+) -> tuple[Advice, ...]:
+    """What would help, the most useful first.
+
+    Args:
+        facts: `Fragmentation`'s reserved, free, stuck, stuck_pieces, stuck_segments and releasable.
+        largest_stuck: bytes of the largest free piece within a segment that is in use.
+        in_use: sizes of the blocks in use.
+        expandable: whether segments can grow already.
+    """
+    reserved, stuck, releasable = facts["reserved"], facts["stuck"], facts["releasable"]
+    worth = max(_LEAST, _WORTH * reserved)
+    found = []
+    if stuck >= worth and not expandable:
+        found += _on_stuck(facts, largest_stuck, in_use)
+    if releasable >= worth:
+        found += _on_releasable(reserved, releasable)
+    if found:
+        return tuple(sorted(found, key=lambda one: -one.bytes))
+    return (Advice("none needed", _why_none(facts, expandable, worth), 0),)
+
+
+def _on_stuck(facts: Mapping[str, int], largest_stuck: int, in_use: Sequence[int]) -> list[Advice]:
+    stuck = facts["stuck"]
+    why = (
+        f"{format_bytes(stuck)} lie free in {facts['stuck_pieces']:,} pieces of {facts['stuck_segments']:,} segments "
+        f"that are in use too, the largest piece {format_bytes(largest_stuck)}; segments that can grow need no gaps"
+    )
+    found = [Advice("expandable_segments:True", why, stuck)]
+    usual = sorted(in_use)[int(_USUAL * (len(in_use) - 1))] if in_use else 0
+    limit = max(_LEAST_SPLIT_MB, -(-usual // _MIB))
+    if largest_stuck > limit * _MIB:
+        why = (
+            f"where segments cannot be expandable: 90 % of the blocks in use are of {format_bytes(usual)} or less, "
+            f"while gaps of up to {format_bytes(largest_stuck)} are left of larger blocks that were split"
+        )
+        found.append(Advice(f"max_split_size_mb:{limit}", why, stuck))
+    return found
+
+
+def _on_releasable(reserved: int, releasable: int) -> list[Advice]:
+    share = f"{format_bytes(releasable)} of {format_bytes(reserved)} reserved lie in segments that nothing uses"
+    once = Advice("torch.cuda.empty_cache()", f"{share}; once, after a peak that does not come back", releasable)
+    if releasable < _MOSTLY * reserved:
+        return [once]
+    often = "where peaks come back and the memory is short"
+    return [once, Advice("garbage_collection_threshold:0.8", f"{share}; {often}", releasable)]
+
+
+def _why_none(facts: Mapping[str, int], expandable: bool, worth: float) -> str:
+    if facts["stuck"] >= worth and expandable:
+        return (
+            f"segments are expandable already; the {format_bytes(facts['stuck'])} between blocks serve smaller tensors"
+        )
+    share = 100 * facts["free"] / facts["reserved"] if facts["reserved"] else 0.0
+    return f"{format_bytes(facts['free'])} ({share:.0f} % of what is reserved) lie free, which is what caching costs"

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that grows step after step and is never given back, found among the events of a program's allocators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.memory.call_stacks import cached_lines, frames_of, without_ours
+from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, pieces_of, select
+
+FEWEST_STEPS = 5
+WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
+_FEWEST_GROWTHS = 4  # double and triple buffers have three pieces at most
+_NEARLY_EVERY = 0.8  # of the steps
+_CONFIRMED = 0.5  # of the growth, by the allocator's own account
+_EVEN = 2.0  # how far one step's growth may lie from the usual one, for pieces that are made anew and larger
+Key = tuple[Frame | None, int, int, int]  # place, device, source, and for pieces without a place their size
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Memory of one place that grew step after step. Sizes are bytes.
+
+    Attributes:
+        place: innermost line of the program's own code that allocated it; None when no stack is known.
+        stack: the whole call stack, innermost frame first, of the allocations that hold most of it.
+        source: who handed it out, see SOURCES.
+        device: ordinal of the GPU, HOST for host memory.
+        steps: steps that were judged: those after the warm-up.
+        grew: steps among them in which it grew.
+        bytes: how much it grew over them.
+        pieces: how many more pieces there are; 0 when one piece was replaced by a larger one each time.
+        addresses: of the pieces that live.
+    """
+
+    place: Frame | None
+    stack: tuple[Frame, ...]
+    source: str
+    device: int
+    steps: int
+    grew: int
+    bytes: int
+    pieces: int
+    addresses: tuple[int, ...] = field(repr=False)
+
+    @property
+    def bytes_per_step(self) -> float:
+        """How much it grows in a step, on average."""
+        return self.bytes / self.steps
+
+
+def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None = None) -> tuple[Growth, ...]:
+    """The places whose memory grows step after step and still lives at the end, largest first.
+
+    What counts is the least that lives at the end of a step or of any later one. It rises in nearly every step, or in
+    every k-th, up to the last for a leak. It comes to a stop for a cache that has filled up, for a list that keeps the
+    last k and for double buffers, and does not rise at all for what is given back now and then.
+
+    Args:
+        events: what allocators did. Where older events were lost, only steps that are whole are judged.
+        steps_ns: ends of the steps, ns since the epoch; before them the begin of the first step. Events after the last
+            only tell what was given back: what is, does not live at the end.
+        warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
+
+    Returns:
+        Growth by place, device and allocator; () also when fewer than 5 steps are known.
+    """
+    ends = _known(events, steps_ns)
+    steps = len(ends) - 1
+    if steps < FEWEST_STEPS:
+        return ()
+    pieces, born, died = _by_step(events, ends)
+    first = min(warm_up_of(steps, warmup), steps)
+    survives = died > steps
+    places = cached_lines(events.frames)
+    keys = _keys(pieces, survives & (born > first), places)
+    mine = keys.number >= 0
+    number, born, died, survives = keys.number[mine], born[mine], died[mine], survives[mine]
+    sizes, addresses, stacks = pieces.bytes[mine], pieces.address[mine], pieces.stack[mine]
+    shape = (len(keys.all), steps + 2)
+    count = _levels(number, born, died, np.ones(len(number)), shape)
+    held = _levels(number, born, died, sizes.astype(np.float64), shape)
+    fresh = _total(number[survives], born[survives], np.ones(int(survives.sum())), shape)[:, first + 1 : steps + 1] > 0
+    growths = []
+    for key, (place, device, source, _) in enumerate(keys.all):
+        kept = _steady(count[key], fresh[key], first)
+        grew = kept or _swells(held[key], first)
+        if not grew:
+            continue
+        floor = _floor(held[key])
+        lives = (number == key) & survives & (born > first)
+        weight = np.bincount(np.unique(stacks[lives], return_inverse=True)[1], weights=sizes[lives])
+        stack = int(np.unique(stacks[lives])[int(np.argmax(weight))])
+        growths.append(
+            Growth(
+                place=place,
+                stack=without_ours(frames_of(events.frames, stack)),
+                source=SOURCES[source],
+                device=device,
+                steps=steps - first,
+                grew=grew,
+                bytes=int(floor[-1] - floor[first]),
+                pieces=int(count[key][-1] - _floor(count[key])[first]) if kept else 0,
+                addresses=tuple(addresses[lives].tolist()),
+            )
+        )
+    confirmed = _confirmed(events, ends[first:], growths)
+    return tuple(sorted(confirmed, key=lambda growth: -growth.bytes))
+
+
+def warm_up_of(steps: int, warmup: int | None = None) -> int:
+    """How many first steps are not judged."""
+    return max(0, min(WARM_UP, steps - _FEWEST_GROWTHS)) if warmup is None else warmup
+
+
+def whole_steps(events: MemoryEvents, steps_ns: Sequence[int]) -> int:
+    """How many steps the events cover from begin to end."""
+    return max(0, len(_known(events, steps_ns)) - 1)
+
+
+def _known(events: MemoryEvents, steps_ns: Sequence[int]) -> NDArray[np.int64]:
+    ends = np.asarray(steps_ns, dtype=np.int64)
+    return ends[ends >= events.time_ns[0]] if events.lost and len(events) else ends
+
+
+def _by_step(events: MemoryEvents, ends: NDArray[np.int64]) -> tuple[Lifetimes, NDArray[np.int64], NDArray[np.int64]]:
+    """The pieces with the steps, from 1, in which they were born and died; 0 is before the first, steps + 1 never."""
+    pieces = pieces_of(events)
+    never = len(ends)
+    step = np.searchsorted(ends, events.time_ns, side="right")
+    born = step[pieces.born]
+    died = np.where(pieces.alive, never, step[np.where(pieces.alive, 0, pieces.died)])
+    counted = (born < never) & (pieces.alive | (died < never))
+    return select(pieces, counted), born[counted], died[counted]
+
+
+@dataclass(frozen=True)
+class _Keys:
+    number: NDArray[np.int64]  # by piece; -1 for pieces of places where nothing survives
+    all: list[Key]
+
+
+def _keys(pieces: Lifetimes, survivors: NDArray[np.bool_], place: Callable[[int], Frame | None]) -> _Keys:
+    # Only stacks that left something behind are spelled out.
+    places: dict[int, Frame | None] = {int(stack): place(int(stack)) for stack in np.unique(pieces.stack[survivors])}
+    columns = (pieces.stack, pieces.device, pieces.source, np.where(pieces.stack == 0, pieces.bytes, 0))
+    table = np.stack([column.astype(np.int64) for column in columns], axis=1)
+    rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    numbers: dict[Key, int] = {}
+    of_row = np.full(len(rows), -1, dtype=np.int64)
+    for row, (stack, device, source, size) in enumerate(rows.tolist()):
+        if stack in places:
+            key = (places[stack], device, source, size)
+            of_row[row] = numbers.setdefault(key, len(numbers))
+    return _Keys(of_row[inverse.reshape(-1)], list(numbers))
+
+
+def _total(
+    key: NDArray[np.int64], step: NDArray[np.int64], weight: NDArray[np.float64], shape: tuple[int, int]
+) -> NDArray[np.float64]:
+    total = np.bincount(key * shape[1] + step, weights=weight, minlength=shape[0] * shape[1])
+    return np.asarray(total.reshape(shape))
+
+
+def _levels(
+    key: NDArray[np.int64],
+    born: NDArray[np.int64],
+    died: NDArray[np.int64],
+    weight: NDArray[np.float64],
+    shape: tuple[int, int],
+) -> NDArray[np.float64]:
+    """What lives at the begin of the first step and at the end of each, by key."""
+    change = _total(key, born, weight, shape) - _total(key, died, weight, shape)
+    return np.asarray(np.cumsum(change, axis=1)[:, :-1])
+
+
+def _floor(level: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least from each step on."""
+    return np.asarray(np.minimum.accumulate(level[::-1])[::-1])
+
+
+def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Growth]) -> list[Growth]:
+    """Those of allocators whose own total grows as well: releases by threads that are not watched are not seen."""
+    kept = []
+    for device, source in dict.fromkeys((growth.device, growth.source) for growth in growths):
+        found = [growth for growth in growths if (growth.device, growth.source) == (device, source)]
+        rows = np.flatnonzero((events.device == device) & (events.source == SOURCES.index(source)))
+        said = events.allocated[rows]
+        if said.any():
+            last = np.searchsorted(events.time_ns[rows], ends, side="left") - 1
+            total = np.where(last >= 0, said[np.maximum(last, 0)], 0).astype(np.float64)
+            claimed = _CONFIRMED * sum(growth.bytes for growth in found)
+            floor = _floor(total)
+            # The usual step tells where something large was given back in between.
+            if max(floor[-1] - floor[0], float(np.median(np.diff(total))) * (len(total) - 1)) < claimed:
+                continue
+        kept += found
+    return kept
+
+
+def _steady(count: NDArray[np.float64], fresh: NDArray[np.bool_], first: int) -> int:
+    """In how many steps pieces were left behind for good, where that went on to the end; else 0."""
+    grew = (np.diff(_floor(count)[first:]) > 0) & fresh
+    at = np.flatnonzero(grew)
+    if len(at) < _FEWEST_GROWTHS:
+        return 0
+    gaps = np.diff(at)
+    longest = int(gaps.max())
+    if len(grew) - 1 - at[-1] >= longest:
+        return 0  # it came to a stop
+    if at[0] >= longest:  # it began late: something that is emptied now and then, or a leak that waited
+        fall = float((np.maximum.accumulate(count) - count).max())
+        if at[0] > len(grew) / 2 or fall >= max(2, len(at) / 2):
+            return 0
+    nearly_every = len(at) >= _NEARLY_EVERY * (len(grew) - at[0])
+    return len(at) if nearly_every or int(gaps.min()) == longest else 0
+
+
+def _swells(held: NDArray[np.float64], first: int) -> int:
+    """In how many steps the bytes grew, where they did in every one and by about as much; else 0."""
+    grew = np.diff(held[first:])
+    usual = float(np.median(grew))
+    even = usual > 0 and grew.min() >= usual / _EVEN and grew.max() <= usual * _EVEN
+    return len(grew) if even and len(grew) > _FEWEST_GROWTHS else 0

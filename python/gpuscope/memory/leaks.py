@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`find_leaks`: runs steps of a program and says what memory they leave behind for good."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_own, line_text
+from gpuscope.memory.events import Frame, MemoryEvents
+from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
+from gpuscope.memory.history import Recorder, times_at
+from gpuscope.memory.holders import Holder, who_holds
+from gpuscope.units import format_bytes
+
+WIDTH = 100
+_MOST_LEAKS = 5
+_MOST_FRAMES = 4
+_MOST_PLACES = 3
+_INDENT = "   "
+
+
+@overload
+def find_leaks(fn: None = None, /, *, steps: int = 20, warmup: int | None = None) -> LeakFinder: ...
+
+
+@overload
+def find_leaks(
+    fn: Callable[..., object], /, *args: Any, steps: int = 20, warmup: int | None = None, **kwargs: Any
+) -> LeakReport: ...
+
+
+def find_leaks(
+    fn: Callable[..., object] | None = None,
+    /,
+    *args: Any,
+    steps: int = 20,
+    warmup: int | None = None,
+    **kwargs: Any,
+) -> LeakReport | LeakFinder:
+    """Finds memory that grows step after step and is never given back, with the line and who holds it.
+
+    A leak is what `leaks_in` says: pieces that live at the end, from a place that left some behind in nearly every step
+    after the warm-up. Caches that fill up, lists that keep the last few and double buffers are none, once the steps are
+    enough to see their end. Memory counts as its allocators hand it out, of PyTorch (on the host too), CuPy and what
+    reports itself, and as any library takes it from the driver, each byte once.
+
+    With a function, it is called `steps` times; without one, ``with find_leaks() as leaks:`` watches a loop that calls
+    ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on.
+
+    Args:
+        fn: one step of the program; what it returns is let go.
+        *args: for `fn`.
+        steps: how often `fn` is called.
+        warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
+        **kwargs: for `fn`; one that takes `steps` or `warmup` itself is given in a lambda.
+
+    Returns:
+        The report; or the context manager, which gives it by ``leaks.report()``. Interrupted by Ctrl-C, a report of
+        the steps so far.
+
+    Raises:
+        InvalidArgument: `fn` cannot be called, or the steps are too few to tell anything.
+        NotAvailable: memory events cannot be recorded here.
+
+    Example:
+        >>> report = find_leaks(train_step, batch, steps=20)  # doctest: +SKIP
+        >>> with find_leaks() as leaks:  # doctest: +SKIP
+        ...     for batch in loader:
+        ...         train_step(batch)
+        ...         leaks.step()
+        >>> print(leaks)  # doctest: +SKIP
+    """
+    if fn is not None and not callable(fn):
+        raise InvalidArgument(f"fn is a {type(fn).__name__}; accepted are functions and other things to call")
+    if not _is_whole(steps) or steps < FEWEST_STEPS:
+        raise InvalidArgument(
+            f"steps is {steps!r}; accepted are whole numbers from {FEWEST_STEPS}: fewer do not tell growth from warm-up"
+        )
+    if warmup is not None and (not _is_whole(warmup) or not 0 <= warmup <= steps - FEWEST_STEPS + 1):
+        raise InvalidArgument(
+            f"warmup is {warmup!r}; accepted are None and whole numbers from 0 to {steps - FEWEST_STEPS + 1}, "
+            "4 less than steps"
+        )
+    finder = LeakFinder(warmup)
+    if fn is None:
+        return finder
+    try:
+        with finder:
+            for _ in range(steps):
+                fn(*args, **kwargs)
+                finder.step()
+    except KeyboardInterrupt:
+        pass  # the report says so
+    return finder.report()
+
+
+class LeakFinder:
+    """Watches a loop: ``with find_leaks() as leaks:``. One thread calls `step`; allocations of all threads count."""
+
+    def __init__(self, warmup: int | None = None) -> None:
+        self._warmup = warmup
+        self._recorder = Recorder()
+        self._positions: list[int] = []
+        self._watching = False
+        self._report: LeakReport | None = None
+
+    def __enter__(self) -> LeakFinder:
+        self._recorder.start()
+        try:
+            self._positions = [self._recorder.position()]
+        except BaseException:
+            self._recorder.stop()
+            raise
+        self._report, self._watching = None, True
+        return self
+
+    def step(self) -> None:
+        """A step has ended. Does nothing outside of the ``with``."""
+        if self._watching:
+            self._positions.append(self._recorder.position())
+
+    def report(self) -> LeakReport:
+        """What was found, until now or, after the ``with``, until its end."""
+        if self._report is not None:
+            return self._report
+        if not self._watching:
+            return LeakReport((), 0, 0, 0, notes=("nothing has been watched yet: use `with find_leaks() as leaks:`",))
+        return self._judged(interrupted=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._report = self._judged(interrupted=kind is not None)
+        finally:
+            self._watching = False
+            self._recorder.stop()
+
+    def _judged(self, interrupted: bool) -> LeakReport:
+        try:
+            return _report(self._recorder, self._positions, self._warmup, interrupted)
+        except Exception as error:  # the program goes on whatever we make of it
+            why = f"the events could not be judged: {type(error).__name__}: {error}"
+            return LeakReport((), 0, 0, 0, interrupted=interrupted, notes=(why,))
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _report(recorder: Recorder, positions: list[int], warmup: int | None, interrupted: bool) -> LeakReport:
+    before = recorder.position()
+    gc.collect()  # what only cycles hold is freed now, and seen to be
+    events = recorder.events()
+    ends = times_at(events, positions)
+    steps = whole_steps(events, ends)
+    skipped = min(steps, warm_up_of(steps, warmup))
+    seen = max(0, before - max(positions[0], events.lost))
+    notes = [*recorder.notes, *_limits(len(positions) - 1, steps)]
+    if steps < FEWEST_STEPS:
+        return LeakReport((), steps, skipped, seen, interrupted, tuple(notes))
+    growths = leaks_in(events, ends, warmup)
+    holders: tuple[Holder | None, ...] = (None,) * len(growths)
+    try:
+        if growths:
+            holders, remarks = who_holds(growths)
+            notes += remarks
+    except Exception as error:
+        notes.append(f"who holds the memory could not be looked up: {type(error).__name__}: {error}")
+    in_cycles = _only_before(_until(events, before), ends, warmup, growths)
+    return LeakReport(_grouped(growths, holders, in_cycles, events), steps, skipped, seen, interrupted, tuple(notes))
+
+
+def _limits(asked: int, whole: int) -> Sequence[str]:
+    if not asked:
+        return ("leaks.step() was not called: call it at the end of each step",)
+    if whole < asked:
+        lost = asked - whole
+        return (f"the events of the first {lost} steps are no longer kept: record more with max_entries",)
+    return ()
+
+
+def _until(events: MemoryEvents, position: int) -> MemoryEvents:
+    return events.select(np.arange(min(len(events), max(0, position - events.lost))))
+
+
+def _only_before(
+    events: MemoryEvents, ends: Sequence[int], warmup: int | None, after: Sequence[Growth]
+) -> list[Growth]:
+    """What grew too, but not once the collector had run."""
+    known = {(growth.place, growth.device, growth.source) for growth in after}
+    grew = leaks_in(events, ends, warmup)
+    return [growth for growth in grew if (growth.place, growth.device, growth.source) not in known]
+
+
+def _grouped(
+    growths: Sequence[Growth],
+    holders: Sequence[Holder | None],
+    in_cycles: Sequence[Growth],
+    events: MemoryEvents,
+) -> tuple[Leak, ...]:
+    """Growth of one holder on one device is one leak."""
+    by_holder: dict[tuple[object, int], list[Growth]] = {}
+    holder_of: dict[tuple[object, int], Holder | None] = {}
+    for number, (growth, holder) in enumerate(zip(growths, holders, strict=True)):
+        group: tuple[object, int] = (number if holder is None else holder, growth.device)
+        by_holder.setdefault(group, []).append(growth)
+        holder_of[group] = holder
+    leaks = [_leak(grown, events, holder_of[group]) for group, grown in by_holder.items()]
+    for device in sorted({growth.device for growth in in_cycles}):
+        leaks.append(_leak([growth for growth in in_cycles if growth.device == device], events, None, cycles=True))
+    return tuple(sorted(leaks, key=lambda leak: -leak.bytes))
+
+
+def _leak(grown: Sequence[Growth], events: MemoryEvents, holder: Holder | None, cycles: bool = False) -> Leak:
+    rate = sum(growth.bytes_per_step for growth in grown)
+    free = free_memory(grown[0].device, events)
+    left = None if free is None or rate <= 0 else int(free / rate)
+    return Leak(tuple(grown), holder, cycles, left, free)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Memory that grows step after step, of one cause.
+
+    Attributes:
+        growths: the places that grow together, largest first.
+        holder: who keeps it alive; None where that was not found.
+        cycles: only reference cycles keep it: Python's garbage collector frees it when it runs, which bytes on a GPU
+            do not make it do.
+        steps_left: how many more steps the GPU's free memory lasts at this rate; None where that is not known.
+        free: bytes of the GPU that are free, those included that allocators hold without using them; None: not known.
+    """
+
+    growths: tuple[Growth, ...]
+    holder: Holder | None = None
+    cycles: bool = False
+    steps_left: int | None = None
+    free: int | None = None
+
+    @property
+    def place(self) -> Frame | None:
+        """The line that allocated most of it; None when no stack is known."""
+        return self.growths[0].place
+
+    @property
+    def stack(self) -> tuple[Frame, ...]:
+        """The call stack of most of it, innermost frame first."""
+        return self.growths[0].stack
+
+    @property
+    def device(self) -> int:
+        """Ordinal of the GPU, HOST for host memory."""
+        return self.growths[0].device
+
+    @property
+    def bytes(self) -> int:
+        """How much it grew over the steps that were judged."""
+        return sum(growth.bytes for growth in self.growths)
+
+    @property
+    def pieces(self) -> int:
+        """How many more pieces there are; 0 when pieces were replaced by larger ones."""
+        return sum(growth.pieces for growth in self.growths)
+
+    @property
+    def bytes_per_step(self) -> float:
+        """How much it grows in a step, on average."""
+        return sum(growth.bytes_per_step for growth in self.growths)
+
+    @property
+    def grew(self) -> int:
+        """In how many of the judged steps the place of most of it grew."""
+        return self.growths[0].grew
+
+    def __str__(self) -> str:
+        return "\n".join(leak_text(self))
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """What `find_leaks` found; true when there are leaks. ``print(report)`` tells all.
+
+    Attributes:
+        leaks: largest first.
+        steps: that were seen from begin to end.
+        warmup: the first of them, which were not judged.
+        events: allocations and releases that were seen.
+        interrupted: the program was interrupted before the last step.
+        notes: what limits the findings.
+    """
+
+    leaks: tuple[Leak, ...]
+    steps: int
+    warmup: int
+    events: int
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether the steps are enough to tell anything."""
+        return self.steps >= FEWEST_STEPS and self.events > 0
+
+    @property
+    def bytes_per_step(self) -> float:
+        """How much all leaks grow in a step, on average."""
+        return sum(leak.bytes_per_step for leak in self.leaks)
+
+    def __len__(self) -> int:
+        return len(self.leaks)
+
+    def __bool__(self) -> bool:
+        return bool(self.leaks)
+
+    def __iter__(self) -> Iterator[Leak]:
+        return iter(self.leaks)
+
+    def __str__(self) -> str:
+        return report_text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON has them; sizes are bytes."""
+        return {
+            "leaks": [_leak_dict(leak) for leak in self.leaks],
+            "steps": self.steps,
+            "warmup": self.warmup,
+            "events": self.events,
+            "judged": self.judged,
+            "interrupted": self.interrupted,
+            "notes": list(self.notes),
+        }
+
+
+def _leak_dict(leak: Leak) -> dict[str, Any]:
+    holder = leak.holder
+    return {
+        "place": None if leak.place is None else leak.place._asdict(),
+        "device": leak.device,
+        "bytes": leak.bytes,
+        "bytes_per_step": leak.bytes_per_step,
+        "pieces": leak.pieces,
+        "grew": leak.grew,
+        "steps_left": leak.steps_left,
+        "free": leak.free,
+        "cycles": leak.cycles,
+        "holder": None if holder is None else {**vars(holder), "text": str(holder), "advice": holder.advice},
+        "growths": [_growth_dict(growth) for growth in leak.growths],
+    }
+
+
+def _growth_dict(growth: Growth) -> dict[str, Any]:
+    return {
+        "place": None if growth.place is None else growth.place._asdict(),
+        "stack": [frame._asdict() for frame in growth.stack],
+        "source": growth.source,
+        "device": growth.device,
+        "steps": growth.steps,
+        "grew": growth.grew,
+        "bytes": growth.bytes,
+        "bytes_per_step": growth.bytes_per_step,
+        "pieces": growth.pieces,
+    }
+
+
+def report_text(report: LeakReport) -> str:
+    """The verdict, then each leak, then what limits the findings."""
+    lines = wrapped(_verdict(report))
+    for number, leak in enumerate(report.leaks[:_MOST_LEAKS], 1):
+        first, *others = leak_text(leak)
+        lines += ["", f"{number}. {first}", *(_INDENT + line for line in others)]
+    left_out = len(report.leaks) - _MOST_LEAKS
+    if left_out > 0:
+        smaller = format_bytes(sum(leak.bytes_per_step for leak in report.leaks[_MOST_LEAKS:]))
+        lines += ["", f"and {left_out} smaller, {smaller} a step together"]
+    if report.interrupted:
+        lines += wrapped(f"interrupted: the program was stopped after {report.steps} steps")
+    if report.leaks:
+        lines += ["", f"what fills up only after {report.steps} steps would look the same: more steps tell"]
+    for note in report.notes:
+        lines += wrapped(f"note: {note}")
+    return "\n".join(lines)
+
+
+def _verdict(report: LeakReport) -> str:
+    seen = f"in {report.steps} step{'' if report.steps == 1 else 's'}"
+    if report.steps < FEWEST_STEPS:
+        return f"leaks cannot be told {seen}: it takes at least {FEWEST_STEPS}"
+    if not report.events:
+        return f"leaks cannot be told {seen}: not one allocation was seen"
+    judged = f"{seen}, the first {report.warmup} of them warm-up"
+    if not report.leaks:
+        return f"no leaks {judged}: nothing grew step after step ({report.events:,} allocations and releases)"
+    count = f"{len(report)} leak{'' if len(report) == 1 else 's'}"
+    return f"{count} {judged}: {format_bytes(report.bytes_per_step)} a step"
+
+
+def leak_text(leak: Leak) -> list[str]:
+    """Where, how much, how sure, who holds it, and the stack; lines without indent."""
+    main = leak.growths[0]
+    what = f"{format_bytes(leak.bytes)} in {leak.pieces:,} pieces" if leak.pieces else _remade(leak)
+    lines = [f"{line_text(leak.place, NO_PYTHON_STACK)}: {format_bytes(leak.bytes_per_step)} a step"]
+    lines += wrapped(f"{what}; it grew in {main.grew} of the {main.steps} steps after warm-up{_where(leak)}")
+    if leak.steps_left is not None and leak.free is not None:
+        lines += wrapped(f"at this rate the GPU's free {format_bytes(leak.free)} last {leak.steps_left:,} steps")
+    lines += _held(leak)
+    lines += [f"{'allocated at' if not row else '':<12} {text}" for row, text in enumerate(_frames(leak.stack))]
+    lines += _others(leak)
+    return lines
+
+
+def _remade(leak: Leak) -> str:
+    return f"one piece made anew and larger each time, {format_bytes(leak.bytes)} by now"
+
+
+def _where(leak: Leak) -> str:
+    place = "host memory" if leak.device < 0 else f"GPU {leak.device}"
+    return f" ({place}, {leak.growths[0].source})"
+
+
+def _held(leak: Leak) -> list[str]:
+    if leak.cycles:
+        return wrapped(
+            "held by reference cycles only: freed when Python's garbage collector runs, which GPU memory does not "
+            "make it do; break the cycle, or call gc.collect() now and then"
+        )
+    holder = leak.holder
+    if holder is None:
+        return wrapped("who holds it was not found among Python's objects")
+    lines = wrapped(f"held by {holder}")
+    if not holder.advice:
+        return lines
+    lines += wrapped(holder.advice)
+    if holder.entries is not None and holder.kind == "list":
+        name = holder.name.rpartition(".")[2] or "losses"
+        lines += [f"  {name}.append(loss)         # keeps the graph of every step"]
+        lines += [f"  {name}.append(loss.item())  # keeps a number"]
+    return lines
+
+
+def _others(leak: Leak) -> list[str]:
+    others = leak.growths[1:]
+    if not others:
+        return []
+    shown = [
+        f"{line_text(one.place, NO_PYTHON_STACK)} ({format_bytes(one.bytes_per_step)} a step)"
+        for one in others[:_MOST_PLACES]
+    ]
+    more = len(others) - len(shown)
+    places = "another place grows" if len(others) == 1 else f"{len(others)} other places grow"
+    return wrapped(f"{places} with it: {', '.join(shown)}{f' and {more} more' if more else ''}")
+
+
+def _frames(stack: tuple[Frame, ...]) -> list[str]:
+    own = [frame for frame in stack if is_own(frame.file)] or list(stack)
+    return [_cut(str(frame), WIDTH - len(_INDENT) - 13) for frame in own[:_MOST_FRAMES]]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else "..." + text[3 - width :]
+
+
+def wrapped(text: str) -> list[str]:
+    """A sentence on lines that fit, those after the first indented."""
+    return textwrap.wrap(text, WIDTH - len(_INDENT), subsequent_indent="  ", break_long_words=False)
+
+
+def free_memory(device: int, events: MemoryEvents) -> int | None:
+    """Bytes that the driver can still hand out, and what the program's allocators hold without using it.
+
+    Args:
+        device: ordinal of the GPU; below 0 is no GPU.
+        events: the last ones say what is held; the allocators' own figures.
+
+    Returns:
+        None where it cannot be told.
+    """
+    if device < 0:
+        return None
+    free = _from_nvml(device)
+    if free is None:
+        free = _from_torch(device)
+    return None if free is None else free + _cached(device, events)
+
+
+def _from_nvml(device: int) -> int | None:
+    try:
+        free = _core.process_memory(device)["free"]
+    except Exception:
+        return None  # no such GPU
+    return None if free is None else int(free)
+
+
+def _from_torch(device: int) -> int | None:
+    torch = sys.modules.get("torch")
+    try:
+        return int(torch.cuda.mem_get_info(device)[0]) if torch and torch.cuda.is_initialized() else None
+    except Exception:
+        return None
+
+
+def _cached(device: int, events: MemoryEvents) -> int:
+    cached = 0
+    for source in np.unique(events.source[events.device == device]):
+        row = np.flatnonzero((events.device == device) & (events.source == source))[-1]
+        cached += max(0, int(events.reserved[row]) - int(events.allocated[row]))
+    return cached

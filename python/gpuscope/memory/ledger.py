@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where every byte is that a GPU's driver counts for this process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.devices import ordinal_of, why_no_gpu
+from gpuscope.memory import history, sources
+from gpuscope.memory.addresses import Spans, uncovered
+from gpuscope.memory.allocation_watch import PINNED, Piece, Watched, watched
+from gpuscope.memory.bare_context import additions_bytes, bare_context_bytes
+from gpuscope.memory.call_stacks import cached_lines, line_text, own_line_of
+from gpuscope.memory.events import SOURCES, MemoryEvents
+from gpuscope.memory.host import HostMemory, host_memory
+from gpuscope.memory.sources import driver, torch
+from gpuscope.memory.sources.driver import LIBRARY as CUDA_POOL
+from gpuscope.memory.sources.pool import Pool, Segment
+from gpuscope.memory.sources.torch import DEFAULT
+from gpuscope.units import format_bytes
+
+UNEXPLAINED = "unexplained"
+DRIVER = "driver"
+
+POOL, MANAGED = "pool", "managed"
+# Parts of the names of the libraries with which each framework takes memory from the driver.
+_FRAMEWORKS = {
+    "torch": ("libtorch", "libc10", "torch/"),
+    "cupy": ("cupy",),
+    "rmm": ("librmm", "rmm/"),
+    "jax": ("xla", "jax"),
+}
+_WHAT = {
+    "device": "device memory",
+    "virtual": "mapped memory",
+    "array": "arrays",
+    POOL: "stream-ordered memory",
+    MANAGED: "managed memory, wherever its pages are",
+    PINNED: "pinned memory of the host",
+}
+
+_COLUMNS = ("Library", "What", "Size", "Share", "Region", "Where")
+
+
+@dataclass(frozen=True)
+class MemoryLedger:
+    """The memory of this process on one GPU, by who holds it. Sizes are bytes.
+
+    Attributes:
+        device: ordinal of the GPU.
+        rows: largest first, no byte in two of them; the row "unexplained" last, where NVML counts more.
+        process: what NVML counts for this process; None where it does not tell.
+        process_why: why it does not.
+        notes: what limits the ledger.
+        host_rows: pinned memory of the host by library, and managed memory, whose pages may be on either side.
+        host: the host's memory in sum.
+        why: why there is no GPU; empty when there is one.
+    """
+
+    device: int
+    rows: tuple[LedgerRow, ...]
+    process: int | None
+    process_why: str
+    notes: tuple[str, ...]
+    host_rows: tuple[LedgerRow, ...]
+    host: HostMemory
+    why: str = ""
+
+    @property
+    def explained(self) -> int:
+        """The sum of the rows but "unexplained"."""
+        return sum(row.bytes for row in self.rows if row.library != UNEXPLAINED)
+
+    @property
+    def unexplained(self) -> int | None:
+        """What NVML counts over that; None where it does not tell."""
+        return None if self.process is None else max(0, self.process - self.explained)
+
+    @property
+    def total(self) -> int:
+        """What NVML counts for this process; where it does not tell, what is explained."""
+        return self.explained if self.process is None else self.process
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers and texts only, for JSON."""
+        sums = {"total": self.total, "explained": self.explained, "unexplained": self.unexplained}
+        return asdict(self) | sums
+
+    def __str__(self) -> str:
+        """A table, what share of NVML's figure it explains, and the notes."""
+        return ledger_text(self)
+
+
+def memory_ledger(device: object = 0, *, measure_context: bool = True) -> MemoryLedger:
+    """Explains the GPU memory of this process: pools of frameworks, other libraries, the driver itself.
+
+    Libraries that take memory from the driver directly, as cuBLAS for its workspaces, are named while allocations are
+    watched, as ``gpuscope.record_memory_history()`` has it; best from before the first use of the GPU. Does not wait
+    for the GPU and makes no CUDA context in this process.
+
+    Args:
+        device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework.
+        measure_context: whether to measure what a bare CUDA context takes, what CUPTI adds to it, and what the driver
+            keeps for kernels that assert or print, once for each device, in child processes (0.3 s each). Without it
+            that stays unexplained.
+
+    Raises:
+        InvalidArgument: `device` is no ordinal.
+        NotAvailable: there are GPUs, but not this one.
+    """
+    device = ordinal_of(device)
+    why = why_no_gpu()
+    seen = watched()
+    if why:
+        return MemoryLedger(device, (), None, why, (), (), host_memory(), why)
+    sources.devices(device)
+    facts = _core.process_memory(device)
+    pools = sources.pools(device, detail=False)
+    in_use = _core.devices_in_use()
+    accounts = accounts_of(
+        device,
+        pools,
+        _segments(device),
+        seen,
+        driver.handles(device),
+        events=events_so_far(),
+        alone=in_use == [device],
+    )
+    notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note] + accounts.notes
+    if device in in_use:
+        own, limits = _driver_rows(device, seen, in_use, measure_context=measure_context)
+        accounts.rows += own
+        notes += limits
+    rows = sorted(accounts.rows, key=lambda row: row.bytes, reverse=True)
+    process: int | None = facts["process"]
+    explained = sum(row.bytes for row in rows)
+    if process is not None and explained > process:
+        notes.append(
+            f"{format_bytes(explained - process)} more is explained than NVML counts: memory came or went while this "
+            "was read, or is managed and lies on the host"
+        )
+    elif process is not None and explained < process:
+        rows.append(LedgerRow(UNEXPLAINED, "", process - explained))
+    return MemoryLedger(
+        device=device,
+        rows=tuple(rows),
+        process=process,
+        process_why=facts["why"] if process is None else "",
+        notes=tuple(notes),
+        host_rows=tuple(accounts.host_rows),
+        host=host_memory(),
+    )
+
+
+def _segments(device: int) -> tuple[sources.Segment, ...] | None:
+    """Torch's; None where its allocator cannot tell."""
+    try:
+        return torch.segments(device)
+    except Exception:
+        return None
+
+
+def _driver_rows(
+    device: int, seen: Watched | None, in_use: Sequence[int], *, measure_context: bool
+) -> tuple[list[LedgerRow], list[str]]:
+    """What the driver itself takes, and what limits the ledger."""
+    rows, notes = [], []
+    context = bare_context_bytes(device) if measure_context else None
+    if context is not None:
+        rows.append(LedgerRow(DRIVER, "CUDA context", context))
+    else:
+        why = "could not be measured" if measure_context else "was not measured"
+        notes.append(f"the CUDA context {why}: it is unexplained here")
+    if seen is None:
+        notes.append(
+            "what libraries take from the driver themselves is not watched, and so unexplained: "
+            "gpuscope.record_memory_history() has it watched"
+        )
+        return rows, notes
+    if context is not None:
+        # CUPTI adds to contexts that are made while it is in use. Which GPU's kernels call what is not known.
+        cupti = seen.cupti_path if seen.from_start else ""
+        services = seen.services if len(in_use) == 1 else ()
+        of_cupti, of_services = additions_bytes(device, cupti, services) or (0, 0)
+        rows.append(LedgerRow("gpuscope", "CUPTI, while allocations are watched", of_cupti))
+        rows.append(LedgerRow(DRIVER, f"for {', '.join(services)} in kernels", of_services))
+    if seen.services and len(in_use) > 1:
+        notes.append(f"what the driver keeps for {', '.join(seen.services)} in kernels is unexplained on several GPUs")
+    if seen.code_bytes and len(in_use) == 1:
+        rows.append(LedgerRow(DRIVER, "kernel code", seen.code_bytes))
+    elif seen.code_bytes:
+        notes.append(
+            f"{format_bytes(seen.code_bytes)} of kernel code lie on {len(in_use)} GPUs, and are unexplained here"
+        )
+    if not seen.from_start:
+        notes.append("the watch began when the GPU was in use: what libraries had taken by then is unexplained")
+    if seen.unknown_releases:
+        notes.append(f"{seen.unknown_releases} releases were of memory taken before the watch began")
+    return [row for row in rows if row.bytes], notes
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """Memory that one library holds for one purpose, and took in one region of the program.
+
+    Attributes:
+        library: "torch", "cupy", "libcublasLt.so.13", "driver" and so on; "unexplained" for the rest.
+        what: the purpose.
+        bytes: how much.
+        where: the program's line that had the largest piece of it allocated, "train.py:12 step"; "" if not known.
+        region: the innermost ``record_function`` that was open then; "" outside of any, and where that is not known.
+    """
+
+    library: str
+    what: str
+    bytes: int
+    where: str = ""
+    region: str = ""
+
+
+@dataclass
+class Accounts:
+    """What has been explained."""
+
+    rows: list[LedgerRow] = field(default_factory=list)
+    host_rows: list[LedgerRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, library: str, what: str, size: int, where: str = "", region: str = "") -> None:
+        """A row, unless it is empty."""
+        if size > 0:
+            self.rows.append(LedgerRow(library, what, size, where, region))
+
+
+@dataclass
+class _Left:
+    """A live piece, and how much of it no pool accounts for."""
+
+    piece: Piece
+    bytes: int
+
+
+def framework_of(library: str) -> str:
+    """The framework that a library belongs to; "" for none."""
+    return next((name for name, parts in _FRAMEWORKS.items() if any(part in library for part in parts)), "")
+
+
+def accounts_of(
+    device: int,
+    pools: Sequence[Pool],
+    segments: Sequence[Segment] | None,
+    seen: Watched | None,
+    cuda_pools: Collection[int] = (),
+    *,
+    events: MemoryEvents | None = None,
+    alone: bool = True,
+) -> Accounts:
+    """Rows of all that is known of a device, each byte once.
+
+    Args:
+        device: ordinal of the GPU.
+        pools: of all allocators on it.
+        segments: torch's on it; None where they cannot be read.
+        seen: live allocations at the driver; None where they are not watched.
+        cuda_pools: handles of the driver's pools that the pool "cuda pool" stands for.
+        events: what allocators of frameworks told since the watch began; None where that is not recorded.
+        alone: this is the only GPU in use, so that it has what is known of no certain device.
+    """
+    accounts = Accounts()
+    pieces = [] if seen is None else seen.pieces
+    here = [p for p in pieces if p.kind != PINNED and (p.device == device or (alone and p.device < -1))]
+    left = _outside_segments(here, segments or ())
+    placed = {}
+    if segments:
+        placed["torch"] = _place(one.piece for one in left if one.bytes < one.piece.bytes)
+    listed = {0, *cuda_pools}
+    in_cuda_pool = [one for one in left if one.piece.kind == POOL and one.piece.pool in listed]
+    own = [one for one in left if one.piece.kind != POOL or one.piece.pool not in listed]
+    for pool in pools:
+        # Segments say by address what is torch's; of other pools only the library and the amount are known.
+        if pool.library == CUDA_POOL or (pool.library == "torch" and segments and not pool.in_cuda_pool):
+            continue
+        taken = _absorb(in_cuda_pool if pool.in_cuda_pool else own, pool.library, pool.reserved)
+        placed.setdefault(pool.library, _place(taken))
+    for pool in pools:
+        if pool.library == CUDA_POOL:
+            continue
+        private = [s for s in segments or () if s.pool != DEFAULT] if pool.library == "torch" else []
+        _add_pool(accounts, pool, private, placed.get(pool.library, ""), events)
+    _add_cuda_pool(accounts, next((pool for pool in pools if pool.library == CUDA_POOL), None), in_cuda_pool)
+    for kind in _WHAT:
+        group = [one for one in own if one.piece.kind == kind]
+        rows = _by_library(group)
+        (accounts.host_rows if kind == MANAGED else accounts.rows).extend(rows)
+        if kind == POOL and rows:
+            accounts.notes.append("what memory pools that libraries made for themselves cache is not known")
+    pinned = [_Left(piece, piece.bytes) for piece in pieces if piece.kind == PINNED]
+    accounts.host_rows.extend(_by_library(pinned))
+    if any(row.what.startswith(_WHAT[MANAGED]) for row in accounts.host_rows):
+        accounts.notes.append("managed memory is on the GPU as far as its pages have moved there, unexplained here")
+    accounts.host_rows.sort(key=lambda row: row.bytes, reverse=True)
+    return accounts
+
+
+def _outside_segments(pieces: Sequence[Piece], segments: Sequence[Segment]) -> list[_Left]:
+    at_address = [piece for piece in pieces if piece.address]
+    sizes = uncovered([(p.address, p.bytes) for p in at_address], [(s.address, s.bytes) for s in segments])
+    without = [_Left(piece, piece.bytes) for piece in pieces if not piece.address]
+    return [_Left(piece, size) for piece, size in zip(at_address, sizes, strict=True)] + without
+
+
+def _absorb(pieces: Iterable[_Left], library: str, budget: int) -> list[Piece]:
+    """Takes off the pieces of a framework's library what its pool holds, the largest first; those it took from."""
+    taken = []
+    for one in sorted(pieces, key=lambda one: one.bytes, reverse=True):
+        if budget <= 0:
+            break
+        if one.bytes and framework_of(one.piece.library) == library:
+            share = min(one.bytes, budget)
+            one.bytes -= share
+            budget -= share
+            taken.append(one.piece)
+    return taken
+
+
+def _add_pool(
+    accounts: Accounts, pool: Pool, private: Sequence[Segment], where: str, events: MemoryEvents | None
+) -> None:
+    graphs = min(pool.reserved, sum(segment.bytes for segment in private))
+    in_graphs = sum(segment.allocated for segment in private)
+    allocated = max(0, min(pool.allocated - in_graphs, pool.reserved - graphs))
+    rest, outside = allocated, 0
+    for one in handed_out(events, pool.library, pool.device, private) if events is not None else ():
+        size = min(one.bytes, rest)
+        rest -= size
+        if one.region:
+            accounts.add(pool.library, "allocated", size, one.where, one.region)
+        else:
+            outside, where = size, one.where or where
+    accounts.add(pool.library, "allocated", outside + rest, where)
+    accounts.add(pool.library, "cached", pool.reserved - graphs - allocated)
+    accounts.add(pool.library, "graph pools", graphs)
+
+
+def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Left]) -> None:
+    """The driver's pool: who has what of it, as far as seen, and the rest."""
+    rows = _by_library(pieces)
+    accounts.rows.extend(rows)
+    if pool is None:
+        return
+    known = sum(row.bytes for row in rows)
+    in_use = max(pool.allocated, known)
+    accounts.add(CUDA_POOL, "allocated", in_use - known)
+    accounts.add(CUDA_POOL, "cached", pool.reserved - in_use)
+    if known > pool.reserved:
+        more = format_bytes(known - pool.reserved)
+        accounts.notes.append(f"the driver's pool holds {more} less than was seen allocated from it")
+
+
+def _by_library(pieces: Sequence[_Left]) -> list[LedgerRow]:
+    """A row for each library, kind and region."""
+    groups: dict[tuple[str, str, str], list[_Left]] = defaultdict(list)
+    for one in pieces:
+        if one.bytes:
+            groups[one.piece.library, one.piece.kind, one.piece.region].append(one)
+    return [
+        LedgerRow(
+            library or "a library that is not known",
+            f"{_WHAT[kind]}, {len(group)} piece{'s' if len(group) > 1 else ''}",
+            sum(one.bytes for one in group),
+            _place(one.piece for one in group),
+            region,
+        )
+        for (library, kind, region), group in groups.items()
+    ]
+
+
+def _place(pieces: Iterable[Piece]) -> str:
+    """The program's line of the largest piece."""
+    largest = max(pieces, key=lambda piece: piece.bytes, default=None)
+    return "" if largest is None else own_line_of(largest.stack)
+
+
+@dataclass(frozen=True)
+class HandedOut:
+    """Live memory that was handed out in one region.
+
+    Attributes:
+        region: its name; "" for none.
+        bytes: how much.
+        where: the program's line that had the largest piece of it; "" if not known.
+    """
+
+    region: str
+    bytes: int
+    where: str
+
+
+def events_so_far() -> MemoryEvents | None:
+    """Of the history that is being recorded; None without one, as what an ended one has alive may long be gone."""
+    return history.history_events() if history.recording() else None
+
+
+def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[Segment] = ()) -> list[HandedOut]:
+    """The live pieces of a library's allocator on a device, those of a region together, the most bytes first.
+
+    Args:
+        events: what its allocator told.
+        library: one of SOURCES.
+        device: ordinal of the GPU.
+        apart: segments whose pieces are left out.
+    """
+    if library not in SOURCES:
+        return []
+    of_library = events.select((events.source == SOURCES.index(library)) & (events.device == device))
+    pieces = of_library.lifetimes()
+    left_out = np.array([(segment.address, segment.bytes) for segment in apart], dtype=np.uint64).reshape(-1, 2)
+    alive = np.flatnonzero(pieces.alive & ~Spans.merged(left_out[:, 0], left_out[:, 1]).holds(pieces.address))
+    line_of = cached_lines(events.frames)
+    regions = of_library.region[pieces.born[alive]]
+    found = []
+    for number in np.unique(regions):
+        rows = alive[regions == number]
+        largest = rows[np.argmax(pieces.bytes[rows])]
+        where = line_text(line_of(int(pieces.stack[largest])), "")
+        found.append(HandedOut(events.regions[number], int(pieces.bytes[rows].sum()), where))
+    return sorted(found, key=lambda each: each.bytes, reverse=True)
+
+
+def ledger_text(ledger: MemoryLedger) -> str:
+    """The table, what share of NVML's figure it explains, the host's memory, and the notes."""
+    lines = []
+    if ledger.why:
+        lines.append(f"host memory only: {ledger.why}")
+    elif not ledger.rows:
+        lines.append(f"device {ledger.device}: this process holds no memory there")
+    else:
+        lines += [f"device {ledger.device}", *_table(ledger.rows, ledger.total), _explained(ledger)]
+    host = ledger.host
+    lines += ["", f"host: {format_bytes(host.resident)} resident, peak {format_bytes(host.peak_resident)}"]
+    if ledger.host_rows:
+        lines += _table(ledger.host_rows, 0)
+    elif host.pinned is not None:
+        lines.append(f"pinned: {format_bytes(host.pinned)}")
+    if host.pinned_why:
+        lines.append(f"note: pinned memory: {host.pinned_why}")
+    return "\n".join(lines + [f"note: {note}" for note in ledger.notes])
+
+
+def _explained(ledger: MemoryLedger) -> str:
+    if ledger.process is None:
+        return f"explained {format_bytes(ledger.explained)}; the whole is not known: {ledger.process_why}"
+    share = ledger.explained / ledger.process if ledger.process else 1.0
+    return f"explained {100 * share:.1f} % of {format_bytes(ledger.process)} (NVML's figure for this process)"
+
+
+def _table(rows: Sequence[LedgerRow], total: int) -> list[str]:
+    """Lines of columns, numbers to the right; a column that is empty throughout is left out."""
+    cells = [list(_COLUMNS)]
+    for row in rows:
+        share = f"{100 * row.bytes / total:.1f} %" if total else ""
+        cells.append([row.library, row.what, format_bytes(row.bytes), share, row.region, row.where])
+    kept = [number for number in range(len(_COLUMNS)) if number < 3 or any(line[number] for line in cells[1:])]
+    widths = {number: max(len(line[number]) for line in cells) for number in kept}
+    lines = [
+        "  ".join(
+            line[number].rjust(widths[number]) if number in (2, 3) else line[number].ljust(widths[number])
+            for number in kept
+        ).rstrip()
+        for line in cells
+    ]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of one out-of-memory error."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core
+from gpuscope.devices import HOST
+from gpuscope.errors import NotAvailable
+from gpuscope.memory.call_stacks import line_text, of_main_thread, program_line
+from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
+from gpuscope.memory.history import history_events
+from gpuscope.memory.host import host_room
+from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.out_of_memory_errors import Request
+from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.units import format_bytes
+
+_NOTEWORTHY = 0.05  # of the device: less in other hands explains nothing
+_LARGE_LINE = 0.1  # of what lives
+
+_RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error tells of
+_ALL = 0.98  # NVML's total is up to a hundredth above CUDA's, which leaves out what the GPU keeps to itself
+HISTORY_HINT = "record_memory_history() before would tell the newest allocations and the lines that hold most"
+_numbers = itertools.count(1)
+
+MOST = 10  # allocations and lines that a report lists
+# A line leaks, it is suspected, when many pieces of it live, born all through the time recorded. What a model or an
+# optimizer keeps is born at the start, activations at the end.
+_MANY = 20
+_QUARTER_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One piece that was handed out.
+
+    Attributes:
+        bytes: its size.
+        where: the line of the program that asked, as "train.py:12 step"; "" when not known.
+        region: the innermost ``record_function`` that was open; "" for none.
+    """
+
+    bytes: int
+    where: str
+    region: str = ""
+
+
+@dataclass(frozen=True)
+class LivePieces:
+    """What lives of the pieces that one line of the program asked for.
+
+    Attributes:
+        bytes: of all together.
+        count: how many.
+        where: the line, as "train.py:12 step"; "" when not known.
+        growing: they were handed out all through the time recorded, as those of a leak are.
+    """
+
+    bytes: int
+    count: int
+    where: str
+    growing: bool
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """What memory looked like when it ran out. Sizes are bytes; None is not known.
+
+    Attributes:
+        number: counted from 1 in this process.
+        time_ns: since the Unix epoch.
+        pid: of this process.
+        thread: name of the thread that ran into it.
+        error: class and first line of the error; of torch, which tells before it raises, a sentence of the same sense.
+        library: which one asked: "torch", "cupy", "jax", "numba", "rmm", "CUDA" or "host".
+        device: ordinal of the GPU, HOST for host memory.
+        asked: bytes that could not be had.
+        free: left on the device, or to the host before it swaps.
+        total: of the device or host.
+        allowed: what torch lets itself take, where that is less than `total`.
+        used: of the device by all processes.
+        process: of the device by this one.
+        pools: what each library's allocator holds (`gpuscope.memory.sources.Pool`).
+        ledger: whose memory it is (`gpuscope.memory.ledger.ledger.MemoryLedger`); None without one.
+        last: the newest allocations, newest first.
+        largest: the lines whose pieces live, most bytes first.
+        refused: what the driver refused since the reports were switched on, newest last.
+        stack: where the program was, innermost frame first.
+        verdict: whether fragmentation is to blame, in words; "" when there is nothing to say.
+        advice: what to do, most promising first; each rests on the figures above.
+        notes: what could not be known, and why.
+    """
+
+    number: int
+    time_ns: int
+    pid: int
+    thread: str
+    error: str
+    library: str
+    device: int | None
+    asked: int | None
+    free: int | None = None
+    total: int | None = None
+    allowed: int | None = None
+    used: int | None = None
+    process: int | None = None
+    pools: tuple[Any, ...] = ()
+    ledger: Any = field(default=None, repr=False)
+    last: tuple[Allocation, ...] = ()
+    largest: tuple[LivePieces, ...] = ()
+    refused: tuple[dict[str, Any], ...] = ()
+    stack: tuple[Frame, ...] = field(default=(), repr=False)
+    verdict: str = ""
+    advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> int | None:
+        """Bytes of the device that other processes hold."""
+        return None if self.used is None or self.process is None else max(0, self.used - self.process)
+
+    @property
+    def pool(self) -> Any:
+        """The pool of the library that asked; None without one."""
+        return next((pool for pool in self.pools if pool.library == self.library), None)
+
+    def __str__(self) -> str:
+        return whole(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; sizes in bytes."""
+        figures = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return figures | {
+            "others": self.others,
+            "pools": [_plain(pool) for pool in self.pools],
+            "ledger": None if self.ledger is None else self.ledger.to_dict(),
+            "last": [vars(each) for each in self.last],
+            "largest": [vars(each) for each in self.largest],
+            "refused": [dict(each) for each in self.refused],
+            "stack": [frame._asdict() for frame in self.stack],
+            "advice": list(self.advice),
+            "notes": list(self.notes),
+        }
+
+
+def _plain(pool: Any) -> Any:
+    return dataclasses.asdict(pool) if dataclasses.is_dataclass(pool) and not isinstance(pool, type) else vars(pool)
+
+
+def short(report: OutOfMemory) -> str:
+    """What was asked for, who holds what, the verdict, the line and the advice."""
+    lines = [f"gpuscope: {_headline(report)}"]
+    lines += [f"  {line}" for line in (_holders(report), report.verdict) if line]
+    at = line_text(program_line(report.stack), "")
+    lines += [f"  at {at}"] if at else []
+    lines += [f"  {number}. {text}" for number, text in enumerate(report.advice, 1)]
+    return "\n".join(lines)
+
+
+def whole(report: OutOfMemory) -> str:
+    """The short text, then the ledger, the allocations, the refusals of the driver, the notes and the stack."""
+    when = datetime.fromtimestamp(report.time_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds")
+    parts = [short(report), f"{when}, process {report.pid}, thread {report.thread}\n{report.error}"]
+    if report.ledger is not None:
+        parts.append(str(report.ledger))
+    if report.largest:
+        rows = [
+            f"  {_size(each.bytes)}  {each.count:>7} x  {each.where or 'line not known'}" for each in report.largest
+        ]
+        parts.append("\n".join(["what lives, by line", *rows]))
+    if report.last:
+        rows = [
+            f"  {_size(each.bytes)}  {each.where or 'line not known'}{f' in {each.region}' if each.region else ''}"
+            for each in report.last
+        ]
+        parts.append("\n".join(["newest allocations", *rows]))
+    if report.refused:
+        rows = [f"  {_size(each['bytes'])}  {each['library']}  {each['where']}".rstrip() for each in report.refused]
+        parts.append("\n".join(["refused by the driver, newest last", *rows]))
+    if report.stack:
+        parts.append("\n".join(["stack, innermost first", *(f"  {frame}" for frame in report.stack)]))
+    if report.notes:
+        parts.append("\n".join(f"note: {note}" for note in report.notes))
+    return "\n\n".join(parts)
+
+
+def _headline(report: OutOfMemory) -> str:
+    asked = "memory" if report.asked is None else format_bytes(report.asked)
+    if report.device == HOST:
+        what, asker, on = "out of host memory", "the program" if report.library == "host" else report.library, ""
+    else:
+        what, asker = "out of GPU memory", report.library
+        on = "" if report.device is None else f" on GPU {report.device}"
+    text = f"{what}: {asker} asked for {asked}{on}"
+    if report.free is not None and report.total is not None:
+        text += f"; {format_bytes(report.free)} of {format_bytes(report.total)} free"
+    return text
+
+
+def _holders(report: OutOfMemory) -> str:
+    parts = [] if report.process is None else [f"this process holds {format_bytes(report.process)}"]
+    for pool in report.pools:
+        parts.append(f"{pool.library} {format_bytes(pool.reserved)}, of which {format_bytes(pool.allocated)} in use")
+    if report.others:
+        parts.append(f"other processes {format_bytes(report.others)}")
+    return "; ".join(parts)
+
+
+def _size(size: int) -> str:
+    return f"{format_bytes(size):>9}"
+
+
+def verdict(report: OutOfMemory) -> str:
+    """Whether memory was there, in pieces that are too small; "" when not."""
+    pool = report.pool
+    if pool is None or report.asked is None or pool.reserved - pool.allocated < report.asked:
+        return ""
+    cached = f"{format_bytes(pool.reserved - pool.allocated)} cached by {report.library} are not in use"
+    if pool.largest_free is None:
+        return f"fragmentation: {cached}, but no free block among them has {format_bytes(report.asked)}"
+    if pool.largest_free >= report.asked:
+        return ""
+    return f"fragmentation: {cached}, but the largest free block is {format_bytes(pool.largest_free)}"
+
+
+def advice(report: OutOfMemory) -> tuple[str, ...]:
+    """What would help, most promising first; only what a figure of the report speaks for."""
+    found = (rule(report) for rule in _RULES)
+    return tuple(text for text in found if text)
+
+
+def _too_large(report: OutOfMemory) -> str:
+    if report.asked is None or report.total is None or report.asked <= report.total:
+        return ""
+    what = "this host" if report.device == HOST else "this GPU"
+    return (
+        f"{format_bytes(report.asked)} in one piece is more than all of {what} ({format_bytes(report.total)}): look "
+        "at the shapes on that line, two of which may have been broadcast against each other"
+    )
+
+
+def _own_limit(report: OutOfMemory) -> str:
+    if report.allowed is None or report.asked is None or report.free is None or report.free < report.asked:
+        return ""
+    return (
+        f"the GPU has {format_bytes(report.free)} free; torch itself is limited to {format_bytes(report.allowed)}: "
+        "raise torch.cuda.set_per_process_memory_fraction()"
+    )
+
+
+def _fragmentation(report: OutOfMemory) -> str:
+    if not report.verdict:
+        return ""
+    if report.library == "torch":
+        settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+        if "expandable_segments:True" in settings:
+            return "sizes that vary less from step to step, or torch.cuda.empty_cache() between phases, fragment less"
+        return "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts: it fragments far less"
+    if report.library == "cupy":
+        return "cupy.get_default_memory_pool().free_all_blocks() gives the cached blocks back before the next large one"
+    return ""
+
+
+def _other_processes(report: OutOfMemory) -> str:
+    others = report.others
+    if others is None or not report.total or others < _NOTEWORTHY * report.total:
+        return ""
+    return (
+        f"other processes hold {format_bytes(others)} of this GPU, this one {format_bytes(report.process or 0)}: "
+        "nvidia-smi names them; end them, or choose another GPU by CUDA_VISIBLE_DEVICES"
+    )
+
+
+def _other_libraries(report: OutOfMemory) -> str:
+    ways = {
+        "torch": "torch.cuda.empty_cache() gives it back",
+        "cupy": "cupy.get_default_memory_pool().free_all_blocks() gives it back",
+        "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false before the start keeps it from taking that in advance",
+    }
+    for pool in sorted(report.pools, key=lambda each: each.allocated - each.reserved):
+        cached = pool.reserved - pool.allocated
+        wanted = report.asked if report.asked is not None else _NOTEWORTHY * (report.total or 0)
+        if pool.library != report.library and pool.library in ways and cached and cached >= wanted:
+            return f"{pool.library} holds {format_bytes(cached)} that it does not use: {ways[pool.library]}"
+    return ""
+
+
+def _leak(report: OutOfMemory) -> str:
+    alive = sum(line.bytes for line in report.largest)
+    for line in report.largest:
+        if line.growing and line.where and line.bytes >= _LARGE_LINE * alive:
+            return (
+                f"{line.count} pieces from {line.where} live, {format_bytes(line.bytes)}, made all through the run: "
+                "what keeps them, as a list of losses that are not detached? find_leaks() tells"
+            )
+    return ""
+
+
+def _smaller_batch(report: OutOfMemory) -> str:
+    held = report.process if report.process is not None else sum(pool.allocated for pool in report.pools) or None
+    if report.device == HOST or held is None or report.total is None or report.asked is None or report.verdict:
+        return ""
+    if report.asked > report.total or held < report.total / 2:
+        return ""
+    return (
+        f"the program itself holds {format_bytes(held)} of {format_bytes(report.total)}: a smaller batch needs less, "
+        "and find_max_batch_size() finds the largest that fits"
+    )
+
+
+_RULES: tuple[Callable[[Any], str], ...] = (
+    _too_large,
+    _own_limit,
+    _fragmentation,
+    _other_processes,
+    _other_libraries,
+    _leak,
+    _smaller_batch,
+)
+
+
+def gather(
+    request: Request,
+    error: str,
+    stack: tuple[Frame, ...],
+    *,
+    free: int | None = None,
+    allowed: int | None = None,
+    since_ns: int = 0,
+) -> OutOfMemory:
+    """The report of a request that failed. What cannot be had is None, with a note where it is not plain why.
+
+    Args:
+        request: what was asked for.
+        error: class and first line of the error.
+        stack: where, innermost frame first; () for a thread without Python.
+        free: bytes free on the device, where the library has told.
+        allowed: bytes that the library lets itself take, where it has told.
+        since_ns: refusals of the driver before this time are left out.
+    """
+    notes: list[str] = []
+    if not stack:
+        stack = of_main_thread()
+        notes.append("the thread that asked runs no Python; the stack is the main thread's")
+    report = OutOfMemory(
+        number=next(_numbers),
+        time_ns=time.time_ns(),
+        pid=os.getpid(),
+        thread=threading.current_thread().name,
+        error=error,
+        library=request.library,
+        device=request.device if request.device is not None else _device_in_use(),
+        asked=request.bytes,
+        free=free,
+        stack=stack,
+    )
+    for section in (_refused, _figures, _ledger, _history):
+        try:
+            report = dataclasses.replace(report, **section(report, notes, since_ns))
+        except Exception as failed:  # one section less is better than no report, or a second failure
+            notes.append(f"{section.__name__.strip('_')} not known: {type(failed).__name__}: {failed}")
+    if allowed is not None:
+        total = report.total if report.total is not None else allowed
+        report = dataclasses.replace(report, total=total, allowed=allowed if allowed < _ALL * total else None)
+    report = dataclasses.replace(report, verdict=verdict(report))
+    return dataclasses.replace(report, advice=advice(report), notes=tuple(notes))
+
+
+def _refused(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
+    failed = [dict(each) for each in _core.allocation_watch()["failed"] if each["time_ns"] >= since_ns]
+    for each in failed:
+        each["where"] = line_text(program_line(Frame(*frame) for frame in _core.stack_frames(each["stack"])), "")
+    found: dict[str, Any] = {"refused": tuple(failed)}
+    newest = failed[-1] if failed else None
+    if newest and report.device != HOST and report.time_ns - newest["time_ns"] < _RECENT_NS:
+        found["asked"] = report.asked if report.asked is not None else int(newest["bytes"])
+        found["device"] = report.device if report.device is not None else int(newest["device"])
+    return found
+
+
+def _figures(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
+    if report.device == HOST:
+        free, total = host_room()
+        return {"free": free, "total": total}
+    if report.device is None:
+        return {}
+    devices = memory_snapshot(report.device).devices
+    found = next((each for each in devices if each.device == report.device), None)
+    if found is None:
+        return {}
+    left = None if found.total is None or found.used is None else found.total - found.used
+    figures = {name: getattr(found, name) for name in ("used", "total", "process", "pools")}
+    return figures | {"free": report.free if report.free is not None else left}
+
+
+def _ledger(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
+    if report.device is None or report.device == HOST:
+        return {}
+    return {"ledger": memory_ledger(report.device, measure_context=False)}
+
+
+def _history(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
+    if report.device == HOST:
+        return {}
+    try:
+        events = of_library(history_events(), report.library, report.device)
+    except NotAvailable:
+        notes.append(HISTORY_HINT)
+        return {}
+    if not len(events):
+        notes.append(HISTORY_HINT)
+        return {}
+    return {"last": last_allocations(events), "largest": largest_lines(events)}
+
+
+def _device_in_use() -> int | None:
+    """Ordinal of the GPU that the program works on, asked without making a context; None when not known."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            return int(torch.cuda.current_device())
+        if cupy is not None:
+            return int(cupy.cuda.runtime.getDevice())
+        in_use = _core.devices_in_use()
+        return in_use[0] if len(in_use) == 1 else None
+    except Exception:  # a framework on a machine that it cannot use; their errors have no common root
+        return None
+
+
+def of_library(events: MemoryEvents, library: str, device: int | None) -> MemoryEvents:
+    """The events of one library's allocator on one device; the driver's for libraries that take from it themselves."""
+    known = SOURCES.index(library) if library in SOURCES else SOURCES.index("driver")
+    rows = events.source == known
+    if not rows.any():
+        rows = events.source != SOURCES.index("driver")
+    if device is not None:
+        rows &= events.device == device
+    return events.select(rows)
+
+
+def last_allocations(events: MemoryEvents) -> tuple[Allocation, ...]:
+    """The newest ones, newest first."""
+    rows = np.flatnonzero(events.bytes > 0)[-MOST:][::-1]
+    return tuple(
+        Allocation(int(events.bytes[row]), _line(events, int(events.stack[row])), events.regions[events.region[row]])
+        for row in rows
+    )
+
+
+def largest_lines(events: MemoryEvents) -> tuple[LivePieces, ...]:
+    """The lines whose pieces live, most bytes first."""
+    pieces = events.lifetimes()
+    alive = np.flatnonzero(pieces.alive)
+    rows_of: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+    for stack in np.unique(pieces.stack[alive]):
+        rows_of[_line(events, int(stack))].append(alive[pieces.stack[alive] == stack])
+    found = []
+    for line, parts in rows_of.items():
+        rows = np.concatenate(parts)
+        grows = _born_throughout(events.time_ns[pieces.born[rows]], events.time_ns)
+        found.append(LivePieces(int(pieces.bytes[rows].sum()), len(rows), line, grows))
+    return tuple(sorted(found, key=lambda each: -each.bytes)[:MOST])
+
+
+def _line(events: MemoryEvents, stack: int) -> str:
+    return line_text(program_line(events.frames(stack)), "")
+
+
+def _born_throughout(births: NDArray[np.int64], times: NDArray[np.int64]) -> bool:
+    if len(births) < _MANY or times[-1] <= times[0]:
+        return False
+    quarters = np.minimum(4 * (births - times[0]) // (times[-1] - times[0]), 3)
+    return bool((np.bincount(quarters, minlength=4) >= _QUARTER_SHARE * len(births)).all())

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`report_out_of_memory`: from now on, an out-of-memory error is written up before it reaches the user."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, TypeVar
+
+from gpuscope.errors import InvalidArgument
+from gpuscope.late_imports import WhenImported
+from gpuscope.memory.call_stacks import of_caller, of_error
+from gpuscope.memory.events import Frame
+from gpuscope.memory.out_of_memory import OutOfMemory, gather, short, whole
+from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, first_line, request_of
+from gpuscope.units import format_bytes
+
+MOST = 20  # reports that are written up; of a program that runs out again and again the rest is counted
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_MARK = "_gpuscope_reported"
+_PATIENCE_S = 10.0  # for another thread's report; then this one is left out rather than the program held up
+_SAME_SIZE = 0.01  # torch's errors give sizes with two digits after the point
+
+
+def report_out_of_memory(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    file: TextIO | None = None,
+    on_report: Callable[[OutOfMemory], object] | None = None,
+) -> OutOfMemoryReports:
+    """From now on, writes up what memory looked like whenever it runs out, before the error reaches the user.
+
+    Seen are errors of torch (also those that the program catches itself), CuPy, JAX, Numba, RMM, cuda-python and the
+    driver, and MemoryError of the host: when they leave the ``with`` or the decorated function, and when nobody
+    catches them, on any thread. No error is swallowed, none changed, and each is reported once. A report takes no GPU
+    memory and waits for nothing.
+
+    Args:
+        path: the whole report as text, and beside it as ``.json``; ``{pid}`` and ``{n}`` stand for the process and the
+            number of the report. Without ``{n}`` later reports get their number at the end of the name.
+        file: where the short text goes; None is ``sys.stderr`` as it is then.
+        on_report: called with each `OutOfMemory`, on the thread that ran out.
+
+    Returns:
+        What ends it by ``.close()``, as a context manager or as a decorator, and holds the reports.
+
+    Raises:
+        InvalidArgument: an argument is of the wrong kind, or the path's folder does not exist.
+
+    Example:
+        >>> with report_out_of_memory() as reports:
+        ...     pass
+        >>> reports.count
+        0
+    """
+    return OutOfMemoryReports(path, file=file, on_report=on_report)
+
+
+class OutOfMemoryReports:
+    """Reports of out-of-memory errors: from when it is made until `close`, or the end of the ``with``.
+
+    As a decorator it reports during calls of the function only. Any thread.
+
+    Attributes:
+        reports: those written up, the first `MOST`.
+        count: how many errors there were.
+        failures: why a report could not be written or a callback failed.
+        since_ns: when it was made, since the Unix epoch.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        file: TextIO | None = None,
+        on_report: Callable[[OutOfMemory], object] | None = None,
+    ) -> None:
+        if path is not None and not isinstance(path, (str, os.PathLike)):
+            raise InvalidArgument(f"path is a {type(path).__name__}; accepted are the path of a file and None")
+        if path is not None and not Path(path).parent.is_dir():
+            raise InvalidArgument(f"path is {os.fspath(path)!r}; its folder does not exist")
+        if file is not None and not callable(getattr(file, "write", None)):
+            raise InvalidArgument(f"file is a {type(file).__name__}; accepted are open text files and None")
+        if on_report is not None and not callable(on_report):
+            raise InvalidArgument(f"on_report is a {type(on_report).__name__}; accepted are functions of a report")
+        self.reports: tuple[OutOfMemory, ...] = ()
+        self.count = 0
+        self.failures: tuple[str, ...] = ()
+        self.since_ns = time.time_ns()
+        self._path = None if path is None else os.fspath(path)
+        self._file = file
+        self._on_report = on_report
+        self._open = False
+        self._begin()
+
+    def close(self) -> None:
+        """Ends the reports; those made stay readable. A second call does nothing."""
+        with _reporter.lock:
+            was_open, self._open = self._open, False
+            if was_open:
+                _reporter.remove(self)
+
+    @property
+    def full(self) -> bool:
+        """Whether further errors are counted only."""
+        return self.count >= MOST
+
+    def skip(self) -> None:
+        """One has happened that is counted only."""
+        self.count += 1
+
+    def take(self, report: OutOfMemory, printed: set[int]) -> None:
+        """One has happened, and can be read on the files of these ids already. Never raises."""
+        if self.full:
+            self.skip()
+            return
+        self.count += 1
+        self.reports = (*self.reports, report)
+        written = self._guarded(f"writing {self._path}", self._write, report) if self._path is not None else None
+        self._guarded("printing", self._print, report, written, printed)
+        if self._on_report is not None:
+            self._guarded("on_report", self._on_report, report)
+
+    def __enter__(self) -> OutOfMemoryReports:
+        self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _reporter.report_error(error)
+        self.close()
+
+    def __call__(self, function: _Function) -> _Function:
+        """The function, with reports during its calls."""
+        self.close()
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapped(*args: Any, **kwargs: Any) -> Any:
+                with _Call(self):
+                    return await function(*args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                with _Call(self):
+                    return function(*args, **kwargs)
+
+        return wrapped  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"<OutOfMemoryReports {'on' if self in _reporter.listeners else 'closed'}, {self.count} so far>"
+
+    def _begin(self) -> None:
+        with _reporter.lock:
+            was_open, self._open = self._open, True
+            if not was_open:
+                _reporter.add(self)
+
+    def _print(self, report: OutOfMemory, written: Path | None, printed: set[int]) -> None:
+        file = self._file if self._file is not None else sys.stderr
+        if file is None:  # a program without a console
+            return
+        lines = [] if id(file) in printed else [short(report)]
+        printed.add(id(file))
+        if self._path is not None:
+            lines.append(f"  whole report: {written}" if written is not None else f"  {self.failures[-1]}")
+        if self.full:
+            lines.append("  further ones are counted only")
+        if lines:
+            print("\n".join(lines), file=file, flush=True)
+
+    def _write(self, report: OutOfMemory) -> Path:
+        assert self._path is not None
+        name = self._path.replace("{pid}", str(report.pid)).replace("{n}", str(report.number))
+        path = Path(name)
+        if "{n}" not in self._path and self.reports[0] is not report:
+            path = path.with_name(f"{path.stem}-{report.number}{path.suffix}")  # the first is not lost
+        text = path.with_suffix(".txt") if path.suffix == ".json" else path
+        text.write_text(whole(report) + "\n", encoding="utf-8")
+        figures = json.dumps(report.to_dict(), indent=1, default=str)
+        path.with_suffix(".json").write_text(figures + "\n", encoding="utf-8")
+        return text
+
+    def _guarded(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return call(*args)
+        except Exception as error:  # whatever fails here must not hide the program's own error
+            self.failures = (*self.failures, f"{what} failed: {type(error).__name__}: {error}")
+            return None
+
+
+class _Call:
+    """Reports during one call."""
+
+    def __init__(self, reports: OutOfMemoryReports) -> None:
+        self._reports = reports
+
+    def __enter__(self) -> None:
+        _reporter.add(self._reports)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _reporter.report_error(error)
+        _reporter.remove(self._reports)
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """No reports meanwhile, of any thread: for what runs out of memory on purpose."""
+    with _reporter.lock:
+        _reporter.muted += 1
+    try:
+        yield
+    finally:
+        with _reporter.lock:
+            _reporter.muted -= 1
+
+
+class ExceptHook:
+    """Installed over an excepthook, which is always called after it."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._previous: Callable[..., Any] = module.excepthook
+        module.excepthook = self
+
+    def remove(self) -> None:
+        """Puts the previous one back, unless another has been installed since; that one goes on calling this."""
+        if self._module.excepthook is self:
+            self._module.excepthook = self._previous
+
+    def __call__(self, *args: Any) -> None:
+        """sys.excepthook is given class, error and traceback; threading.excepthook one object with the three."""
+        _reporter.report_error(args[1] if len(args) > 1 else args[0].exc_value)
+        self._previous(*args)
+
+
+class _Reporter:
+    """Takes each out-of-memory error once, from wherever it is seen first, to all reports that are open. Any thread.
+
+    Errors are seen by the excepthooks, by torch's observer, and where a ``with`` or a decorated function ends.
+
+    Attributes:
+        lock: of all that follows.
+        listeners: reports that are open, each as often as it was added.
+        muted: above 0, nothing is reported.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.listeners: list[OutOfMemoryReports] = []
+        self.muted = 0
+        self._observed: deque[int] = deque(maxlen=16)  # sizes that torch reported, whose errors have not been seen
+        self._thread = threading.local()
+        self._hooks: list[ExceptHook] = []
+        self._torch_import: WhenImported | None = None
+        self._attached = False  # for good: torch cannot detach an observer
+
+    def add(self, listener: OutOfMemoryReports) -> None:
+        """Opens it; the first one installs the hooks."""
+        with self.lock:
+            self.listeners.append(listener)
+            if len(self.listeners) == 1:
+                self._hooks = [ExceptHook(sys), ExceptHook(threading)]
+                self._torch_import = WhenImported("torch", self._when_torch_is_imported)
+
+    def remove(self, listener: OutOfMemoryReports) -> None:
+        """Undoes one `add`."""
+        with self.lock:
+            self.listeners.remove(listener)
+            if self.listeners:
+                return
+            self._observed.clear()
+            for hook in self._hooks:
+                hook.remove()
+            if self._torch_import is not None:
+                self._torch_import.cancel()
+
+    def report_error(self, error: BaseException | None) -> None:
+        """An error is passing. Never raises."""
+        if not self.listeners or self.muted:
+            return
+        try:
+            found = find_out_of_memory(error)
+            if found is None or getattr(found, _MARK, False):
+                return
+            setattr(found, _MARK, True)
+            request = request_of(found)
+            if not self._was_observed(found, request):
+                self._report(request, first_line(found), of_error(found))
+        except Exception:  # the program's own error is what it must see
+            return
+
+    def report_observed(self, device: int, asked: int, allowed: int, free: int) -> None:
+        """Called by torch as it is about to raise for memory of a GPU. Never raises."""
+        if not self.listeners or self.muted:
+            return
+        try:
+            self._observed.append(asked)
+            error = f"torch could not allocate {format_bytes(asked)} on GPU {device}"
+            self._report(Request("torch", asked, device), error, of_caller(), free=free, allowed=allowed)
+        except Exception:  # an exception here would take the place of torch's own
+            return
+
+    def _report(
+        self,
+        request: Request,
+        error: str,
+        stack: tuple[Frame, ...],
+        free: int | None = None,
+        allowed: int | None = None,
+    ) -> None:
+        if getattr(self._thread, "reporting", False) or not self.lock.acquire(timeout=_PATIENCE_S):
+            return
+        self._thread.reporting = True
+        try:
+            listeners = tuple(dict.fromkeys(self.listeners))
+            if all(each.full for each in listeners):
+                for listener in listeners:
+                    listener.skip()
+                return
+            since_ns = min(each.since_ns for each in listeners)
+            report = gather(request, error, stack, free=free, allowed=allowed, since_ns=since_ns)
+            printed: set[int] = set()
+            for listener in listeners:
+                listener.take(report, printed)
+        finally:
+            self._thread.reporting = False
+            self.lock.release()
+
+    def _was_observed(self, error: BaseException, request: Request) -> bool:
+        """Whether torch's observer was called for this error, maybe on another thread, as in a backward."""
+        if request.library != "torch" or type(error).__name__ != "OutOfMemoryError":
+            return False
+        for asked in reversed(self._observed):
+            if request.bytes is None or abs(request.bytes - asked) <= _SAME_SIZE * asked:
+                self._observed.remove(asked)
+                return True
+        return False
+
+    def _when_torch_is_imported(self) -> None:
+        # Attaching initializes CUDA, which forbids a later fork: so not before torch does that by itself.
+        try:
+            if not self._attached:
+                sys.modules["torch"].cuda._lazy_call(self._attach)
+                self._attached = True
+        except Exception:  # inside an import of the user's: its errors only
+            return
+
+    def _attach(self) -> None:
+        try:
+            sys.modules["torch"]._C._cuda_attach_out_of_memory_observer(self.report_observed)
+        except Exception:  # an allocator or a build without observers; its errors are seen when they pass
+            return
+
+
+_reporter = _Reporter()

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lived at the moment when most memory was in use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.devices import HOST, is_cpu, ordinal_of
+from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_ours
+from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
+from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, events_of, pieces_of, select
+from gpuscope.memory.history import Recorder
+from gpuscope.units import format_bytes
+
+_DRIVER = SOURCES.index("driver")
+
+_MOST_ROWS = 15
+_LONGEST_PLACE = 48
+
+
+@dataclass(frozen=True)
+class PeakPlace:
+    """The pieces of one line that lived at the peak. Sizes are bytes.
+
+    Attributes:
+        place: innermost line of the program's own code that allocated them; None when no stack is known.
+        stack: the whole call stack of most of it, innermost frame first.
+        bytes: of all pieces.
+        share: of the peak.
+        count: how many pieces.
+        first_ns: when the oldest was allocated, ns since the Unix epoch.
+        last_ns: when the newest was.
+        backward: whether autograd's own threads allocated them, which run no Python: `place` is None then.
+    """
+
+    place: Frame | None
+    stack: tuple[Frame, ...]
+    bytes: int
+    share: float
+    count: int
+    first_ns: int
+    last_ns: int
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class PeakReport:
+    """What lived when most memory was in use. ``print(report)`` shows the largest places. Sizes are bytes.
+
+    Attributes:
+        device: ordinal of the GPU, HOST for host memory; None when nothing was allocated.
+        bytes: in use at the peak.
+        base: the part of it that was allocated before the events begin; of no known place.
+        time_ns: when, ns since the Unix epoch.
+        since_begin_ns: the same from the first event.
+        step: in which step, from 0; None when no steps are known or it lies outside them.
+        places: largest first.
+        events: allocations and releases that were looked at.
+        notes: what limits the findings.
+    """
+
+    device: int | None
+    bytes: int
+    base: int
+    time_ns: int
+    since_begin_ns: int
+    step: int | None
+    places: tuple[PeakPlace, ...]
+    events: int
+    notes: tuple[str, ...] = ()
+
+    def at(self, place: str | Frame) -> tuple[PeakPlace, ...]:
+        """The places of a line or a file, largest first.
+
+        Args:
+            place: ``"train.py:12"``, ``"train.py"``, either with folders before it, or a frame.
+        """
+        return tuple(one for one in self.places if one.place is not None and _lies_at(one.place, place))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __bool__(self) -> bool:
+        return self.bytes > 0
+
+    def __str__(self) -> str:
+        return report_text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return {
+            **vars(self),
+            "places": [
+                {
+                    **vars(one),
+                    "place": None if one.place is None else one.place._asdict(),
+                    "stack": [frame._asdict() for frame in one.stack],
+                }
+                for one in self.places
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def peak_memory(
+    events: MemoryEvents | None = None, device: int | None = None, *, steps_ns: Sequence[int] = ()
+) -> PeakReport:
+    """What lived at the moment when most memory was in use, by the line that allocated it.
+
+    Memory counts as the program's allocators hand it out, and as any library takes it from the driver, each byte once.
+
+    Args:
+        events: what allocators did; None for the memory history.
+        device: ordinal of the GPU, HOST for host memory; None for the GPU with the highest peak, or host memory where
+            nothing was allocated on a GPU.
+        steps_ns: ends of steps, ns since the epoch; before them the begin of the first.
+
+    Raises:
+        InvalidArgument: `device` is no ordinal.
+        NotAvailable: no history was recorded.
+    """
+    if device is not None and device != HOST:
+        device = HOST if is_cpu(device) else ordinal_of(device)
+    if events is None:
+        events = Recorder().events()
+    pieces = pieces_of(events)
+    counted = events_of(events, pieces)
+    device = _busiest(events, counted) if device is None else device
+    rows = np.flatnonzero(counted & (events.device == device)) if device is not None else np.empty(0, np.int64)
+    notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
+    if device is None or not len(rows):
+        return PeakReport(device, 0, 0, 0, 0, None, (), len(events), notes)
+    level = np.cumsum(events.bytes[rows])
+    row = int(rows[int(np.argmax(level))])
+    lives = (pieces.device == device) & (pieces.born <= row) & (pieces.alive | (pieces.died > row))
+    lived = select(pieces, lives)
+    base = _base(events, lived, device, row)
+    total = int(lived.bytes.sum()) + base
+    time = int(events.time_ns[row])
+    return PeakReport(
+        device=device,
+        bytes=total,
+        base=base,
+        time_ns=time,
+        since_begin_ns=time - int(events.time_ns[0]),
+        step=_step(time, steps_ns),
+        places=_places(events, lived, total),
+        events=len(events),
+        notes=notes,
+    )
+
+
+def _busiest(events: MemoryEvents, counted: NDArray[np.bool_]) -> int | None:
+    peaks = {}
+    for device in np.unique(events.device[counted]).tolist():
+        level = np.cumsum(events.bytes[counted & (events.device == device)])
+        said = events.allocated[counted & (events.device == device)]
+        peaks[device] = (device >= 0, max(int(level.max()), int(said.max())))
+    return max(peaks, key=lambda device: peaks[device]) if peaks else None
+
+
+def _base(events: MemoryEvents, lived: Lifetimes, device: int, row: int) -> int:
+    """What allocators said that they had handed out then, less what the events explain."""
+    base = 0
+    for source in np.unique(events.source[(events.device == device) & (events.source != _DRIVER)]):
+        said = np.flatnonzero((events.device == device) & (events.source == source) & (events.allocated > 0))
+        until = np.searchsorted(said, row, side="right")
+        if until:
+            known = int(lived.bytes[lived.source == source].sum())
+            base += max(0, int(events.allocated[said[until - 1]]) - known)
+    return base
+
+
+def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPlace, ...]:
+    if not len(lived):
+        return ()
+    place_of = cached_lines(events.frames)
+    # By stack, and those without one by whether they are autograd's.
+    keys, inverse = np.unique(
+        lived.stack * np.int64(2) + backward_without_stack(events)[lived.born], return_inverse=True
+    )
+    stacks = (keys // 2).tolist()
+    kinds = [(place_of(stack), bool(key % 2)) for stack, key in zip(stacks, keys.tolist(), strict=True)]
+    numbers: dict[tuple[Frame | None, bool], int] = {}
+    number = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds])[inverse]
+    sizes = np.bincount(number, weights=lived.bytes).astype(np.int64)
+    counts = np.bincount(number)
+    by_stack = np.bincount(inverse, weights=lived.bytes)
+    times = events.time_ns[lived.born]  # in the order of birth
+    first, last = np.full(len(numbers), times[-1]), np.full(len(numbers), times[0])
+    np.minimum.at(first, number, times)
+    np.maximum.at(last, number, times)
+    main = {numbers[kinds[at]]: stacks[at] for at in np.argsort(by_stack).tolist()}
+    found = [
+        PeakPlace(
+            place=place,
+            stack=without_ours(frames_of(events.frames, main[at])),
+            bytes=int(sizes[at]),
+            share=int(sizes[at]) / total,
+            count=int(counts[at]),
+            first_ns=int(first[at]),
+            last_ns=int(last[at]),
+            backward=backward,
+        )
+        for (place, backward), at in numbers.items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.bytes))
+
+
+def _step(time: int, steps_ns: Sequence[int]) -> int | None:
+    step = int(np.searchsorted(np.asarray(steps_ns, dtype=np.int64), time, side="right")) - 1
+    return step if 0 <= step < len(steps_ns) - 1 else None
+
+
+def _lies_at(place: Frame, wanted: str | Frame) -> bool:
+    if isinstance(wanted, Frame):
+        return place == wanted
+    file, colon, line = wanted.rpartition(":")
+    if not colon or not line.isdigit():
+        file, line = wanted, str(place.line)
+    path = place.file.replace(os.sep, "/")
+    return line == str(place.line) and (path == file or path.endswith("/" + file.replace(os.sep, "/")))
+
+
+def report_text(report: PeakReport) -> str:
+    """When and how much, then the places with the most bytes, the rest in one row, and what limits it."""
+    notes = [f"note: {note}" for note in report.notes]
+    if not report:
+        return "\n".join(["peak: nothing was allocated", *notes])
+    device = "host memory" if report.device == -1 else f"GPU {report.device}"
+    step = "" if report.step is None else f", in step {report.step}"
+    head = f"peak of {device}: {format_bytes(report.bytes)}, {report.since_begin_ns / 1e9:.3f} s after the first event"
+    rows: list[tuple[str, ...]] = [("allocated at", "bytes", "share", "pieces", "first s", "last s")]
+    begin = report.time_ns - report.since_begin_ns
+    for one in report.places[:_MOST_ROWS]:
+        times = [f"{(time - begin) / 1e9:.3f}" for time in (one.first_ns, one.last_ns)]
+        place = _cut(WITHOUT_PYTHON if one.backward else line_text(one.place, NO_PYTHON_STACK))
+        rows.append((place, format_bytes(one.bytes), _percent(one.share), f"{one.count:,}", *times))
+    others = report.places[_MOST_ROWS:]
+    if others:
+        size, count = sum(one.bytes for one in others), sum(one.count for one in others)
+        rows.append(
+            (f"{len(others)} smaller places", format_bytes(size), _percent(size / report.bytes), f"{count:,}", "", "")
+        )
+    if report.base:
+        share = _percent(report.base / report.bytes)
+        rows.append(("before the first event", format_bytes(report.base), share, "", "", ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    return "\n".join([head + step, lines[0], "-" * sum(widths, 2 * (len(widths) - 1)), *lines[1:], *notes])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_PLACE else text[: _LONGEST_PLACE - 3] + "..."

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The highest memory use inside a stage, without waiting for the GPU.
+
+Where torch reports its allocations to gpuscope, the highest figure it reports is taken. Where it does not, torch's own
+peak counter is restarted when a stage begins, and what it said until then is kept for the stages that are open; the
+program's own `torch.cuda.max_memory_allocated` then tells of the time since the last stage began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import Any, NamedTuple
+
+from gpuscope import _core
+from gpuscope.devices import HOST, ordinal_or_host, why_no_gpu
+from gpuscope.memory import sources
+from gpuscope.memory.host import highest_resident_bytes, resident_bytes
+from gpuscope.memory.reports import torch_reports
+
+_lock = threading.RLock()
+_open: dict[int, list[PeakWatch]] = {}  # by device
+
+# Libraries with a pool of their own; torch is read directly, which is much sooner.
+_OTHERS = ("cupy", "rmm", "jax")
+
+
+class PeakWatch:
+    """Watches one device's memory until `end`; made by `watch` and `follow`. Any thread may end it."""
+
+    def __init__(self, device: int, span: Span | None, reports: _Reports | None = None) -> None:
+        self._device = device
+        self._span = span
+        self._reports = reports
+
+    def until(self, before: Reading, after: Reading) -> Peak:
+        """The peak until now; the watch goes on.
+
+        Args:
+            before: what was read when it began.
+            after: what was read now.
+        """
+        with _lock:
+            return peak_between(before, after, self._span, self._reports.highest() if self._reports else None)
+
+    def end(self) -> None:
+        """Ends it; `until` has to be asked before."""
+        with _lock:
+            if self in _open.get(self._device, ()):
+                _open[self._device].remove(self)
+            reports, self._reports = self._reports, None
+        if reports is not None:
+            reports.end()
+
+    def fold(self, now: Usage) -> None:
+        """Keeps what torch's counter said: it has just been restarted. Under the lock."""
+        self._span = self._span or Span(0, fresh=False)  # there is none when torch had not begun then
+        self._span.fold(now)
+        self._span.restarted(now.allocated)
+
+
+def watch(device: int) -> PeakWatch:
+    """Begins to watch a device, by torch's reports or else by restarting torch's counter.
+
+    The peak is then known, however high the program's memory went before.
+
+    Args:
+        device: ordinal of the GPU, or HOST.
+    """
+    reports = _reports(device)
+    now = None if device == HOST else _quietly_read(device)
+    with _lock:
+        span = None
+        if now is not None:
+            restarted = reports is None and _restart(device, now)
+            span = Span(now.allocated if restarted else now.peak or 0, fresh=restarted)
+        return _opened(PeakWatch(device, span, reports))
+
+
+def follow(reading: Reading) -> PeakWatch:
+    """Begins at a reading, and only reads torch's counter: the peak is known whenever it is a new one."""
+    floor = next((usage.peak or 0 for usage in reading.usages if usage.library == "torch"), None)
+    with _lock:
+        return _opened(PeakWatch(reading.device, None if floor is None else Span(floor, fresh=False)))
+
+
+def reset_peak(device: object = None) -> None:
+    """Restarts the peak counters of a device: torch's, as torch.cuda.reset_peak_memory_stats does.
+
+    Stages that are open keep the peak that they have seen. CuPy counts no peaks, and JAX's cannot be restarted.
+
+    Args:
+        device: None for the current GPU, an ordinal, ``"cuda:1"`` or a ``torch.device``. On the host nothing is done.
+
+    Raises:
+        InvalidArgument: `device` is no device.
+        NotAvailable: this process has GPUs, but not this one.
+    """
+    ordinal = ordinal_or_host(device)
+    now = None if ordinal == HOST else _quietly_read(ordinal)
+    if now is not None:
+        with _lock:
+            _restart(ordinal, now)
+
+
+def _opened(watch: PeakWatch) -> PeakWatch:
+    _open.setdefault(watch._device, []).append(watch)
+    return watch
+
+
+def _restart(device: int, now: Usage) -> bool:
+    """Restarts torch's peak counter, and keeps for the open watches what it said. Under the lock."""
+    try:
+        sys.modules["torch"].cuda.reset_peak_memory_stats(device)
+    except Exception:
+        return False
+    for watch in _open.get(device, ()):
+        watch.fold(now)
+    return True
+
+
+def _quietly_read(device: int) -> Usage | None:
+    try:
+        return read_torch(device)
+    except Exception:  # an allocator that does not count
+        return None
+
+
+class _Reports:
+    """The highest use that torch reports while this lives."""
+
+    def __init__(self, peak: _core.PeakMemory) -> None:
+        self._peak = peak
+        self._thread = threading.get_ident()
+
+    def highest(self) -> int:
+        """Bytes; 0 before the first report."""
+        return self._peak.bytes or 0
+
+    def end(self) -> None:
+        with contextlib.suppress(Exception):
+            self._peak.close()
+        # They are counted by thread: on another one than they were acquired on, it would be another stage's that end.
+        if self._thread == threading.get_ident():
+            with contextlib.suppress(Exception):
+                torch_reports.release()
+
+
+def _reports(device: int) -> _Reports | None:
+    if device == HOST or "torch" not in sys.modules:
+        return None
+    try:
+        if torch_reports.acquire():
+            return None
+    except Exception:
+        return None
+    try:
+        return _Reports(_core.PeakMemory(device))
+    except Exception:
+        torch_reports.release()
+        return None
+
+
+class Peak(NamedTuple):
+    """The highest use between two readings, in bytes.
+
+    Attributes:
+        bytes: the highest that is known of. Where several libraries hold memory, the sum of each one's highest.
+        at_most: it was not higher than this; equals `bytes` where the peak is known, None where no bound is.
+    """
+
+    bytes: int
+    at_most: int | None
+
+
+class Span:
+    """What torch's peak counter says of a stretch of time.
+
+    Args:
+        floor: the counter when the time began.
+        fresh: whether the counter was restarted then, so that all it says is of this time.
+    """
+
+    def __init__(self, floor: int, *, fresh: bool) -> None:
+        self._floor = floor
+        self._fresh = fresh
+        self._low = 0
+        self._high: int | None = 0
+
+    def fold(self, now: Usage) -> None:
+        """Takes up what the counter says now."""
+        counted = now.peak or 0
+        if counted < self._floor:  # the program restarted it
+            low, high = counted, None
+        elif self._fresh or counted > self._floor:  # a new peak, which lies in this time
+            low, high = counted, counted
+        else:
+            low, high = now.allocated, counted
+        self._low = max(self._low, low)
+        self._high = None if high is None or self._high is None else max(self._high, high)
+
+    def restarted(self, floor: int) -> None:
+        """The counter was restarted, after `fold`."""
+        self._floor, self._fresh = floor, True
+
+    def peak(self, start: Usage, end: Usage, reported: int | None) -> Peak:
+        """The peak of this time, by the counter and by torch's reports, None when there are none."""
+        low = max(self._low, start.allocated, end.allocated)
+        if reported is not None:
+            low = max(low, reported)
+            return Peak(low, low)
+        return Peak(low, None if self._high is None else max(self._high, low))
+
+
+def peak_between(before: Reading, after: Reading, span: Span | None = None, reported: int | None = None) -> Peak:
+    """The peak between two readings of a device.
+
+    Args:
+        before: what was read when it began.
+        after: what was read at its end.
+        span: of torch's counter since `before`; None when torch had not begun to use the GPU then.
+        reported: the highest that torch has reported since; None when it was not asked to.
+    """
+    first = {usage.library: usage for usage in before.usages}
+    last = {usage.library: usage for usage in after.usages}
+    peaks = []
+    for library in first | last:
+        start = first.get(library, Usage(library, 0, 0, 0))
+        end = last.get(library, start._replace(allocated=0))
+        if library == "torch":
+            span = span or Span(start.peak or 0, fresh=False)
+            span.fold(end)
+            peaks.append(span.peak(start, end, reported))
+        else:
+            peaks.append(_of_others(start, end))
+    bounds = [peak.at_most for peak in peaks if peak.at_most is not None]
+    all_bounded = len(bounds) == len(peaks)
+    all_read = before.device == HOST or not (before.why or after.why)
+    return Peak(sum(peak.bytes for peak in peaks), sum(bounds) if all_bounded and all_read else None)
+
+
+def peak_until(now: Reading) -> Peak:
+    """The peak since the program began, or since it restarted the counters itself."""
+    return peak_between(now._replace(usages=()), now)
+
+
+def _of_others(start: Usage, end: Usage) -> Peak:
+    """Of a library whose counter, if it has one, cannot be restarted."""
+    low = max(start.allocated, end.allocated)
+    if end.peak is None:
+        return Peak(low, 0 if not low and not end.reserved else None)
+    if end.peak > (start.peak or 0):
+        return Peak(end.peak, end.peak)
+    return Peak(low, max(low, end.peak))
+
+
+class Usage(NamedTuple):
+    """One library's memory on a device, in bytes.
+
+    Attributes:
+        library: "torch", "cupy", ...; "host" for the process's resident memory.
+        allocated: in use by the program.
+        reserved: held by the library's allocator; None where there is none.
+        peak: the highest `allocated` that the library has counted; None where it does not count it.
+    """
+
+    library: str
+    allocated: int
+    reserved: int | None
+    peak: int | None
+
+
+class Reading(NamedTuple):
+    """The memory of a device.
+
+    Attributes:
+        device: ordinal of the GPU; HOST where the host's resident memory stands in for it.
+        usages: one of each library that has memory there.
+        resident: resident memory of the process on the host, in bytes.
+        why: what could not be read, and why; empty when all was.
+    """
+
+    device: int
+    usages: tuple[Usage, ...]
+    resident: int
+    why: str = ""
+
+    @property
+    def allocated(self) -> int:
+        """Bytes in use by the program."""
+        return sum(usage.allocated for usage in self.usages)
+
+    @property
+    def reserved(self) -> int | None:
+        """Bytes held by the allocators; None on the host."""
+        if self.device == HOST:
+            return None
+        return sum(usage.reserved or 0 for usage in self.usages)
+
+
+def read(device: int) -> Reading:
+    """The memory of a device now: a few microseconds, ten or so where torch has a GPU. Raises nothing.
+
+    Args:
+        device: ordinal of a GPU, or HOST.
+    """
+    resident = resident_bytes()
+    if device == HOST:
+        highest = max(resident, highest_resident_bytes())
+        return Reading(HOST, (Usage("host", resident, None, highest),), resident, why_no_gpu())
+    usages: tuple[Usage, ...] = ()
+    whys = []
+    for library, ask in (("torch", _read_torch), ("other libraries", _read_others)):
+        try:
+            usages += ask(device)
+        except Exception as error:  # an allocator that does not count, as torch's pluggable ones
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            whys.append(f"memory of {library} is not known: {reason}")
+    return Reading(device, usages, resident, "; ".join(whys))
+
+
+def read_torch(device: int) -> Usage | None:
+    """What torch's caching allocator says; None when torch has not begun to use the GPU."""
+    stats = torch_counters(device)
+    if stats is None:
+        return None
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    return Usage("torch", allocated["current"], reserved["current"], allocated["peak"])
+
+
+def torch_counters(device: int) -> Any:
+    """The counters of torch's caching allocator, as nested dicts; None when torch has not begun to use the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+        return None
+    # torch.cuda.memory_allocated() makes the same call, and then a flat and sorted copy of all its counters.
+    counters = getattr(torch._C, "_cuda_memoryStats", None) or torch.cuda.memory_stats_as_nested_dict
+    return counters(device)
+
+
+def _read_torch(device: int) -> tuple[Usage, ...]:
+    usage = read_torch(device)
+    return () if usage is None else (usage,)
+
+
+def _read_others(device: int) -> tuple[Usage, ...]:
+    if not any(name in sys.modules for name in _OTHERS):
+        return ()
+    return tuple(
+        Usage(pool.library, pool.allocated, pool.reserved, pool.peak_allocated)
+        for pool in sources.pools(device, detail=False)
+        if pool.library != "torch" and pool.reserved
+    )

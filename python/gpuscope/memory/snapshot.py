@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of this process at a moment: each GPU as its allocators and NVML tell it, and the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.devices import ordinal_of, why_no_gpu
+from gpuscope.memory import sources
+from gpuscope.memory.host import HostMemory, host_memory
+from gpuscope.memory.sources.pool import Pool
+from gpuscope.units import format_bytes
+
+_WIDTH = 14  # of a line's name
+Line = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of one GPU, in bytes.
+
+    Attributes:
+        device: its ordinal.
+        name: as the driver calls it.
+        allocated: in use by the program, by all pools.
+        reserved: held by all pools.
+        peak_allocated: the sum of the pools' peaks, which need not have been at one time; None where none tells.
+        peak_reserved: likewise.
+        process: what NVML counts for this process: pools, other libraries' memory and the CUDA context.
+        used: by all processes.
+        total: of the GPU.
+        largest_free: the largest block of cached memory; None where it is not known.
+        pools: each allocator.
+        notes: what is missing, and why.
+    """
+
+    device: int
+    name: str
+    allocated: int
+    reserved: int
+    peak_allocated: int | None
+    peak_reserved: int | None
+    process: int | None
+    used: int | None
+    total: int | None
+    largest_free: int | None
+    pools: tuple[Pool, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def cached(self) -> int:
+        """Held by pools and not in use."""
+        return self.reserved - self.allocated
+
+    @property
+    def fragmentation(self) -> float | None:
+        """Share of the pools' free memory that lies outside the largest block of its pool, from 0 to 1.
+
+        None where the blocks are not known or nothing is free.
+        """
+        pools = [pool for pool in self.pools if pool.largest_free is not None]
+        free = sum(pool.free or 0 for pool in pools)
+        return 1 - sum(pool.largest_free or 0 for pool in pools) / free if free else None
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """The memory of this process at a moment. ``after - before`` is what changed.
+
+    Attributes:
+        time_ns: ns since the Unix epoch.
+        devices: the GPUs that were asked for, or that this process has a context on.
+        host: the host's memory.
+        why: why there is no GPU; empty when there is one.
+    """
+
+    time_ns: int
+    devices: tuple[DeviceMemory, ...]
+    host: HostMemory
+    why: str = ""
+
+    def __sub__(self, before: MemorySnapshot) -> MemoryDifference:
+        return difference(before, self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers and texts only, for JSON."""
+        facts = asdict(self)
+        for device, found in zip(facts["devices"], self.devices, strict=True):
+            device |= {"cached": found.cached, "fragmentation": found.fragmentation}
+        return facts
+
+    def __str__(self) -> str:
+        """A block for each GPU and one for the host."""
+        return snapshot_text(self)
+
+
+def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnapshot:
+    """The memory of this process now, as its allocators, NVML and the system tell it.
+
+    Does not wait for the GPU, makes no CUDA context and starts no process.
+
+    Args:
+        device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework; None for all that this process has a context
+            on.
+        detail: whether to look at torch's segments too, for the largest free block and the private pools of CUDA
+            graphs. With it a snapshot takes up to 2 ms more.
+
+    Raises:
+        InvalidArgument: `device` is no GPU.
+        NotAvailable: there are GPUs, but not this one.
+    """
+    ordinal = None if device is None else ordinal_of(device)
+    why = why_no_gpu()
+    wanted = () if why else sources.devices(ordinal)
+    return MemorySnapshot(
+        time_ns=time.time_ns(),
+        devices=tuple(_device_memory(ordinal, detail=detail) for ordinal in wanted),
+        host=host_memory(),
+        why=why,
+    )
+
+
+def _device_memory(device: int, *, detail: bool) -> DeviceMemory:
+    facts = _core.process_memory(device)
+    pools = sources.pools(device, detail=detail)
+    largest = [pool.largest_free for pool in pools if pool.largest_free is not None]
+    notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note]
+    return DeviceMemory(
+        device=device,
+        name=facts["name"] or "",
+        allocated=sum(pool.allocated for pool in pools),
+        reserved=sum(pool.reserved for pool in pools),
+        peak_allocated=_known_sum([pool.peak_allocated for pool in pools]),
+        peak_reserved=_known_sum([pool.peak_reserved for pool in pools]),
+        process=facts["process"],
+        used=facts["used"],
+        total=facts["total"],
+        largest_free=max(largest, default=None),
+        pools=pools,
+        notes=tuple([facts["why"], *notes] if facts["why"] else notes),
+    )
+
+
+def _known_sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class PoolDifference:
+    """Changes of one allocator's pools on a GPU, in bytes."""
+
+    library: str
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class DeviceDifference:
+    """Changes on one GPU, in bytes; a GPU that only one snapshot has counts as empty in the other.
+
+    Attributes:
+        device: its ordinal.
+        allocated: in use by the program, by all pools.
+        reserved: held by all pools.
+        process: NVML's figure for this process; None where a snapshot has none.
+        used: by all processes, likewise.
+        pools: each library whose pools changed.
+    """
+
+    device: int
+    allocated: int
+    reserved: int
+    process: int | None
+    used: int | None
+    pools: tuple[PoolDifference, ...]
+
+    @property
+    def cached(self) -> int:
+        """Held by pools and not in use."""
+        return self.reserved - self.allocated
+
+
+@dataclass(frozen=True)
+class MemoryDifference:
+    """What changed between two snapshots; sizes are bytes.
+
+    Attributes:
+        seconds: between them.
+        devices: every GPU of either.
+        resident: the host's memory that this process uses.
+        pinned: page-locked memory of the host; None where a snapshot has no figure.
+    """
+
+    seconds: float
+    devices: tuple[DeviceDifference, ...]
+    resident: int
+    pinned: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers and texts only, for JSON."""
+        facts = asdict(self)
+        for device, found in zip(facts["devices"], self.devices, strict=True):
+            device["cached"] = found.cached
+        return facts
+
+    def __str__(self) -> str:
+        """A line for each GPU, one for each library whose pools changed on it, and one for the host."""
+        lines = [f"in {self.seconds:.3g} s"]
+        for device in self.devices:
+            figures = [("allocated", device.allocated), ("cached", device.cached), ("process (NVML)", device.process)]
+            lines.append(f"device {device.device}: {_listed(figures)}")
+            for pool in device.pools:
+                changed = [("allocated", pool.allocated), ("cached", pool.reserved - pool.allocated)]
+                lines.append(f"  {pool.library}: {_listed(changed)}")
+        lines.append(f"host: {_listed([('resident', self.resident), ('pinned', self.pinned)])}")
+        return "\n".join(lines)
+
+
+def difference(before: MemorySnapshot, after: MemorySnapshot) -> MemoryDifference:
+    """What changed from one snapshot to another."""
+    earlier, later = ({found.device: found for found in taken.devices} for taken in (before, after))
+    return MemoryDifference(
+        seconds=(after.time_ns - before.time_ns) / 1e9,
+        devices=tuple(_device(number, earlier, later) for number in sorted(earlier.keys() | later.keys())),
+        resident=after.host.resident - before.host.resident,
+        pinned=_change(before.host.pinned, after.host.pinned),
+    )
+
+
+def _device(number: int, earlier: Mapping[int, DeviceMemory], later: Mapping[int, DeviceMemory]) -> DeviceDifference:
+    before, after = earlier.get(number), later.get(number)
+    was, became = _by_library(before), _by_library(after)
+    changes = [
+        PoolDifference(library, *(new - old for old, new in zip(was[library], became[library], strict=True)))
+        for library in dict.fromkeys([*was, *became])
+        if was.setdefault(library, (0, 0)) != became.setdefault(library, (0, 0))
+    ]
+    return DeviceDifference(
+        device=number,
+        allocated=(after.allocated if after else 0) - (before.allocated if before else 0),
+        reserved=(after.reserved if after else 0) - (before.reserved if before else 0),
+        process=_change(before.process if before else 0, after.process if after else 0),
+        used=_change(before.used, after.used) if before and after else None,
+        pools=tuple(changes),
+    )
+
+
+def _by_library(device: DeviceMemory | None) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for pool in device.pools if device else ():
+        allocated, reserved = found.get(pool.library, (0, 0))
+        found[pool.library] = (allocated + pool.allocated, reserved + pool.reserved)
+    return found
+
+
+def _change(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _listed(figures: Iterable[tuple[str, int | None]]) -> str:
+    return ", ".join(f"{name} {format_bytes(size, signed=True)}" for name, size in figures if size is not None)
+
+
+def snapshot_text(snapshot: MemorySnapshot) -> str:
+    """A block for each GPU and one for the host."""
+    lines = [f"host memory only: {snapshot.why}"] if snapshot.why else []
+    if not snapshot.why and not snapshot.devices:
+        lines.append("this process uses no GPU yet")
+    for device in snapshot.devices:
+        lines.append(f"device {device.device}: {device.name}")
+        lines += _indented(_device_lines(device))
+    lines.append("host")
+    lines += _indented(_host_lines(snapshot.host))
+    return "\n".join(lines)
+
+
+def _device_lines(device: DeviceMemory) -> list[Line]:
+    of_total = f" of {format_bytes(device.total)}" if device.total is not None else ""
+    lines = []
+    if device.process is not None:
+        lines.append(("process", f"{format_bytes(device.process)}{of_total}, as NVML counts it"))
+    if device.used is not None:
+        lines.append(("all processes", f"{format_bytes(device.used)}{of_total}"))
+    lines.append(("allocated", _sum_text(device.allocated, [(p.library, p.allocated) for p in device.pools])))
+    lines.append(("cached", _sum_text(device.cached, [(p.library, p.cached) for p in device.pools])))
+    if device.peak_allocated is not None:
+        peak = format_bytes(device.peak_allocated)
+        held = "" if device.peak_reserved is None else f", held {format_bytes(device.peak_reserved)}"
+        lines.append(("peak", f"{peak} allocated{held}{_unknown_peaks(device.pools)}"))
+    graphs = sum(pool.graph_reserved for pool in device.pools)
+    if graphs:
+        lines.append(("graph pools", f"{format_bytes(graphs)} of what is held"))
+    if device.largest_free is not None:
+        scattered = device.fragmentation
+        share = "" if scattered is None else f" (fragmentation {100 * scattered:.3g} %)"
+        lines.append(("largest free", f"{format_bytes(device.largest_free)}{share}"))
+    return lines + [("note", note) for note in device.notes]
+
+
+def _host_lines(host: HostMemory) -> list[Line]:
+    lines = [("resident", f"{format_bytes(host.resident)} (peak {format_bytes(host.peak_resident)})")]
+    if host.pinned is not None:
+        why = f" ({host.pinned_why})" if host.pinned_why else ""
+        return [*lines, ("pinned", f"{format_bytes(host.pinned)}{why}")]
+    return [*lines, ("pinned", f"not known: {host.pinned_why}")]
+
+
+def _sum_text(total: int, parts: Sequence[tuple[str, int]]) -> str:
+    known = [f"{library} {format_bytes(size)}" for library, size in parts if size]
+    return format_bytes(total) + (f"  ({', '.join(known)})" if known else "")
+
+
+def _unknown_peaks(pools: Sequence[Pool]) -> str:
+    unknown = [pool.library for pool in pools if pool.peak_allocated is None and pool.reserved]
+    return f" (not counting {', '.join(dict.fromkeys(unknown))})" if unknown else ""
+
+
+def _indented(lines: Sequence[Line]) -> list[str]:
+    return [f"  {name:<{_WIDTH}}{text}" for name, text in lines]

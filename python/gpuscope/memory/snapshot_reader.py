@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the pickles that torch.cuda.memory._dump_snapshot and gpuscope write, without running anything in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
+from gpuscope.memory import plain_pickle
+from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
+
+# torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
+_TAKEN, _RETURNED = "alloc", "free_requested"
+_HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_TORCH, OF_LIBRARIES = SOURCES.index("torch"), SOURCES.index("other")
+_BLOCK = 512  # kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp
+_LARGEST = 1 << 62
+_MOST_DEVICES = 1024
+
+
+@dataclass(frozen=True)
+class FileSegment:
+    """Memory that the allocator held from the driver when the file was written.
+
+    Attributes:
+        device: ordinal of the GPU.
+        address: where it begins.
+        bytes: its size.
+        allocated: bytes of it that the program had in use.
+        pool: "default", or "graph (1, 0)" for the private pool of a CUDA graph.
+        expandable: whether it grows in place.
+    """
+
+    device: int
+    address: int
+    bytes: int
+    allocated: int
+    pool: str
+    expandable: bool
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryFile:
+    """What a memory snapshot's file holds.
+
+    Attributes:
+        path: the file.
+        events: allocations and releases of all devices, in the order of time; empty where no history was recorded.
+            Those of the source "other" are of memory that libraries took from the driver for themselves, which files
+            of gpuscope tell.
+        segments: what the allocator held at the end.
+        settings: the allocator's settings, as "expandable_segments": True.
+        refused: bytes of each allocation that failed, in the order of time.
+        notes: what gpuscope, as its writer, had to say on it.
+    """
+
+    path: str
+    events: MemoryEvents
+    segments: tuple[FileSegment, ...]
+    settings: dict[str, Any]
+    refused: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
+        """First address and the one behind the last of each piece of the CUDA graphs' private pools."""
+        there = (piece for piece in self.segments if piece.device == device and piece.pool.startswith("graph"))
+        return tuple((piece.address, piece.address + piece.bytes) for piece in there)
+
+
+def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
+    """Reads a memory snapshot.
+
+    Torch writes down the sizes that were asked for, and counts in whole blocks of 512 bytes. Sizes here are of whole
+    blocks therefore, and `allocated` is torch's own figure at every event; but where its allocator rounds further
+    (``roundup_power2_divisions``), or leaves up to 1 MiB that is not worth a split to a piece, it is lower by that.
+    What gpuscope writes down are the allocators' own sizes, which stay as they are.
+
+    Args:
+        path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope. Only plain data is read from it: nothing
+            in the file is run, so that one from a stranger does no harm.
+
+    Raises:
+        InvalidArgument: there is no such file.
+        CorruptTrace: it is damaged, cut off, or holds something else.
+        GpuscopeError: the system would not let us read it.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        raise InvalidArgument(f"path is {os.fspath(path)!r}; there is no such file") from None
+    except OSError as error:
+        raise GpuscopeError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    name = os.fspath(path)
+    try:
+        return _Interpreter(name, plain_pickle.loads(data)).file()
+    except plain_pickle.Damaged as error:
+        raise CorruptTrace(
+            f"{name} is no whole memory snapshot: {error}, at byte {error.offset:,}", name, error.offset
+        ) from None
+    except _Unexpected as error:
+        raise CorruptTrace(f"{name} is no memory snapshot: {error}", name, len(data)) from None
+
+
+class _Unexpected(Exception):  # noqa: N818
+    """Plain data, but not that of a memory snapshot."""
+
+
+class _Interpreter:
+    """Makes columns of what the pickle holds, and trusts none of it."""
+
+    def __init__(self, path: str, content: Any) -> None:
+        self._path = path
+        self._content = _typed(content, dict, "the file")
+        self._block = 1 if "gpuscope" in self._content else _BLOCK
+        self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
+        self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
+        self._regions = {"": 0}
+        self._refused: list[int] = []
+
+    def file(self) -> MemoryFile:
+        segments = tuple(_segment(entry) for entry in _list(self._content, "segments"))
+        if "segments" not in self._content:
+            raise _Unexpected("it has no segments")
+        traces = _list(self._content, "device_traces")
+        if len(traces) > _MOST_DEVICES:
+            raise _Unexpected("it has more devices than there are")
+        parts = [self._columns(device, trace, segments) for device, trace in enumerate(traces)]
+        columns = {name: np.concatenate([part[name] for part in parts]) if parts else _EMPTY[name] for name in _EMPTY}
+        order = np.argsort(columns["time_ns"], kind="stable")
+        frames = list(self._stacks)
+        ours = _typed(self._content.get("gpuscope", {}), dict, "what gpuscope wrote")
+        settings = self._content.get("allocator_settings")
+        return MemoryFile(
+            path=self._path,
+            events=MemoryEvents(
+                **{name: column[order] for name, column in columns.items()},
+                lost=_number(ours.get("lost", 0), "lost"),
+                frames=lambda number: frames[number] if 0 <= number < len(frames) else (),
+                regions=tuple(self._regions),
+            ),
+            segments=segments,
+            settings=dict(settings) if isinstance(settings, dict) else {},
+            refused=tuple(self._refused),
+            notes=tuple(_typed(note, str, "a note") for note in _list(ours, "notes")),
+        )
+
+    def _columns(self, device: int, trace: Any, segments: tuple[FileSegment, ...]) -> dict[str, NDArray[Any]]:
+        times, addresses, changes, held, stacks, regions, threads, sources = [], [], [], [], [], [], [], []
+        for entry in _typed(trace, list, "a device's trace"):
+            event = _typed(entry, dict, "an event")
+            action = event.get("action")
+            if action == "oom":
+                self._refused.append(_number(event.get("size", 0), "size"))
+            sign = {_TAKEN: 1, _RETURNED: -1}.get(action, 0) if isinstance(action, str) else 0
+            holds = _HELD.get(action, 0) if isinstance(action, str) else 0
+            if not (sign or holds):
+                continue
+            size = -(-_number(event.get("size"), "size") // self._block) * self._block
+            times.append(_number(event.get("time_us", 0), "time_us", _LARGEST // 1000) * 1000)
+            addresses.append(_number(event.get("addr"), "addr", (1 << 64) - 1))
+            changes.append(sign * size)
+            held.append(holds * size)
+            stacks.append(self._stack(event.get("frames", [])) if sign else 0)
+            regions.append(self._region(event.get("user_metadata", "")))
+            sources.append(OF_LIBRARIES if event.get("source") == "driver" else _TORCH)
+            threads.append(_number(event.get("thread", 0), "thread", (1 << 64) - 1))
+        bytes_, holds_ = (np.array(column, dtype=np.float64) for column in (changes, held))
+        if max(np.abs(bytes_).sum(), np.abs(holds_).sum()) > _LARGEST:
+            raise _Unexpected("its sizes add up to more than any memory")
+        change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
+        source = np.array(sources, dtype=np.uint8)
+        libraries = np.where(source == OF_LIBRARIES, change, 0)
+        there = [piece for piece in segments if piece.device == device]
+        columns: dict[str, NDArray[Any]] = {
+            "time_ns": np.array(times, dtype=np.int64),
+            "address": np.array(addresses, dtype=np.uint64),
+            "bytes": change,
+            "allocated": _back_from(sum(piece.allocated for piece in there) - int(libraries.sum()), change - libraries),
+            "reserved": _back_from(sum(piece.bytes for piece in there), hold),
+            "device": np.full(len(times), device, dtype=np.int32),
+            "stack": np.array(stacks, dtype=np.uint32),
+            "region": np.array(regions, dtype=np.uint32),
+            "thread": np.array(threads, dtype=np.uint64),
+            "source": source,
+        }
+        for name in ("allocated", "reserved"):
+            columns[name][source == OF_LIBRARIES] = 0  # they do not say
+        pieces = change != 0  # what the allocator took from the driver is told by `reserved`
+        return {name: column[pieces] for name, column in columns.items()}
+
+    def _stack(self, frames: Any) -> int:
+        number = self._numbers.get(id(frames))
+        if number is None:
+            stack = tuple(_frame(frame) for frame in _typed(frames, list, "a call stack"))
+            number = self._stacks.setdefault(stack, len(self._stacks))
+            self._numbers[id(frames)] = number
+        return number
+
+    def _region(self, metadata: Any) -> int:
+        """Torch has programs say what they like; gpuscope writes the region there."""
+        name = metadata if type(metadata) is str else ""
+        return self._regions.setdefault(name, len(self._regions))
+
+
+_TYPES = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
+
+_TYPES |= dict.fromkeys(("stack", "region"), np.uint32)
+
+_EMPTY: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype=_TYPES.get(name, np.int64)) for name in COLUMNS}
+
+
+def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The running sums that end at `end`; never below 0, as where the file's end and its history disagree."""
+    if not len(changes):
+        return changes
+    sums = np.cumsum(changes)
+    return np.asarray(np.maximum(min(end, _LARGEST) - int(sums[-1]) + sums, 0), dtype=np.int64)
+
+
+def _segment(entry: Any) -> FileSegment:
+    known = _typed(entry, dict, "a segment")
+    pool: Any = known.get("segment_pool_id", (0, 0))
+    if not (isinstance(pool, (tuple, list)) and len(pool) == 2 and all(type(part) is int for part in pool)):
+        raise _Unexpected("the pool of a segment is not two numbers")
+    return FileSegment(
+        device=_number(known.get("device"), "device", _MOST_DEVICES),
+        address=_number(known.get("address"), "address", (1 << 64) - 1),
+        bytes=_number(known.get("total_size"), "total_size"),
+        allocated=_number(known.get("allocated_size"), "allocated_size"),
+        pool="default" if tuple(pool) == (0, 0) else f"graph ({pool[0]}, {pool[1]})",
+        expandable=known.get("is_expandable") is True,
+    )
+
+
+def _frame(entry: Any) -> Frame:
+    known = _typed(entry, dict, "a frame")
+    function, file = known.get("name", ""), known.get("filename", "")
+    return Frame(_typed(function, str, "a function's name"), _typed(file, str, "a file's name"), _line(known))
+
+
+def _line(frame: Mapping[str, Any]) -> int:
+    line = frame.get("line", 0)
+    return line if type(line) is int and abs(line) < 1 << 31 else 0
+
+
+def _list(content: Mapping[str, Any], name: str) -> list[Any]:
+    return list(_typed(content.get(name, []), list, f"its entry {name!r}"))
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if type(value) is not kind:
+        raise _Unexpected(f"{what} is no {kind.__name__}")
+    return value
+
+
+def _number(value: Any, what: str, largest: int = _LARGEST) -> int:
+    if type(value) is not int or not 0 <= value <= largest:
+        raise _Unexpected(f"{what} of an entry is no number that it could be")
+    return value

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory history as the file that PyTorch's memory_viz opens, the one of ``torch.cuda.memory._dump_snapshot``."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.devices import HOST
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.memory.addresses import Piece, Spans
+from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
+from gpuscope.memory.history import history_events
+from gpuscope.paths import as_path, check_writable, replacing
+
+SUFFIXES = (".pickle", ".pkl")
+# The viewer at pytorch.org/memory_viz reads protocols 2 to 4.
+_PROTOCOL = 4
+_HOST_NOTE = "no GPU was used: device 0 is the host's memory, and its segments are where pieces lie close together"
+_DRIVER = SOURCES.index("driver")
+# Pieces whose segment nobody tells of are taken to lie in one when they are no further apart: 2 MiB, the least that
+# torch takes from the driver (kSmallBuffer in c10/cuda/CUDACachingAllocator.cpp).
+_CLOSE = 2 << 20
+Frames = list[dict[str, Any]]
+FramesOf = Callable[[int], Frames]
+
+
+def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
+    """Write torch's segments and the memory history to a file for PyTorch's own tools.
+
+    It opens at https://pytorch.org/memory_viz and with ``python -m torch.cuda._memory_viz trace_plot FILE``. Segments
+    and blocks are torch's, with the Python stacks of the history; what the history has of each GPU is its trace, with
+    what libraries took from the CUDA driver as segments; the region that the program was in is an entry's metadata
+    (``user_metadata``). Where no GPU was used the host's memory stands as device 0.
+    Without a history the file has the segments alone.
+
+    Args:
+        path: the file; its name ends with .pickle, .pkl or has no suffix. A file of that name is replaced.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidArgument: the name ends otherwise.
+        NotAvailable: there is neither a history nor a GPU that torch uses.
+        GpuscopeError: the file cannot be written.
+    """
+    target = as_path(path)
+    if target.suffix.lower() not in ("", *SUFFIXES):
+        raise InvalidArgument(f"path is {str(target)!r}; accepted are names that end with .pickle or .pkl, or without")
+    check_writable(target, ())
+    snapshot = torch_snapshot()
+    with replacing(target) as file:
+        pickle.dump(snapshot, file, protocol=_PROTOCOL)
+    return target
+
+
+def torch_snapshot() -> dict[str, Any]:
+    """What `dump_memory_snapshot` writes: the dict of ``torch.cuda.memory._snapshot()``.
+
+    What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys,
+    "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older events that are no
+    longer kept.
+
+    Raises:
+        NotAvailable: there is neither a history nor a GPU that torch uses.
+    """
+    events = _events()
+    found = torch_segments()
+    if events is None:
+        if found.data is None:
+            why = f": {found.notes[0]}" if found.notes else ""
+            raise NotAvailable(
+                f"a memory snapshot is not available: no history was recorded, and torch uses no GPU{why}; "
+                "call gpuscope.record_memory_history() first"
+            )
+        return {**found.data, "gpuscope": {"notes": ["no history was recorded", *found.notes], "lost": 0}}
+    notes = [*found.notes]
+    frames = _shared_frames(events)
+    gpus = sorted({*events.device[events.device >= 0].tolist(), *(segment["device"] for segment in found.segments)})
+    traces: list[list[dict[str, Any]]]
+    if gpus:
+        by_device = [events.select(events.device == device) for device in range(gpus[-1] + 1)]
+        all_segments = [Segments(device, found.of(device), of, frames) for device, of in enumerate(by_device)]
+    else:
+        host = events.select(events.device == HOST)
+        notes.insert(0, _HOST_NOTE)
+        by_device, all_segments = [host], [host_segments(host, frames)]
+    traces = [_trace(of, segments, frames) for of, segments in zip(by_device, all_segments, strict=True)]
+    data = found.data or {}
+    return {
+        "segments": [segment for segments in all_segments for segment in segments.all],
+        "device_traces": traces,
+        "allocator_settings": data.get("allocator_settings", {}),
+        "external_annotations": data.get("external_annotations", []),
+        "gpuscope": {"notes": notes, "lost": events.lost},
+    }
+
+
+def _events() -> MemoryEvents | None:
+    try:
+        return history_events()
+    except NotAvailable:
+        return None
+
+
+def _shared_frames(events: MemoryEvents) -> Callable[[int], Frames]:
+    """The frames of a stack as torch spells them; one list a stack, so that the file has each once."""
+    known: dict[int, Frames] = {0: []}
+
+    def frames(stack: int) -> Frames:
+        if stack not in known:
+            known[stack] = [
+                {"name": frame.function, "filename": frame.file, "line": frame.line} for frame in events.frames(stack)
+            ]
+        return known[stack]
+
+    return frames
+
+
+_DRIVER = SOURCES.index("driver")
+
+
+def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Frames]) -> list[dict[str, Any]]:
+    """One device's events as torch's entries, with the segments that came and went around them."""
+    entries: list[dict[str, Any]] = []
+
+    def add(action: str, piece: Piece, time_ns: int, stack: int, **more: str) -> None:
+        entries.append(
+            {
+                "action": action,
+                "addr": piece.address,
+                "size": piece.bytes,
+                "stream": 0,
+                "time_us": time_ns // 1000,
+                "frames": frames(stack),
+                **more,
+            }
+        )
+
+    rows = zip(
+        *(getattr(events, name).tolist() for name in ("time_ns", "address", "bytes", "stack", "region", "source")),
+        strict=True,
+    )
+    for row, (time_ns, address, size, stack, region, source) in enumerate(rows):
+        piece = Piece(address, abs(size))
+        for segment in segments.first_seen_at.get(row, ()):
+            add("segment_alloc", segment, time_ns, 0)
+        is_piece = source != _DRIVER or row in segments.whole
+        more = {"source": "driver"} if source == _DRIVER else {}
+        more |= {"user_metadata": events.regions[region]} if region else {}
+        if source == _DRIVER and size > 0:
+            add("segment_map" if segments.is_expandable(piece) else "segment_alloc", piece, time_ns, stack)
+        if is_piece and size > 0:
+            add("alloc", piece, time_ns, stack, **more)
+        if is_piece and size < 0:
+            add("free_requested", piece, time_ns, stack, **more)
+            add("free_completed", piece, time_ns, stack, **more)
+        if source == _DRIVER and size < 0:
+            add("segment_free", piece, time_ns, stack)
+        for segment in segments.last_seen_at.get(row, ()):
+            add("segment_free", segment, time_ns, 0)
+    return entries
+
+
+@dataclass(frozen=True)
+class FoundSegments:
+    """What torch tells.
+
+    Attributes:
+        data: torch's own snapshot; None where torch uses no GPU, or does not tell.
+        notes: what it does not tell, and why.
+    """
+
+    data: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def segments(self) -> list[dict[str, Any]]:
+        """All devices'."""
+        return list(self.data["segments"]) if self.data else []
+
+    def of(self, device: int) -> list[dict[str, Any]]:
+        """One device's."""
+        return [segment for segment in self.segments if segment["device"] == device]
+
+
+def torch_segments() -> FoundSegments:
+    """The segments of torch's allocator on GPUs, where torch has been imported and uses one."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return FoundSegments(None)
+        whole = getattr(getattr(cuda, "memory", None), "_snapshot", None)
+        data = {**whole()} if whole is not None else {"segments": cuda.memory_snapshot(), "device_traces": []}
+    except Exception as error:  # allocators that are not torch's own have none
+        return FoundSegments(None, (f"torch does not tell of its segments: {error}",))
+    return FoundSegments(data)
+
+
+class Segments:
+    """One device's segments: torch's, those that the driver handed to others, and those that pieces imply.
+
+    Attributes:
+        all: those that are there at the end, as torch spells them.
+        first_seen_at: by row of an event, the segments that are gone at the end and held no piece before that event,
+            not one from before the history either; of those whose coming and going nobody told.
+        last_seen_at: likewise, that held no piece after it.
+        whole: rows of the driver's events about memory that no allocator divides: it is a segment and its only piece.
+    """
+
+    def __init__(self, device: int, told: list[dict[str, Any]], events: MemoryEvents, frames: FramesOf) -> None:
+        self._device = device
+        self._frames = frames
+        self._alive = _Alive(events)
+        self._expandable = [segment for segment in told if segment.get("is_expandable")]
+        self.all = [self._with_frames(segment) for segment in told]
+        self.first_seen_at: dict[int, list[Piece]] = defaultdict(list)
+        self.last_seen_at: dict[int, list[Piece]] = defaultdict(list)
+        torch = _spans_of(self.all)
+        self.whole = self._alive.whole_rows(torch)
+        self._add_driver_pieces()
+        self._add_implied(events)
+
+    def is_expandable(self, piece: Piece) -> bool:
+        """Whether it was mapped into one of torch's expandable segments."""
+        return any(
+            segment["address"] <= piece.address < segment["address"] + segment["total_size"]
+            for segment in self._expandable
+        )
+
+    def _with_frames(self, segment: dict[str, Any]) -> dict[str, Any]:
+        blocks = []
+        address = segment["address"]
+        for block in segment["blocks"]:
+            stack = self._alive.stacks.get(block.get("address", address), 0)
+            frames = block.get("frames") or (self._frames(stack) if block["state"] != "inactive" else [])
+            blocks.append({**block, "frames": frames})
+            address += block["size"]
+        return {"frames": [], **segment, "blocks": blocks}
+
+    def _add_driver_pieces(self) -> None:
+        driver = self._alive.driver
+        addresses = np.array([piece.address for piece, _ in driver], dtype=np.uint64)
+        for (piece, stack), is_torch in zip(driver, _spans_of(self.all).holds(addresses).tolist(), strict=True):
+            if not is_torch:
+                whole = self._alive.is_whole(piece)
+                self.all.append(self._segment(piece, stack, [(piece, stack)] if whole else None))
+
+    def _add_implied(self, events: MemoryEvents) -> None:
+        driver = events.source == _DRIVER
+        known = _spans_of(self.all).joined(
+            Spans.merged(events.address[driver], np.abs(events.bytes[driver]).astype(np.uint64))
+        )
+        rows = np.flatnonzero(~driver & ~known.holds(events.address))
+        if not len(rows):
+            return
+        address, size = events.address[rows], np.abs(events.bytes[rows]).astype(np.uint64)
+        spans = Spans.merged(address, size, _CLOSE, between=known)
+        span_of = spans.index(address)
+        first = rows[np.unique(span_of, return_index=True)[1]]
+        last = rows[len(rows) - 1 - np.unique(span_of[::-1], return_index=True)[1]]
+        older = set(span_of[np.isin(rows, self._alive.older)].tolist())
+        for number, (piece, begin, end) in enumerate(zip(spans, first.tolist(), last.tolist(), strict=True)):
+            if self._alive.within(piece):
+                self.all.append(self._segment(piece, 0, None))
+                continue
+            if number not in older:
+                self.first_seen_at[begin].append(piece)
+            self.last_seen_at[end].append(piece)
+
+    def _segment(self, piece: Piece, stack: int, alive: list[tuple[Piece, int]] | None) -> dict[str, Any]:
+        held = self._alive.within(piece) if alive is None else alive
+        in_use = sum(part.bytes for part, _ in held)
+        return {
+            "device": self._device,
+            "address": piece.address,
+            "total_size": piece.bytes,
+            "allocated_size": in_use,
+            "active_size": in_use,
+            "requested_size": in_use,
+            "stream": 0,
+            "segment_type": "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
+            "frames": self._frames(stack),
+            "blocks": list(_blocks(piece, held, self._frames)),
+        }
+
+
+def host_segments(events: MemoryEvents, frames: FramesOf) -> Segments:
+    """Those of host memory, which nobody tells of, as device 0's."""
+    return Segments(0, [], events, frames)
+
+
+def _blocks(segment: Piece, alive: list[tuple[Piece, int]], frames: FramesOf) -> Iterator[dict[str, Any]]:
+    """What fills a segment from its beginning to its end."""
+
+    def block(address: int, size: int, state: str, stack: int) -> dict[str, Any]:
+        fields = {"address": address, "size": size, "requested_size": size, "state": state}
+        return {**fields, "frames": frames(stack)}
+
+    at = segment.address
+    for piece, stack in alive:
+        if piece.address > at:
+            yield block(at, piece.address - at, "inactive", 0)
+        yield block(*piece, "active_allocated", stack)
+        at = piece.address + piece.bytes
+    if at < segment.address + segment.bytes:
+        yield block(at, segment.address + segment.bytes - at, "inactive", 0)
+
+
+class _Alive:
+    """The pieces of one device that are not given back, with their stacks."""
+
+    def __init__(self, events: MemoryEvents) -> None:
+        self._lifetimes = lifetimes = events.lifetimes()
+        last = {
+            kind: _disjoint(
+                lifetimes.born[rows].tolist(),
+                lifetimes.address[rows].tolist(),
+                lifetimes.bytes[rows].tolist(),
+                lifetimes.stack[rows].tolist(),
+            )
+            for kind, rows in (
+                ("driver", lifetimes.alive & (lifetimes.source == _DRIVER)),
+                ("pieces", lifetimes.alive & (lifetimes.source != _DRIVER)),
+            )
+        }
+        self.driver = last["driver"]
+        self._pieces = last["pieces"]
+        self._starts = np.array([piece.address for piece, _ in self._pieces], dtype=np.uint64)
+        self.stacks = {piece.address: stack for piece, stack in self._pieces}
+        # Releases of what was handed out before the history began, by row.
+        self.older = np.setdiff1d(np.flatnonzero(events.bytes < 0), lifetimes.died)
+        pools = events.source != _DRIVER
+        self._ever = np.unique(events.address[pools])
+
+    def within(self, segment: Piece) -> list[tuple[Piece, int]]:
+        """Those whose first byte lies in it, by address."""
+        first, last = np.searchsorted(self._starts, _bounds(segment))
+        return self._pieces[first:last]
+
+    def is_whole(self, segment: Piece) -> bool:
+        """Whether no allocator ever handed out something within it."""
+        first, last = np.searchsorted(self._ever, _bounds(segment))
+        return bool(first == last)
+
+    def whole_rows(self, torch: Spans) -> set[int]:
+        """The events of whole pieces that came within the history, but for what is in `torch`."""
+        taken = self._lifetimes.source == _DRIVER
+        address, size = self._lifetimes.address[taken], self._lifetimes.bytes[taken].astype(np.uint64)
+        whole = np.searchsorted(self._ever, address) == np.searchsorted(self._ever, address + size)
+        whole &= ~torch.holds(address)
+        rows = np.append(self._lifetimes.born[taken][whole], self._lifetimes.died[taken][whole])
+        return set(rows.tolist()) - {NEVER}
+
+
+def _spans_of(segments: list[dict[str, Any]]) -> Spans:
+    address, size = (
+        np.array([segment[key] for segment in segments], dtype=np.uint64) for key in ("address", "total_size")
+    )
+    return Spans.merged(address, size)
+
+
+def _bounds(segment: Piece) -> NDArray[np.uint64]:
+    return np.array([segment.address, segment.address + segment.bytes], dtype=np.uint64)
+
+
+def _disjoint(born: list[int], address: list[int], size: list[int], stack: list[int]) -> list[tuple[Piece, int]]:
+    """By address. Of two that overlap the later one is right: that the other was given back was not seen."""
+    kept: list[tuple[int, Piece, int]] = []
+    for start, when, length, where in sorted(zip(address, born, size, stack, strict=True)):
+        piece = Piece(start, length)
+        while kept and kept[-1][1].address + kept[-1][1].bytes > start and kept[-1][0] < when:
+            kept.pop()
+        if not kept or kept[-1][1].address + kept[-1][1].bytes <= start:
+            kept.append((when, piece, where))
+    return [(piece, where) for _, piece, where in kept]

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`memory_summary`: what torch.cuda.memory_summary tells of torch, of everything that holds memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpuscope.devices import HOST, ordinal_or_host
+from gpuscope.memory.peak_counters import torch_counters
+from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.units import format_bytes
+
+_HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
+# From which on the pieces that free memory is in are worth a sentence: less than this torch reserves at a time.
+_FREE = 64 << 20
+_SCATTERED = 0.5
+
+
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:
+    """The memory of this process as a table for each GPU and some lines about the host.
+
+    A table has what each library's allocator holds now, held at its peak, handed out and took back in total, as far as
+    it counts these; below it what the driver counts for the process, and advice where the figures suggest some. Does
+    not wait for the GPU and makes no CUDA context.
+
+    Args:
+        device: None for all GPUs that this process uses, an ordinal, ``"cuda:1"`` or a ``torch.device``; ``"cpu"`` for
+            the host alone.
+        abbreviated: only what is allocated and reserved, without advice.
+
+    Raises:
+        InvalidArgument: `device` is no device.
+        NotAvailable: this process has GPUs, but not this one.
+    """
+    ordinal = None if device is None else ordinal_or_host(device)
+    snapshot = memory_snapshot(None if ordinal == HOST else ordinal)
+    devices = () if ordinal == HOST else snapshot.devices
+    parts = [device_text(found, _counters(found.device), abbreviated=abbreviated) for found in devices]
+    if not parts and (ordinal != HOST or snapshot.why):
+        parts.append(f"No GPU: {snapshot.why}" if snapshot.why else "This process uses no GPU yet.")
+    return "\n\n".join([*parts, host_text(snapshot.host)])
+
+
+def _counters(device: int) -> dict[str, Any]:
+    try:
+        return torch_counters(device) or {}
+    except Exception:  # an allocator that does not count, of which the snapshot's notes tell
+        return {}
+
+
+class _Row(NamedTuple):
+    name: str
+    current: int | None
+    peak: int | None = None
+    handed_out: int | None = None
+    taken_back: int | None = None
+
+
+def device_text(device: Any, counters: Mapping[str, Any], *, abbreviated: bool) -> str:
+    """One GPU.
+
+    Args:
+        device: its `DeviceMemory`.
+        counters: of torch's allocator there, nested as torch has them; empty where there are none.
+        abbreviated: only what is allocated and reserved.
+    """
+    rows: list[tuple[str, ...]] = [_HEADING]
+    if len(device.pools) != 1:
+        rows += [("All libraries", "", "", "", "")]
+        rows += map(_cells, _all_libraries(device, abbreviated=abbreviated))
+    if len(device.pools) == 1 or not abbreviated:
+        for pool in device.pools:
+            rows += [(pool.library, "", "", "", "")]
+            rows += map(_cells, _of_pool(pool, counters if pool.library == "torch" else {}, abbreviated=abbreviated))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    rule = "-" * max(map(len, lines))
+    closing = _of_driver(device)
+    if not abbreviated:
+        closing += [*_of_torch(counters), *_of_free_memory(device), *device.notes]
+    return "\n".join([f"GPU {device.device}: {device.name}", rule, lines[0], rule, *lines[1:], rule, *closing])
+
+
+def host_text(host: Any) -> str:
+    """The host, from its `HostMemory`."""
+    resident = f"Host: {format_bytes(host.resident)} resident, {format_bytes(host.peak_resident)} at the peak"
+    if host.pinned is None:
+        return f"{resident}; pinned memory is not known: {host.pinned_why}"
+    return f"{resident}, {format_bytes(host.pinned)} pinned" + (f" ({host.pinned_why})" if host.pinned_why else "")
+
+
+def _all_libraries(device: Any, *, abbreviated: bool) -> Iterator[_Row]:
+    yield _Row("Allocated", device.allocated, device.peak_allocated)
+    yield _Row("Reserved", device.reserved, device.peak_reserved)
+    if not abbreviated:
+        yield _Row("Cached", device.cached)
+
+
+def _of_pool(pool: Any, counters: Mapping[str, Any], *, abbreviated: bool) -> Iterator[_Row]:
+    allocated, active, reserved, split = (
+        _counted(name, counters.get(key))
+        for name, key in (
+            ("Allocated", "allocated_bytes"),
+            ("Active", "active_bytes"),  # allocated, and what another stream may still use
+            ("Reserved", "reserved_bytes"),
+            ("Split, not in use", "inactive_split_bytes"),
+        )
+    )
+    yield allocated or _Row("Allocated", pool.allocated, pool.peak_allocated)
+    if active and not abbreviated:
+        yield active
+    yield reserved or _Row("Reserved", pool.reserved, pool.peak_reserved)
+    if abbreviated:
+        return
+    yield _Row("Cached", pool.reserved - pool.allocated)
+    if split:
+        yield split
+    if pool.graph_reserved:
+        yield _Row("Graph pools", pool.graph_reserved)
+
+
+def _counted(name: str, counter: Any) -> _Row | None:
+    if not counter:
+        return None
+    of_all = counter["all"]
+    return _Row(name, of_all["current"], of_all["peak"], of_all["allocated"], of_all["freed"])
+
+
+def _of_driver(device: Any) -> list[str]:
+    lines = []
+    if device.process is not None:
+        outside = device.process - device.reserved
+        more = f", {format_bytes(outside)} of it outside these allocators (context, kernels, libraries)"
+        lines.append(f"This process: {format_bytes(device.process)} by NVML{more if outside > 0 else ''}")
+    if device.used is not None and device.total is not None:
+        lines.append(f"GPU: {format_bytes(device.used)} of {format_bytes(device.total)} in use by all processes")
+    return lines
+
+
+def _of_torch(counters: Mapping[str, Any]) -> list[str]:
+    retries, failures = counters.get("num_alloc_retries"), counters.get("num_ooms")
+    if retries is None or failures is None:
+        return []
+    lines = [f"torch: {retries} allocations retried after its cache was given back, {failures} out of memory"]
+    if retries:
+        lines.append("The GPU was full, and each retry waits for its work; a smaller batch avoids them.")
+    return lines
+
+
+def _of_free_memory(device: Any) -> list[str]:
+    if device.largest_free is None or device.fragmentation is None:
+        return []
+    lines = [
+        f"Largest free block: {format_bytes(device.largest_free)} of {format_bytes(device.cached)} cached, "
+        f"fragmentation {100 * device.fragmentation:.0f} %"
+    ]
+    if device.cached >= _FREE and device.fragmentation >= _SCATTERED:
+        lines.append(
+            "Most of what is cached lies in smaller pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often "
+            "helps, and torch.cuda.empty_cache() gives whole segments back."
+        )
+    return lines
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+    return ("  " + row.name, *("-" if size is None else format_bytes(size) for size in row[1:]))

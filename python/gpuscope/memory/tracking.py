@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`track_memory`: the memory that each stage of a program takes, as a statement, a block or a decorator."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from gpuscope.devices import ordinal_or_host
+from gpuscope.errors import InvalidArgument
+from gpuscope.memory.peak_counters import Peak, PeakWatch, Reading, follow, peak_until, read, watch
+from gpuscope.memory.stages import MemoryStage, MemoryStages
+from gpuscope.regions import OpenBlocks, decorate, decorate_calls
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_lock = threading.RLock()
+_stages: dict[tuple[str, int], MemoryStage] = {}  # by name and device
+_latest: dict[int, _Statement] = {}  # by device
+
+
+def memory_stages() -> MemoryStages:
+    """What `track_memory` has collected until now."""
+    with _lock:
+        return MemoryStages(tuple(_stages.values()))
+
+
+def reset_memory_stages() -> None:
+    """Forgets all stages. Those that are open now count when they end; the next statement is a first one again."""
+    with _lock:
+        statements = list(_latest.values())
+        _latest.clear()
+        _stages.clear()
+    for statement in statements:
+        statement.watch.end()
+
+
+class Figures(ABC):
+    """Has the figures of `MemoryStage` that programs ask for; the others are in `stage`. Sizes are bytes."""
+
+    @property
+    @abstractmethod
+    def stage(self) -> MemoryStage:
+        """All figures."""
+
+    @property
+    def allocated(self) -> int:
+        """In use by the program at the stage's end."""
+        return self.stage.allocated
+
+    @property
+    def reserved(self) -> int | None:
+        """Held by the allocators at the stage's end; None on the host."""
+        return self.stage.reserved
+
+    @property
+    def peak(self) -> int:
+        """The highest use within the stage."""
+        return self.stage.peak
+
+    @property
+    def delta(self) -> int | None:
+        """In use at the stage's end, less in use at its beginning; None for the first statement."""
+        return self.stage.delta
+
+    def __str__(self) -> str:
+        return str(self.stage)
+
+
+def track_memory(name: str, device: object = None, *, quiet: bool = False) -> TrackMemory:
+    """Reads the memory in use at a stage of a program. Never waits for the GPU; `memory_stages` has all stages.
+
+    As a statement it prints a line with what is allocated and reserved, the change since the statement before it and
+    the peak between the two. As a context manager or decorator it measures from the beginning of the block, or of each
+    call, to its end, and prints nothing. Blocks nest, and any thread may use the same object at any time.
+
+    The figures come from the counters of the allocators: torch's, and those of CuPy, RMM and JAX where one of these is
+    imported. On a machine without a GPU the resident memory of the process stands in for them, and the line says so.
+
+    A call cannot know what becomes of it. It reads the memory at once; the line is printed and the stage counted when
+    the object is dropped without having been entered or having decorated, which is at the end of a plain statement, or
+    when its figures are read. So ``stage = track_memory("load", quiet=True)`` keeps a reading.
+
+    Peaks: a block knows its peak from torch's reports of its allocations, which come from the threads that enter
+    blocks and from autograd's threads working for them. Where these cannot be had, it restarts torch's peak counter,
+    and `torch.cuda.max_memory_allocated` tells of the time since the latest block began. A statement only reads that
+    counter: it knows the peak whenever it is a new one, and otherwise a lower and an upper bound of it.
+
+    Args:
+        name: of the stage. Stages of the same name and device are counted together.
+        device: None for the GPU that is the current one when it is used, an ordinal, ``"cuda:1"`` or a
+            ``torch.device``; ``"cpu"`` for the host's resident memory.
+        quiet: whether the statement prints no line.
+
+    Raises:
+        InvalidArgument: `name` is not a string, or empty; `device` is no device.
+        NotAvailable: this process has GPUs, but not this one.
+
+    Example:
+        >>> with track_memory("example of track_memory") as stage:
+        ...     data = bytes(1000)
+        >>> stage.peak >= stage.allocated
+        True
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"name is {name!r}; accepted are strings that are not empty")
+    return TrackMemory(name, device, ordinal_or_host(device), quiet=quiet)
+
+
+class TrackMemory(Figures):
+    """What `track_memory` returns. Its figures are those of the statement, or of the block that ended last."""
+
+    def __init__(self, name: str, device: object, ordinal: int, *, quiet: bool) -> None:
+        self.name = name
+        self._device = device
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._open = OpenBlocks[MemoryBlock]()
+        self._stage: MemoryStage | None = None
+        self._before = _latest.get(ordinal)
+        self._now = read(ordinal)
+        self._may_be_statement = True
+
+    @property
+    def stage(self) -> MemoryStage:
+        """All figures; makes a statement of what has not been used otherwise.
+
+        Raises:
+            InvalidArgument: it is a block or decorator and none of its blocks has ended.
+        """
+        self._settle(prints=not self._quiet)
+        if self._stage is None:
+            raise InvalidArgument(f"stage {self.name!r} has not ended; accepted are stages of which a block has")
+        return self._stage
+
+    def __enter__(self) -> MemoryBlock:
+        self._may_be_statement = False
+        block = self._begin()
+        self._open.push(block)
+        return block
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        block = self._open.pop()
+        with contextlib.suppress(Exception):  # nothing of ours may come in the way of what the block raised
+            self._add(block.end())
+
+    def __call__(self, function: Function) -> Function:
+        """The function, whose every call is a stage.
+
+        A coroutine function's stage is what its body does, without what others do while it is suspended. A generator
+        function's stage is each run of its body from one item to the next.
+
+        Raises:
+            InvalidArgument: `function` cannot be called.
+        """
+        self._may_be_statement = False
+        return cast("Function", decorate_calls(self, function, self._coroutine))
+
+    def __del__(self) -> None:
+        # Never a line while Python shuts down: what lives until then was not a statement.
+        with contextlib.suppress(Exception):
+            if not sys.is_finalizing():
+                self._settle(prints=not self._quiet)
+
+    def __repr__(self) -> str:
+        # A prompt shows what a statement returns and keeps it: the line, instead of one printed when it is let go.
+        if hasattr(sys, "ps1"):
+            self._settle(prints=False)
+            if self._stage is not None:
+                return str(self._stage)
+        return f"track_memory({self.name!r})"
+
+    def _settle(self, *, prints: bool) -> None:
+        with self._lock:
+            is_statement, self._may_be_statement = self._may_be_statement, False
+        if is_statement:
+            before = None if self._before is None else self._before.reading
+            peak = _end_statement(self._before, self._now)
+            self._add(measured(self.name, before, self._now, peak))
+            if prints:
+                print(self._stage)
+
+    def _begin(self) -> MemoryBlock:
+        return MemoryBlock(self.name, ordinal_or_host(self._device))
+
+    def _add(self, stage: MemoryStage) -> None:
+        self._stage = stage
+        _add(stage)
+
+    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            steps = Steps(self._begin)
+            try:
+                return await decorate(steps, function)(*args, **kwargs)
+            finally:
+                if steps.stage is not None:
+                    self._add(steps.stage)
+
+        return wrapper
+
+
+class MemoryBlock(Figures):
+    """A stage that is being passed; what ``with track_memory(name) as stage`` gives.
+
+    Its figures are those until now while it is open, and those of the whole stage once it has ended.
+    """
+
+    def __init__(self, name: str, device: int) -> None:
+        self.name = name
+        self._watch = watch(device)  # first: it may restart the counter that is read next
+        self._before = read(device)
+        self._ended: MemoryStage | None = None
+
+    @property
+    def stage(self) -> MemoryStage:
+        """All figures."""
+        return self._ended or self._until_now()
+
+    def end(self) -> MemoryStage:
+        """Ends the stage. Whatever it measures, the watch ends."""
+        try:
+            self._ended = self._until_now()
+        finally:
+            self._watch.end()
+        return self._ended
+
+    def _until_now(self) -> MemoryStage:
+        after = read(self._before.device)
+        return measured(self.name, self._before, after, self._watch.until(self._before, after))
+
+    def __repr__(self) -> str:
+        return f"<{'open' if self._ended is None else 'ended'} stage {self.name!r}: {self.stage}>"
+
+
+class Steps:
+    """A region that is entered for every step of one call; its stage is their sum. One thread at a time."""
+
+    def __init__(self, begin: Callable[[], MemoryBlock]) -> None:
+        self._begin = begin
+        self._now: MemoryBlock | None = None
+        self._until_now: MemoryStage | None = None
+
+    @property
+    def stage(self) -> MemoryStage | None:
+        """The sum; None before the first step has ended."""
+        return self._until_now
+
+    def __enter__(self) -> None:
+        self._now = self._begin()
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._now is not None
+        with contextlib.suppress(Exception):  # nothing of ours may come in the way of what the step raised
+            ended = self._now.end()
+            self._until_now = ended if self._until_now is None else _resumed(self._until_now, ended)
+        self._now = None
+
+
+class _Statement(NamedTuple):
+    """A statement's reading, and the watch that began with it."""
+
+    reading: Reading
+    watch: PeakWatch
+
+
+def _end_statement(before: _Statement | None, now: Reading) -> Peak:
+    """The peak since the statement before; the next stage begins at `now`.
+
+    Args:
+        before: the latest statement when `now` was read.
+        now: the statement's reading.
+    """
+    with _lock:
+        peak = peak_until(now) if before is None else before.watch.until(before.reading, now)
+        # Otherwise another statement was made and counted since this one was.
+        if before is _latest.get(now.device):
+            if before is not None:
+                before.watch.end()
+            _latest[now.device] = _Statement(now, follow(now))
+    return peak
+
+
+def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> MemoryStage:
+    """A stage that was passed once, between two readings."""
+    delta = None if before is None else after.allocated - before.allocated
+    return MemoryStage(
+        name=name,
+        device=after.device,
+        count=1,
+        allocated=after.allocated,
+        reserved=after.reserved,
+        before=None if before is None else before.allocated,
+        delta=delta,
+        first_delta=delta,
+        peak=peak.bytes,
+        peak_at_most=peak.at_most,
+        host_resident=after.resident,
+        why=after.why,
+    )
+
+
+def _add(stage: MemoryStage) -> None:
+    """Counts a stage that has ended with those of its name and device."""
+    key = stage.name, stage.device
+    with _lock:
+        _stages[key] = _stages[key].merged(stage) if key in _stages else stage
+
+
+def _resumed(earlier: MemoryStage, later: MemoryStage) -> MemoryStage:
+    """Two runs of one coroutine, which was suspended between them, as one stage."""
+    delta = (earlier.delta or 0) + (later.delta or 0)
+    return dataclasses.replace(earlier.merged(later), count=1, before=earlier.before, delta=delta, first_delta=delta)
