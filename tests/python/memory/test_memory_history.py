@@ -243,6 +243,14 @@ def test_the_program_may_end_while_a_history_is_recorded():
     in_a_process("""
         from gpuscope.memory.history import record_memory_history
         record_memory_history()
+    """)
+
+
+def test_the_program_may_end_while_the_history_of_its_tensors_is_recorded():
+    pytest.importorskip("torch")
+    in_a_process("""
+        from gpuscope.memory.history import record_memory_history
+        record_memory_history()
         import torch
         kept = [torch.empty(10) for _ in range(100)]
     """)

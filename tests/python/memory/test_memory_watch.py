@@ -224,4 +224,4 @@ def test_torch_that_is_imported_later_gets_its_way(core: Core, monkeypatch: pyte
     __import__("torch")
     profiler._enable_profiler("config", [CUDA])
     assert core.calls == ["watch", "pause"]
-    monkeypatch.delitem(sys.modules, "torch")
+    sys.modules.pop("torch")
