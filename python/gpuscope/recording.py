@@ -106,7 +106,7 @@ class Results(ABC):
             InvalidArgument: the metric is another.
             GpuscopeError: the file cannot be written.
         """
-        from gpuscope.analysis.stacks import folded_stacks
+        from gpuscope.analysis.call_tree import folded_stacks
         from gpuscope.paths import check_writable, replacing
 
         checked = check_writable(path, ())

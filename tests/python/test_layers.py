@@ -47,9 +47,6 @@ PYTHON_LADDER = (
 
 # A C++ source and its header are one file here. Circles that are still to be cut; the list only ever shrinks.
 CIRCLES = (
-    {"gpuscope.analysis.convolutions", "gpuscope.analysis.flop_counts", "gpuscope.analysis.region_rows"},
-    {"gpuscope.analysis.event_details", "gpuscope.analysis.events", "gpuscope.analysis.list_exports"},
-    {"gpuscope.analysis.tree", "gpuscope.analysis.tree_text"},
     {
         "gpuscope.benchmarking.chart",
         "gpuscope.benchmarking.result",

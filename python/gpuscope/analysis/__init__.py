@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from gpuscope.analysis.audit import Audit, audit
-from gpuscope.analysis.averages import Averages, FunctionEventAvg
+from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages
+from gpuscope.analysis.call_tree import Node, Tree, tree
+from gpuscope.analysis.completeness import Audit, audit
 from gpuscope.analysis.event_list import DeviceType, EventList
-from gpuscope.analysis.events import Events, FunctionEvent, events
-from gpuscope.analysis.key_averages import key_averages
-from gpuscope.analysis.kinds import Kind
-from gpuscope.analysis.modules import Modules, ModuleTotal, modules
-from gpuscope.analysis.tree import Node, Tree, tree
+from gpuscope.analysis.function_events import Events, FunctionEvent, events
+from gpuscope.analysis.module_totals import Modules, ModuleTotal, modules
+from gpuscope.analysis.rows import Kind
 
 __all__ = [
     "Audit",

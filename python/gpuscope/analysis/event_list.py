@@ -1,14 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A list of profiled events that can print itself as the table torch.profiler's users know."""
+"""Lists of profiled events, and the table that torch.profiler's users know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from gpuscope.analysis import table as tables
 from gpuscope.errors import InvalidArgument
+from gpuscope.units import format_memory, format_time
+
+
+def _text_of(name: str) -> property:
+    return property(lambda event: format_time(getattr(event, name)), doc=f"``{name}`` with its unit.")
+
+
+def _alias_of(name: str) -> property:
+    return property(attrgetter(name), doc=f"``{name}`` under the name that it had when all devices were CUDA's.")
+
+
+class TorchNames:
+    """What torch.profiler derives from the times (us) and memory (bytes) of an event or of a row of averages."""
+
+    __slots__ = ()
+
+    cpu_time_str = _text_of("cpu_time")
+    cpu_time_total_str = _text_of("cpu_time_total")
+    self_cpu_time_total_str = _text_of("self_cpu_time_total")
+    device_time_str = _text_of("device_time")
+    device_time_total_str = _text_of("device_time_total")
+    self_device_time_total_str = _text_of("self_device_time_total")
+    cuda_time = _alias_of("device_time")
+    cuda_time_total = _alias_of("device_time_total")
+    self_cuda_time_total = _alias_of("self_device_time_total")
+    cuda_memory_usage = _alias_of("device_memory_usage")
+    self_cuda_memory_usage = _alias_of("self_device_memory_usage")
 
 
 class DeviceType(IntEnum):
@@ -18,7 +47,21 @@ class DeviceType(IntEnum):
     CUDA = 1
 
 
-E = TypeVar("E")
+COLUMN_WIDTH = 12
+GAP = "  "
+FLOPS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
+
+
+class Column(NamedTuple):
+    """A heading and what stands below it; a cell of several lines goes on below its row."""
+
+    heading: str
+    cell: Callable[[Any], str]
+    width: int = COLUMN_WIDTH
+    side: str = ">"
+
+
+E = TypeVar("E", bound=Any)
 
 SORT_KEYS = (
     *("cpu_time", "device_time", "cpu_time_total", "device_time_total", "self_cpu_time_total"),
@@ -97,20 +140,70 @@ class EventList(list[E], Generic[E]):
             raise InvalidArgument(f"row_limit is {row_limit!r}; accepted are whole numbers from 0, or -1 for all rows")
         if time_unit is not None and time_unit not in TIME_UNITS:
             raise InvalidArgument(f"time_unit is {time_unit!r}; accepted are {', '.join(TIME_UNITS)}, or None")
-        return tables.render(
-            self.sorted_by(sort_by) if sort_by is not None else self,
-            row_limit=row_limit,
-            name_width=max_name_column_width,
-            shapes_width=max_shapes_column_width,
-            src_width=max_src_column_width,
-            header=header,
-            top_level_only=top_level_events_only,
-            time_unit=time_unit,
-            cpu_total=self.self_cpu_time_total,
-            device_total=self.self_device_time_total if self.has_device else None,
-            has_memory=self.has_memory,
-            verdict=self.verdict,
-        )
+        events = self.sorted_by(sort_by) if sort_by is not None else self
+        columns = [
+            _name_column(events, max_name_column_width),
+            *self._number_columns(time_unit),
+            *_detail_columns(events, max_shapes_column_width, max_src_column_width),
+        ]
+        widths = [max(column.width, len(column.heading)) for column in columns]
+        rule = GAP.join("-" * width for width in widths) + GAP
+
+        def line(cells: Iterable[str]) -> str:
+            placed = zip(cells, columns, widths, strict=True)
+            return "".join(f"{cell:{column.side}{width}}{GAP}" for cell, column, width in placed)
+
+        lines = []
+        for text in (header, "Only what ran outside every region" if top_level_events_only else None):
+            if text is not None:
+                lines += ["=" * (len(rule) - len(GAP)), text]
+        lines += [rule, line(column.heading for column in columns), rule]
+        rows = [event for event in events if event.is_top_level] if top_level_events_only else events
+        for event in rows if row_limit < 0 else rows[:row_limit]:
+            cells = [column.cell(event).split("\n") for column in columns]
+            lines += map(line, itertools.zip_longest(*cells, fillvalue=""))
+        lines += [rule, f"Self CPU time total: {format_time(self.self_cpu_time_total, time_unit)}"]
+        if self.has_device:
+            lines.append(f"Self CUDA time total: {format_time(self.self_device_time_total, time_unit)}")
+        if self.verdict:
+            lines.append(self.verdict)
+        return "\n".join(lines) + "\n"
+
+    def _number_columns(self, unit: str | None) -> list[Column]:
+        """torch.profiler's, then p50, p95 and p99."""
+
+        def time(heading: str, attribute: str) -> Column:
+            return Column(heading, lambda event: format_time(getattr(event, attribute), unit))
+
+        def share(heading: str, attribute: str, total: float) -> Column:
+            return Column(heading, lambda event: format_share(getattr(event, attribute), total))
+
+        def memory(heading: str, attribute: str) -> Column:
+            return Column(heading, lambda event: format_memory(getattr(event, attribute)))
+
+        columns = [
+            share("Self CPU %", "self_cpu_time_total", self.self_cpu_time_total),
+            time("Self CPU", "self_cpu_time_total"),
+            share("CPU total %", "cpu_time_total", self.self_cpu_time_total),
+            time("CPU total", "cpu_time_total"),
+            time("CPU time avg", "cpu_time"),
+        ]
+        if self.has_device:
+            columns += [
+                time("Self CUDA", "self_device_time_total"),
+                share("Self CUDA %", "self_device_time_total", self.self_device_time_total),
+                time("CUDA total", "device_time_total"),
+                time("CUDA time avg", "device_time"),
+            ]
+        if self.has_memory:
+            columns += [memory("CPU Mem", "cpu_memory_usage"), memory("Self CPU Mem", "self_cpu_memory_usage")]
+            if any(event.device_memory_usage or event.self_device_memory_usage for event in self):
+                columns.append(memory("CUDA Mem", "device_memory_usage"))
+                columns.append(memory("Self CUDA Mem", "self_device_memory_usage"))
+        columns.append(Column("# of Calls", lambda event: str(event.count)))
+        if self and hasattr(self[0], "p50"):
+            columns += [time("p50", "p50"), time("p95", "p95"), time("p99", "p99")]
+        return columns
 
     def sorted_by(self, key: str) -> list[E]:
         """The events by one of ``SORT_KEYS``, largest first (names from A).
@@ -133,3 +226,53 @@ class EventList(list[E], Generic[E]):
 
     def __str__(self) -> str:
         return self.table()
+
+
+def format_share(time_us: float, total_us: float) -> str:
+    """A share in percent; NaN of nothing."""
+    return f"{time_us * 100.0 / total_us:.2f}%" if total_us else "NaN"
+
+
+def _name_column(events: Sequence[Any], limit: int | None) -> Column:
+    def name(event: Any) -> str:
+        key: str = event.key
+        if limit is not None and len(key) >= limit - 3:
+            key = key[: limit - 3] + "..."
+        return key.replace("\n", " ")
+
+    return Column("Name", name, _limited(max((len(event.key) for event in events), default=0) + 4, limit))
+
+
+def _detail_columns(events: Sequence[Any], shapes_width: int | None, src_width: int | None) -> list[Column]:
+    """Shapes, source locations and operations, as torch.profiler has them: each only where some event has any."""
+    result = []
+    if any(event.input_shapes for event in events):
+        width = _limited(max(len(str(event.input_shapes)) for event in events) + 4, shapes_width)
+        result.append(Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
+    frames = [len(frame) for event in events for frame in event.stack]
+    if frames:
+        width_of_frame = _limited(max(frames) + 4, src_width)
+        result.append(
+            Column(
+                "Source Location",
+                lambda event: "\n".join(_tail(frame, width_of_frame) for frame in event.stack),
+                width_of_frame,
+                "<",
+            )
+        )
+    counts = [event.flops for event in events if event.flops]
+    if counts:
+        step = min(int(math.log10(min(counts)) / 3), len(FLOPS) - 1)
+        result.append(
+            Column(f"Total {FLOPS[step]}", lambda event: f"{event.flops / 1000**step:.3f}" if event.flops else "--")
+        )
+    return result
+
+
+def _limited(width: int, limit: int | None) -> int:
+    return width if limit is None else min(width, limit)
+
+
+def _tail(path: str, width: int) -> str:
+    """The end of a path, which says most."""
+    return path if len(path) <= width else "..." + path[len(path) - width + 3 :]

@@ -6,7 +6,7 @@ import pytest
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
 from gpuscope.analysis import events, flops, key_averages
-from gpuscope.analysis.shapes import flat_shapes, nested_shapes, parse_shapes
+from gpuscope.analysis.rows import flat_shapes, nested_shapes, parse_shapes
 
 OP = 1
 NUMBERS = {"m": 3, "k": 4, "n": 5, "b": 2}

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import sys
-import types
-
 import pytest
 
 from fakes.gscope import NONE
 from fakes.operators import SPELLED, training_step
 from fakes.recordings import make_trace
-from gpuscope.analysis import audit, events, key_averages, tree
+from gpuscope.analysis import audit, events, key_averages, rows, tree
 
 
 @pytest.fixture(autouse=True)
 def spelled(monkeypatch):
-    """Stands in for the module that spells call stacks."""
-    module = types.ModuleType("gpuscope.analysis.call_stacks")
-    module.stack_texts = lambda trace: [SPELLED[1:], SPELLED][: len(trace.stacks)]
-    monkeypatch.setitem(sys.modules, "gpuscope.analysis.call_stacks", module)
+    """Stands in for the function that spells call stacks."""
+    monkeypatch.setattr(rows, "stack_texts", lambda trace: [SPELLED[1:], SPELLED][: len(trace.stacks)])
 
 
 def row(key, trace=None, **options):

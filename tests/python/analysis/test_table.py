@@ -5,8 +5,9 @@ import pytest
 
 from fakes.recordings import cpu_only, make_trace, training
 from gpuscope.analysis import events, key_averages
-from gpuscope.analysis.table import format_share, format_time
+from gpuscope.analysis.event_list import format_share
 from gpuscope.errors import InvalidArgument
+from gpuscope.units import format_time
 
 HEADINGS = [
     *("Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "Self CUDA", "Self CUDA %"),

@@ -12,7 +12,7 @@ import pytest
 
 import gpuscope as gs
 from gpuscope import _core
-from gpuscope.analysis.call_stacks import stack_texts
+from gpuscope.analysis.rows import stack_texts
 from gpuscope.trace import NONE, Trace
 
 pytestmark = pytest.mark.skipif(not _core.knows_stacks(), reason="frames cannot be read in this version of Python")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from gpuscope.analysis.kinds import RegionKind
-from gpuscope.analysis.region_rows import SCOPE_BACKWARD, RegionRows
+from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionKind, RegionRows
 from gpuscope.trace import ASYNC, NONE, OPEN, Trace
 
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gpuscope import _core
-from gpuscope.analysis.audit import audit
-from gpuscope.analysis.kinds import KINDS, REGION_LABELS, Kind, RegionKind
-from gpuscope.analysis.tree_text import render
+from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.rows import KINDS, REGION_LABELS, Kind, RegionKind
 from gpuscope.dataframe import path_texts
 from gpuscope.errors import InvalidArgument
 from gpuscope.trace import NONE, Trace
+from gpuscope.units import format_time
 
-UNKNOWN_CAPTURE = NONE - 1
+NS_PER_US = 1e3
+GAP = "  "
 GRAPH = "[graph]"
 UNKNOWN_GRAPH = "[graph] captured before profiling, or in no region"
 
@@ -98,7 +99,7 @@ class Tree:
             raise InvalidArgument(f"min_percent is {min_percent!r}; accepted are numbers from 0 to 100")
         if type(width) is not int or width < 80:
             raise InvalidArgument(f"width is {width!r}; accepted are whole numbers from 80")
-        return render(self.root, self.has_device, max_depth, min_percent, width) + self.verdict + "\n"
+        return _render(self.root, self.has_device, max_depth, min_percent, width) + self.verdict + "\n"
 
     def __str__(self) -> str:
         return self.render()
@@ -186,3 +187,110 @@ def _group(name: str, kind: str, nodes: list[Node]) -> Node:
 
 def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: (-node.device_ns, -node.cpu_ns)))
+
+
+def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: float, width: int) -> str:
+    """One line for each node below the root, names left, numbers in aligned columns."""
+    named = list(_lines(root, max_depth, min_percent))
+    cells = [_headings(has_device), *(_cells(node, has_device) if node else [] for _, node in named)]
+    count = len(cells[0])
+    widths = [max(len(row[column]) for row in cells if row) for column in range(count)]
+    name_width = width - sum(widths) - len(GAP) * count
+    name_width = min(name_width, max([len("Name"), *(len(name) for name, _ in named)]))
+    lines = []
+    for name, row in zip(["Name", *(name for name, _ in named)], cells, strict=True):
+        shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
+        numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(row, widths, strict=bool(row)))
+        lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[str, Node | None]]:
+    """The nodes to show, each with its name behind the branches of the tree; None where some are left out."""
+    result: list[tuple[str, Node | None]] = []
+    stack: list[tuple[str, str, Node | str]] = [("", "", root)]  # the branches before the name, and before its children
+    depth_of = {id(root): 0}
+    while stack:
+        branch, indent, node = stack.pop()
+        if isinstance(node, str):
+            result.append((branch + node, None))
+            continue
+        if node is not root:
+            result.append((branch + _title(node), node))
+        depth = depth_of[id(node)]
+        if max_depth is not None and depth >= max_depth:
+            continue
+        shown: list[Node | str] = [child for child in node.children if _share(child, root) >= min_percent]
+        if hidden := len(node.children) - len(shown):
+            shown.append(f"({hidden} below {min_percent:g} %)")
+        for index, child in reversed(list(enumerate(shown))):
+            last = index == len(shown) - 1
+            tip, rest = ("", "") if node is root else ("└─ ", "   ") if last else ("├─ ", "│  ")
+            stack.append((indent + tip, indent + rest, child))
+            depth_of[id(child)] = depth + 1
+    return result
+
+
+def _title(node: Node) -> str:
+    """The name; with a mark where it does not tell that this is a module or a library's range."""
+    mark = {"module": "module ", "range": "range "}.get(node.kind, "")
+    return mark + node.name.replace("\n", " ")
+
+
+def _share(node: Node, root: Node) -> float:
+    """The node's share of the recording's GPU or CPU time, whichever is larger, in percent."""
+    device = 100.0 * node.device_ns / root.device_ns if root.device_ns else 0.0
+    cpu = 100.0 * node.cpu_ns / root.cpu_ns if root.cpu_ns else 0.0
+    return max(device, cpu)
+
+
+def _headings(has_device: bool) -> list[str]:
+    return ["Count", *(["GPU total", "GPU self"] if has_device else []), "CPU total", "CPU self", "p50"]
+
+
+def _cells(node: Node, has_device: bool) -> list[str]:
+    device = [node.device_ns, node.self_device_ns] if has_device else []
+    times = [*device, node.cpu_ns, node.self_cpu_ns, node.p50_ns]
+    return [f"{node.count:,}", *(format_time(time / NS_PER_US) if time else "-" for time in times)]
+
+
+def _cpu_ns(node: Node) -> int:
+    return node.self_cpu_ns
+
+
+def _device_ns(node: Node) -> int:
+    # A region's own GPU time is that of its kernels; only what they do not explain is its own here.
+    return node.device_ns - sum(child.device_ns for child in node.children)
+
+
+_METRICS: dict[str, Callable[[Node], int]] = {
+    "self_cpu_time_total": _cpu_ns,
+    "self_device_time_total": _device_ns,
+    "self_cuda_time_total": _device_ns,
+}
+
+
+def folded_stacks(trace: Trace, metric: str = "self_cpu_time_total") -> list[str]:
+    """One line a call path, ``outer;inner;kernel 123``: its own time in us, rounded; what rounds to 0 is left out.
+
+    Raises:
+        InvalidArgument: the metric is unknown.
+    """
+    if metric not in _METRICS:
+        raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(_METRICS)}")
+    return [f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, _METRICS[metric])]
+
+
+def _fold(root: Node, own_ns: Callable[[Node], int]) -> Iterator[tuple[str, int]]:
+    stack = [(node, _frame(node)) for node in reversed(root.children)]
+    while stack:
+        node, path = stack.pop()
+        time_us = (own_ns(node) + 500) // 1000
+        if time_us > 0:
+            yield path, time_us
+        stack += [(child, f"{path};{_frame(child)}") for child in reversed(node.children)]
+
+
+def _frame(node: Node) -> str:
+    # The format's own separators cannot be part of a name.
+    return " ".join(node.name.replace(";", ":").split()) or "?"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope.analysis.table import format_time
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE
+from gpuscope.units import format_time
 
 if TYPE_CHECKING:
     from gpuscope.trace import Trace

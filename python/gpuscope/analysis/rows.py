@@ -1,18 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of each region, as arrays with one entry a row of the region table."""
+"""What single rows of a recording are: their kinds, and what several tables say of each region."""
 
 from __future__ import annotations
 
-from functools import cached_property
+import json
+from enum import IntEnum
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from gpuscope.analysis.kinds import RegionKind
-from gpuscope.analysis.shapes import Shapes, parse_shapes
 from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]
+
+
+class Kind(IntEnum):
+    """A region, or the kind of work; the numbers are the core's, which has none of MEMORY."""
+
+    REGION = 0
+    KERNEL = 1
+    MEMCPY = 2
+    MEMSET = 3
+    CALL = 4
+    SYNC = 5
+    GRAPH_LAUNCH = 6
+    MEMORY = 7
+
+    @property
+    def is_device(self) -> bool:
+        """It runs on the GPU."""
+        return self in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.GRAPH_LAUNCH)
+
+    @property
+    def label(self) -> str:
+        """As people read it."""
+        return self.name.lower().replace("_", " ")
+
+
+class RegionKind(IntEnum):
+    """What opened a region; the numbers are the core's."""
+
+    REGION = 0
+    OP = 1
+    RANGE = 2
+    MODULE = 3
+
+    @property
+    def label(self) -> str:
+        """As people read it."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, number: int) -> RegionKind:
+        """The kind of that number; a region where a newer or damaged file has another."""
+        return cls(number) if number in _REGION_KINDS else cls.REGION
+
+    @property
+    def is_annotation(self) -> bool:
+        """The program, or a library, named that stretch of it."""
+        return self in (RegionKind.REGION, RegionKind.RANGE)
+
+
+KINDS = {int(kind): kind for kind in Kind if kind != Kind.MEMORY}
+"""By number; a damaged file may hold others."""
+
+MEMORY = "[memory]"
+"""The name of memory taken or given back outside every region, torch.profiler's."""
+
+STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
+"""How the name of a step begins, and what stands for all of them, torch.profiler's."""
+
+_REGION_KINDS = frozenset(map(int, RegionKind))
+
+REGION_LABELS = frozenset(kind.label for kind in RegionKind)
+"""The labels of what is open for a while and has others inside."""
+
+DEVICE_KINDS = tuple(kind for kind in Kind if kind.is_device)
+
+
+Shapes = tuple[Any, ...]
+"""One entry an input: sizes as a tuple, () for scalars and what is no tensor, a tuple of shapes for a tensor list."""
+
+
+@lru_cache(maxsize=1 << 14)
+def parse_shapes(text: str) -> Shapes:
+    """``"[[2, 3], []]"`` as ``((2, 3), ())``; () of a text that is no list of shapes."""
+    try:
+        parsed = _frozen(json.loads(text))
+    except (ValueError, RecursionError):
+        return ()
+    return parsed if isinstance(parsed, tuple) else ()
+
+
+def flat_shapes(shapes: Shapes) -> list[list[int]]:
+    """As torch.profiler's ``input_shapes``: tensor lists read as ``[]``."""
+    return [list(sizes) if is_shape(sizes) else [] for sizes in shapes]
+
+
+def nested_shapes(shapes: Shapes) -> list[Any]:
+    """As torch.profiler's ``structured_input_shapes``: a tensor list is a list of shapes."""
+    return [nested_shapes(entry) if isinstance(entry, tuple) else entry for entry in shapes]
+
+
+def is_shape(entry: object) -> bool:
+    """It is one tensor's shape, rather than a list of shapes or no shape at all."""
+    return isinstance(entry, tuple) and all(type(size) is int and size >= 0 for size in entry)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
+
 
 ENGINE = "autograd::engine::evaluate_function: "
 """What torch calls the range around each backward operator, before the operator's name."""
@@ -150,19 +248,7 @@ class RegionRows:
     @cached_property
     def stack_texts(self) -> list[tuple[str, ...]]:
         """Each row of the stack table as "file.py(12): function", innermost first."""
-        if not len(self.trace.stacks):
-            return []
-        from gpuscope.analysis.call_stacks import stack_texts  # type: ignore[import-not-found,unused-ignore]
-
-        texts: list[tuple[str, ...]] = stack_texts(self.trace)
-        return texts
-
-    @cached_property
-    def flops(self) -> Array:
-        """Floating-point operations; 0 for what has none, -1 where they cannot be told."""
-        from gpuscope.analysis.flop_counts import count_flops
-
-        return count_flops(self)
+        return stack_texts(self.trace)
 
     def _detail(self, column: str, absent: int, kind: Any) -> Array:
         details = self.trace.details
@@ -170,3 +256,25 @@ class RegionRows:
         known = details.region < self._length
         values[details.region[known]] = details[column][known]
         return values
+
+
+def stack_texts(trace: Trace) -> list[tuple[str, ...]]:
+    """The frames of each row of ``trace.stacks``, innermost first: ``("model.py(12): forward", "train.py(40): main")``.
+
+    The line is the one that was being executed. ``trace.details.stack`` and ``trace.call_stacks.stack`` are indices
+    into the list; where they are `gpuscope.trace.NONE` there was no Python frame.
+    """
+    stacks = trace.stacks
+    strings: dict[int, str] = {}
+
+    def text(string_id: int) -> str:
+        if string_id not in strings:
+            strings[string_id] = trace.string(string_id)
+        return strings[string_id]
+
+    texts: list[tuple[str, ...]] = []
+    rows = zip(*(stacks[column].tolist() for column in ("parent", "function", "file", "line")), strict=True)
+    for row, (parent, function, file, line) in enumerate(rows):
+        callers = texts[parent] if parent < row else ()  # a caller's row stands before its callees'
+        texts.append((f"{text(file)}({line}): {text(function)}", *callers))
+    return texts

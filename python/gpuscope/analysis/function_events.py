@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every event of a recording as an object, for scripts written for torch.profiler; the columns are faster."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.analysis import flops
+from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages
+from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
+from gpuscope.analysis.rows import (
+    DEVICE_KINDS,
+    MEMORY,
+    SCOPE_FUNCTION,
+    STEP,
+    STEPS,
+    Kind,
+    RegionRows,
+    Shapes,
+    flat_shapes,
+    nested_shapes,
+)
+from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.trace import ASYNC, NONE, Table, Trace
+
+NS_PER_US = 1e3
+STACK_METRICS = ("self_cpu_time_total", "self_device_time_total", "self_cuda_time_total")
+Array = np.ndarray[Any, Any]
+
+# torch.profiler's names of activities.
+_ACTIVITIES = {
+    Kind.CALL: "cuda_driver",
+    Kind.KERNEL: "kernel",
+    Kind.MEMCPY: "gpu_memcpy",
+    Kind.MEMSET: "gpu_memset",
+    Kind.SYNC: "cuda_sync",
+    Kind.MEMORY: "cpu_instant_event",
+}
+
+
+class Interval(NamedTuple):
+    """A stretch of time in us from the start of the recording."""
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """Its length in us."""
+        return self.end - self.start
+
+
+class KernelInfo(NamedTuple):
+    """GPU work that an event launched; the duration is in us."""
+
+    name: str
+    device: int
+    duration: float
+
+
+class FunctionEvent(TorchNames):
+    """One region, operator, driver call or piece of GPU work, under torch.profiler's names; read from columns."""
+
+    __slots__ = ("_row", "_source", "id")
+
+    def __init__(self, source: _Source, row: int, event_id: int) -> None:
+        self._source = source
+        self._row = row
+        self.id = event_id
+
+    @property
+    def name(self) -> str:
+        """The name of the region, operator, driver call, kernel (demangled) or copy; "ProfilerStep*" of each step."""
+        name: str = self.trace_name
+        return STEPS if name.startswith(STEP) else name
+
+    @property
+    def trace_name(self) -> str:
+        """The same, with the number of a step."""
+        return self._source.name(self._row)
+
+    @property
+    def key(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
+    def kind(self) -> str:
+        """A region, op, range, module, kernel, memcpy, memset, call, sync, graph launch or memory."""
+        if self._is_region:
+            return self._regions.path_kinds[self._path].label
+        return self._source.kind.label
+
+    @property
+    def count(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def device_type(self) -> DeviceType:
+        """Where it ran."""
+        return DeviceType.CUDA if self._source.kind.is_device else DeviceType.CPU
+
+    @property
+    def device_index(self) -> int:
+        """The GPU's number; -1 on the CPU."""
+        return self._source.on_track("device", self._row)
+
+    @property
+    def device_resource_id(self) -> int:
+        """The CUDA stream's number; on the CPU the thread."""
+        return self._source.on_track("stream", self._row) if self._source.kind.is_device else self.thread
+
+    @property
+    def thread(self) -> int:
+        """The system's id of the thread; on the GPU the CUDA stream's number."""
+        return self._source.thread(self._row)
+
+    @property
+    def time_range(self) -> Interval:
+        """When it ran, in us from the start of the recording."""
+        start_ns = int(self._source.start_ns[self._row]) - self._source.index.start_ns
+        return Interval(start_ns / NS_PER_US, (start_ns + self._duration_ns) / NS_PER_US)
+
+    @property
+    def is_top_level(self) -> bool:
+        """It lay in no region."""
+        return self._source.parent(self._row) == NONE
+
+    @property
+    def cpu_parent(self) -> FunctionEvent | None:
+        """The region it lies in, or was launched in; None outside every region."""
+        parent = self._source.parent(self._row)
+        return None if parent == NONE else self._source.index.event(Kind.REGION, parent)
+
+    @property
+    def cpu_children(self) -> list[FunctionEvent]:
+        """Regions, operators and driver calls directly inside."""
+        return self._source.index.inside(self._row, (Kind.REGION, Kind.CALL)) if self._is_region else []
+
+    @property
+    def kernels(self) -> list[KernelInfo]:
+        """The GPU work that a driver call launched, or that was launched directly in a region."""
+        index = self._source.index
+        if self._source.kind == Kind.CALL:
+            work = index.launched_by(int(self._source.table.correlation[self._row]))
+        else:
+            work = index.inside(self._row, DEVICE_KINDS) if self._is_region else []
+        return [KernelInfo(event.name, event.device_index, event.device_time_total) for event in work]
+
+    @property
+    def _duration_ns(self) -> int:
+        return int(self._source.duration_ns[self._row])
+
+    @property
+    def cpu_time_total(self) -> float:
+        """Its duration in us; 0 on the GPU."""
+        return 0.0 if self._source.kind.is_device else self._duration_ns / NS_PER_US
+
+    @property
+    def cpu_time(self) -> float:
+        """Its duration in us; 0 on the GPU."""
+        return self.cpu_time_total
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """CPU time in us without regions and driver calls inside, on the same thread."""
+        if self._is_region:
+            return int(self._source.index.trace.instances.self_cpu_ns[self._row]) / NS_PER_US
+        return 0.0 if self._source.kind == Kind.SYNC else self.cpu_time_total
+
+    @property
+    def device_time_total(self) -> float:
+        """Inclusive GPU time in us."""
+        if self._is_region:
+            return int(self._source.index.trace.instances.device_ns[self._row]) / NS_PER_US
+        return self.self_device_time_total
+
+    @property
+    def device_time(self) -> float:
+        """Inclusive GPU time in us."""
+        return self.device_time_total
+
+    @property
+    def self_device_time_total(self) -> float:
+        """GPU time in us launched in no region inside."""
+        if self._is_region:
+            return int(self._source.index.trace.instances.self_device_ns[self._row]) / NS_PER_US
+        return self._duration_ns / NS_PER_US if self._source.kind.is_device else 0.0
+
+    # -- of regions and operators; of other events what torch gives ---------------------------------------------------
+
+    @property
+    def _regions(self) -> RegionRows:
+        return self._source.index.regions
+
+    @property
+    def _path(self) -> int:
+        return int(self._regions.path[self._row])
+
+    @property
+    def _is_region(self) -> bool:
+        return self._source.kind == Kind.REGION
+
+    @property
+    def is_user_annotation(self) -> bool:
+        """The program, or a library, named that stretch of it; operators and modules are none."""
+        return self._is_region and self._regions.path_kinds[self._path].is_annotation
+
+    @property
+    def is_async(self) -> bool:
+        """It may have ended on another thread: it overlaps what ran beside it and has no time of its own."""
+        return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & ASYNC)
+
+    @property
+    def activity_type(self) -> str:
+        """torch.profiler's word for what it is: cpu_op, user_annotation, kernel, gpu_memcpy ..."""
+        if self._is_region:
+            return "user_annotation" if self.is_user_annotation else "cpu_op"
+        return _ACTIVITIES.get(self._source.kind, "graph_launch")
+
+    @property
+    def scope(self) -> int:
+        """The RecordScope in torch: 0 of operators, 1 of backward functions, 7 of what was named by hand."""
+        return self._regions.path_scopes[self._path] if self._is_region else SCOPE_FUNCTION
+
+    @property
+    def sequence_nr(self) -> int:
+        """Autograd's number, the same for a forward operator and its backward one; -1 for none."""
+        return int(self._regions.sequence[self._row]) if self._is_region else -1
+
+    @property
+    def forward(self) -> FunctionEvent | None:
+        """Of a backward operator the forward one; None for others and where it is not in the recording."""
+        forward = int(self._regions.forward[self._row]) if self._is_region else NONE
+        return self._source.index.event(Kind.REGION, forward) if forward < len(self._regions) else None
+
+    @property
+    def fwd_thread(self) -> int:
+        """The system's id of the thread of the forward operator; 0 where there is none."""
+        forward = self.forward
+        return forward.thread if forward is not None else 0
+
+    @property
+    def _shapes(self) -> Shapes:
+        return self._regions.shapes_of(int(self._regions.shapes[self._row])) if self._is_region else ()
+
+    @property
+    def input_shapes(self) -> list[list[int]]:
+        """The sizes of each input (``record_shapes``); [] for scalars, lists of tensors and what is no tensor."""
+        return flat_shapes(self._shapes)
+
+    @property
+    def structured_input_shapes(self) -> list[Any]:
+        """Likewise, with a list of shapes for a list of tensors."""
+        return nested_shapes(self._shapes)
+
+    @property
+    def stack(self) -> list[str]:
+        """Python frames as "file.py(12): function", innermost first (``with_stack``); backward: the forward one's."""
+        if self._is_region:
+            stack = int(self._regions.stack[self._row])
+        elif self._source.kind == Kind.CALL:
+            stack = self._source.index.call_stacks.get(self._row, NONE)
+        else:
+            return []
+        texts = self._regions.stack_texts if stack != NONE else []
+        return list(texts[stack]) if stack < len(texts) else []
+
+    @property
+    def flops(self) -> int | None:
+        """Floating-point operations, from the shapes; 0 for what has none, None where ``flops_unknown`` says why."""
+        count = int(self._source.index.flops[self._row]) if self._is_region else 0
+        return count if count >= 0 else None
+
+    @property
+    def flops_unknown(self) -> str | None:
+        """Why ``flops`` is None; None where it is a number."""
+        if self.flops is not None:
+            return None
+        name = self._source.name(self._row)
+        if name == flops.CONVOLUTION_BACKWARD:
+            return flops.UNKNOWN_GRADIENTS
+        return flops.UNKNOWN_SIZE if name in flops.CONVOLUTIONS else flops.UNKNOWN_SHAPES
+
+    def _memory(self, column: str, on_host: bool) -> int:
+        if self._is_region:
+            return int(getattr(self._source.index.trace.instances, column)[self._row])
+        if self._source.kind == Kind.MEMORY and (self._source.table.ordinal[self._row] == NONE) == on_host:
+            return int(self._source.table.bytes[self._row])
+        return 0
+
+    @property
+    def cpu_memory_usage(self) -> int:
+        """Bytes of host memory taken less given back (``profile_memory``), inside included."""
+        return self._memory("cpu_bytes", on_host=True)
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """Likewise, in no region inside."""
+        return self._memory("self_cpu_bytes", on_host=True)
+
+    @property
+    def device_memory_usage(self) -> int:
+        """Bytes of GPU memory taken less given back (``profile_memory``), inside included."""
+        return self._memory("device_bytes", on_host=False)
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """Likewise, in no region inside."""
+        return self._memory("self_device_bytes", on_host=False)
+
+    @property
+    def overload_name(self) -> str:
+        """Always "": torch's operator ranges do not tell overloads."""
+        return ""
+
+    @property
+    def use_device(self) -> str | None:
+        """Where some GPU time was recorded "cuda", None elsewhere."""
+        return "cuda" if self._source.index.trace.summary.has_device else None
+
+    @property
+    def is_python_function(self) -> bool:
+        """Never: Python functions are not recorded, ``stack`` names them."""
+        return False
+
+    @property
+    def is_remote(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def is_legacy(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def node_id(self) -> int:
+        """-1: no cluster."""
+        return -1
+
+    def __repr__(self) -> str:
+        start, end = self.time_range
+        return f"<FunctionEvent {self.kind} {self.name!r} at {start:.3f}us for {end - start:.3f}us>"
+
+
+class _OutsideMemory:
+    """The rows of the table of allocations that lie in no region: events without duration."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._memory = trace.memory
+        self._rows = np.flatnonzero(trace.memory.region >= len(trace.regions))
+        self.duration_ns: Array = np.zeros(len(self._rows), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._memory
+
+    def __getattr__(self, column: str) -> Array:
+        if column.startswith("_"):
+            raise AttributeError(column)
+        return self._memory[column][self._rows]
+
+
+class _Source:
+    """The events of one table."""
+
+    def __init__(self, index: _EventIndex, kind: Kind, table: Table | _OutsideMemory) -> None:
+        self.index = index
+        self.kind = kind
+        self.table = table
+        self.start_ns = table.start_ns
+        self.duration_ns = table.duration_ns
+        self.regions = table.parent if kind == Kind.REGION else table.region
+        self.ids: Array = np.empty(0, dtype=np.int64)  # each row's place in the list of events
+
+    def name(self, row: int) -> str:
+        """The name of a row's event."""
+        if self.kind == Kind.MEMORY:
+            return MEMORY
+        if self.kind == Kind.KERNEL:
+            names = self.index.kernel_names
+            variant = int(self.table.variant[row])
+            return names[variant] if variant < len(names) else ""
+        return _core.event_name(self.index.trace.store, int(self.kind), row)
+
+    def on_track(self, column: str, row: int) -> int:
+        """The device, context or stream of a row; -1 on the CPU."""
+        if not self.kind.is_device:
+            return -1
+        values = self.index.trace.tracks[column]
+        track = int(self.table.track[row])
+        return int(values[track]) if track < len(values) else -1
+
+    def thread(self, row: int) -> int:
+        """The system's id of a row's thread; its stream on the GPU."""
+        if self.kind.is_device or "thread" not in self.table:
+            return self.on_track("stream", row)
+        ids = self.index.trace.threads.system_id
+        thread = int(self.table.thread[row])
+        return int(ids[thread]) if thread < len(ids) else thread
+
+    def parent(self, row: int) -> int:
+        """The region that a row lies in; NONE outside."""
+        region = int(self.regions[row])
+        return region if region < len(self.index.trace.regions) else NONE
+
+    @cached_property
+    def by_region(self) -> tuple[Array, Array]:
+        """Rows by the region they lie in."""
+        return _index(self.regions)
+
+    @cached_property
+    def by_correlation(self) -> tuple[Array, Array]:
+        """Rows by the driver call that launched them."""
+        return _index(self.table.correlation)
+
+
+class _EventIndex:
+    """All events in order of time, and what finds one from another; each index is made when first needed."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        tables: dict[Kind, Table | _OutsideMemory] = {
+            Kind.REGION: trace.regions,
+            Kind.CALL: trace.api,
+            Kind.KERNEL: trace.kernels,
+            Kind.MEMCPY: trace.memcpy,
+            Kind.MEMSET: trace.memset,
+            Kind.GRAPH_LAUNCH: trace.graph_launches,
+            Kind.SYNC: trace.sync,
+            Kind.MEMORY: _OutsideMemory(trace),
+        }
+        self.sources = {kind: _Source(self, kind, table) for kind, table in tables.items()}
+        starts = np.concatenate([source.start_ns for source in self.sources.values()])
+        begun = trace.info.get("session.start_ns", "")
+        self.start_ns = int(begun) if begun.isdecimal() else int(starts.min()) if len(starts) else 0
+
+        order = np.argsort(starts, kind="stable")  # what begins together stays in the order of the tables: outer first
+        ids = np.empty_like(order)
+        ids[order] = np.arange(len(order))
+        events: list[FunctionEvent] = []
+        for source in self.sources.values():
+            first = len(events)
+            source.ids = ids[first : first + len(source.table)]
+            events.extend(FunctionEvent(source, row, event_id) for row, event_id in enumerate(source.ids.tolist()))
+        self.events: list[FunctionEvent] = [events[place] for place in order.tolist()]
+
+    def event(self, kind: Kind, row: int) -> FunctionEvent:
+        """The event of a row."""
+        return self.events[int(self.sources[kind].ids[row])]
+
+    def inside(self, region: int, kinds: tuple[Kind, ...]) -> list[FunctionEvent]:
+        """Events directly in a region, in order of time."""
+        return self._find(kinds, "by_region", region)
+
+    def launched_by(self, correlation: int) -> list[FunctionEvent]:
+        """GPU work of one driver call, in order of time."""
+        return self._find(DEVICE_KINDS, "by_correlation", correlation) if correlation else []
+
+    def _find(self, kinds: tuple[Kind, ...], index: str, value: int) -> list[FunctionEvent]:
+        places: list[int] = []
+        for kind in kinds:
+            source = self.sources[kind]
+            rows, values = getattr(source, index)
+            first, last = np.searchsorted(values, [value, value + 1])
+            places.extend(source.ids[rows[first:last]].tolist())
+        return [self.events[place] for place in sorted(places)]
+
+    @cached_property
+    def kernel_names(self) -> list[str]:
+        """The name of each kernel variant."""
+        return self.trace.kernel_names()
+
+    @cached_property
+    def regions(self) -> RegionRows:
+        """What is known of each region."""
+        return RegionRows(self.trace)
+
+    @cached_property
+    def flops(self) -> Array:
+        """The floating-point operations of each region."""
+        return flops.count_flops(self.regions)
+
+    @cached_property
+    def call_stacks(self) -> dict[int, int]:
+        """The row of the stack table where each driver call was made."""
+        table = self.trace.call_stacks
+        return dict(zip(table.api.tolist(), table.stack.tolist(), strict=True))
+
+
+def _index(values: Array) -> tuple[Array, Array]:
+    """Rows in the order of their values, and the values in that order."""
+    rows = np.argsort(values, kind="stable")
+    return rows, values[rows].astype(np.int64)
+
+
+class Events(EventList[FunctionEvent]):
+    """What ``events`` gives."""
+
+    def __init__(self, trace: Trace) -> None:
+        summary = trace.summary
+        super().__init__(
+            _EventIndex(trace).events,
+            self_cpu_time_total=summary.cpu_ns / NS_PER_US,
+            self_device_time_total=summary.device_ns / NS_PER_US,
+            has_device=summary.has_device,
+            has_memory=len(trace.memory) > 0,
+            verdict=audit(trace).verdict,
+        )
+        self._trace = trace
+
+    def key_averages(
+        self, group_by_input_shapes: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
+    ) -> Averages:
+        """The rows of ``key_averages`` of the whole recording."""
+        return key_averages(self._trace, group_by_input_shapes, group_by_stack_n, group_by_overload_name)
+
+    def total_average(self) -> FunctionEventAvg:
+        """All events as one row."""
+        return self.key_averages().total_average()
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the events of the CPU as a Chrome trace; the profiler's own method of this name writes everything.
+
+        Raises:
+            GpuscopeError: the file cannot be written.
+        """
+        entries = (
+            json.dumps(
+                {
+                    "name": event.trace_name,
+                    "ph": "X",
+                    "ts": event.time_range.start,
+                    "dur": event.time_range.elapsed_us(),
+                    "tid": event.thread,
+                    "pid": "CPU functions",
+                    "args": {},
+                }
+            )
+            for event in self
+            if event.device_type == DeviceType.CPU
+        )
+        _write(path, f"[{', '.join(entries)}]")
+
+    def supported_export_stacks_metrics(self) -> list[str]:
+        """What ``export_stacks`` accepts."""
+        return list(STACK_METRICS)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str) -> None:
+        """Writes one line an event with a call stack, ``outer;inner 123``, its own time in us, for flame graphs.
+
+        Raises:
+            InvalidArgument: the metric is none of ``supported_export_stacks_metrics``.
+            GpuscopeError: the file cannot be written.
+        """
+        if metric not in STACK_METRICS:
+            raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(STACK_METRICS)}")
+        separators = str.maketrans(" ;\t\n", "____")  # the format's own, which cannot be part of a name
+        lines = []
+        for event in self:
+            time_us = int(getattr(event, metric))
+            if time_us > 0 and (stack := event.stack):
+                lines.append(f"{';'.join(frame.translate(separators) for frame in reversed(stack))} {time_us}\n")
+        _write(path, "".join(lines))
+
+
+def events(trace: Trace) -> Events:
+    """Every region, operator, driver call, kernel, copy, fill, synchronization, and allocation outside regions.
+
+    In order of their start; also those that torch.profiler leaves out, for they are all that one of their name has
+    inside. Empty in aggregate mode, which keeps no single events.
+    """
+    return Events(trace)
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise GpuscopeError(f"cannot write {path}: {error.strerror or error}") from error
