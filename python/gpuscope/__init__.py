@@ -68,10 +68,9 @@ if TYPE_CHECKING:
     from gpuscope.profiler.execution_trace import ExecutionTraceObserver, itt
     from gpuscope.recording import Recording, load
     from gpuscope.regions import mark, record_function
-    from gpuscope.timing.event import Event
-    from gpuscope.timing.synchronize import synchronize
-    from gpuscope.timing.timed import reset_timings, timed, timings
+    from gpuscope.timing.events import Event, synchronize
     from gpuscope.timing.timer import Timer
+    from gpuscope.timing.totals import reset_timings, timed, timings
 
 __all__ = [
     "BenchmarkResult",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.errors import NotAvailable
+from gpuscope.results import import_pandas
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
@@ -29,10 +29,7 @@ def path_texts(store: _core.Store) -> list[str]:
 
 def make(store: _core.Store, table: str) -> pd.DataFrame:
     """See ``Table.to_pandas``."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise NotAvailable("to_pandas is not available: pandas is not installed; pip install pandas") from None
+    pd = import_pandas()
     spelled = _Spelled(store, table)
     frame: dict[str, Any] = {}
     for column, values in store.columns(table).items():

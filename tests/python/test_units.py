@@ -33,7 +33,22 @@ def test_a_plus_stands_only_before_growth():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "-"), (0, "0 s"), (1.5e-9, "1.50 ns"), (999.6e-6, "1.00 ms"), (12.34e-3, "12.3 ms"), (120, "120 s")],
+    [
+        (None, "-"),
+        (0, "0 s"),
+        (0.4e-9, "0.40 ns"),
+        (1.5e-9, "1.50 ns"),
+        (123.4e-9, "123 ns"),
+        (12.34e-6, "12.3 us"),
+        (999.6e-6, "1.00 ms"),
+        (0.0012345, "1.23 ms"),
+        (12.34e-3, "12.3 ms"),
+        (0.99996, "1.00 s"),
+        (-0.002, "-2.00 ms"),
+        (1.5, "1.50 s"),
+        (120, "120 s"),
+        (3600.0, "3600 s"),
+    ],
 )
 def test_seconds_are_printed_in_the_unit_that_suits(seconds, text):
     assert units.format_seconds(seconds) == text
@@ -43,6 +58,7 @@ def test_seconds_are_printed_in_the_unit_that_suits(seconds, text):
 def test_printed_seconds_are_within_half_a_percent(seconds):
     number, unit = units.format_seconds(seconds).split()
     assert float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds, rel=0.0051)
+    assert float(number) < 1000 or unit == "s"
 
 
 def test_table_times_are_torchs():

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.benchmarking.sampling.kernel_times import Kernel
 from gpuscope.benchmarking.verdict import CONFIDENCE, Verdict
+from gpuscope.results import json_text
 from gpuscope.stats import Ratio
 
 SCHEMA = "gpuscope.comparison"
@@ -110,7 +110,7 @@ class Comparison:
         Raises:
             GpuscopeError: the file cannot be written.
         """
-        return json_text(self.to_dict(), path, indent=None)
+        return json_text(self.to_dict(), path)
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison is neither true nor false; read its verdict")

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.benchmarking.rates import Rate
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
 from gpuscope.benchmarking.sampling.kernel_times import Kernel
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import json_text
 
 SCHEMA = "gpuscope.benchmark"
 VERSION = 1
@@ -44,7 +44,7 @@ def to_dict(result: BenchmarkResult) -> dict[str, Any]:
 
 def to_json(result: BenchmarkResult, path: str | os.PathLike[str] | None) -> str:
     """The result as text; what the environment holds beyond JSON's types is spelled out."""
-    return json_text(to_dict(result), path, indent=None)
+    return json_text(to_dict(result), path)
 
 
 def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:

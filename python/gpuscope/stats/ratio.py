@@ -15,7 +15,7 @@ from gpuscope.stats.distributions import (
     normal_two_sided,
     signed_rank_distribution,
 )
-from gpuscope.stats.estimate import estimate
+from gpuscope.stats.location import estimate
 from gpuscope.stats.samples import checked, checked_confidence
 
 EXACT = 60  # pairs up to which all signs are counted out

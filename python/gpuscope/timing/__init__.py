@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from gpuscope.timing.event import Event
-from gpuscope.timing.report import Timings
-from gpuscope.timing.synchronize import synchronize
-from gpuscope.timing.timed import Timed, reset_timings, timed, timings
+from gpuscope.timing.events import Event, synchronize
 from gpuscope.timing.timer import Timer
-from gpuscope.timing.totals import Spread, Timing
+from gpuscope.timing.totals import Spread, Timed, Timing, Timings, reset_timings, timed, timings
 
 __all__ = [
     "Event",

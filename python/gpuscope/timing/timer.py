@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuscope.timing.measurement import Measurement, Times
-from gpuscope.timing.units import scaled
+from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -105,9 +105,11 @@ class Timer:
             return _NOTHING_YET
         times = self._times
         if times.gpu is None:
-            return f"CPU {scaled(times.launch)} (no GPU time: {times.why})"
-        wall = scaled(times.wall) + (f" +- {scaled(times.wall_error)}" if times.wall is not None else f" ({times.why})")
-        return f"GPU {scaled(times.gpu)}, launch {scaled(times.launch)}, wall {wall}"
+            return f"CPU {format_seconds(times.launch)} (no GPU time: {times.why})"
+        wall = format_seconds(times.wall) + (
+            f" +- {format_seconds(times.wall_error)}" if times.wall is not None else f" ({times.why})"
+        )
+        return f"GPU {format_seconds(times.gpu)}, launch {format_seconds(times.launch)}, wall {wall}"
 
     def __repr__(self) -> str:
         return f"<gpuscope.Timer: {self if self._last is None or self.ready else 'the GPU is not done yet'}>"

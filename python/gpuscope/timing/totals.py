@@ -1,37 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of many measurements in bounded memory."""
+"""Times of blocks and functions added up by name, over a whole program and in bounded memory."""
 
 from __future__ import annotations
 
+import functools
+import math
 import random
 import statistics
 import threading
 from collections import deque
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from gpuscope.timing.measurement import Times
+from gpuscope.errors import InvalidArgument
+from gpuscope.regions import OpenBlocks, decorate, decorate_calls
+from gpuscope.results import Result, import_pandas
+from gpuscope.timing.measurement import Measurement, Steps, Times
+from gpuscope.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import TypeVar
+
+    import pandas as pd
+    from typing_extensions import Self
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 _KEPT = 4096  # samples for the median
 _PENDING = 1024  # blocks that the GPU is not done with
+_COLUMNS = ("total", "mean", "median", "min", "max")
+_LONGEST_NAME = 40
 
-
-class Pending(Protocol):
-    """What will have times: a block, or the steps of a call."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether `result` would not wait."""
-        ...
-
-    @property
-    def launch(self) -> float:
-        """Seconds on the host."""
-        ...
-
-    def result(self) -> Times:
-        """The times; waits."""
-        ...
+_lock = threading.Lock()
+_totals: dict[str, Totals] = {}
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,25 @@ class Spread:
 
     Attributes:
         count: blocks whose time is known.
-        total, mean, minimum, maximum: of all of them.
-        median: exact for up to 4096 blocks; beyond that, of a uniform random sample of 4096 of them.
+        total, mean, std, min, max: of all of them.
+        median, p50, p90, p95, p99: exact for up to 4096 blocks; beyond that, of a uniform random sample of 4096.
     """
 
     count: int
     total: float
     mean: float
-    minimum: float
-    maximum: float
+    std: float
+    min: float
+    max: float
     median: float
+    p90: float
+    p95: float
+    p99: float
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return self.median
 
 
 @dataclass(frozen=True)
@@ -75,21 +88,24 @@ class Timing:
 
 
 class _Sum:
-    """Adds up seconds, and keeps a sample of them (Vitter's algorithm R) for the median."""
+    """Adds up seconds, and keeps a sample of them (Vitter's algorithm R) for the quantiles."""
 
     def __init__(self) -> None:
         self._count = 0
         self._total = 0.0
-        self._minimum = float("inf")
-        self._maximum = float("-inf")
+        self._mean = self._squares = 0.0  # by Welford's algorithm
+        self._min, self._max = float("inf"), float("-inf")
         self._sample: list[float] = []
         self._random = random.Random(0)
 
     def add(self, seconds: float) -> None:
         self._count += 1
         self._total += seconds
-        self._minimum = min(self._minimum, seconds)
-        self._maximum = max(self._maximum, seconds)
+        away = seconds - self._mean
+        self._mean += away / self._count
+        self._squares += away * (seconds - self._mean)
+        self._min = min(self._min, seconds)
+        self._max = max(self._max, seconds)
         if len(self._sample) < _KEPT:
             self._sample.append(seconds)
         elif (place := int(self._random.random() * self._count)) < _KEPT:
@@ -98,9 +114,12 @@ class _Sum:
     def spread(self) -> Spread | None:
         if self._count == 0:
             return None
-        mean = min(max(self._total / self._count, self._minimum), self._maximum)  # rounding can leave the range
+        mean = min(max(self._total / self._count, self._min), self._max)  # rounding can leave the range
+        std = math.sqrt(max(self._squares, 0.0) / self._count)
+        cuts = statistics.quantiles(self._sample, n=100, method="inclusive") if self._count > 1 else self._sample * 99
+        tail = (cuts[89], cuts[94], cuts[98])
         median = statistics.median(self._sample)
-        return Spread(self._count, self._total, mean, self._minimum, self._maximum, median)
+        return Spread(self._count, self._total, mean, std, self._min, self._max, median, *tail)
 
 
 class Totals:
@@ -109,12 +128,12 @@ class Totals:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[Measurement | Steps] = deque()
         self._count = 0
         self._gpu, self._wall, self._launch = _Sum(), _Sum(), _Sum()
         self._why = ""
 
-    def add(self, block: Pending) -> None:
+    def add(self, block: Measurement | Steps) -> None:
         """Adds a block that has ended; takes up the times of those that the GPU is done with."""
         with self._lock:
             self._count += 1
@@ -140,11 +159,194 @@ class Totals:
                 block = self._pending.popleft()
             times = block.result()
             with self._lock:
-                self._fold(times)
+                self._add_times(times)
 
-    def _fold(self, times: Times) -> None:
+    def _add_times(self, times: Times) -> None:
         if times.gpu is not None:
             self._gpu.add(times.gpu)
         if times.wall is not None:
             self._wall.add(times.wall)
         self._why = times.why or self._why
+
+
+class Timings(Result, Mapping[str, Timing]):
+    """Timing by name. ``print(timings())`` shows a table, the names that took longest first."""
+
+    def __init__(self, timings: Mapping[str, Timing]) -> None:
+        self._timings = dict(timings)
+
+    def __getitem__(self, name: str) -> Timing:
+        return self._timings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._timings)
+
+    def __len__(self) -> int:
+        return len(self._timings)
+
+    def __str__(self) -> str:
+        """A table of GPU time, or of host time where there is no GPU; then the reasons for what is missing."""
+        if not self._timings:
+            return "nothing has been timed yet"
+        on_gpu = any(timing.gpu for timing in self.values())
+        kind = "GPU" if on_gpu else "CPU"
+        heading = ["name", "calls", *(f"{kind} {column}" for column in _COLUMNS), *(["wall total"] if on_gpu else [])]
+        rows = [heading]
+        for timing in sorted(self.values(), key=_seconds, reverse=True):
+            row = [_shortened(timing.name), str(timing.count), *_cells(timing.gpu if on_gpu else timing.wall)]
+            rows.append(row + ([format_seconds(timing.wall.total if timing.wall else None)] if on_gpu else []))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        lines.insert(1, "-" * len(lines[0]))
+        return "\n".join(lines + self._notes())
+
+    def __repr__(self) -> str:
+        return f"<gpuscope.Timings of {len(self)} names>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The timing of each name as plain values, in seconds."""
+        return {name: asdict(timing) for name, timing in self.items()}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a name: blocks, then count, total, mean and so on in seconds as gpu_total, wall_mean, launch_p99.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        rows = [
+            {"name": timing.name, "blocks": timing.count}
+            | {
+                f"{kind}_{figure}": value
+                for kind, spread in (("gpu", timing.gpu), ("wall", timing.wall), ("launch", timing.launch))
+                for figure, value in (asdict(spread) if spread else {}).items()
+            }
+            for timing in self.values()
+        ]
+        return import_pandas().DataFrame(rows)
+
+    def _notes(self) -> list[str]:
+        missing: dict[str, list[str]] = {}
+        for timing in self.values():
+            if timing.why:
+                missing.setdefault(timing.why, []).append(timing.name)
+        every = len(self._timings)
+        return [
+            f"no GPU or wall time for some of {'all names' if len(names) == every else ', '.join(names)}: {why}"
+            if any(self[name].gpu for name in names)
+            else f"no GPU time for {'any name' if len(names) == every else ', '.join(names)}: {why}"
+            for why, names in missing.items()
+        ]
+
+
+def _seconds(timing: Timing) -> float:
+    spread = timing.gpu or timing.wall or timing.launch
+    return spread.total if spread else 0.0
+
+
+def _cells(spread: Spread | None) -> list[str]:
+    if spread is None:
+        return ["-"] * len(_COLUMNS)
+    return [format_seconds(getattr(spread, column)) for column in _COLUMNS]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+
+
+def timed(name: str, stream: object = None) -> Timed:
+    """Adds the time of a block (``with``) or a function (as its decorator) to the totals of a name.
+
+    Nothing waits for the GPU while blocks run: their times are taken up when they are there, and `timings` and
+    `Timed.summary` wait for the rest. Memory is bounded: 1024 unfinished blocks and 4096 samples a name. Any thread may
+    use any name at any time, and the same object; each name's totals have a lock of their own.
+
+    As a decorator: a function or method counts once a call. A coroutine function counts once a call, with the time
+    that its body ran and without what ran while it was suspended. A generator function counts each run of its body from
+    one item to the next.
+
+    Args:
+        name: whose totals to add to. Blocks may nest; each counts in full.
+        stream: the stream to time, in any form that `streams.resolve` takes; None is the one that is current when a
+            block begins.
+
+    Raises:
+        InvalidArgument: `name` is not a string, or empty.
+
+    Example:
+        >>> with timed("example of timed"):
+        ...     total = sum(range(1000))
+        >>> timings()["example of timed"].count
+        1
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"name is {name!r}; accepted are strings that are not empty")
+    return Timed(name, stream)
+
+
+def timings() -> Timings:
+    """The totals of all names, in the order of their first use; prints as a table. Waits for the GPU."""
+    with _lock:
+        all_totals = list(_totals.items())
+    return Timings({name: totals.timing() for name, totals in all_totals})
+
+
+def reset_timings() -> None:
+    """Forgets all totals. Blocks that are open now count when they end."""
+    with _lock:
+        _totals.clear()
+
+
+def _totals_of(name: str) -> Totals:
+    with _lock:
+        if name not in _totals:
+            _totals[name] = Totals(name)
+        return _totals[name]
+
+
+class Timed:
+    """What `timed` returns: a context manager, which can be entered again and by many threads, and a decorator."""
+
+    def __init__(self, name: str, stream: object = None) -> None:
+        self.name = name
+        self._stream = stream
+        self._open = OpenBlocks[Measurement]()
+
+    def __enter__(self) -> Self:
+        self._open.push(Measurement(self._stream))
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        measurement = self._open.pop()
+        measurement.stop()
+        _totals_of(self.name).add(measurement)
+
+    def __call__(self, function: Function) -> Function:
+        """The function, timed whenever it runs.
+
+        Raises:
+            InvalidArgument: `function` cannot be called.
+        """
+        return cast("Function", decorate_calls(self, function, self._coroutine))
+
+    def summary(self) -> Timing:
+        """The totals of this name; waits for the GPU to be done with the blocks that have ended."""
+        return _totals_of(self.name).timing()
+
+    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            steps = Steps(self._stream)
+            try:
+                return await decorate(steps, function)(*args, **kwargs)
+            finally:
+                _totals_of(self.name).add(steps)
+
+        return wrapper
+
+    def __repr__(self) -> str:
+        return f"timed({self.name!r})"

@@ -10,9 +10,10 @@ import pytest
 
 from fakes.loaders import Clock, Marks
 from gpuscope.benchmarking.workloads import latency
-from gpuscope.benchmarking.workloads.distribution import Distribution, fewest_samples, ranks
 from gpuscope.benchmarking.workloads.latency import measure_latency
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import Distribution
+from gpuscope.stats.location import fewest_samples, quantile_ranks
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_each_call_is_timed_in_seconds(clock):
     assert result.latencies == pytest.approx([0.001, 0.002, 0.003])
     assert result.wall.mean == pytest.approx(0.002)
     assert result.wall.median == pytest.approx(0.002)
-    assert (result.wall.minimum, result.wall.maximum) == pytest.approx((0.001, 0.003))
+    assert (result.wall.min, result.wall.max) == pytest.approx((0.001, 0.003))
 
 
 def test_as_an_array_it_is_in_milliseconds(clock):
@@ -69,8 +70,9 @@ def test_short_times_keep_digits_that_say_something(clock):
 
 def test_a_quantile_of_too_few_calls_has_no_interval_and_says_so(clock):
     result = measure_latency(taking(clock, np.random.default_rng(0).uniform(1, 2, 110)), 0)
-    assert result.wall.p99.low is None
-    assert result.wall.p90.low < result.wall.p90.value < result.wall.p90.high
+    assert result.wall.interval(0.99).low is None
+    p90 = result.wall.interval(0.9)
+    assert p90.low < p90.value == result.wall.p90 < p90.high
     assert "p99 of 100 samples" in str(result)
     assert "has no interval: 368 are needed" in str(result)
 
@@ -164,11 +166,11 @@ def test_fewest_samples_leave_the_quantile_within_their_range_often_enough(q, fe
 def test_the_interval_of_a_quantile_covers_what_it_says(q):
     stats = pytest.importorskip("scipy.stats")
     for n in (400, 1000):
-        low, high = ranks(n, q)
+        low, high = quantile_ranks(n, q)
         assert stats.binom.cdf(high - 1, n, q) - stats.binom.cdf(low - 1, n, q) >= 0.95
 
 
 def test_repeated_samples_do_not_narrow_the_interval():
     once = np.random.default_rng(3).uniform(1, 2, 100)
-    apart, repeated = Distribution(once).p50, Distribution(np.repeat(once, 10)).p50
+    apart, repeated = Distribution(once).interval(0.5), Distribution(np.repeat(once, 10)).interval(0.5)
     assert repeated.high - repeated.low > 0.6 * (apart.high - apart.low)

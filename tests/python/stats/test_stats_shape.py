@@ -12,7 +12,7 @@ import scipy.stats
 from gpuscope import stats
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.ratio import sign_flip_p
-from gpuscope.stats.trend import mann_kendall, theil_sen
+from gpuscope.stats.shape import mann_kendall, theil_sen
 
 
 def test_the_slope_is_scipys():

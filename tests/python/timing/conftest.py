@@ -6,17 +6,17 @@ from __future__ import annotations
 import pytest
 
 from fakes.event_gpu import FakeGpu
-from gpuscope import _core
+from gpuscope import _core, devices
 from gpuscope.errors import NotAvailable
-from gpuscope.timing import hardware, reset_timings
+from gpuscope.timing import reset_timings
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    hardware.why_no_gpu.cache_clear()
+    devices.why_no_gpu.cache_clear()
     reset_timings()
     yield
-    hardware.why_no_gpu.cache_clear()
+    devices.why_no_gpu.cache_clear()
     reset_timings()
 
 

@@ -5,10 +5,10 @@ import types
 
 import pytest
 
+from gpuscope.devices import ordinal_of
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.streams import Stream
 from gpuscope.timing import Event, synchronize
-from gpuscope.timing.devices import ordinal_of
 
 
 def of(package: str, name: str, **members: object) -> object:

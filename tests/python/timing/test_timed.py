@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.timing import Timed, reset_timings, timed, timings, totals
-from gpuscope.timing.steps import Steps
+from gpuscope.timing.measurement import Steps
 from gpuscope.timing.totals import _Sum
 
 
@@ -24,7 +26,7 @@ def test_blocks_of_a_name_add_up(gpu):
     assert spread.count == 3
     assert spread.total == pytest.approx(0.009)
     assert spread.mean == pytest.approx(0.003)
-    assert (spread.minimum, spread.median, spread.maximum) == (0.001, 0.002, 0.006)
+    assert (spread.min, spread.median, spread.max) == (0.001, 0.002, 0.006)
 
 
 def test_blocks_do_not_wait(gpu):
@@ -201,7 +203,7 @@ def test_coroutines_gpu_time_is_the_sum_of_its_steps(gpu):
     asyncio.run(main())
     spread = timings()["c"].gpu
     assert spread is not None
-    assert (spread.minimum, spread.maximum) == (pytest.approx(0.003), pytest.approx(0.003))
+    assert (spread.min, spread.max) == (pytest.approx(0.003), pytest.approx(0.003))
 
 
 def test_coroutine_of_very_many_steps_stays_bounded(gpu):
@@ -232,7 +234,7 @@ def test_tasks_that_share_an_object_keep_their_own_blocks(gpu):
     asyncio.run(main())
     spread = shared.summary().gpu
     assert spread is not None
-    assert (spread.minimum, spread.maximum) == (pytest.approx(0.003), pytest.approx(0.005))
+    assert (spread.min, spread.max) == (pytest.approx(0.003), pytest.approx(0.005))
 
 
 def test_block_may_end_on_another_thread(gpu):
@@ -303,6 +305,18 @@ class TestTimings:
         assert " ".join(text.splitlines()[0].split()) == "name calls CPU total CPU mean CPU median CPU min CPU max"
         assert text.splitlines()[-1] == "no GPU time for any name: the GPU is not available: for the test"
 
+    def test_figures_go_to_json_and_pandas(self):
+        pandas = pytest.importorskip("pandas")
+        with timed("x"):
+            pass
+        found = timings()
+        read = json.loads(found.to_json())
+        assert read["x"]["gpu"] is None
+        assert read["x"]["wall"]["p99"] == found["x"].wall.p99
+        frame = found.to_pandas()
+        assert isinstance(frame, pandas.DataFrame)
+        assert frame["launch_mean"].tolist() == [found["x"].launch.mean]
+
     def test_empty_table_says_so(self):
         assert str(timings()) == "nothing has been timed yet"
 
@@ -348,8 +362,10 @@ def test_spread_is_that_of_the_samples(samples):
     assert spread is not None
     assert spread.count == len(samples)
     assert spread.total == pytest.approx(sum(samples))
-    assert spread.minimum == min(samples) <= spread.mean <= max(samples) == spread.maximum
-    assert spread.median == statistics.median(samples)
+    assert spread.min == min(samples) <= spread.mean <= max(samples) == spread.max
+    assert spread.median == spread.p50 == statistics.median(samples)
+    assert spread.std == pytest.approx(np.std(samples), rel=1e-6, abs=1e-9 * max(samples))
+    assert (spread.p90, spread.p95, spread.p99) == pytest.approx(np.quantile(samples, [0.9, 0.95, 0.99]))
 
 
 def test_median_of_very_many_comes_from_a_bounded_sample():

@@ -4,13 +4,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuscope import streams
 from gpuscope.errors import InvalidArgument
 from gpuscope.timing import Timer
-from gpuscope.timing.units import scaled
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -240,30 +237,3 @@ def test_thousands_leave_nothing_behind(gpu):
         with timer:
             pass
     assert gpu.live <= len(gpu.made) + 6
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "-"),
-        (0.0, "0 s"),
-        (1.5, "1.50 s"),
-        (0.99996, "1.00 s"),
-        (0.0012345, "1.23 ms"),
-        (12.34e-6, "12.3 us"),
-        (123.4e-9, "123 ns"),
-        (0.4e-9, "0.40 ns"),
-        (-0.002, "-2.00 ms"),
-        (3600.0, "3600 s"),
-    ],
-)
-def test_units_suit(seconds, text):
-    assert scaled(seconds) == text
-
-
-@given(st.floats(1e-9, 900))
-def test_units_keep_three_digits(seconds):
-    value, unit = scaled(seconds).split()
-    factor = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
-    assert float(value) * factor == pytest.approx(seconds, rel=0.006)
-    assert float(value) < 1000

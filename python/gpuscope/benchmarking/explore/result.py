@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from gpuscope.benchmarking.explore import table
 from gpuscope.benchmarking.explore.operations import Operation
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.benchmarking.sweeps.crossings import Answer
+from gpuscope.results import json_text
 from gpuscope.stats import Estimate, Ratio
 
 Side = Literal["cpu", "gpu", "gpu+transfers"]

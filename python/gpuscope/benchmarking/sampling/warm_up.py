@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscope.stats.trend import mann_kendall, theil_sen
+from gpuscope.stats.shape import mann_kendall, theil_sen
 
 WINDOW = 8
 """Chunks that are looked at."""

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.benchmarking.sweeps.crossings import Answer, answer, size_text
 from gpuscope.benchmarking.sweeps.points import Series, SweepPoint, spread_text
 from gpuscope.benchmarking.sweeps.rounds import Rounds
 from gpuscope.benchmarking.sweeps.sweep import checked_axes, prepared
 from gpuscope.benchmarking.text import seconds as time_text
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import json_text
 
 SCHEMA = 1
 FOR_THE_GRID = 0.6  # of the budget; the rest refines

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.benchmarking.sampling.samples import Quantity
 from gpuscope.benchmarking.sweeps.points import Series, SweepPoint, spread_text
 from gpuscope.benchmarking.sweeps.rounds import Rounds
 from gpuscope.benchmarking.text import seconds as time_text
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.results import json_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, overload
 
 from gpuscope.benchmarking.workloads.dataloader_results import DataLoaderResult, DataLoaderWorkers
-from gpuscope.benchmarking.workloads.distribution import Distribution
 from gpuscope.benchmarking.workloads.loaders import (
     cpu_cores,
     is_torch_loader,
@@ -19,6 +18,7 @@ from gpuscope.benchmarking.workloads.loaders import (
     uses_cuda,
 )
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import Distribution
 
 NOISE = 0.05  # within which two worker counts are equally fast
 SLOW_START = 10  # times the median at which the first batch is worth a word, if it also takes SLOW_SECONDS

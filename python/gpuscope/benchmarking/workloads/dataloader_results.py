@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuscope.benchmarking.json_text import json_text
-from gpuscope.benchmarking.workloads.distribution import Distribution
+from gpuscope.results import Distribution, json_text
 
 SCHEMA = 1
 
@@ -38,12 +37,12 @@ class DataLoaderResult(Mapping[str, float]):
         figures = {
             "avg_batch_time_ms": times.mean * 1000,
             "batches_per_second": 1 / times.mean if times.mean else float("inf"),
-            "slowest_batch_ms": times.maximum * 1000,
-            "fastest_batch_ms": times.minimum * 1000,
-            "p50_batch_ms": times.p50.value * 1000,
-            "p90_batch_ms": times.p90.value * 1000,
-            "p95_batch_ms": times.p95.value * 1000,
-            "p99_batch_ms": times.p99.value * 1000,
+            "slowest_batch_ms": times.max * 1000,
+            "fastest_batch_ms": times.min * 1000,
+            "p50_batch_ms": times.p50 * 1000,
+            "p90_batch_ms": times.p90 * 1000,
+            "p95_batch_ms": times.p95 * 1000,
+            "p99_batch_ms": times.p99 * 1000,
             "first_batch_ms": self.first_batch * 1000,
         }
         object.__setattr__(self, "_figures", figures)

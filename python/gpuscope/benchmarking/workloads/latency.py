@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.benchmarking.workloads import batches
-from gpuscope.benchmarking.workloads.distribution import Distribution
 from gpuscope.benchmarking.workloads.modules import device_of, in_mode, is_module
 from gpuscope.benchmarking.workloads.stream_marks import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import Distribution, json_text
 
 SCHEMA = 1
 DRIFT, SURE = 0.05, 0.01  # relative change over the run that is worth a word, and the p from which it is believed
@@ -83,7 +82,7 @@ class Latency:
         lines = [f"Latency - {_line(self.wall)}"]
         if self.gpu is not None:
             lines.append(f"GPU     - {_line(self.gpu)}")
-        quantiles = [self.wall.quantile(q) for q in (0.5, 0.9, 0.95, 0.99)]
+        quantiles = [self.wall.interval(q) for q in (0.5, 0.9, 0.95, 0.99)]
         known = [
             f"P{100 * x.q:g} {_ms(x.low)} to {_ms(x.high)} ms"
             for x in quantiles
@@ -185,10 +184,10 @@ def _line(times: Distribution) -> str:
         "Mean": times.mean,
         "Std": times.std,
         "Median": times.median,
-        "Min": times.minimum,
-        "Max": times.maximum,
-        "P95": times.p95.value,
-        "P99": times.p99.value,
+        "Min": times.min,
+        "Max": times.max,
+        "P95": times.p95,
+        "P99": times.p99,
     }
     return ", ".join(f"{name}: {_ms(seconds)} ms" for name, seconds in figures.items())
 

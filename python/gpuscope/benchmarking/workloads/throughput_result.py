@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuscope.benchmarking.json_text import json_text
+from gpuscope.results import json_text
 
 SCHEMA = 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The centre of samples, and an interval that holds the true one as often as it says."""
+"""Where samples lie: their centre and their quantiles, each with an interval that holds the true one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuscope.stats.autocorrelation import checked_by_batches, time_for_mean, time_for_median
+from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import median_rank, normal_quantile, student_factor
-from gpuscope.stats.samples import checked, checked_confidence, checked_tick
+from gpuscope.stats.samples import (
+    autocorrelation_time,
+    checked,
+    checked_by_batches,
+    checked_confidence,
+    checked_tick,
+    time_for_mean,
+    time_for_median,
+)
 
+CONFIDENCE = 0.95  # of a quantile's interval
 # With quartiles closer than this many ticks, the median is the clock's and not the kernel's.
 COARSE = 4.0
 # The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
@@ -159,3 +168,71 @@ def _trimmed_mean(
     error = math.sqrt(variance * tau / n) * n / kept
     half = _student(confidence, 1 / max(kept - 1, 1) + _doubt(tau, n)) * error
     return Estimate(value, value - half, value + half, n, _worth(n, tau), "trimmed mean", confidence)
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """A quantile, in the samples' unit.
+
+    Attributes:
+        q: which, as 0.99.
+        value: of the samples, interpolated as ``numpy.quantile`` does.
+        low: where its 95 % interval begins; None when the samples are too few to say.
+        high: where it ends.
+        why: why there is no interval; empty when there is.
+    """
+
+    q: float
+    value: float
+    low: float | None
+    high: float | None
+    why: str
+
+
+def quantile(samples: ArrayLike, q: float) -> Quantile:
+    """A quantile with the interval between order statistics that holds it in 95 % of cases.
+
+    No shape is assumed: how many samples lie below the true quantile is binomial (H. A. David and H. N. Nagaraja,
+    Order Statistics, 3rd edition, 7.1), with the number of independent samples as its count.
+
+    Args:
+        samples: in the order they were taken.
+        q: above 0 and below 1.
+
+    Raises:
+        InvalidArgument: the samples are empty or not finite, or q is out of range.
+    """
+    if not 0 < q < 1:
+        raise InvalidArgument(f"q is {q}; accepted are fractions above 0 and below 1")
+    values = checked(samples)
+    value = float(np.quantile(values, q))
+    n = max(int(len(values) / autocorrelation_time(values)), 1)
+    needed = fewest_samples(q)
+    if n < needed:
+        worth = "" if n == len(values) else f", worth {n} independent ones,"
+        why = f"p{100 * q:g} of {len(values)} samples{worth} has no interval: {needed} are needed"
+        return Quantile(q, value, None, None, why)
+    ordered = np.sort(values)
+    stretch = len(ordered) / n
+    low, high = (ordered[min(int((rank - 1) * stretch), len(ordered) - 1)] for rank in quantile_ranks(n, q))
+    return Quantile(q, value, float(min(low, value)), float(max(high, value)), "")
+
+
+def fewest_samples(q: float) -> int:
+    """From how many on the smallest and the largest of them enclose the quantile often enough on both sides.
+
+    All n samples lie below the quantile with probability q^n, which may be half of what the interval may miss.
+    """
+    return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(max(q, 1 - q)))
+
+
+def quantile_ranks(n: int, q: float) -> tuple[int, int]:
+    """Ranks, counted from 1, of the order statistics that enclose the quantile of `n` samples."""
+    tail = (1 - CONFIDENCE) / 2
+    counts = np.arange(n + 1)
+    factorials = np.array([math.lgamma(k + 1) for k in counts])
+    logs = factorials[n] - factorials - factorials[::-1] + counts * math.log(q) + (n - counts) * math.log(1 - q)
+    below = np.cumsum(np.exp(logs))
+    lower = int(counts[below <= tail][-1]) + 1 if (below <= tail).any() else 1
+    upper = int(counts[below >= 1 - tail][0]) + 1
+    return lower, min(upper, n)

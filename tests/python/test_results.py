@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from gpuscope.benchmarking.json_text import json_text
 from gpuscope.errors import GpuscopeError
+from gpuscope.results import json_text
 
 
 def test_what_json_lacks_becomes_null():

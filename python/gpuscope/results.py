@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every result has: the figures of its samples by the same names, and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuscope import stats
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+class Result:
+    """A result that can be saved as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; times in seconds."""
+        raise NotImplementedError
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The text of `to_dict`; also written to `path` when one is given.
+
+        Raises:
+            GpuscopeError: the file cannot be written.
+        """
+        return json_text(self.to_dict(), path)
+
+
+class Figures:
+    """What every result says of its samples: seconds, nan where there are none."""
+
+    @property
+    def _values(self) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = self.samples  # type: ignore[attr-defined]
+        return values if len(values) else np.full(1, np.nan)
+
+    @property
+    def mean(self) -> float:
+        """Arithmetic mean."""
+        return float(self._values.mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of these samples, as ``numpy.std`` gives it."""
+        return float(self._values.std())
+
+    @property
+    def min(self) -> float:
+        """Shortest. Clocks boost, so that it is no bound of what the work costs."""
+        return float(self._values.min())
+
+    @property
+    def max(self) -> float:
+        """Longest."""
+        return float(self._values.max())
+
+    @property
+    def median(self) -> float:
+        """Median."""
+        return self.quantile(0.5)
+
+    @property
+    def p50(self) -> float:
+        """Median."""
+        return self.quantile(0.5)
+
+    @property
+    def p90(self) -> float:
+        """90th percentile."""
+        return self.quantile(0.9)
+
+    @property
+    def p95(self) -> float:
+        """95th percentile."""
+        return self.quantile(0.95)
+
+    @property
+    def p99(self) -> float:
+        """99th percentile."""
+        return self.quantile(0.99)
+
+    def quantile(self, q: float) -> float:
+        """The time that a share `q` of the samples does not exceed, interpolated as ``numpy.quantile`` does.
+
+        Raises:
+            InvalidArgument: `q` is not between 0 and 1.
+        """
+        if not isinstance(q, (int, float)) or not 0 <= q <= 1:
+            raise InvalidArgument(f"q is {q!r}; accepted are fractions from 0 to 1")
+        return float(np.quantile(self._values, q))
+
+
+class Distribution(Figures):
+    """Some times and their figures, in seconds.
+
+    Args:
+        samples: in the order they were taken, at least one.
+
+    Attributes:
+        samples: float64, seconds.
+    """
+
+    def __init__(self, samples: ArrayLike) -> None:
+        self.samples: NDArray[np.float64] = np.asarray(samples, dtype=np.float64)
+        if not self.samples.size:
+            raise InvalidArgument("samples are empty; accepted is at least one")
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def interval(self, q: float) -> stats.Quantile:
+        """A quantile, 0 < q < 1, with its 95 % interval where there are enough samples for one."""
+        return stats.quantile(self.samples, q)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values in seconds, ready for JSON, with the samples."""
+        return {
+            "n": len(self),
+            **{name: getattr(self, name) for name in ("mean", "std", "median", "min", "max")},
+            "quantiles": [asdict(self.interval(q)) for q in (0.5, 0.9, 0.95, 0.99)],
+            "samples": self.samples.tolist(),
+        }
+
+
+def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:
+    """The values as JSON; also written to `path` when one is given.
+
+    Numbers that JSON lacks, as the ends of an interval that has none, become null. What is none of JSON's types is
+    spelled out.
+
+    Raises:
+        GpuscopeError: the file cannot be written.
+    """
+    text = json.dumps(_finite(values), allow_nan=False, default=str)
+    if path is not None:
+        try:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise GpuscopeError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+    return text
+
+
+def import_pandas() -> Any:
+    """pandas, which is optional.
+
+    Raises:
+        NotAvailable: it is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise NotAvailable("to_pandas is not available: pandas is not installed; pip install pandas") from None
+    return pd
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _finite(value) for name, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
