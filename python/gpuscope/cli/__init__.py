@@ -10,13 +10,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.cli.bench import Bench
 from gpuscope.cli.bench_explore import Explore
-from gpuscope.cli.command import Command
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
@@ -25,6 +24,27 @@ from gpuscope.cli.memory_show import MemoryShow
 from gpuscope.cli.report import Report
 from gpuscope.cli.run import Run
 from gpuscope.errors import GpuscopeError, InvalidArgument
+
+
+class Command(Protocol):
+    """One command; ``run`` returns the exit code."""
+
+    name: str
+    summary: str
+    description: str
+    examples: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Does the work.
+
+        Raises:
+            InvalidArgument: an option cannot be used; the process ends with code 2.
+            GpuscopeError: the work failed; the process ends with code 1.
+        """
+
 
 COMMANDS: tuple[Command, ...] = (
     Run(),

@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import builtins
 import contextlib
+import inspect
+import linecache
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope.cli import bench_source, bench_text, console, files, quantities
-from gpuscope.cli.bench_source import Namespace
+from gpuscope.cli import console
+from gpuscope.cli.options import seconds, share
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 
 _TARGET = 0.01
 _FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT
+_PREFIX = "<gpuscope "  # of the file names that the texts get in tracebacks
 
 
 class Bench:
@@ -64,12 +72,10 @@ class Bench:
         how.add_argument(
             "--target",
             metavar="SHARE",
-            type=quantities.share,
+            type=share,
             help="half of the interval's width to reach (default: 1%%; of comparisons a verdict)",
         )
-        how.add_argument(
-            "--budget", metavar="TIME", type=quantities.seconds, default=2.0, help="the most time (default: 2s)"
-        )
+        how.add_argument("--budget", metavar="TIME", type=seconds, default=2.0, help="the most time (default: 2s)")
         how.add_argument("--stream", metavar="PYTHON", help="stream to measure on, in terms of the setup's names")
         how.add_argument("--bytes", metavar="PYTHON", help="bytes that a call moves, as 3 * a.nbytes")
         how.add_argument("--flops", metavar="PYTHON", help="floating-point operations of a call, as '2 * n**3'")
@@ -86,7 +92,7 @@ class Bench:
             with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
                 result = _compare(options) if options.compare is not None else _measure(options)
         except Exception as error:
-            shown = bench_source.report(error)
+            shown = own_traceback(error)
             if shown is None:
                 raise
             console.errors().line(shown)
@@ -95,10 +101,10 @@ class Bench:
         if alone:
             out.line(result.to_json().rstrip("\n"))
         else:
-            bench_text.show(bench_text.report(result), out)
+            out.report(_report(result))
         if options.json is not None and not alone:
             result.to_json(options.json)
-            out.line("wrote ", (files.display(Path(os.path.abspath(options.json))), "bold"))
+            out.line("wrote ", (console.display(Path(os.path.abspath(options.json))), "bold"))
         return _INTERRUPTED if result.stopped == "interrupted" else 0
 
 
@@ -159,3 +165,116 @@ def _make_folder_importable() -> None:
     """As ``python -c`` has it: modules of the current folder come first."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)) and os.getcwd() not in sys.path[:1]:
         sys.path.insert(0, os.getcwd())
+
+
+def _report(result: BenchmarkResult | Comparison) -> str:
+    """Everything that a reader should know, in lines."""
+    from gpuscope.benchmarking.result import BenchmarkResult
+
+    return result.report() if isinstance(result, BenchmarkResult) else _comparison(result)
+
+
+def _comparison(result: Comparison) -> str:
+    """The verdict, the time of each, and the warnings."""
+    from gpuscope import stats
+    from gpuscope.benchmarking.sweeps.points import spread_text
+    from gpuscope.benchmarking.text import seconds as time_text
+
+    lines = [str(result)]
+    width = max(map(len, result.names))
+    for name, samples in zip(result.names, (result.a, result.b), strict=True):
+        time = stats.estimate(samples)
+        lines.append(
+            f"  {name:<{width}}  {result.quantity} {time_text(time.value)} {spread_text(time)}, {time.n} samples"
+        )
+    for name, kernels in zip(result.names, result.kernels, strict=False):
+        lines += [f"    {time_text(k.seconds):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
+    if result.stopped == "interrupted":
+        lines.append("  warning: interrupted before the verdict was settled")
+    return "\n".join([*lines, *(f"  warning: {warning}" for warning in result.warnings)])
+
+
+class Namespace:
+    """The names that setup made, and code that uses them.
+
+    Args:
+        setup: statements, run at once.
+
+    Raises:
+        InvalidArgument: the setup is not Python.
+    """
+
+    def __init__(self, setup: str) -> None:
+        self._names: dict[str, Any] = {"__builtins__": builtins, "__name__": "__main__", "__annotations__": {}}
+        tree = _parsed(setup, "setup")
+        exec(_compiled(tree, "setup"), self._names)
+
+    def function(self, source: str, label: str) -> Callable[[], object]:
+        """A function without arguments whose value is that of the last expression, which may follow statements.
+
+        Args:
+            source: the Python.
+            label: what to call it in messages.
+
+        Raises:
+            InvalidArgument: it is not Python, or empty.
+        """
+        tree = _parsed(source, label)
+        if not tree.body:
+            raise InvalidArgument(f"{label} is empty; give Python, as 'a @ b'")
+        last = tree.body[-1]
+        if isinstance(last, ast.Expr):
+            tree.body[-1] = ast.copy_location(ast.Return(last.value), last)
+        shell = ast.parse("def measured(): pass", _file(label))
+        definition = shell.body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        definition.body = tree.body
+        exec(_compiled(shell, label), self._names)
+        function: Callable[[], object] = self._names.pop("measured")
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise InvalidArgument(f"{label} contains yield or await, so that a call of it would do nothing")
+        return function
+
+    def value(self, source: str, label: str) -> Any:
+        """What an expression comes to.
+
+        Raises:
+            InvalidArgument: it is not Python, or empty.
+        """
+        return self.function(source, label)()
+
+
+def own_traceback(error: BaseException) -> str | None:
+    """The traceback of an error from the texts on, as the interpreter prints it; None when they have no part in it."""
+    own: TracebackType | None = error.__traceback__
+    while own is not None and not own.tb_frame.f_code.co_filename.startswith(_PREFIX):
+        own = own.tb_next
+    if own is None:
+        return None
+    return "".join(traceback.format_exception(type(error), error, own)).rstrip("\n")
+
+
+def _file(label: str) -> str:
+    return f"{_PREFIX}{label}>"
+
+
+def _parsed(source: str, label: str) -> ast.Module:
+    text = textwrap.dedent(source).strip("\n")
+    # Tracebacks, and libraries that compile functions, look for source here.
+    linecache.cache[_file(label)] = (len(text), None, text.splitlines(keepends=True), _file(label))
+    try:
+        return ast.parse(text.strip() if "\n" not in text else text, _file(label))
+    except (SyntaxError, ValueError) as error:
+        raise _misspelled(error, label) from None
+
+
+def _compiled(tree: ast.Module, label: str) -> Any:
+    try:
+        return compile(tree, _file(label), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _misspelled(error, label) from None
+
+
+def _misspelled(error: Exception, label: str) -> InvalidArgument:
+    shown = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+    return InvalidArgument(f"{label} is not valid Python:\n{shown}")

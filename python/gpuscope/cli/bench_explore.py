@@ -4,16 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuscope.cli import bench_text, console, files, quantities
-from gpuscope.errors import GpuscopeError, InvalidArgument
-
-if TYPE_CHECKING:
-    from gpuscope.benchmarking.explore import Exploration
+from gpuscope.cli import console
+from gpuscope.cli.options import names, seconds, sizes, writable_paths
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -38,14 +32,14 @@ class Explore:
         parser.add_argument(
             "--operations",
             metavar="LIST",
-            type=quantities.names,
+            type=names,
             help="of matmul, elementwise, reduction, fft, copy and sort, with commas (default: all)",
         )
         parser.add_argument(
             "--sizes",
             metavar="SIZES",
-            type=quantities.sizes,
-            default=quantities.sizes("64:4096"),
+            type=sizes,
+            default=sizes("64:4096"),
             help="n of the n by n matrices: FIRST:LAST doubles, 100,500 is a list (default: 64:4096)",
         )
         parser.add_argument(
@@ -57,7 +51,7 @@ class Explore:
         parser.add_argument(
             "--budget",
             metavar="TIME",
-            type=quantities.seconds,
+            type=seconds,
             default=60.0,
             help="time to measure, as 60s or 2min; every point is measured once in any case (default: 60s)",
         )
@@ -68,12 +62,11 @@ class Explore:
         """Measures, prints and writes."""
         from gpuscope.benchmarking.explore import explore, page
 
-        if options.output is not None:
-            _check_writable(options.output, (".html", ".htm"))
+        pages = writable_paths([options.output] if options.output is not None else [], (".html", ".htm"))
+        if pages:
             page.check()
         alone = options.json == "-"
-        if options.json is not None and not alone:
-            _check_writable(options.json, ())
+        files = writable_paths([options.json] if options.json is not None and not alone else [])
         with console.errors().status() as say:
             found = explore(
                 options.operations,
@@ -83,27 +76,13 @@ class Explore:
                 budget=options.budget,
                 progress=say,
             )
-        _deliver(found, options, alone)
+        out = console.output()
+        if alone:
+            out.line(found.to_json().rstrip("\n"))
+        else:
+            out.report(found.table())
+        for paths, write in ((pages, found.write_html), (files, found.to_json)):
+            for path in paths:
+                write(path)
+                (console.errors() if alone else out).line("wrote ", (console.display(path), "bold"))
         return _INTERRUPTED if found.interrupted else 0
-
-
-def _deliver(found: Exploration, options: argparse.Namespace, alone: bool) -> None:
-    out = console.output()
-    if alone:
-        out.line(found.to_json().rstrip("\n"))
-    else:
-        bench_text.show(found.table(), out)
-    said = console.errors() if alone else out
-    for path, write in ((options.output, found.write_html), (None if alone else options.json, found.to_json)):
-        if path is not None:
-            write(path)
-            said.line("wrote ", (files.display(Path(os.path.abspath(path))), "bold"))
-
-
-def _check_writable(path: str, suffixes: tuple[str, ...]) -> None:
-    from gpuscope.exporters import check_writable
-
-    try:
-        check_writable(path, suffixes)
-    except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong
-        raise InvalidArgument(str(error)) from error

@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TextIO
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
@@ -48,6 +49,21 @@ class Console:
 
         rich = RichConsole(file=self._stream, highlight=False, force_terminal=True)
         rich.print(Text.assemble(*pieces), soft_wrap=True)
+
+    def report(self, text: str) -> None:
+        """Writes a report line by line: the first of a paragraph stands out, and so do warnings."""
+        first = True
+        for line in text.splitlines():
+            words = line.lstrip()
+            style = "bold" if first else ""
+            if words.startswith(("warning:", "--")):
+                style = "yellow" if words.startswith("warning:") else "dim"
+            self.line((line, style))
+            first = not words
+
+    def wrote(self, path: Path) -> None:
+        """Says that a file was written, and how large it is."""
+        self.line("wrote ", (display(path), "bold"), (f"  {size(path)}", "dim"))
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -102,3 +118,21 @@ def output() -> Console:
 def errors() -> Console:
     """The console of everything said beside another program's output: standard error."""
     return Console(sys.stderr or io.StringIO())
+
+
+def display(path: Path) -> str:
+    """The path as short as it goes: relative when it lies in the current folder."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, FileNotFoundError):
+        return str(path)
+
+
+def size(path: Path) -> str:
+    """The size of a file in words."""
+    amount = float(path.stat().st_size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"

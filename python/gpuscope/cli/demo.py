@@ -5,9 +5,24 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Protocol
 
-from gpuscope.cli import console, files, view
-from gpuscope.errors import InvalidArgument
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core
+from gpuscope.cli import console
+from gpuscope.cli.export import Outputs
+from gpuscope.cli.options import positive
+from gpuscope.cli.report import show_audit, show_table, show_tree
+from gpuscope.errors import InvalidArgument, LibraryError, NotAvailable
+from gpuscope.regions import record_function
+
+_BATCH, _INPUTS, _HIDDEN, _CLASSES = 128, 512, 256, 16
+_ELEMENTS = 1 << 20  # of a layer on the GPU
+_RATE = np.float32(1e-3)
+
+Array = NDArray[np.float32]
 
 
 class Demo:
@@ -23,17 +38,16 @@ class Demo:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("--steps", metavar="N", type=view.positive, default=50, help="length (default: 50)")
+        parser.add_argument("--steps", metavar="N", type=positive, default=50, help="length (default: 50)")
         parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where files go (default: here)")
 
     def run(self, options: argparse.Namespace) -> int:
         """Trains, prints and writes."""
-        from gpuscope.cli.training import choose_model, train
         from gpuscope.profiler import profile
 
         if not os.path.isdir(options.output):
             raise InvalidArgument(f"-o is {options.output!r}, which is no folder")
-        outputs = files.Outputs([os.path.join(options.output, f"demo{suffix}") for suffix in (".gscope", ".pftrace")])
+        outputs = Outputs([os.path.join(options.output, f"demo{suffix}") for suffix in (".gscope", ".pftrace")])
         out = console.output()
         model = choose_model()
         train(model, steps=1)
@@ -43,10 +57,10 @@ class Demo:
 
         out.line(("gpuscope demo", "bold"), f"  {options.steps} training steps on {model.device}")
         out.line()
-        view.show_table(profiler, out)
-        view.show_tree(profiler, out)
-        view.show_audit(profiler.audit(), out)
-        recording, trace = map(files.display, outputs.written)
+        show_table(profiler, out)
+        show_tree(profiler, out)
+        show_audit(profiler.audit(), out)
+        recording, trace = map(console.display, outputs.written)
         out.line()
         out.line(
             "open ",
@@ -55,3 +69,146 @@ class Demo:
             (f"gpuscope report {recording}", "bold"),
         )
         return 0
+
+
+class Model(Protocol):
+    """What is trained; the parts of ``forward`` and ``backward`` are regions of their own."""
+
+    device: str
+
+    def load(self) -> None:
+        """Makes the next batch."""
+
+    def forward(self) -> None:
+        """From the batch to the loss."""
+
+    def backward(self) -> None:
+        """From the loss to the gradients."""
+
+    def update(self) -> None:
+        """Moves the weights along the gradients."""
+
+    def finish(self) -> None:
+        """Waits for work still running."""
+
+
+def train(model: Model, steps: int) -> None:
+    """Trains for some steps, in regions."""
+    for _ in range(steps):
+        with record_function("step"):
+            with record_function("data_loading"):
+                model.load()
+            with record_function("forward"):
+                model.forward()
+            with record_function("backward"):
+                model.backward()
+            with record_function("optimizer"):
+                model.update()
+    model.finish()
+
+
+def choose_model() -> Model:
+    """The GPU's if there is a usable one, else NumPy's."""
+    try:
+        return GpuModel()
+    except (NotAvailable, LibraryError):
+        return NumpyModel()
+
+
+class NumpyModel:
+    """Two dense layers on the CPU."""
+
+    device = "the CPU (NumPy)"
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+        scale = np.float32(1 / 16)
+        self._weights = [self._normal(_INPUTS, _HIDDEN) * scale, self._normal(_HIDDEN, _CLASSES) * scale]
+        self._gradients = [np.zeros_like(weights) for weights in self._weights]
+
+    def load(self) -> None:
+        """Makes the next batch."""
+        self._batch = self._normal(_BATCH, _INPUTS)
+        self._targets = np.eye(_CLASSES, dtype=np.float32)[self._random.integers(_CLASSES, size=_BATCH)]
+
+    def forward(self) -> None:
+        """From the batch to the loss."""
+        with record_function("layer1"):
+            self._hidden = np.maximum(_product(self._batch, self._weights[0]), 0)
+        with record_function("layer2"):
+            scores = _product(self._hidden, self._weights[1])
+        with record_function("loss"):
+            odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+            self._error: Array = odds / odds.sum(axis=1, keepdims=True) - self._targets
+
+    def backward(self) -> None:
+        """From the loss to the gradients."""
+        with record_function("layer2"):
+            self._gradients[1] = _product(self._hidden.T, self._error)
+            passed_on = _product(self._error, self._weights[1].T) * (self._hidden > 0)
+        with record_function("layer1"):
+            self._gradients[0] = _product(self._batch.T, passed_on)
+
+    def update(self) -> None:
+        """Moves the weights along the gradients."""
+        for weights, gradients in zip(self._weights, self._gradients, strict=True):
+            weights -= _RATE / _BATCH * gradients
+
+    def finish(self) -> None:
+        """Nothing runs in the background."""
+
+    def _normal(self, rows: int, columns: int) -> Array:
+        return self._random.standard_normal((rows, columns), dtype=np.float32)
+
+
+def _product(left: Array, right: Array) -> Array:
+    # On this thread alone: a BLAS with a thread per core is at the mercy of whatever else the machine does.
+    product: Array = np.einsum("ij,jk->ik", left, right)
+    return product
+
+
+class GpuModel:
+    """The work of two layers of such a size on a GPU, from the core's own kernels.
+
+    Raises:
+        NotAvailable: there is no GPU.
+    """
+
+    def __init__(self) -> None:
+        self._kernels = _core.Kernels()
+        self.device = next(iter(_core.environment()["devices"]))["name"]
+        self._random = np.random.default_rng(0)
+
+    def load(self) -> None:
+        """Makes the next batch and sends it to the GPU."""
+        batch = self._random.standard_normal(_ELEMENTS // 4, dtype=np.float32)
+        self._kernels.copy_in(batch.nbytes)
+
+    def forward(self) -> None:
+        """From the batch to the loss."""
+        with record_function("layer1"):
+            self._kernels.spin(400_000)
+            self._kernels.saxpy(_ELEMENTS)
+        with record_function("layer2"):
+            self._kernels.spin(100_000)
+        with record_function("loss"):
+            self._kernels.reduce(_ELEMENTS)
+            self._kernels.copy_out(4)
+
+    def backward(self) -> None:
+        """From the loss to the gradients."""
+        with record_function("layer2"):
+            self._kernels.spin(200_000)
+        with record_function("layer1"):
+            self._kernels.spin(800_000)
+            self._kernels.saxpy(_ELEMENTS)
+
+    def update(self) -> None:
+        """Moves the weights along the gradients."""
+        for size in (_ELEMENTS, _ELEMENTS // 16):
+            self._kernels.saxpy(size)
+            self._kernels.fill(4 * size)
+
+    def finish(self) -> None:
+        """Waits for the kernels still running."""
+        self._kernels.synchronize()

@@ -1,11 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope export``: a recording in the formats of other tools."""
+"""Recordings as files, whose suffix chooses the format, and ``gpuscope export``."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuscope.cli import console, files
+from gpuscope.cli import console
+from gpuscope.cli.console import Console
+from gpuscope.cli.options import writable_paths
+from gpuscope.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from gpuscope.recording import Recording, Results
+
+_WRITERS: dict[str, Callable[[Results, Path], None]] = {
+    ".gscope": lambda results, path: results.save(path),
+    ".json": lambda results, path: results.export_chrome_trace(path),
+    ".json.gz": lambda results, path: results.export_chrome_trace(path),
+    ".pftrace": lambda results, path: results.export_perfetto(path),
+    ".perfetto-trace": lambda results, path: results.export_perfetto(path),
+}
+
+
+class Outputs:
+    """Files to be written later, known to be writable now.
+
+    Raises:
+        InvalidArgument: a suffix is unknown, a file cannot be written, or one is named twice.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = writable_paths(paths, tuple(_WRITERS))
+        self._written: list[Path] = []
+        self._turn = 0
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """The files written so far."""
+        return tuple(self._written)
+
+    def write(self, results: Results, out: Console | None = None) -> None:
+        """Writes every file; from the second time on under numbered names, as ``run-2.gscope``.
+
+        Args:
+            results: what to write.
+            out: where to show that it goes on.
+        """
+        self._turn += 1
+        for path in self._paths:
+            target = path if self._turn == 1 else _numbered(path, self._turn)
+            with out.working(f"writing {console.display(target)}") if out else nullcontext():
+                _WRITERS[_suffix(path)](results, target)
+            self._written.append(target)
+
+
+def open_recording(path: str, out: Console) -> Recording:
+    """Reads a .gscope file.
+
+    Raises:
+        InvalidArgument: there is no such file, or it is of another kind.
+        CorruptTrace: it is damaged.
+    """
+    from gpuscope.recording import load
+
+    if not os.path.isfile(path):
+        raise InvalidArgument(f"there is no file {path!r}")
+    if not path.endswith(".gscope"):
+        raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
+    with out.working(f"reading {path}"):
+        return load(path)
+
+
+def _suffix(path: Path) -> str:
+    return next(suffix for suffix in sorted(_WRITERS, key=len, reverse=True) if path.name.endswith(suffix))
+
+
+def _numbered(path: Path, number: int) -> Path:
+    suffix = _suffix(path)
+    return path.with_name(f"{path.name.removesuffix(suffix)}-{number}{suffix}")
 
 
 class Export:
@@ -31,8 +108,8 @@ class Export:
     def run(self, options: argparse.Namespace) -> int:
         """Reads, writes, and names what it wrote on standard output."""
         progress = console.errors()
-        outputs = files.Outputs(options.output)
-        outputs.write(files.open_recording(options.recording, progress), progress)
+        outputs = Outputs(options.output)
+        outputs.write(open_recording(options.recording, progress), progress)
         for path in outputs.written:
-            console.output().line(files.display(path), (f"  {files.size(path)}", "dim"))
+            console.output().line(console.display(path), (f"  {console.size(path)}", "dim"))
         return 0

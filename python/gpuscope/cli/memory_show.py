@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.cli import console, files, memory_files, memory_text, view
+from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.memory_text import Row
+from gpuscope.cli.options import ordinal, positive, writable_paths
+from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.call_stacks import program_line
-from gpuscope.memory.categories import LIBRARY, backward_without_stack, categorize
+from gpuscope.memory.call_stacks import line_text, program_line
+from gpuscope.memory.categories import LIBRARY, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 from gpuscope.units import format_bytes
+
+Row = tuple[int, int, str]  # bytes, pieces, line
 
 
 class MemoryShow:
@@ -37,14 +42,12 @@ class MemoryShow:
         """Adds the command's arguments."""
         parser.add_argument("file", metavar="FILE", help="of torch.cuda.memory._dump_snapshot, or of gpuscope")
         parser.add_argument("--html", metavar="OUT", help="write a page with the memory over time")
-        parser.add_argument(
-            "--top", metavar="N", type=view.positive, default=10, help="lines of code at most (default: 10)"
-        )
-        parser.add_argument("--device", metavar="N", type=_ordinal, help="the GPU (default: the one with most events)")
+        parser.add_argument("--top", metavar="N", type=positive, default=10, help="lines of code at most (default: 10)")
+        parser.add_argument("--device", metavar="N", type=ordinal, help="the GPU (default: the one with most events)")
 
     def run(self, options: argparse.Namespace) -> int:
         """Reads, prints and writes."""
-        pages = memory_files.checked([options.html] if options.html is not None else [], (".html", ".htm"))
+        pages = writable_paths([options.html] if options.html is not None else [], (".html", ".htm"))
         with console.errors().working(f"reading {options.file}"):
             found = load_memory_snapshot(options.file)
         out = console.output()
@@ -55,7 +58,7 @@ class MemoryShow:
             from gpuscope.memory.peak import peak_memory
 
             peak = peak_memory(events, device)
-            memory_text.show_peak(peak, options.top, out, {})
+            show_peak(peak, options.top, out, {})
             _show_lines(events, options.top, out)
         else:
             out.line("the file has no history of that device: torch.cuda.memory._record_memory_history() records one")
@@ -65,7 +68,7 @@ class MemoryShow:
             out.line(("note: ", "bold"), (note, "dim"))
         for path in pages:
             _write(found, events, device, options.file, path)
-            out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))
+            out.wrote(path)
         return 0
 
 
@@ -77,7 +80,7 @@ def _device(found: MemoryFile, asked: int | None) -> int:
     if asked not in known:
         raise InvalidArgument(
             f"--device is {asked}; the file has "
-            + (", ".join(memory_text.device_text(device) for device in known) or "no device at all")
+            + (", ".join(device_text(device) for device in known) or "no device at all")
         )
     return asked
 
@@ -87,7 +90,7 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     held, used = (sum(getattr(piece, name) for piece in segments) for name in ("bytes", "allocated"))
     graphs = sum(piece.bytes for piece in segments if piece.pool != "default")
     out.line((found.path, "bold"))
-    text = f"{memory_text.device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
+    text = f"{device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
     pieces = "segment" if len(segments) == 1 else "segments"
     out.line(f"{text} in {len(segments):,} {pieces}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
     here = found.events.device == device
@@ -112,7 +115,7 @@ def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
         total = sum(size for size, _, _ in rows)
         if rows:
             out.line((f"{title}: {format_bytes(total)} of known lines", "bold"))
-            memory_text.show_rows(rows, total, top, out)
+            show_rows(rows, total, top, out)
 
 
 def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_]) -> list[Row]:
@@ -127,10 +130,7 @@ def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_
         line = program_line(events.frames(key // 2)), bool(key % 2)
         before = lines.get(line, (0, 0))
         lines[line] = (before[0] + int(size), before[1] + count)
-    rows = [
-        (size, count, memory_text.place_text(line, backward=autograds))
-        for (line, autograds), (size, count) in lines.items()
-    ]
+    rows = [(size, count, place_text(line, backward=autograds)) for (line, autograds), (size, count) in lines.items()]
     return sorted(rows, key=lambda row: -row[0])
 
 
@@ -144,7 +144,54 @@ def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path
     )
 
 
-def _ordinal(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no ordinal of a GPU")
-    return int(text)
+def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) -> None:
+    """Prints what lived when most was in use, from a PeakReport."""
+    if not peak.bytes:
+        return
+    when = f"{peak.since_begin_ns / 1e9:.3f} s after the first event"
+    step = "" if getattr(peak, "step", None) is None else f", in step {peak.step}"
+    out.line((f"peak of {device_text(peak.device)}: {format_bytes(peak.bytes)}", "bold"), f"  {when}{step}")
+    if by_category:
+        parts = [f"{category_text(name)} {format_bytes(size)}" for name, size in by_category.items()]
+        out.line((", ".join(parts), "dim"))
+    rows = [(one.bytes, one.count, place_text(one.place, backward=one.backward)) for one in peak.places]
+    show_rows(rows, peak.bytes, top, out, peak.base)
+
+
+def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: int = 0) -> None:
+    """Prints a table of lines of code.
+
+    Args:
+        rows: largest first.
+        total: of which shares are counted.
+        top: rows at most; the rest is one row.
+        out: where to.
+        before: bytes from before the history.
+    """
+    cells = [(format_bytes(size), _share(size, total), f"{count:,}", line) for size, count, line in rows[:top]]
+    if len(rows) > top:
+        rest = sum(size for size, _, _ in rows[top:])
+        count = sum(count for _, count, _ in rows[top:])
+        cells.append((format_bytes(rest), _share(rest, total), f"{count:,}", f"{len(rows) - top} more lines"))
+    if before:
+        cells.append((format_bytes(before), _share(before, total), "", "from before the history"))
+    heads = ("bytes", "share", "pieces", "line")
+    widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(3)]
+    for number, row in enumerate([heads, *cells]):
+        text = "  ".join([*(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
+        out.line((f"  {text}", "dim" if number == 0 else ""))
+    out.line()
+
+
+def place_text(line: Frame | None, *, backward: bool) -> str:
+    """A line of the program; where there is none, whether it was autograd's."""
+    return WITHOUT_PYTHON if backward else line_text(line)
+
+
+def device_text(device: int) -> str:
+    """As people call it."""
+    return "host memory" if device == HOST else f"GPU {device}"
+
+
+def _share(size: int, total: int) -> str:
+    return f"{100 * size / total:.1f} %" if total else ""

@@ -1,11 +1,246 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope report``: a recording as text."""
+"""The text of a recording, its origin, table, tree and verdict, and ``gpuscope report``."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from gpuscope.cli import console, files, view
+from gpuscope.cli import console
+from gpuscope.cli.console import Console
+from gpuscope.cli.export import open_recording
+from gpuscope.cli.options import positive
+from gpuscope.trace import NONE
+
+if TYPE_CHECKING:
+    from gpuscope.analysis import Audit
+    from gpuscope.recording import Results
+
+_TIERS = {
+    "cupti": "CUPTI tracing",
+    "cupti-shared": "CUPTI tracing beside torch.profiler",
+    "events": "CUDA events",
+    "cpu": "CPU only",
+}
+
+_GAP = "  "
+
+# What a reader misses least comes first.
+_DISPENSABLE = (
+    *("p99", "p50", "CPU total %", "Self CUDA %", "CPU time avg", "CUDA time avg", "p95", "Self CPU %"),
+    *("Self CPU", "Self CUDA", "# of Calls", "CPU total", "CUDA total"),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose what is shown."""
+    group = parser.add_argument_group("what is shown")
+    group.add_argument("--sort-by", metavar="KEY", help="column that orders the table, as device_time_total")
+    group.add_argument(
+        "--row-limit", metavar="N", type=positive, default=25, help="rows of the table at most (default: 25)"
+    )
+    group.add_argument("--group-by-input-shape", action="store_true", help="a row for each shape of operators' inputs")
+    group.add_argument(
+        "--group-by-stack-n", metavar="N", type=positive, default=0, help="a row for each N innermost frames"
+    )
+    group.add_argument("--no-table", action="store_true", help="leave the table out")
+    group.add_argument("--tree", action="store_true", help="the call tree too")
+    group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the tree (default: all)")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Finds what cannot be shown before time is spent on it.
+
+    Raises:
+        InvalidArgument: the table has no such sort key.
+    """
+    from gpuscope.analysis import EventList
+
+    if options.sort_by is not None:
+        EventList[Any]().sorted_by(options.sort_by)
+
+
+def show_origin(results: Results, out: Console) -> None:
+    """What ran, when, for how long, where, and how it was recorded."""
+    info = results.trace.info
+    start_ns, stop_ns = (int(info.get(f"session.{end}_ns", "0")) for end in ("start", "stop"))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "unknown"
+    versions = [
+        f"{name} {version}"
+        for name, version in (
+            ("driver", info.get("cuda.driver_version")),
+            ("CUPTI", info.get("cupti.version")),
+            ("gpuscope", info.get("gpuscope.version")),
+        )
+        if version
+    ]
+    rows = (
+        ("program", info.get("process.argv", "unknown").strip()),
+        ("when", f"{when}, for {duration(stop_ns - start_ns)}"),
+        ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
+        ("how", ", ".join(filter(None, (*_how(info), *versions)))),
+        ("with", ", ".join(_extras(results))),
+    )
+    for name, text in rows:
+        if text:
+            out.line((f"{name:<9}", "dim"), text)
+    out.line()
+
+
+def show_summary(results: Results, out: Console) -> None:
+    """One line: how long was recorded, and how."""
+    info = results.trace.info
+    elapsed_ns = int(info.get("session.stop_ns", "0")) - int(info.get("session.start_ns", "0"))
+    how = ", ".join(_how(info))
+    out.line(("gpuscope", "bold"), f"  recorded {duration(elapsed_ns)}", (f"  {how}", "dim"))
+    out.line()
+
+
+def show(results: Results, options: argparse.Namespace, out: Console) -> None:
+    """The parts that the options ask for, and the verdict under them."""
+    if not options.no_table:
+        show_table(
+            results,
+            out,
+            sort_by=options.sort_by,
+            row_limit=options.row_limit,
+            by_shape=options.group_by_input_shape,
+            by_frames=options.group_by_stack_n,
+        )
+    if options.tree:
+        show_tree(results, out, max_depth=options.max_depth)
+    show_audit(results.audit(), out)
+
+
+def show_table(
+    results: Results,
+    out: Console,
+    *,
+    sort_by: str | None = None,
+    row_limit: int = 25,
+    by_shape: bool = False,
+    by_frames: int = 0,
+) -> None:
+    """One row per name, the longest first; on a narrow terminal without the columns that do not fit.
+
+    Args:
+        results: what to show.
+        out: where to.
+        sort_by: the column that orders the rows; by default the time on the GPU, or the CPU without one.
+        row_limit: rows at most.
+        by_shape: a row of its own for each shape of an operator's inputs.
+        by_frames: so many innermost frames of the stack tell rows of one name apart; 0 for none.
+    """
+    events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
+    if not events:
+        out.line("no region, driver call or GPU work was recorded")
+        out.line()
+        return
+    default = "device_time_total" if events.has_device else "cpu_time_total"
+    name_width = 55 if out.width is None else max(20, min(55, out.width // 3))
+    # The verdict has a place of its own, below everything.
+    table = events.table(sort_by=sort_by or default, row_limit=row_limit, max_name_column_width=name_width)
+    lines, hidden = fit(table.replace(events.verdict, "").rstrip("\n").split("\n"), out.width)
+    for line in lines:
+        out.line((line, "dim" if not line.strip("- ") else ""))
+    if len(events) > row_limit:
+        out.line((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
+    extras = _extras(results)
+    for wanted, what, option in ((by_shape, "shapes", "--record-shapes"), (by_frames, "stacks", "--with-stack")):
+        if wanted and what not in extras:
+            out.line((f"no {what} were recorded to group by: gpuscope run {option}", "dim"))
+    if hidden:
+        out.line((f"too narrow for {', '.join(hidden)}", "dim"))
+    out.line()
+
+
+def show_tree(results: Results, out: Console, *, max_depth: int | None = None) -> None:
+    """The regions as they lie in one another, with the GPU work launched in each."""
+    tree = results.tree()
+    if not tree.root.children:
+        return
+    text = tree.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
+    for number, line in enumerate(text.replace(tree.verdict, "").rstrip("\n").split("\n")):
+        out.line((line, "dim" if number == 0 else ""))
+    out.line()
+
+
+def show_audit(audit: Audit, out: Console) -> None:
+    """Whether the recording is complete, and what else a reader should know."""
+    out.line((audit.verdict, "green" if audit.complete else "bold red"))
+    for remark in audit.remarks:
+        out.line(("note: ", "bold"), (remark, "dim"))
+
+
+def duration(elapsed_ns: int) -> str:
+    """A time as people say it."""
+    for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if elapsed_ns >= length:
+            return (
+                f"{elapsed_ns / length:.3g} {unit}"
+                if elapsed_ns < 1000 * length
+                else f"{elapsed_ns / length:,.0f} {unit}"
+            )
+    return f"{elapsed_ns} ns"
+
+
+def _how(info: Mapping[str, str]) -> list[str]:
+    tier = info.get("session.tier", "")
+    return [f"{info.get('session.mode', 'full')} mode", _TIERS.get(tier, tier)]
+
+
+def _extras(results: Results) -> list[str]:
+    """What was recorded of operators and calls beside their time."""
+    trace = results.trace
+    there = {
+        "shapes": bool((trace.details.shapes != NONE).any()),
+        "stacks": len(trace.stacks) > 0,
+        "memory": len(trace.memory) > 0,
+    }
+    return [name for name, is_there in there.items() if is_there]
+
+
+def _devices(results: Results) -> list[str]:
+    trace = results.trace
+    return [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []
+
+
+def fit(lines: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
+    """Leaves out columns of a table until its lines fit a narrow terminal; the first column always stays.
+
+    Args:
+        lines: the table; a line of dashes says where its columns lie, and the headings stand below it.
+        width: columns of the terminal; None leaves the table as it is.
+
+    Returns:
+        The lines, and the headings left out.
+    """
+    top = next((number for number, line in enumerate(lines) if _is_rule(line)), None)
+    if top is None or width is None or len(lines[top].rstrip()) <= width:
+        return [line.rstrip() for line in lines], []
+    spans = [match.span() for match in re.finditer("-+", lines[top])]
+    headings = [lines[top + 1][start:end].strip() for start, end in spans]
+    kept = list(range(len(spans)))
+    for column in sorted(kept[1:], key=lambda column: _rank(headings[column])):
+        if sum(spans[column][1] - spans[column][0] + len(_GAP) for column in kept) - len(_GAP) <= width:
+            break
+        kept.remove(column)
+    cut = [
+        _GAP.join(line[slice(*spans[column])] for column in kept) if len(line) == len(lines[top]) else line
+        for line in lines
+    ]
+    return [line.rstrip() for line in cut], [name for column, name in enumerate(headings) if column not in kept]
+
+
+def _is_rule(line: str) -> bool:
+    return "--" in line and not line.strip("- ")
+
+
+def _rank(heading: str) -> int:
+    return _DISPENSABLE.index(heading) if heading in _DISPENSABLE else len(_DISPENSABLE)
 
 
 class Report:
@@ -24,12 +259,12 @@ class Report:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
         parser.add_argument("recording", metavar="FILE.gscope", help="what gpuscope run or profile.save wrote")
-        view.add_options(parser)
+        add_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         """Reads and prints."""
-        recording = files.open_recording(options.recording, console.errors())
+        recording = open_recording(options.recording, console.errors())
         out = console.output()
-        view.show_origin(recording, out)
-        view.show(recording, options, out)
+        show_origin(recording, out)
+        show(recording, options, out)
         return 0

@@ -10,10 +10,10 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING
 
-from gpuscope.cli import console, files, view
+from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
-from gpuscope.cli.files import Outputs
-from gpuscope.cli.script import Program
+from gpuscope.cli.export import Outputs
+from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ class Run:
         what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
         for option, words in _OPERATOR_OPTIONS.items():
             what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=words)
-        view.add_options(parser)
+        report.add_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs the program and delivers the results."""
         program = Program.given(options.kind, options.program)
         program.check()
-        view.check(options)
+        report.check(options)
         _check_groups(options)
         outputs = Outputs(options.output or [f"{program.name}.gscope"])
         delivery = _Delivery(outputs, console.errors())
@@ -149,10 +149,10 @@ class _Delivery:
         with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
             self._out.line()
             if self._windows:
-                view.show_summary(profiler, self._out)
-                view.show(profiler, options, self._out)
+                report.show_summary(profiler, self._out)
+                report.show(profiler, options, self._out)
             for path in self._outputs.written:
-                self._out.line("wrote ", (files.display(path), "bold"), (f"  {files.size(path)}", "dim"))
+                self._out.wrote(path)
             if options.schedule and not self._windows:
                 self.complain("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from gpuscope.cli import bench_source, quantities
-from gpuscope.cli.bench_source import Namespace
+from gpuscope.cli import options
+from gpuscope.cli.bench import Namespace, own_traceback
 from gpuscope.errors import InvalidArgument
 
 QUICK = ("--budget", "50ms")
@@ -90,7 +90,7 @@ def test_an_exception_of_the_setup_is_shown_too(gpuscope):
 def test_an_error_of_gpuscope_is_not_taken_for_one_of_the_expression():
     with pytest.raises(InvalidArgument) as caught:
         Namespace("").function("", "expression")
-    assert bench_source.report(caught.value) is None
+    assert own_traceback(caught.value) is None
 
 
 @pytest.mark.parametrize("source", ["(yield)", ""])
@@ -234,20 +234,20 @@ def test_the_explorers_json_alone_is_all_of_standard_output(gpuscope):
 
 @pytest.mark.parametrize(("text", "value"), [("1%", 0.01), ("0.01", 0.01), (" 2.5 % ", 0.025)])
 def test_shares_are_read(text, value):
-    assert quantities.share(text) == pytest.approx(value)
+    assert options.share(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("text", "value"), [("2s", 2), ("500ms", 0.5), ("3", 3), ("1.5min", 90), ("100 us", 1e-4)])
 def test_times_are_read(text, value):
-    assert quantities.seconds(text) == pytest.approx(value)
+    assert options.seconds(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        *((quantities.share, text) for text in ("", "1", "100%", "-1%", "1%%", "nan", "x")),
-        *((quantities.seconds, text) for text in ("", "s", "-1s", "0", "inf", "nan", "2 h")),
-        *((quantities.sizes, text) for text in ("", "0", "a:b", "1,", "1.5", "4:2", "1:2:3")),
+        *((options.share, text) for text in ("", "1", "100%", "-1%", "1%%", "nan", "x")),
+        *((options.seconds, text) for text in ("", "s", "-1s", "0", "inf", "nan", "2 h")),
+        *((options.sizes, text) for text in ("", "0", "a:b", "1,", "1.5", "4:2", "1:2:3")),
     ],
 )
 def test_what_is_no_share_time_or_size_is_refused(read, text):
@@ -261,4 +261,4 @@ def test_what_is_no_share_time_or_size_is_refused(read, text):
     [("64:512", [64, 128, 256, 512]), ("3:10", [3, 6, 10]), ("5:5", [5]), ("7, 100,9", [7, 100, 9]), ("8", [8])],
 )
 def test_sizes_are_read(text, sizes):
-    assert quantities.sizes(text) == sizes
+    assert options.sizes(text) == sizes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from gpuscope.cli.columns import fit
+from gpuscope.cli.report import fit
 
 TABLE = [
     "----  ------  ------  --------",

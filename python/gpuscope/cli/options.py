@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of options as people write them, and the files that a command is to write."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from gpuscope import units
+from gpuscope.errors import GpuscopeError, InvalidArgument
+
+T = TypeVar("T")
+
+
+def _of_argparse(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The same for an option's ``type=``: argparse shows the message of no other error."""
+
+    def parse_option(text: str) -> T:
+        try:
+            return parse(text)
+        except InvalidArgument as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_option
+
+
+share = _of_argparse(units.parse_share)
+seconds = _of_argparse(units.parse_seconds)
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
+
+
+def ordinal(text: str) -> int:
+    """The number of a GPU."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no ordinal of a GPU")
+    return int(text)
+
+
+def names(text: str) -> list[str]:
+    """What stands between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def sizes(text: str) -> list[int]:
+    """``64:4096`` doubles from the first to the last; ``64,100,1000`` is itself."""
+    first, colon, last = text.partition(":")
+    numbers = [_integer(text, number) for number in ((first, last) if colon else first.split(","))]
+    if not colon:
+        return numbers
+    if numbers[1] < numbers[0]:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} ends before it begins; accepted is FIRST:LAST or a list with commas"
+        )
+    doubled = [numbers[0]]
+    while doubled[-1] * 2 < numbers[1]:
+        doubled.append(doubled[-1] * 2)
+    return [*doubled, numbers[1]] if numbers[1] > numbers[0] else doubled
+
+
+def _integer(whole: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{whole!r} contains {text!r}; accepted are integers of at least 1")
+    return int(text)
+
+
+def writable_paths(paths: Sequence[str], suffixes: tuple[str, ...] = ()) -> list[Path]:
+    """The files, known to be writable, as absolute paths: a program that runs in between may change its folder.
+
+    Args:
+        paths: as the user gave them.
+        suffixes: those accepted; any when empty.
+
+    Raises:
+        InvalidArgument: a suffix is unknown, a file cannot be written, or one is named twice.
+    """
+    from gpuscope.exporters import check_writable
+
+    try:
+        found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in paths]
+    except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong
+        raise InvalidArgument(str(error)) from error
+    for path, given in zip(found, paths, strict=True):
+        if found.count(path) > 1:
+            raise InvalidArgument(f"the output {given} is named twice")
+    return found
