@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from gpuscope.profiler.activities import ProfilerActivity, kineto_available, supported_activities
 from gpuscope.profiler.facade import profile
+from gpuscope.profiler.lifecycle import step
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, schedule
-from gpuscope.profiler.steps import step
 from gpuscope.profiler.trace_handler import tensorboard_trace_handler
 from gpuscope.recording import Recording, load
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.profiler.activities import ProfilerActivity
-from gpuscope.profiler.sizes import parse_bytes
+from gpuscope.units import parse_bytes
 
 if TYPE_CHECKING:
     from gpuscope.profiler.schedules import ProfilerAction
@@ -110,7 +110,7 @@ class Collector:
         return self._session is not None and self._session.let_go_of_gpu()
 
     def abandon(self) -> None:
-        """Lets go of the session without ending it."""
+        """Gives the session up without ending it, in a forked child."""
         self.window_open = False
         if self._session is not None:
             _of_parents.append(self._session)

@@ -16,7 +16,7 @@ _OF_TORCH = ("ExecutionTraceObserver", "itt")
 
 
 class Observer(Protocol):
-    """What `execution_trace_observer` takes: told when a window begins and ends, and when the profiler is left."""
+    """What `execution_trace_observer` takes: called when a window begins and ends, and when the profiler is left."""
 
     def start(self) -> None:
         """A window begins."""

@@ -3,31 +3,81 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
+import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.integrations import Integrations, Wanted
-from gpuscope.profiler import lifecycle, options
-from gpuscope.profiler.activities import ProfilerActivity, parse_activities
+from gpuscope.profiler import lifecycle
+from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
 from gpuscope.profiler.collector import Collector
-from gpuscope.profiler.decorator import decorate
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
-from gpuscope.profiler.windowed import Windowed
-from gpuscope.profiler.windows import Windows
+from gpuscope.profiler.windows import Annotations, Windows
+from gpuscope.recording import Results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from os import PathLike
     from types import TracebackType
+
+    from gpuscope.analysis import EventList, FunctionEvent, FunctionEventAvg
+    from gpuscope.trace import Trace
+
+
+class AutogradResults(Results):
+    """The results of a profiler under the names of torch.autograd.profiler.profile."""
+
+    def __init__(self, results: Results, trace_id: str | None) -> None:
+        self._results = results
+        self.trace_id = trace_id
+
+    @property
+    def trace(self) -> Trace:
+        """The events as columns."""
+        return self._results.trace
+
+    @property
+    def function_events(self) -> EventList[FunctionEvent]:
+        """Every event by itself, in order of time."""
+        return self.events()
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The self CPU times of the recording summed, in us."""
+        return self.key_averages().self_cpu_time_total
+
+    def total_average(self) -> FunctionEventAvg:
+        """All rows of `key_averages` as one."""
+        return self.key_averages().total_average()
+
+    @property
+    def kineto_results(self) -> NoReturn:
+        """Raises NotAvailable: Kineto took no part."""
+        raise NotAvailable(
+            "kineto_results is not available: gpuscope records without Kineto; prof.tree() and prof.trace tell the same"
+        )
+
+
+_TORCH_OPTIONS = {
+    "record_shapes": "shapes",
+    "profile_memory": "allocations of tensors",
+    "with_flops": "operations",
+    "with_modules": "modules",
+}
 
 
 def _always_record(_: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
-class profile(Windowed):  # noqa: N801 - torch.profiler's name
+class profile(Results):  # noqa: N801 - torch.profiler's name
     """Records what runs inside it: a context manager, or a decorator of functions and coroutine functions.
 
     Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`.
@@ -99,12 +149,11 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         counters: object = None,
         strict: bool = False,
     ) -> None:
-        super().__init__()
-        options.check_callable("schedule", schedule)
-        options.check_callable("on_trace_ready", on_trace_ready)
-        options.check_callable("custom_trace_id_callback", custom_trace_id_callback)
-        options.check_timeout("post_processing_timeout_s", post_processing_timeout_s)
-        flags = options.check_flags(
+        _check_callable("schedule", schedule)
+        _check_callable("on_trace_ready", on_trace_ready)
+        _check_callable("custom_trace_id_callback", custom_trace_id_callback)
+        _check_timeout("post_processing_timeout_s", post_processing_timeout_s)
+        flags = _check_flags(
             {
                 "record_shapes": record_shapes,
                 "profile_memory": profile_memory,
@@ -137,6 +186,7 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         self.step_num = 0
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
+        self._annotations = Annotations()
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None
@@ -163,16 +213,17 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         )
         self._windows = Windows(
             self._collector,
-            Integrations(self._wanted, self._note),
+            Integrations(self._wanted, self._annotations.note),
             self._annotations,
             self.execution_trace_observer,
             accumulates=self.acc_events,
             strict=bool(strict),
         )
         for sentence in filter(None, (*self._collector.notes, asked.note)):
-            self._note(sentence)
+            self._annotations.note(sentence)
         if experimental_config:
-            self._say("without effect in this version: experimental_config")
+            self._annotations.note("without effect in this version: experimental_config")
+            warnings.warn("profile: without effect in this version: experimental_config", GpuscopeWarning, stacklevel=2)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +252,21 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         Raises:
             InvalidArgument: `function` is no function or coroutine function.
         """
-        return decorate(self, lambda: self._running, function)
+        if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(
+                f"profile decorates {function!r}; accepted are functions and coroutine functions, and in a generator "
+                "`with profile():`"
+            )
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with nullcontext() if self._running else self:
+                return function(*args, **kwargs)
+
+        async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with nullcontext() if self._running else self:
+                return await function(*args, **kwargs)
+
+        return functools.wraps(function)(call_coroutine if inspect.iscoroutinefunction(function) else call)
 
     def start(self) -> None:
         """Begins the run, and with it the first window unless the schedule has it later.
@@ -259,7 +324,7 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
             warnings.warn(self._why_nothing(), GpuscopeWarning, stacklevel=2)
 
     def abandon(self) -> None:
-        """Lets go of the run in a forked child: the collector and its recording belong to the parent."""
+        """Forgets the run in a forked child: the collector and its recording belong to the parent."""
         self._windows.forget()
         self._step_region = None
         self._running = False
@@ -278,7 +343,84 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
             return f"{taken} and the schedule begins to record at step {self.schedule.first_recorded_step}"
         return f"{taken} and the schedule asked to record at none of them"
 
-    # -- windows -----------------------------------------------------------------------------------------------------
+    # -- windows by hand -----------------------------------------------------------------------------------------------
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
+        """Leaves activities out of the open window from now on, or records them again; the audit says for how long.
+
+        Each window begins with all that the profiler was asked for; outside a window this does nothing.
+
+        Args:
+            enable: whether to record.
+            activities: CUDA, for launches and the GPU work that they ask for; CPU, for regions, operators and marks,
+                where what lies inside then belongs to the region around that was recorded.
+
+        Raises:
+            InvalidArgument: `enable` is neither true nor false, or an activity is unknown.
+        """
+        self._collector.switch(parse_group(activities), _check_flags({"enable": enable})["enable"])
+
+    def prepare_trace(self) -> None:
+        """Begins to collect without recording, as a step of warm-up does; for scripts that do without `start`."""
+        self._windows.begin(ProfilerAction.WARMUP, None)
+
+    def start_trace(self) -> None:
+        """Begins a window."""
+        self._windows.begin(ProfilerAction.RECORD, self.custom_trace_id_callback)
+
+    def stop_trace(self) -> None:
+        """Ends the window and the collecting."""
+        self._windows.end(last=True)
+
+    # -- metadata ------------------------------------------------------------------------------------------------------
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Adds text to this profiler's recordings, latest and later ones."""
+        self._annotations.add(key, value)
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Adds a JSON value, as text, to this profiler's recordings, latest and later ones."""
+        self._annotations.add_json(key, value)
+
+    def preset_metadata_json(self, key: str, value: str) -> None:
+        """Does what `add_metadata_json` does; torch.profiler tells the two apart."""
+        self._annotations.add_json(key, value)
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
+        """Replaces the function that makes the id of each window."""
+        self.custom_trace_id_callback = callback
+
+    def get_trace_id(self) -> str | None:
+        """The id of the latest window begun, None before the first."""
+        return self._windows.trace_id
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> Trace:
+        """The events of the latest recorded window, or with `acc_events` of all, as columns.
+
+        Raises:
+            NotAvailable: there is none.
+        """
+        recording = self._windows.recording
+        if recording is None:
+            raise NotAvailable(self._why_nothing())
+        return recording.trace
+
+    @property
+    def profiler(self) -> AutogradResults | None:
+        """The results under the names of torch.autograd.profiler.profile; None before the first window begins."""
+        return AutogradResults(self, self._windows.trace_id) if self._windows.trace_id is not None else None
+
+    def export_chrome_trace(self, path: str | PathLike[str], use_python_export: bool = False) -> None:
+        """Writes the latest window, as `Results.export_chrome_trace`; with `acc_events` too, as torch does."""
+        if self.acc_events and self._windows.latest is not None:
+            self._windows.latest.export_chrome_trace(path, use_python_export)
+        else:
+            super().export_chrome_trace(path, use_python_export)
+
+    # -- windows of the schedule ---------------------------------------------------------------------------------------
 
     def _action_of(self, step: int) -> ProfilerAction:
         return check_action(step, self.schedule(step))
@@ -288,8 +430,8 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._windows.is_open and not goes_on:
-            for sentence in options.without_torch(self._wanted):
-                self._note(sentence)
+            for sentence in _without_torch(self._wanted):
+                self._annotations.note(sentence)
             self._windows.end(last=action is None or self._schedule_is_over())
             if saves and self.on_trace_ready is not None:
                 self.on_trace_ready(self)
@@ -313,3 +455,36 @@ class profile(Windowed):  # noqa: N801 - torch.profiler's name
         region, self._step_region = self._step_region, None
         if region is not None:
             region.__exit__(None, None, None)
+
+
+def _check_callable(argument: str, value: object) -> None:
+    """Raises InvalidArgument for what is neither callable nor None."""
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"{argument} is {value!r}; accepted is a callable or None")
+
+
+def _check_timeout(argument: str, value: object) -> None:
+    """Raises InvalidArgument for what is no time: seconds above 0, or None."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (number and math.isfinite(value) and value > 0):  # type: ignore[arg-type,operator]
+        raise InvalidArgument(f"{argument} is {value!r}; accepted are seconds above 0, or None")
+
+
+def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
+    """Reads switches by name.
+
+    Raises:
+        InvalidArgument: one is neither true nor false.
+    """
+    for name, value in flags.items():
+        if value not in (True, False, None):
+            raise InvalidArgument(f"{name} is {value!r}; accepted are True and False")
+    return {name: bool(value) for name, value in flags.items()}
+
+
+def _without_torch(wanted: Wanted) -> Iterator[str]:
+    """A sentence for each option that had nothing to work on, because the program never imported PyTorch."""
+    if "torch" not in sys.modules:
+        for option, what in _TORCH_OPTIONS.items():
+            if getattr(wanted, option) and not (option == "record_shapes" and wanted.with_flops):
+                yield f"{option}: no {what} were recorded, as the program did not import PyTorch"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running profilers at the ends of a process: its exit delivers them, a fork leaves them with the parent."""
+"""The running profilers of a process: `step` reaches them, its exit delivers them, a fork leaves them to the parent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Running(Protocol):
         """Ends the recording and hands it over."""
 
     def abandon(self) -> None:
-        """Lets go of a recording that belongs to the parent process, touching nothing of it."""
+        """Forgets a recording that belongs to the parent process, touching nothing of it."""
 
 
 _running: list[Running] = []
@@ -27,7 +27,7 @@ _hooked = False
 
 
 def watch(profiler: Running) -> None:
-    """Sees to `profiler` at exit and in forked children until `forget`."""
+    """Stops `profiler` at exit, and makes forked children abandon it, until `forget`."""
     global _hooked
     if not _hooked:
         _hooked = True
@@ -42,9 +42,13 @@ def forget(profiler: Running) -> None:
         _running.remove(profiler)
 
 
-def running() -> tuple[Running, ...]:
-    """The profilers of this process between start and stop."""
-    return tuple(_running)
+def step() -> None:
+    """Says that the next step of the loop begins, to the profiler that runs; without one it does nothing.
+
+    For programs profiled from outside, as by ``gpuscope run --schedule``: call it once at the end of every step.
+    """
+    for profiler in tuple(_running):
+        profiler.step()
 
 
 def _stop_all() -> None:
