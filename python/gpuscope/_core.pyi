@@ -636,7 +636,7 @@ def watch_allocations(stacks: bool = True) -> str:
     """
 def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """
-    Hand a store's events to `write` as JSON, in pieces of about 1 MiB.
+    Hand a store's events to `write` as JSON, in chunks of about 1 MiB.
     """
 def write_gscope(store: Store, path: str) -> None:
     """
@@ -644,7 +644,7 @@ def write_gscope(store: Store, path: str) -> None:
     """
 def write_perfetto(store: Store, write: collections.abc.Callable) -> None:
     """
-    Hand a store's events to `write` as Perfetto packets, in pieces of about 1 MiB that split no packet.
+    Hand a store's events to `write` as Perfetto packets, in chunks of about 1 MiB that split no packet.
     """
 ALLOCATION_KINDS: tuple = ('device', 'pool', 'managed', 'pinned', 'virtual', 'array')
 __version__: str

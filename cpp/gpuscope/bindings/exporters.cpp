@@ -17,13 +17,13 @@ namespace {
 
 using Exporter = void (*)(const store::Store&, exporters::Write);
 
-/// Formats without the GIL and takes it for each piece that goes to `write`.
+/// Formats without the GIL and takes it for each chunk that goes to `write`.
 template <Exporter exporter>
-void write_pieces(const store::Store& store, const py::function& write) {
+void write_chunks(const store::Store& store, const py::function& write) {
   const py::gil_scoped_release release;
-  exporter(store, [&write](std::string_view piece) {
+  exporter(store, [&write](std::string_view chunk) {
     const py::gil_scoped_acquire acquire;
-    write(py::bytes(piece.data(), piece.size()));
+    write(py::bytes(chunk.data(), chunk.size()));
   });
 }
 
@@ -37,10 +37,10 @@ void bind_exporters(py::module_& module) {
       "read_gscope",
       [](const std::string& path) -> std::shared_ptr<store::Store> { return exporters::read_gscope(path); },
       py::arg("path"), release(), "Open a .gscope file, up to its last whole block.");
-  module.def("write_chrome", &write_pieces<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
-             "Hand a store's events to `write` as JSON, in pieces of about 1 MiB.");
-  module.def("write_perfetto", &write_pieces<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),
-             "Hand a store's events to `write` as Perfetto packets, in pieces of about 1 MiB that split no packet.");
+  module.def("write_chrome", &write_chunks<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
+             "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");
+  module.def("write_perfetto", &write_chunks<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),
+             "Hand a store's events to `write` as Perfetto packets, in chunks of about 1 MiB that split no packet.");
 }
 
 }  // namespace gpuscope::bindings

@@ -2,144 +2,496 @@
 #include "gpuscope/exporters/chrome.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "gpuscope/exporters/chrome_arguments.h"
-#include "gpuscope/exporters/chrome_events.h"
-#include "gpuscope/exporters/chrome_fragments.h"
-#include "gpuscope/exporters/chrome_metadata.h"
-#include "gpuscope/exporters/chrome_streams.h"
-#include "gpuscope/exporters/chrome_threads.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/exporters/chrome_text.h"
 #include "gpuscope/exporters/driver_memory.h"
-#include "gpuscope/exporters/gpu_annotations.h"
-#include "gpuscope/exporters/json_text.h"
-#include "gpuscope/exporters/launches.h"
-#include "gpuscope/exporters/region_links.h"
+#include "gpuscope/exporters/labels.h"
+#include "gpuscope/exporters/links.h"
+#include "gpuscope/exporters/occupancy.h"
 #include "gpuscope/exporters/timeline.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
 namespace {
 
+using base::RegionKind;
+using store::kNone;
 using store::Store;
+using store::Work;
 
-constexpr uint64_t kDeviceSortIndex = 5'000'000;  // torch's: devices stand below processes
+constexpr uint64_t kFirstLaneTid = 1'000'000'000;  // past every thread id and stream number
+constexpr uint64_t kDeviceSortIndex = 5'000'000;   // torch's: devices stand below processes
+
+constexpr std::string_view kLaunchArrow = ",\"cat\":\"ac2g\",\"name\":\"ac2g\"";
+constexpr std::string_view kBackwardArrow = ",\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\"";
+
+// -- the head of the file ---------------------------------------------------------------------------------------------
+
+void put_device(Output& out, const Store& store, const store::Devices::Row& device) {
+  out.put_pair("{\"id\":", device.ordinal);
+  out.put(",\"name\":");
+  out.put(quoted(store.strings[device.name]));
+  out.put_pair(",\"totalGlobalMem\":", device.memory_bytes);
+  out.put_pair(",\"computeMajor\":", device.capability_major);
+  out.put_pair(",\"computeMinor\":", device.capability_minor);
+  out.put_pair(",\"numSms\":", device.multiprocessors);
+  if (const auto limits = multiprocessor_limits(device.capability_major, device.capability_minor)) {
+    out.put_pair(",\"maxThreadsPerMultiprocessor\":", limits->threads);
+    out.put_pair(",\"sharedMemPerMultiprocessor\":", limits->shared_bytes);
+    out.put(",\"regsPerMultiprocessor\":65536,\"maxThreadsPerBlock\":1024,\"warpSize\":32");
+  }
+  out.put('}');
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// Which of a job's processes this was. Holistic Trace Analysis looks for `"rank": ` with its space.
+void put_rank(Output& out, const Store& store) {
+  const std::string_view rank = store.find_info("process.rank");
+  if (!is_number(rank)) {
+    return;
+  }
+  out.put_pair("\"distributedInfo\":{\"rank\": ", std::stoul(std::string(rank)));
+  for (const auto& [key, text] : {std::pair(",\"world_size\": ", store.find_info("process.world_size")),
+                                  {",\"local_rank\": ", store.find_info("process.local_rank")}}) {
+    if (is_number(text)) {
+      out.put_pair(key, std::stoul(std::string(text)));
+    }
+  }
+  out.put("},\n");
+}
+
+void put_head(Output& out, const Store& store, int64_t base_ns) {
+  out.put("{\"schemaVersion\":1,\n\"deviceProperties\":[");
+  for (std::size_t row = 0; row < store.device.size(); ++row) {
+    out.put(row == 0 ? "\n" : ",\n");
+    put_device(out, store, store.device[row]);
+  }
+  out.put("],\n");
+  put_rank(out, store);
+  const auto& shapes = store.detail.shapes;
+  const auto& kinds = store.path.kind;
+  const bool has_shapes = std::any_of(shapes.begin(), shapes.end(), [](uint32_t shape) { return shape != kNone; });
+  const bool has_modules =
+      std::find(kinds.begin(), kinds.end(), static_cast<uint32_t>(RegionKind::Module)) != kinds.end();
+  out.put(has_shapes ? "\"record_shapes\":1,\n" : "");
+  out.put(store.allocation.size() != 0 ? "\"profile_memory\":1,\n" : "");
+  out.put(store.stack.size() != 0 ? "\"with_stack\":1,\n" : "");
+  out.put(has_modules ? "\"with_modules\":1,\n" : "");
+  if (const std::string_view host = store.find_info("process.host"); !host.empty()) {
+    out.put("\"host_name\":" + quoted(host) + ",\n");
+  }
+  out.put("\"displayTimeUnit\":\"ms\",\n");
+  out.put_pair("\"baseTimeNanoseconds\":", base_ns);
+  out.put(",\n\"gpuscope\":{");
+  for (std::size_t row = 0; row < store.info.size(); ++row) {
+    out.put(row == 0 ? "" : ",");
+    out.put(quoted(store.strings[store.info.key[row]]));
+    out.put(':');
+    out.put(quoted(store.strings[store.info.value[row]]));
+  }
+  out.put("},\n\"traceEvents\":[\n");
+}
 
 class ChromeWriter {
  public:
   ChromeWriter(const Store& store, Write write)
       : store_(store),
-        events_(std::move(write)),
+        out_(std::move(write)),
         links_(store),
         annotations_(find_gpu_annotations(store, links_)),
         timeline_(lay_out(store, annotations_)),
-        memory_(count_driver_memory(store)),
-        launches_(store),
-        fragments_(store, links_),
-        arguments_(store, links_) {}
+        counters_(count_driver_memory(store)),
+        text_(store, links_) {}
 
   void write() {
-    put_head(events_.out(), store_, timeline_.base_ns);
-    events_.set_base(timeline_.base_ns);
+    put_head(out_, store_, timeline_.base_ns);
     write_process();
-    ChromeThreads threads(store_, links_, launches_, fragments_, arguments_, events_);
-    for (const Strand& strand : timeline_.threads) {
-      threads.write(strand, process_);
+    for (const Track& track : timeline_.threads) {
+      write_thread(track);
     }
-    for (const Strand& strand : timeline_.ranges) {
-      threads.write_ranges(strand, process_);
+    for (const Track& track : timeline_.ranges) {
+      write_ranges(track);
     }
     write_devices();
-    ChromeStreams streams(store_, links_, annotations_, launches_, fragments_, arguments_, events_);
-    for (const Strand& strand : timeline_.streams) {
-      streams.write(strand, device_of(strand), "");
+    for (const Track& track : timeline_.streams) {
+      write_stream(track);
     }
-    for (const Strand& strand : timeline_.waits) {
-      streams.write(strand, device_of(strand), " (synchronization)");
+    for (const Track& track : timeline_.syncs) {
+      open_lanes(track, device_of(track), next_tid_++, stream_label(store_, track.row) + " (synchronization)");
+      for (const Slice& slice : track.slices) {
+        write_sync(slice);
+      }
     }
-    for (const MemoryCounter& counter : memory_) {
+    for (const MemoryCounter& counter : counters_) {
       write_counter(counter);
     }
-    events_.out().put("\n],\n\"traceName\":");
-    events_.out().put(quoted(store_.find_info("process.argv")));
-    events_.out().put("}\n");
-    events_.out().flush();
+    out_.put("\n],\n\"traceName\":");
+    out_.put(quoted(store_.find_info("process.argv")));
+    out_.put("}\n");
+    out_.flush();
   }
 
  private:
-  template <class Visit>
-  void each_device(Visit&& visit) const {
-    for (const auto* strands : {&timeline_.streams, &timeline_.waits}) {
-      for (const Strand& strand : *strands) {
-        visit(device_of(strand));
+  // -- processes and devices -----------------------------------------------------------------------------------------
+  uint32_t device_of(const Track& track) const { return device_ordinal(store_, store_.track.device[track.row]); }
+
+  /// The ordinals of all devices that something is written of, in the order of their first track.
+  std::vector<uint32_t> find_devices() const {
+    std::vector<uint32_t> found;
+    const auto add = [&](uint32_t ordinal) {
+      if (std::find(found.begin(), found.end(), ordinal) == found.end()) {
+        found.push_back(ordinal);
+      }
+    };
+    for (const auto* tracks : {&timeline_.streams, &timeline_.syncs}) {
+      for (const Track& track : *tracks) {
+        add(device_of(track));
       }
     }
-    for (const MemoryCounter& counter : memory_) {
-      if (counter.device != store::kNone) {
-        visit(counter.device);
+    for (const MemoryCounter& counter : counters_) {
+      if (counter.device != kNone) {
+        add(counter.device);
       }
     }
+    return found;
   }
 
   void write_process() {
-    const std::string_view text = store_.find_info("process.id");
-    std::from_chars(text.data(), text.data() + text.size(), process_);
-    each_device([&](uint32_t ordinal) {
-      // A container's first processes have the numbers that devices have, and would be drawn as one with them.
-      if (ordinal == process_) {
-        process_ = kFirstLaneTid;
-      }
-    });
-    const std::string_view name = store_.find_info("process.argv");
-    events_.put_name("process_name", process_, 0, name.empty() ? "python" : name);
-    events_.put_label(process_, "CPU");
-    events_.put_sort_index("process_sort_index", process_, 0, 0);
+    const std::vector<uint32_t> devices = find_devices();
+    process_ = process_id(store_, kFirstLaneTid);
+    // A container's first processes have the numbers that devices have, and would be drawn as one with them.
+    if (std::find(devices.begin(), devices.end(), process_) != devices.end()) {
+      process_ = kFirstLaneTid;
+    }
+    put_process(process_, process_label(store_), "CPU", 0);
   }
 
   void write_devices() {
-    std::unordered_set<uint32_t> seen;
-    each_device([&](uint32_t ordinal) {
-      if (!seen.insert(ordinal).second) {
-        return;
-      }
-      const auto& ordinals = store_.device.ordinal;
-      const auto row =
-          static_cast<std::size_t>(std::find(ordinals.begin(), ordinals.end(), ordinal) - ordinals.begin());
-      const std::string_view name = row < store_.device.size() ? store_.strings[store_.device.name[row]] : "";
-      events_.put_name("process_name", ordinal, 0, name.empty() ? "GPU" : name);
-      events_.put_label(ordinal, "GPU " + std::to_string(ordinal));
-      events_.put_sort_index("process_sort_index", ordinal, 0, kDeviceSortIndex + ordinal);
-    });
-  }
-
-  void write_counter(const MemoryCounter& counter) {
-    const uint64_t process = counter.device == store::kNone ? process_ : counter.device;
-    const std::string head =
-        "{\"ph\":\"C\",\"name\":" + quoted(counter.name) + ",\"pid\":" + std::to_string(process) + ",\"tid\":0,\"ts\":";
-    for (const MemoryCounter::Point& point : counter.points) {
-      events_.next();
-      events_.out().put(head);
-      events_.out().put_micros(std::max(point.at_ns, timeline_.base_ns) - timeline_.base_ns);
-      events_.put_pair(",\"args\":{\"bytes\":", point.bytes);
-      events_.out().put("}}");
+    for (const uint32_t ordinal : find_devices()) {
+      const std::string_view name = device_name(store_, ordinal);
+      put_process(ordinal, name.empty() ? "GPU" : name, "GPU " + std::to_string(ordinal), kDeviceSortIndex + ordinal);
     }
   }
 
-  uint32_t device_of(const Strand& strand) const { return device_ordinal(store_, store_.track.device[strand.row]); }
+  void put_process(uint64_t process, std::string_view name, std::string_view label, uint64_t sort_index) {
+    put_metadata("process_name", process, 0, "\"name\":" + quoted(name));
+    put_metadata("process_labels", process, 0, "\"labels\":" + quoted(label));
+    put_metadata("process_sort_index", process, 0, "\"sort_index\":" + std::to_string(sort_index));
+  }
+
+  /// Names the lanes of a track, and says where the slices that follow stand.
+  void open_lanes(const Track& track, uint64_t process, uint64_t first_tid, const std::string& name) {
+    places_.clear();
+    for (uint32_t lane = 0; lane < track.lanes; ++lane) {
+      const uint64_t tid = lane == 0 ? first_tid : next_tid_++;
+      put_metadata("thread_name", process, tid, "\"name\":" + quoted(lane_label(name, lane)));
+      put_metadata("thread_sort_index", process, tid, "\"sort_index\":" + std::to_string(next_sort_index_++));
+      places_.push_back(",\"pid\":" + std::to_string(process) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":");
+    }
+  }
+
+  // -- what all events have ------------------------------------------------------------------------------------------
+  void next_event() {
+    out_.cut();
+    out_.put(is_first_ ? "" : ",\n");
+    is_first_ = false;
+  }
+
+  /// An event that names or orders a process or thread; `arguments` is JSON without its braces.
+  void put_metadata(std::string_view what, uint64_t process, uint64_t thread, std::string_view arguments) {
+    next_event();
+    out_.put("{\"ph\":\"M\",\"name\":\"");
+    out_.put(what);
+    out_.put_pair("\",\"pid\":", process);
+    out_.put_pair(",\"tid\":", thread);
+    out_.put(",\"ts\":0.000,\"args\":{");
+    out_.put(arguments);
+    out_.put("}}");
+  }
+
+  /// A slice, from its head up to its duration.
+  void begin_slice(std::string_view head, const Slice& slice) {
+    next_event();
+    out_.put(head);
+    put_time(slice, slice.start_ns);
+    out_.put(",\"dur\":");
+    out_.put_micros(slice.end_ns - slice.start_ns);
+  }
+
+  void put_time(const Slice& slice, int64_t at_ns) {
+    out_.put(places_[slice.lane]);
+    out_.put_micros(at_ns - timeline_.base_ns);
+  }
+
+  /// One end of an arrow of that category, at the slice's start; arrows of a category are joined by their ids.
+  void put_arrow(bool is_end, std::string_view category, uint64_t id, const Slice& slice) {
+    next_event();
+    out_.put_pair(is_end ? "{\"ph\":\"f\",\"bp\":\"e\",\"id\":" : "{\"ph\":\"s\",\"id\":", id);
+    put_time(slice, slice.start_ns);
+    out_.put(category);
+    out_.put('}');
+  }
+
+  void put_notes(uint16_t flags) {
+    if (flags != 0) {
+      const std::string notes = flag_label(flags);
+      out_.put(notes.empty() ? "" : ",\"notes\":\"" + notes + "\"");
+    }
+  }
+
+  // -- threads -------------------------------------------------------------------------------------------------------
+  void write_thread(const Track& track) {
+    open_lanes(track, process_, store_.thread.system_id[track.row], thread_label(store_, track.row));
+    for (const Slice& slice : track.slices) {
+      switch (slice.source) {
+        case Source::Region:
+          write_region(slice);
+          break;
+        case Source::Api:
+          write_call(slice);
+          break;
+        case Source::Allocation:
+          write_allocation(slice);
+          break;
+        default:
+          write_mark(slice);
+          break;
+      }
+    }
+  }
+
+  /// Ranges that nest in nothing, each as an asynchronous pair of events, which viewers lay out themselves.
+  void write_ranges(const Track& track) {
+    open_lanes({track.row, 1, {}}, process_, next_tid_++, thread_label(store_, track.row) + " (ranges)");
+    for (Slice slice : track.slices) {
+      slice.lane = 0;
+      const std::string_view name = text_.region_name(store_.region.path[slice.row]);
+      next_event();
+      out_.put_pair("{\"ph\":\"b\",\"id\":", slice.row + 1);
+      out_.put(name);
+      put_time(slice, slice.start_ns);
+      put_region_arguments(slice.row);
+      out_.put('}');
+      next_event();
+      out_.put_pair("{\"ph\":\"e\",\"id\":", slice.row + 1);
+      out_.put(name);
+      put_time(slice, slice.end_ns);
+      out_.put('}');
+    }
+  }
+
+  void write_region(const Slice& slice) {
+    const uint32_t region = slice.row;
+    begin_slice(text_.region(store_.region.path[region]), slice);
+    put_region_arguments(region);
+    out_.put('}');
+    if (links_.is_forward(region)) {
+      put_arrow(false, kBackwardArrow, region + 1, slice);
+    }
+    if (const uint32_t detail = links_.detail(region); detail != kNone && store_.detail.forward[detail] != kNone) {
+      put_arrow(true, kBackwardArrow, uint64_t{store_.detail.forward[detail]} + 1, slice);
+    }
+  }
+
+  void put_region_arguments(uint32_t region) {
+    out_.put_pair(",\"args\":{\"External id\":", uint64_t{region} + 1);
+    if (links_.kind(region) == RegionKind::Module) {
+      const uint32_t outer = links_.outer_module(region);
+      out_.put_pair(",\"Python id\":", uint64_t{region} + 1);
+      out_.put(",\"Python parent id\":");
+      out_.put(outer == kNone ? "null" : std::to_string(uint64_t{outer} + 1));
+    } else {
+      out_.put_pair(",\"Ev Idx\":", region);
+    }
+    text_.put_details(out_, region);
+    text_.put_payloads(out_, region);
+    put_notes(store_.region.flags[region]);
+    out_.put('}');
+  }
+
+  void write_call(const Slice& slice) {
+    const auto row = store_.api[slice.row];
+    begin_slice(text_.call(row.call), slice);
+    if (row.region != kNone) {
+      out_.put_pair(",\"args\":{\"External id\":", uint64_t{links_.owner(row.region)} + 1);
+      out_.put_pair(",\"correlation\":", row.correlation);
+    } else {
+      out_.put_pair(",\"args\":{\"correlation\":", row.correlation);
+    }
+    out_.put(text_.call_arguments(row.call));
+    text_.put_stack(out_, links_.call_stack(slice.row));
+    out_.put("}}");
+    if (links_.has_work(slice.row)) {
+      put_arrow(false, kLaunchArrow, row.correlation, slice);
+    }
+  }
+
+  void write_mark(const Slice& slice) {
+    next_event();
+    out_.put("{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"mark\",\"name\":");
+    out_.put(quoted(store_.strings[store_.mark.name[slice.row]]));
+    put_time(slice, slice.start_ns);
+    out_.put('}');
+  }
+
+  void write_allocation(const Slice& slice) {
+    constexpr int kCpu = 0;  // c10::DeviceType's numbers
+    constexpr int kCuda = 1;
+    const auto row = store_.allocation[slice.row];
+    const bool on_host = row.ordinal == kNone;
+    next_event();
+    out_.put("{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"cpu_instant_event\",\"name\":\"[memory]\"");
+    put_time(slice, slice.start_ns);
+    out_.put_pair(",\"args\":{\"Total Reserved\":", row.reserved_bytes);
+    out_.put_pair(",\"Total Allocated\":", row.allocated_bytes);
+    out_.put_pair(",\"Bytes\":", row.bytes);
+    out_.put_pair(",\"Device Id\":", on_host ? int64_t{-1} : int64_t{row.ordinal});
+    out_.put_pair(",\"Device Type\":", on_host ? kCpu : kCuda);
+    out_.put_pair(",\"Addr\":", row.address);
+    out_.put("}}");
+  }
+
+  // -- streams and counters ------------------------------------------------------------------------------------------
+  void write_stream(const Track& track) {
+    const uint32_t stream = store_.track.stream[track.row];
+    open_lanes(track, device_of(track), stream != kNone ? stream : next_tid_++, stream_label(store_, track.row));
+    for (const Slice& slice : track.slices) {
+      switch (slice.source) {
+        case Source::Annotation:
+          write_annotation(slice);
+          break;
+        case Source::Kernel:
+          write_kernel(slice);
+          break;
+        case Source::Memcpy:
+          write_copy(slice);
+          break;
+        case Source::Memset:
+          write_fill(slice);
+          break;
+        default:
+          write_graph(slice);
+          break;
+      }
+    }
+  }
+
+  void write_annotation(const Slice& slice) {
+    const uint32_t region = annotations_.region[slice.row];
+    begin_slice(text_.gpu_annotation(store_.region.path[region]), slice);
+    out_.put_pair(",\"args\":{\"External id\":", uint64_t{region} + 1);
+    out_.put("}}");
+  }
+
+  void write_kernel(const Slice& slice) {
+    const auto row = store_.kernel[slice.row];
+    begin_work(text_.kernel(row.variant), slice, row);
+    out_.put(text_.kernel_arguments(row.variant));
+    text_.put_payloads(out_, links_.payload_owner(row.region));
+    end_work(Work::Kernel, slice, row);
+  }
+
+  void write_copy(const Slice& slice) {
+    const auto row = store_.memcpy[slice.row];
+    begin_work(text_.copy(row.kind, row.source, row.destination), slice, row);
+    put_bytes(row.bytes, row.duration_ns);
+    if (row.peer != 255) {
+      out_.put_pair(",\"peer device\":", row.peer);
+    }
+    end_work(Work::Memcpy, slice, row);
+  }
+
+  void write_fill(const Slice& slice) {
+    const auto row = store_.memset[slice.row];
+    begin_work(fill_head_, slice, row);
+    put_bytes(row.bytes, row.duration_ns);
+    out_.put_pair(",\"value\":", row.value);
+    end_work(Work::Memset, slice, row);
+  }
+
+  void write_graph(const Slice& slice) {
+    const auto row = store_.graph_launch[slice.row];
+    begin_work(graph_head_, slice, row);
+    out_.put_pair(",\"graph id\":", row.graph);
+    end_work(Work::GraphLaunch, slice, row);
+  }
+
+  void write_sync(const Slice& slice) {
+    const auto row = store_.sync[slice.row];
+    const std::string_view kind = store::sync_name(store::SyncKind{row.kind});
+    begin_work(ChromeText::head("cuda_sync", kind), slice, row);
+    out_.put(",\"cuda_sync_kind\":");
+    out_.put(quoted(kind));
+    out_.put(text_.region_argument(row.region));
+    out_.put("}}");
+  }
+
+  template <class Row>
+  void begin_work(std::string_view head, const Slice& slice, const Row& row) {
+    begin_slice(head, slice);
+    out_.put(text_.track(row.track));
+    out_.put_number(row.correlation);
+    if (row.region != kNone) {
+      out_.put_pair(",\"External id\":", uint64_t{links_.owner(row.region)} + 1);
+    }
+  }
+
+  template <class Row>
+  void end_work(Work work, const Slice& slice, const Row& row) {
+    out_.put(text_.region_argument(row.region));
+    text_.put_graph_node(out_, work, slice.row);
+    put_notes(row.flags);
+    out_.put("}}");
+    if (links_.has_call(row.correlation)) {
+      put_arrow(true, kLaunchArrow, row.correlation, slice);
+    }
+  }
+
+  void put_bytes(uint64_t bytes, int64_t duration_ns) {
+    constexpr double kMost = 1e15;  // a damaged size must not overflow
+    out_.put_pair(",\"bytes\":", bytes);
+    if (duration_ns > 0) {
+      // Bytes a ns are GB a s; written with three decimals, as torch does.
+      const double thousandths = 1000.0 * static_cast<double>(bytes) / static_cast<double>(duration_ns);
+      out_.put(",\"memory bandwidth (GB/s)\":");
+      out_.put_micros(static_cast<int64_t>(std::min(thousandths, kMost)));
+    }
+  }
+
+  void write_counter(const MemoryCounter& counter) {
+    const uint64_t process = counter.device == kNone ? process_ : counter.device;
+    const std::string head =
+        "{\"ph\":\"C\",\"name\":" + quoted(counter.name) + ",\"pid\":" + std::to_string(process) + ",\"tid\":0,\"ts\":";
+    for (const MemoryCounter::Point& point : counter.points) {
+      next_event();
+      out_.put(head);
+      out_.put_micros(std::max(point.at_ns, timeline_.base_ns) - timeline_.base_ns);
+      out_.put_pair(",\"args\":{\"bytes\":", point.bytes);
+      out_.put("}}");
+    }
+  }
 
   const Store& store_;
-  ChromeEvents events_;
-  RegionLinks links_;
+  Output out_;
+  Links links_;
   GpuAnnotations annotations_;
   Timeline timeline_;
-  std::vector<MemoryCounter> memory_;
-  Launches launches_;
-  ChromeFragments fragments_;
-  ChromeArguments arguments_;
+  std::vector<MemoryCounter> counters_;
+  ChromeText text_;
+  const std::string fill_head_ = ChromeText::head("gpu_memset", store::kMemsetName);
+  const std::string graph_head_ = ChromeText::head("graph", "CUDA graph");
+  std::vector<std::string> places_;  // of each lane of the track that is being written
   uint64_t process_ = kFirstLaneTid;
+  uint64_t next_tid_ = kFirstLaneTid;
+  uint64_t next_sort_index_ = 0;
+  bool is_first_ = true;
 };
 
 }  // namespace

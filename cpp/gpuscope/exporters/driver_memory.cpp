@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "gpuscope/exporters/timeline.h"
+#include "gpuscope/exporters/labels.h"
 
 namespace gpuscope::exporters {
 namespace {

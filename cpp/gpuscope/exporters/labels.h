@@ -10,16 +10,40 @@
 
 namespace gpuscope::exporters {
 
-/// What a row's store::Flag bits say against it, as "no timestamps, incomplete"; empty when there is nothing.
-std::string flag_label(uint16_t flags);
+// What trace viewers show for rows, and the numbers and names that they go by there.
 
-/// A row of `stack` as torch writes it, "file(line): function" from the innermost frame on, joined by ";".
-std::string stack_label(const store::Store& store, uint32_t stack);
+/// The process's id; `otherwise` in a recording that does not know it.
+uint64_t process_id(const store::Store& store, uint64_t otherwise);
+
+/// Its command line.
+std::string_view process_label(const store::Store& store);
 
 /// A thread's own name, or one that has its number.
 std::string thread_label(const store::Store& store, uint32_t thread);
 
+/// The number users know a device by.
+uint32_t device_ordinal(const store::Store& store, uint32_t device);
+
+/// The name of the device of that ordinal; empty for one that the recording does not describe.
+std::string_view device_name(const store::Store& store, uint32_t ordinal);
+
+/// "stream 7", or "context" for a row of `track` that stands for all streams of one.
+std::string stream_label(const store::Store& store, uint32_t track);
+
+/// The name of one of the lanes of a track, counted from 0.
+std::string lane_label(const std::string& track, uint32_t lane);
+
 /// The category torch.profiler gives a region: `user_annotation`, `cpu_op`, or `python_function` for a module.
 std::string_view region_category(base::RegionKind kind);
+
+/// A row of `stack` as torch writes it, "file(line): function" from the innermost frame on, joined by ";".
+std::string stack_label(const store::Store& store, uint32_t stack);
+
+/// What a row's store::Flag bits say against it, as "no timestamps, incomplete"; empty when there is nothing.
+std::string flag_label(uint16_t flags);
+
+/// The function of the CUDA runtime that makes a driver call, as "cudaLaunchKernel" for "cuLaunchKernel"; empty where
+/// there is none that does nothing else.
+std::string_view runtime_name(std::string_view driver_call) noexcept;
 
 }  // namespace gpuscope::exporters

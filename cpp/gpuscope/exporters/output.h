@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,16 +16,17 @@ namespace gpuscope::exporters {
 
 using Write = std::function<void(std::string_view)>;
 
-/// Collects bytes and hands them over in pieces of about 1 MiB, never splitting between two calls of cut().
+/// Collects bytes and hands them over in chunks of about 1 MiB, each ending where cut() was called. One thread.
 class Output {
  public:
-  explicit Output(Write write) : write_(std::move(write)), bytes_(kFirst) {}
+  explicit Output(Write write) : write_(std::move(write)), bytes_(kFirstBytes) {}
 
   void put(char value) {
     *room(1) = value;
     ++size_;
   }
-  void put(std::string_view text) {
+  // Inlined by force: a text that the compiler knows is then written in a few moves, and exporters write little else.
+  [[gnu::always_inline]] void put(std::string_view text) {
     if (!text.empty()) {
       std::memcpy(room(text.size()), text.data(), text.size());
       size_ += text.size();
@@ -35,6 +37,10 @@ class Output {
     char* at = room(kLongest);
     size_ += static_cast<std::size_t>(std::to_chars(at, at + kLongest, value).ptr - at);
   }
+  [[gnu::always_inline]] void put_pair(std::string_view key, std::integral auto value) {
+    put(key);
+    put_number(value);
+  }
   /// A time in ns as us with three decimals.
   void put_micros(int64_t ns) {
     put_number(ns / 1000);
@@ -44,9 +50,9 @@ class Output {
     put(std::string_view(decimals, sizeof decimals));
   }
 
-  /// Says that a piece may end here.
+  /// Says that a chunk may end here.
   void cut() {
-    if (size_ >= kPiece) {
+    if (size_ >= kChunkBytes) {
       flush();
     }
   }
@@ -60,20 +66,31 @@ class Output {
   // For formats that come back to fill in lengths.
   std::size_t size() const noexcept { return size_; }
   char* data() noexcept { return bytes_.data(); }
-  char* room(std::size_t more) {
+  [[gnu::always_inline]] char* room(std::size_t more) {
     if (size_ + more > bytes_.size()) [[unlikely]] {
-      bytes_.resize((size_ + more) * 2);
+      grow(more);
     }
     return bytes_.data() + size_;
   }
   void advance(std::size_t bytes) noexcept { size_ += bytes; }
 
  private:
-  static constexpr std::size_t kPiece = std::size_t{1} << 20;
-  static constexpr std::size_t kFirst = std::size_t{1} << 14;
+  static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kFirstBytes = std::size_t{1} << 14;
+  void grow(std::size_t more);
+
   Write write_;
   std::vector<char> bytes_;
   std::size_t size_ = 0;
 };
+
+/// `text` as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD.
+std::string quoted(std::string_view text);
+
+/// Whether a text is lists of whole numbers as JSON has them, as "[[2, 3], []]".
+bool is_json_lists(std::string_view text);
+
+/// A list of texts as Python writes it, `['float', '']`, as JSON; other text as one JSON string.
+std::string quoted_list(std::string_view text);
 
 }  // namespace gpuscope::exporters

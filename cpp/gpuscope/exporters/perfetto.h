@@ -6,7 +6,7 @@
 
 namespace gpuscope::exporters {
 
-/// Writes a recording as Perfetto's own trace packets; a piece handed to `write` never splits a packet.
+/// Writes a recording as Perfetto's own trace packets; a chunk handed to `write` never splits a packet.
 ///
 /// Throws InvalidArgument for a recording that has totals and no events; what `write` throws passes through.
 void write_perfetto(const store::Store& store, Write write);

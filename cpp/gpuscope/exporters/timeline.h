@@ -1,13 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "gpuscope/exporters/gpu_annotations.h"
+#include "gpuscope/exporters/links.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::exporters {
+
+/// What annotations of the program look like from the GPU: of each and on each stream, the time from the first to the
+/// last of the work that was launched within it. Rows by start, an outer annotation before those inside it.
+struct GpuAnnotations {
+  std::vector<int64_t> start_ns;
+  std::vector<int64_t> duration_ns;
+  std::vector<uint32_t> region;
+  std::vector<uint16_t> track;
+
+  std::size_t size() const noexcept { return start_ns.size(); }
+};
+
+GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& links);
 
 /// The table a slice is a row of.
 enum class Source : uint8_t {
@@ -35,22 +49,19 @@ struct Slice {
 
 /// What one thread or one stream did: slices by start, each before those inside it. In one lane no two overlap unless
 /// one lies within the other (threads) or at all (streams); trace viewers drop what breaks this.
-struct Strand {
-  uint32_t row;  // of the thread or track table, the first with this id
+struct Track {
+  uint32_t row;  // of the store's thread or track table, the first with this id
   uint32_t lanes;
   std::vector<Slice> slices;
 };
 
 struct Timeline {
   int64_t base_ns;  // no slice begins earlier
-  std::vector<Strand> threads;
-  std::vector<Strand> streams;
-  std::vector<Strand> ranges;  // of each thread what it started that nests in nothing: Flag::kAsync
-  std::vector<Strand> waits;   // synchronization, apart from the work of its stream that it overlaps
+  std::vector<Track> threads;
+  std::vector<Track> ranges;  // of each thread what it started that nests in nothing: Flag::kAsync
+  std::vector<Track> streams;
+  std::vector<Track> syncs;  // synchronization, apart from the work of its stream that it overlaps
 };
-
-/// The number users know a device by.
-uint32_t device_ordinal(const store::Store& store, uint32_t device);
 
 /// Lays a recording out for trace viewers, with `annotations` on the streams where there are any. Throws
 /// InvalidArgument for a recording that has totals and no events.

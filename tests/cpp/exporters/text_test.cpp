@@ -5,11 +5,9 @@
 #include <string_view>
 
 #include "gpuscope/base/demangle.h"
-#include "gpuscope/exporters/json_text.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/output.h"
-#include "gpuscope/exporters/proto_writer.h"
-#include "gpuscope/exporters/runtime_names.h"
+#include "gpuscope/exporters/perfetto_format.h"
 #include "gpuscope/store/labels.h"
 
 namespace gpuscope::exporters {
@@ -18,19 +16,6 @@ namespace {
 TEST(JsonText, EscapesWhatJsonDoesNotAllow) {
   EXPECT_EQ(quoted("a\"b\\c\n\x01\x7F"), "\"a\\\"b\\\\c\\u000a\\u0001\\u007f\"");
   EXPECT_EQ(quoted(std::string_view("\0", 1)), "\"\\u0000\"");
-}
-
-TEST(JsonText, KeepsValidUtf8) {
-  const std::string text = "h\u00e9 \u4f60 \U0001F600";
-  EXPECT_EQ(valid_utf8(text), text);
-}
-
-TEST(JsonText, ReplacesWhatIsNoUtf8) {
-  EXPECT_EQ(valid_utf8("a\xFF"), "a\xEF\xBF\xBD");
-  EXPECT_EQ(valid_utf8("\xC3"), "\xEF\xBF\xBD");                                  // cut off
-  EXPECT_EQ(valid_utf8("\xC0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD");                  // overlong
-  EXPECT_EQ(valid_utf8("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");  // a surrogate
-  EXPECT_EQ(valid_utf8("\xF4\x90\x80\x80").size(), 12U);                          // past U+10FFFF
 }
 
 TEST(JsonText, KnowsListsOfNumbers) {
@@ -67,7 +52,7 @@ TEST(Labels, NamesCopiesAsTorchDoes) {
 
 std::string written(const std::function<void(Output&)>& put) {
   std::string bytes;
-  Output out([&](std::string_view piece) { bytes += piece; });
+  Output out([&](std::string_view chunk) { bytes += chunk; });
   put(out);
   out.flush();
   return bytes;
@@ -78,17 +63,17 @@ TEST(Output, WritesMicrosecondsWithThreeDecimals) {
   EXPECT_EQ(written([](Output& out) { out.put_micros(7); }), "0.007");
 }
 
-TEST(Output, CutsIntoPiecesOfAboutAMegabyte) {
-  std::size_t pieces = 0;
-  Output out([&](std::string_view piece) {
-    ++pieces;
-    EXPECT_GE(piece.size(), std::size_t{1} << 20);
+TEST(Output, CutsIntoChunksOfAboutAMegabyte) {
+  std::size_t chunks = 0;
+  Output out([&](std::string_view chunk) {
+    ++chunks;
+    EXPECT_GE(chunk.size(), std::size_t{1} << 20);
   });
   for (int at = 0; at < 5000; ++at) {
     out.put(std::string(1000, 'x'));
     out.cut();
   }
-  EXPECT_EQ(pieces, 4U);
+  EXPECT_EQ(chunks, 4U);
 }
 
 TEST(ProtoWriter, WritesTheExamplesOfItsDefinition) {

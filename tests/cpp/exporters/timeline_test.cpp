@@ -14,9 +14,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<uint32_t> lanes(const Strand& strand) {
-  std::vector<uint32_t> result(strand.slices.size());
-  for (const Slice& slice : strand.slices) {
+std::vector<uint32_t> lanes(const Track& track) {
+  std::vector<uint32_t> result(track.slices.size());
+  for (const Slice& slice : track.slices) {
     result[slice.row] = slice.lane;
   }
   return result;
@@ -55,12 +55,12 @@ TEST_F(Lanes, KernelsThatOverlapGetLanes) {
 TEST_F(Lanes, KernelsOutOfOrderAreSorted) {
   make_.kernel(0, 30, 40);
   make_.kernel(0, 10, 20);
-  const Strand strand = lay_out(make_.store()).streams.at(0);
-  EXPECT_EQ(strand.slices[0].start_ns, 10);
-  EXPECT_EQ(strand.lanes, 1U);
+  const Track track = lay_out(make_.store()).streams.at(0);
+  EXPECT_EQ(track.slices[0].start_ns, 10);
+  EXPECT_EQ(track.lanes, 1U);
 }
 
-TEST_F(Lanes, StreamsOfTwoContextsWithOneNumberShareAStrand) {
+TEST_F(Lanes, StreamsOfTwoContextsWithOneNumberShareATrack) {
   const uint16_t second = make_.track(7, 2);
   make_.kernel(0, 10, 30);
   make_.kernel(0, 20, 40, 0, store::kNone, second);
@@ -102,9 +102,9 @@ TEST_F(Lanes, CallsLieInTheLaneOfTheirRegion) {
   const uint32_t second = make_.region(path_, 10, 60);
   make_.api(call_, 20, 30, 1, second);
   make_.api(call_, 70, 80, 2, 0);
-  const Strand strand = lay_out(make_.store()).threads.at(0);
+  const Track track = lay_out(make_.store()).threads.at(0);
   std::vector<uint32_t> calls(2);
-  for (const Slice& slice : strand.slices) {
+  for (const Slice& slice : track.slices) {
     if (slice.source == Source::Api) {
       calls[slice.row] = slice.lane;
     }
@@ -116,12 +116,12 @@ TEST_F(Lanes, RegionComesBeforeWhatItHoldsWhenTimesAreEqual) {
   make_.region(inner_path_, 10, 20, 1);  // logged at its end, before its parent
   make_.region(path_, 10, 20);
   make_.api(call_, 10, 20, 1, 0);
-  const Strand strand = lay_out(make_.store()).threads.at(0);
-  EXPECT_EQ(strand.slices[0].row, 1U);
-  EXPECT_EQ(strand.slices[1].source, Source::Region);
-  EXPECT_EQ(strand.slices[2].source, Source::Api);
+  const Track track = lay_out(make_.store()).threads.at(0);
+  EXPECT_EQ(track.slices[0].row, 1U);
+  EXPECT_EQ(track.slices[1].source, Source::Region);
+  EXPECT_EQ(track.slices[2].source, Source::Api);
   // Equal ends: once the parent is there, both fit below it.
-  EXPECT_EQ(strand.lanes, 1U);
+  EXPECT_EQ(track.lanes, 1U);
 }
 
 TEST_F(Lanes, WorkWithoutTimestampsStandsAtTheBeginning) {
@@ -133,7 +133,7 @@ TEST_F(Lanes, WorkWithoutTimestampsStandsAtTheBeginning) {
   EXPECT_EQ(timeline.streams.at(0).slices.at(1).start_ns, 1000);
 }
 
-TEST_F(Lanes, ThreadsWithOneSystemIdShareAStrand) {
+TEST_F(Lanes, ThreadsWithOneSystemIdShareATrack) {
   const uint16_t again = make_.thread(1);
   make_.region(path_, 0, 10);
   make_.region(path_, 20, 30, store::kNone, again);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/region_links.h"
+#include "gpuscope/exporters/links.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace gpuscope::exporters {
 namespace {
@@ -14,19 +15,19 @@ template <class F>
 std::vector<uint32_t> find_innermost(const store::Regions& region, F&& matches) {
   constexpr uint32_t kUnknown = kNone - 1;
   std::vector<uint32_t> found(region.size(), kUnknown);
-  std::vector<uint32_t> way;
+  std::vector<uint32_t> passed;
   for (uint32_t row = 0; row < region.size(); ++row) {
     uint32_t at = row;
     while (at != kNone && found[at] == kUnknown && !matches(at)) {
-      way.push_back(at);
+      passed.push_back(at);
       at = region.parent[at];
     }
     const uint32_t result = at == kNone || found[at] == kUnknown ? at : found[at];
     if (at != kNone) {
       found[at] = result;
     }
-    for (; !way.empty(); way.pop_back()) {
-      found[way.back()] = result;
+    for (; !passed.empty(); passed.pop_back()) {
+      found[passed.back()] = result;
     }
   }
   return found;
@@ -34,7 +35,11 @@ std::vector<uint32_t> find_innermost(const store::Regions& region, F&& matches) 
 
 }  // namespace
 
-RegionLinks::RegionLinks(const store::Store& store) : store_(store) {
+Links::Links(const store::Store& store)
+    : store_(store),
+      has_work_(store.api.size()),
+      calls_(std::bit_ceil(store.api.size() * 2 + 2)),
+      mask_(calls_.size() - 1) {
   const auto& kinds = store.path.kind;
   if (std::find(kinds.begin(), kinds.end(), static_cast<uint32_t>(RegionKind::Op)) != kinds.end()) {
     operators_ = find_innermost(store.region, [&](uint32_t row) { return kind(row) == RegionKind::Op; });
@@ -45,28 +50,24 @@ RegionLinks::RegionLinks(const store::Store& store) : store_(store) {
   });
   add_details();
   add_payloads();
-  if (store.call_stack.size() != 0) {
-    call_stacks_.assign(store.api.size(), kNone);
-    for (std::size_t row = 0; row < store.call_stack.size(); ++row) {
-      call_stacks_[store.call_stack.api[row]] = store.call_stack.stack[row];
-    }
-  }
+  add_calls();
+  add_graph_nodes();
 }
 
-RegionKind RegionLinks::path_kind(uint32_t path) const {
+RegionKind Links::path_kind(uint32_t path) const {
   const uint32_t kind = store_.path.kind[path];
   return kind <= static_cast<uint32_t>(RegionKind::Module) ? RegionKind{static_cast<uint8_t>(kind)}
                                                            : RegionKind::Region;
 }
 
-uint32_t RegionLinks::outer_module(uint32_t region) const {
+uint32_t Links::outer_module(uint32_t region) const {
   do {
     region = store_.region.parent[region];
   } while (region != kNone && kind(region) != RegionKind::Module);
   return region;
 }
 
-void RegionLinks::add_details() {
+void Links::add_details() {
   if (store_.detail.size() == 0) {
     return;
   }
@@ -82,7 +83,7 @@ void RegionLinks::add_details() {
   }
 }
 
-void RegionLinks::add_payloads() {
+void Links::add_payloads() {
   const auto rows = static_cast<uint32_t>(store_.payload.size());
   if (rows == 0) {
     return;
@@ -96,6 +97,53 @@ void RegionLinks::add_payloads() {
     }
   }
   payload_owners_ = find_innermost(store_.region, [&](uint32_t row) { return first_payload_[row] != kNone; });
+}
+
+void Links::add_calls() {
+  if (store_.call_stack.size() != 0) {
+    call_stacks_.assign(store_.api.size(), kNone);
+    for (std::size_t row = 0; row < store_.call_stack.size(); ++row) {
+      call_stacks_[store_.call_stack.api[row]] = store_.call_stack.stack[row];
+    }
+  }
+  for (std::size_t row = 0; row < store_.api.size(); ++row) {
+    const uint32_t correlation = store_.api.correlation[row];
+    if (correlation == 0) {
+      continue;
+    }
+    std::size_t at = correlation & mask_;
+    while (calls_[at].correlation != 0 && calls_[at].correlation != correlation) {
+      at = (at + 1) & mask_;
+    }
+    if (calls_[at].correlation == 0) {
+      calls_[at] = {correlation, static_cast<uint32_t>(row)};
+    }
+  }
+  for (const auto* correlations : {&store_.kernel.correlation, &store_.memcpy.correlation, &store_.memset.correlation,
+                                   &store_.graph_launch.correlation}) {
+    for (const uint32_t correlation : *correlations) {
+      if (const uint32_t api = find_call(correlation); api != kNone) {
+        has_work_[api] = true;
+      }
+    }
+  }
+}
+
+void Links::add_graph_nodes() {
+  if (store_.graph_node.size() == 0) {
+    return;
+  }
+  Rows& kernels = nodes_[static_cast<std::size_t>(store::Work::Kernel)];
+  Rows& copies = nodes_[static_cast<std::size_t>(store::Work::Memcpy)];
+  Rows& fills = nodes_[static_cast<std::size_t>(store::Work::Memset)];
+  kernels.assign(store_.kernel.size(), kNone);
+  copies.assign(store_.memcpy.size(), kNone);
+  fills.assign(store_.memset.size(), kNone);
+  for (std::size_t row = 0; row < store_.graph_node.size(); ++row) {
+    const auto work = static_cast<store::Work>(store_.graph_node.kind[row]);
+    Rows& nodes = work == store::Work::Kernel ? kernels : work == store::Work::Memcpy ? copies : fills;
+    nodes[store_.graph_node.event[row]] = static_cast<uint32_t>(row);
+  }
 }
 
 }  // namespace gpuscope::exporters

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,11 +10,14 @@
 
 namespace gpuscope::exporters {
 
-/// What exporters ask of a region beyond its row: what else is known of it, and which of those around it matter.
-class RegionLinks {
+/// What the rows of a recording have to do with each other, beyond the columns that say so: regions and those around
+/// them, calls and the GPU work that they started, GPU work and the nodes of graphs that it ran. Reads the store for as
+/// long as it lives; after construction any number of threads may ask.
+class Links {
  public:
-  explicit RegionLinks(const store::Store& store);
+  explicit Links(const store::Store& store);
 
+  // -- regions -------------------------------------------------------------------------------------------------------
   base::RegionKind kind(uint32_t region) const { return path_kind(store_.region.path[region]); }
   /// Kinds that this version does not know read as regions.
   base::RegionKind path_kind(uint32_t path) const;
@@ -40,8 +44,20 @@ class RegionLinks {
       visit(row);
     }
   }
+
+  // -- calls and GPU work: the two ends of the arrows that viewers draw
+  // ------------------------------------------------
   /// The call's row of `stack`; kNone for none.
   uint32_t call_stack(uint32_t api) const { return find(call_stacks_, api, store::kNone); }
+  /// Whether the call started GPU work that is in the recording.
+  bool has_work(uint32_t api) const { return has_work_[api]; }
+  /// Whether the call that started GPU work of this correlation is in the recording.
+  bool has_call(uint32_t correlation) const { return find_call(correlation) != store::kNone; }
+
+  /// The work's row of `graph_node`; kNone for work that was no node of a graph.
+  uint32_t graph_node(store::Work work, uint32_t row) const {
+    return find(nodes_[static_cast<std::size_t>(work)], row, store::kNone);
+  }
 
  private:
   using Rows = std::vector<uint32_t>;  // empty where the recording has nothing of the sort
@@ -49,12 +65,29 @@ class RegionLinks {
   static uint32_t find(const Rows& rows, uint32_t row, uint32_t otherwise) {
     return rows.empty() || rows[row] == store::kNone ? otherwise : rows[row];
   }
+  uint32_t find_call(uint32_t correlation) const {
+    for (std::size_t at = correlation & mask_;; at = (at + 1) & mask_) {
+      if (calls_[at].correlation == correlation || calls_[at].correlation == 0) {
+        return calls_[at].correlation == 0 ? store::kNone : calls_[at].api;
+      }
+    }
+  }
   void add_details();
   void add_payloads();
+  void add_calls();
+  void add_graph_nodes();
 
+  struct Call {
+    uint32_t correlation;  // 0 is a free slot, as it is no correlation
+    uint32_t api;
+  };
   const store::Store& store_;
   Rows operators_, annotations_, payload_owners_, details_, first_payload_, next_payload_, call_stacks_;
-  std::vector<bool> is_forward_;
+  Rows nodes_[static_cast<std::size_t>(store::Work::GraphLaunch) + 1];
+  std::vector<bool> is_forward_, has_work_;
+  // A hash table with open addressing. Correlations count up, so that taking their low bits fills the slots in order.
+  std::vector<Call> calls_;
+  std::size_t mask_;
 };
 
 }  // namespace gpuscope::exporters

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/region_links.h"
+#include "gpuscope/exporters/links.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "fakes/stores.h"
-#include "gpuscope/exporters/gpu_annotations.h"
 #include "gpuscope/exporters/timeline.h"
 
 namespace gpuscope::exporters {
@@ -42,7 +41,7 @@ TEST_F(Regions, OwnerIsTheInnermostOperatorOrTheRegionItself) {
   const uint32_t outer = make_.region(op_, 10, 90, step);
   const uint32_t inner = make_.region(op_, 20, 80, outer);
   const uint32_t within = make_.region(annotation_, 30, 70, inner);
-  const RegionLinks links(make_.store());
+  const Links links(make_.store());
   EXPECT_EQ(links.owner(step), step);
   EXPECT_EQ(links.owner(outer), outer);
   EXPECT_EQ(links.owner(within), inner);
@@ -52,7 +51,7 @@ TEST_F(Regions, ParentsThatStandAfterTheirChildrenAreFound) {
   make_.region(annotation_, 20, 80, 1);  // logged at its end, before its parent
   make_.region(op_, 10, 90, 2);
   make_.region(annotation_, 0, 100);
-  const RegionLinks links(make_.store());
+  const Links links(make_.store());
   EXPECT_EQ(links.owner(0), 1U);
   EXPECT_EQ(links.annotation(1), 2U);
 }
@@ -60,19 +59,19 @@ TEST_F(Regions, ParentsThatStandAfterTheirChildrenAreFound) {
 TEST_F(Regions, RangesThatNestInNothingAnnotateNothing) {
   const uint32_t range = make_.region(annotation_, 0, 100);
   make_.store().region.flags[range] = store::kAsync;
-  EXPECT_EQ(RegionLinks(make_.store()).annotation(range), kNone);
+  EXPECT_EQ(Links(make_.store()).annotation(range), kNone);
 }
 
 TEST_F(Regions, KindsOfLaterVersionsReadAsRegions) {
   make_.store().path.kind[annotation_] = 77;
-  EXPECT_EQ(RegionLinks(make_.store()).path_kind(annotation_), RegionKind::Region);
+  EXPECT_EQ(Links(make_.store()).path_kind(annotation_), RegionKind::Region);
 }
 
 TEST_F(Regions, OuterModuleIsNotTheModuleItself) {
   const uint32_t outer = make_.region(module_, 0, 100);
   const uint32_t op = make_.region(op_, 10, 90, outer);
   const uint32_t inner = make_.region(module_, 20, 80, op);
-  const RegionLinks links(make_.store());
+  const Links links(make_.store());
   EXPECT_EQ(links.outer_module(inner), outer);
   EXPECT_EQ(links.outer_module(outer), kNone);
 }
@@ -83,7 +82,7 @@ TEST_F(Regions, PayloadsComeInOrderAndReachTheRegionsWithin) {
   for (uint64_t value : {5, 6, 7}) {
     make_.store().payload.append({value, outer, make_.id("bytes"), 0});
   }
-  const RegionLinks links(make_.store());
+  const Links links(make_.store());
   std::vector<uint32_t> rows;
   links.each_payload(outer, [&](uint32_t row) { rows.push_back(row); });
   EXPECT_THAT(rows, ElementsAre(0, 1, 2));
@@ -99,7 +98,7 @@ TEST_F(Regions, AnnotationsSpanTheirWorkOnEachStream) {
   make_.kernel(0, 1200, 1300, 2, op);
   make_.kernel(0, 1250, 1280, 3, inner);
   make_.kernel(0, 5000, 5100, 4, op, 1);
-  const GpuAnnotations found = find_gpu_annotations(make_.store(), RegionLinks(make_.store()));
+  const GpuAnnotations found = find_gpu_annotations(make_.store(), Links(make_.store()));
   EXPECT_THAT(found.region, ElementsAre(step, inner, step, inner));
   EXPECT_THAT(found.track, ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(found.start_ns, ElementsAre(1000, 1200, 5000, 5000));
@@ -110,7 +109,7 @@ TEST_F(Regions, WorkWithoutTimestampsStretchesNoAnnotation) {
   const uint32_t step = make_.region(annotation_, 0, 100);
   make_.kernel(0, 1000, 1100, 1, step);
   make_.kernel(0, 0, 0, 2, step, 0, store::kZeroTime);
-  const GpuAnnotations found = find_gpu_annotations(make_.store(), RegionLinks(make_.store()));
+  const GpuAnnotations found = find_gpu_annotations(make_.store(), Links(make_.store()));
   EXPECT_THAT(found.start_ns, ElementsAre(1000));
 }
 
@@ -121,10 +120,10 @@ TEST_F(Regions, AnnotationsHoldTheirWorkInOneLaneAndOthersGetTheirOwn) {
   make_.kernel(0, 1200, 1300, 2, second);
   make_.kernel(0, 1400, 1500, 3, first);  // ends after the second began: the two do not nest
   make_.kernel(0, 1600, 1700, 4, second);
-  const GpuAnnotations annotations = find_gpu_annotations(make_.store(), RegionLinks(make_.store()));
-  const Strand strand = lay_out(make_.store(), annotations).streams.at(0);
+  const GpuAnnotations annotations = find_gpu_annotations(make_.store(), Links(make_.store()));
+  const Track track = lay_out(make_.store(), annotations).streams.at(0);
   std::vector<uint32_t> lanes;
-  for (const Slice& slice : strand.slices) {
+  for (const Slice& slice : track.slices) {
     if (slice.source == Source::Annotation) {
       lanes.push_back(slice.lane);
     }
