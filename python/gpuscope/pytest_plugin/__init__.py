@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuscope.pytest_plugin import options
-from gpuscope.pytest_plugin.replay import CLOCK, ReplayClock
-from gpuscope.pytest_plugin.session import STATE, State
+from gpuscope.pytest_plugin.session import CLOCK, STATE, ReplayClock, State
 
 if TYPE_CHECKING:
     from gpuscope.pytest_plugin.fixture import GpuBenchmark
@@ -105,10 +104,17 @@ def pytest_terminal_summary(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """Adds the GPUs."""
-    from gpuscope.pytest_plugin import hardware
+    """Adds the GPUs: what changes with the machine and not with the hour, since pytest-benchmark warns of changes."""
+    from gpuscope import _core
 
-    machine_info.update(hardware.stable_facts())
+    try:
+        core = _core.environment()
+    except Exception:  # pytest-benchmark's run does not depend on us
+        return
+    if core["devices"]:
+        kept = ("name", "capability", "memory_bytes")
+        machine_info["gpus"] = [{name: device[name] for name in kept} for device in core["devices"]]
+        machine_info["gpu_driver"] = core["driver_version"]
 
 
 @pytest.hookimpl(optionalhook=True)

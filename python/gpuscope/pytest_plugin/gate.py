@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from gpuscope import stats
-from gpuscope.pytest_plugin.baseline import Baseline
-from gpuscope.pytest_plugin.culprit import culprit
+from gpuscope.benchmarking.text import seconds
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.stats.distributions import normal_quantile, student_factor
 
@@ -26,6 +25,84 @@ CONFIDENCE = 0.95
 RUNS_WITH_SPREAD = 3
 MOST_THROTTLED = 0.05
 TICK = 32e-9  # of a GPU's timestamps
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One file of pytest-benchmark's.
+
+    Attributes:
+        label: when it was measured, and at which commit.
+        processor: the machine's, as pytest-benchmark names it.
+        tests: by full name, the facts and samples that gpuscope stored, empty when it stored none.
+    """
+
+    label: str
+    processor: str
+    tests: Mapping[str, Mapping[str, Any]]
+
+    @staticmethod
+    def of(run: Mapping[str, Any]) -> Baseline:
+        """From the parsed file."""
+        commit = ((run.get("commit_info") or {}).get("id") or "")[:8]
+        label = f"the baseline of {str(run.get('datetime', 'an unknown time'))[:19]}"
+        return Baseline(
+            label=f"{label} (commit {commit})" if commit else label,
+            processor=processor(run.get("machine_info") or {}),
+            tests={
+                entry["fullname"]: (entry.get("extra_info") or {}).get("gpuscope") or {} for entry in run["benchmarks"]
+            },
+        )
+
+    def refusal(self, test: str, measured: Measured, processor: str) -> str:
+        """Why this run says nothing about `test` as it was measured now: one sentence; empty when it does.
+
+        Args:
+            test: one of `tests`.
+            measured: this run's.
+            processor: this machine's.
+        """
+        then, now = self.tests[test], measured.facts
+        if not then.get("samples"):
+            return f"{self.label} was not measured with gpu_benchmark"
+        if then["gpu"] != now["gpu"]:
+            return f"{self.label} was measured on {_place(then['gpu'])}, this run on {_place(now['gpu'])}"
+        if now["gpu"] is None and self.processor != processor:
+            return f"{self.label} was measured on {self.processor or '?'}, this run on {processor or '?'}"
+        if _differ(_major(then["driver"]), _major(now["driver"])):
+            return f"{self.label} was measured with driver {then['driver']}, this run with {now['driver']}"
+        if _differ(then["power_limit_w"], now["power_limit_w"]):
+            return (
+                f"{self.label} was measured at a power limit of {then['power_limit_w']:.0f} W,"
+                f" this run at {now['power_limit_w']:.0f} W"
+            )
+        if then["quantity"] != now["quantity"]:
+            return f"{self.label} holds {then['quantity']} times, this run {now['quantity']} times"
+        if then["cold"] != now["cold"]:
+            return f"{self.label} was measured {_cache(then['cold'])}, this run {_cache(now['cold'])}"
+        return ""
+
+
+def processor(machine_info: Mapping[str, Any]) -> str:
+    """The CPU's name in pytest-benchmark's ``machine_info``; empty when unknown."""
+    cpu = machine_info.get("cpu")
+    return str(cpu.get("brand_raw") or "") if isinstance(cpu, Mapping) else ""
+
+
+def _differ(then: object, now: object) -> bool:
+    return then is not None and now is not None and then != now
+
+
+def _major(version: str | None) -> str | None:
+    return version.partition(".")[0] if version else None
+
+
+def _place(gpu: str | None) -> str:
+    return gpu or "the CPU"
+
+
+def _cache(cold: bool) -> str:
+    return "with a cold cache" if cold else "with a hot cache"
 
 
 @dataclass(frozen=True)
@@ -127,3 +204,43 @@ def _variance(now: Mapping[str, Any]) -> float:
     if low is None or high is None or low <= 0:
         return math.inf
     return (math.log(high / low) / 2 / normal_quantile((1 + now["confidence"]) / 2)) ** 2
+
+
+def culprit(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
+    """Names the kernel whose time per call grew most, and says which kernels came and went.
+
+    Args:
+        then: name, count and seconds, per call, of each kernel of the baseline.
+        now: the same of this run.
+    """
+    if not then or not now:
+        return "which kernel grew is not known: there are no kernel times"
+    before = {kernel["name"]: kernel for kernel in then}
+    after = {kernel["name"]: kernel for kernel in now}
+    came = [name for name in after if name not in before]
+    gone = [name for name in before if name not in after]
+    growth = {name: after[name]["seconds"] - before[name]["seconds"] for name in after if name in before}
+    worst = max(growth, key=lambda name: growth[name], default="")
+    grown = [(growth[worst], _grown(before[worst], after[worst]))] if worst and growth[worst] > 0 else []
+    for name in came:
+        time = after[name]["seconds"]
+        grown.append((time, f"new kernel {name} takes {seconds(time)} per call"))
+    sentences = [sentence for _, sentence in sorted(grown, key=lambda pair: -pair[0])]
+    if not sentences:
+        sentences.append("no kernel grew: the time lies between the kernels or on the host")
+    sentences += [f"kernel {name} is gone ({seconds(before[name]['seconds'])} per call)" for name in gone]
+    return "; ".join(sentences)
+
+
+def _grown(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    ratio = new["seconds"] / old["seconds"] if old["seconds"] else math.inf
+    runs = "" if old["count"] == new["count"] else f", {new['count']:g} runs instead of {old['count']:g}"
+    return (
+        f"kernel {new['name']} takes {seconds(new['seconds'])} per call, {seconds(old['seconds'])} before"
+        f" ({change(ratio)}{runs})"
+    )
+
+
+def change(ratio: float) -> str:
+    """A ratio as a change, as ``+12.0%``."""
+    return f"{100 * (ratio - 1):+.1f}%" if math.isfinite(ratio) else "+inf"

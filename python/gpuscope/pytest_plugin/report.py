@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gpuscope.benchmarking.text import seconds
-from gpuscope.pytest_plugin.gate import Verdict
+from gpuscope.pytest_plugin.gate import Verdict, change
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.pytest_plugin.session import State
-from gpuscope.pytest_plugin.texts import change
 
 
 def write(terminal: pytest.TerminalReporter, state: State, *, failing: bool) -> None:

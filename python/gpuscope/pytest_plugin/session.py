@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run of pytest measured, what it is compared with, and the verdicts."""
+"""What one run of pytest measured, what it is compared with, the verdicts, and the clock of each test."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from gpuscope.pytest_plugin.baseline import Baseline
-    from gpuscope.pytest_plugin.gate import Verdict
+    from gpuscope.pytest_plugin.gate import Baseline, Verdict
     from gpuscope.pytest_plugin.measured import Measured
 
 
@@ -37,7 +36,7 @@ class State:
             machine_info: pytest-benchmark's of this run.
             run: a whole file of pytest-benchmark's.
         """
-        from gpuscope.pytest_plugin.baseline import Baseline, processor
+        from gpuscope.pytest_plugin.gate import Baseline, processor
 
         self.processor = processor(machine_info)
         self.baselines.append(Baseline.of(run))
@@ -58,3 +57,30 @@ class State:
 
 
 STATE = pytest.StashKey[State]()
+
+
+class ReplayClock:
+    """A timer for pytest-benchmark that tells the times it was told.
+
+    Attributes:
+        now: what it shows, in seconds.
+        reads: how often it was read.
+    """
+
+    __name__ = "gpu_time"  # pytest-benchmark writes its timer's name into its files
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.reads = 0
+
+    def __call__(self) -> float:
+        """The time it shows."""
+        self.reads += 1
+        return self.now
+
+    def rewind(self) -> None:
+        """Back to 0, so that rounding errors do not add up over the rounds."""
+        self.now = 0.0
+
+
+CLOCK = pytest.StashKey[ReplayClock]()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpuscope.pytest_plugin.culprit import culprit
+from gpuscope.pytest_plugin.gate import culprit
 
 
 def kernels(**seconds):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fakes.benchmark_results import Canned
-from gpuscope.pytest_plugin.baseline import Baseline
-from gpuscope.pytest_plugin.gate import compare, judge
+from gpuscope.pytest_plugin.gate import Baseline, compare, judge
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.pytest_plugin.options import Options
 
