@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuscope.pytest_plugin import options
-from gpuscope.pytest_plugin.session import CLOCK, STATE, ReplayClock, State
+from gpuscope.pytest_plugin.replay import CLOCK, ReplayClock
+from gpuscope.pytest_plugin.session import STATE, State
 
 if TYPE_CHECKING:
     from gpuscope.pytest_plugin.fixture import GpuBenchmark

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -12,16 +12,15 @@ import pytest
 
 from gpuscope.errors import NotAvailable
 from gpuscope.pytest_plugin import options
-from gpuscope.pytest_plugin.measured import Measured, thinned
-from gpuscope.pytest_plugin.session import CLOCK, STATE, ReplayClock
+from gpuscope.pytest_plugin.measured import Measured
+from gpuscope.pytest_plugin.replay import CLOCK, replay
+from gpuscope.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
     from gpuscope.benchmarking.result import BenchmarkResult
 
 T = TypeVar("T")
-
-MOST_ROUNDS = 5000  # a round costs pytest-benchmark some us, and its quartiles gain nothing from more
 
 
 class GpuBenchmark:
@@ -184,40 +183,6 @@ class GpuBenchmark:
             return value
 
         return synchronized
-
-
-def replay(
-    benchmark: Any, clock: ReplayClock, samples: Sequence[float], value: object, function: Callable[[], object]
-) -> object:
-    """Lets pytest-benchmark time a function that takes as long as the samples say.
-
-    Args:
-        benchmark: pytest-benchmark's fixture, not used before.
-        clock: its timer.
-        samples: seconds, one a round.
-        value: what each round returns.
-        function: what cProfile is given when pytest-benchmark runs it after the rounds.
-
-    Returns:
-        The last round's or `function`'s return value.
-
-    Raises:
-        pytest.UsageError: pytest-benchmark has another timer.
-    """
-    coming = iter(thinned(samples, MOST_ROUNDS))
-    rounds = len(thinned(samples, MOST_ROUNDS))
-
-    def round_() -> object:
-        sample = next(coming, None)
-        if sample is None:
-            return function()
-        clock.now = sample
-        return value
-
-    result: object = benchmark.pedantic(round_, setup=clock.rewind, rounds=rounds, iterations=1)
-    if not clock.reads:
-        raise pytest.UsageError("gpu_benchmark's clock was not read: another plugin changed the marker benchmark")
-    return result
 
 
 def _raise(error: Exception) -> NoReturn:

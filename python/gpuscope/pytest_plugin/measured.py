@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from gpuscope.pytest_plugin.replay import thinned
 
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
@@ -121,8 +122,3 @@ def _precise(estimate: Estimate, options: Options) -> bool:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def thinned(samples: Sequence[float], most: int) -> list[float]:
-    """Every second, third ... of the samples, in their order, so that at most `most` are left."""
-    return [float(sample) for sample in samples[:: -(-len(samples) // most) or 1]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.pytest_plugin.session import ReplayClock
+from gpuscope.pytest_plugin.replay import ReplayClock
 
 QUANTITIES = ("kernel", "span", "stream", "launch", "wall", "marginal")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run of pytest measured, what it is compared with, the verdicts, and the clock of each test."""
+"""What one run of pytest measured, what it is compared with, and the verdicts."""
 
 from __future__ import annotations
 
@@ -57,30 +57,3 @@ class State:
 
 
 STATE = pytest.StashKey[State]()
-
-
-class ReplayClock:
-    """A timer for pytest-benchmark that tells the times it was told.
-
-    Attributes:
-        now: what it shows, in seconds.
-        reads: how often it was read.
-    """
-
-    __name__ = "gpu_time"  # pytest-benchmark writes its timer's name into its files
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.reads = 0
-
-    def __call__(self) -> float:
-        """The time it shows."""
-        self.reads += 1
-        return self.now
-
-    def rewind(self) -> None:
-        """Back to 0, so that rounding errors do not add up over the rounds."""
-        self.now = 0.0
-
-
-CLOCK = pytest.StashKey[ReplayClock]()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times measured elsewhere, told to pytest-benchmark by a clock that it is given as its timer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+MOST_ROUNDS = 5000  # a round costs pytest-benchmark some us, and its quartiles gain nothing from more
+
+
+class ReplayClock:
+    """A timer for pytest-benchmark that tells the times it was told.
+
+    Attributes:
+        now: what it shows, in seconds.
+        reads: how often it was read.
+    """
+
+    __name__ = "gpu_time"  # pytest-benchmark writes its timer's name into its files
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.reads = 0
+
+    def __call__(self) -> float:
+        """The time it shows."""
+        self.reads += 1
+        return self.now
+
+    def rewind(self) -> None:
+        """Back to 0, so that rounding errors do not add up over the rounds."""
+        self.now = 0.0
+
+
+CLOCK = pytest.StashKey[ReplayClock]()
+
+
+def thinned(samples: Sequence[float], most: int) -> list[float]:
+    """Every second, third ... of the samples, in their order, so that at most `most` are left."""
+    return [float(sample) for sample in samples[:: -(-len(samples) // most) or 1]]
+
+
+def replay(
+    benchmark: Any, clock: ReplayClock, samples: Sequence[float], value: object, function: Callable[[], object]
+) -> object:
+    """Lets pytest-benchmark time a function that takes as long as the samples say.
+
+    Args:
+        benchmark: pytest-benchmark's fixture, not used before.
+        clock: its timer.
+        samples: seconds, one a round.
+        value: what each round returns.
+        function: what cProfile is given when pytest-benchmark runs it after the rounds.
+
+    Returns:
+        The last round's or `function`'s return value.
+
+    Raises:
+        pytest.UsageError: pytest-benchmark has another timer.
+    """
+    coming = iter(thinned(samples, MOST_ROUNDS))
+    rounds = len(thinned(samples, MOST_ROUNDS))
+
+    def round_() -> object:
+        sample = next(coming, None)
+        if sample is None:
+            return function()
+        clock.now = sample
+        return value
+
+    result: object = benchmark.pedantic(round_, setup=clock.rewind, rounds=rounds, iterations=1)
+    if not clock.reads:
+        raise pytest.UsageError("gpu_benchmark's clock was not read: another plugin changed the marker benchmark")
+    return result
