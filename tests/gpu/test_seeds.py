@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fakes import seeds, seeds_cuda
-from gpuscope.integrations import watch
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -18,7 +17,6 @@ if not torch.cuda.is_available():
 # A data loader forks its workers; Python 3.12 warns of it in every program that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
-HAS_OPERATORS = "torch_operators" in watch._SOURCES
 PROGRAMS = seeds.ANYWHERE | seeds_cuda.ON_A_GPU
 WITHOUT_WORK = {"too many iterations", "a few iterations"}  # they profile an empty loop
 
@@ -70,7 +68,6 @@ def test_the_busiest_work_on_the_gpu_is_named(run, capsys):
     assert " 1. " in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not HAS_OPERATORS, reason="this build records no operators of torch")
 def test_operators_have_the_gpu_time_of_their_kernels(run):
     prof = run(seeds.changed(seeds_cuda.FIND_BOTTLENECKS))["prof"]
     rows = {row.key: row for row in prof.key_averages()}

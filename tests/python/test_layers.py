@@ -34,7 +34,7 @@ PYTHON_LADDER = (
     ("stats", "units"),
     ("results", "streams"),
     ("dataframe",),
-    ("devices", "environment", "late_imports", "paths", "regions", "trace"),
+    ("devices", "late_imports", "paths", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory", "monitor", "counters"),
     ("analysis", "exporters", "benchmarking", "integrations"),

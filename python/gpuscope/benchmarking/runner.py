@@ -18,9 +18,9 @@ from gpuscope.benchmarking.run import Run
 from gpuscope.benchmarking.sampling import graphs
 from gpuscope.benchmarking.sampling.budget import Budget
 from gpuscope.benchmarking.sampling.engine import Engine
-from gpuscope.environment import environment
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.streams import resolve
+from gpuscope.system import environment
 
 
 def benchmark(

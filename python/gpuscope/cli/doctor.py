@@ -9,7 +9,7 @@ import json
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.environment import Check, Environment, environment
+from gpuscope.system import Check, Environment, environment
 
 # Each step of the ladder: the tiers that mean it, its name, and what it records.
 _STEPS = (

@@ -105,7 +105,7 @@ class Collector:
         session, self._session = self._session, None
         return session.stop() if session else None
 
-    def let_go_of_gpu(self) -> bool:
+    def release_cupti(self) -> bool:
         """Ends the recording of GPU work in this session, for another profiler; False when there was none."""
         return self._session is not None and self._session.let_go_of_gpu()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuscope._core import record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
-from gpuscope.integrations import Integrations, Wanted
+from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
 from gpuscope.profiler.collector import Collector
@@ -202,18 +202,18 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
         )
-        self._wanted = Wanted(
+        self._options = Options(
             operators=ProfilerActivity.CPU in self.activities,
             record_shapes=self.record_shapes or self.with_flops,
             profile_memory=self.profile_memory,
             with_stack=self.with_stack,
             with_flops=self.with_flops,
             with_modules=self.with_modules,
-            let_go_of_gpu=self._collector.let_go_of_gpu,
+            release_cupti=self._collector.release_cupti,
         )
         self._windows = Windows(
             self._collector,
-            Integrations(self._wanted, self._annotations.note),
+            Observers(self._options, self._annotations.note),
             self._annotations,
             self.execution_trace_observer,
             accumulates=self.acc_events,
@@ -430,7 +430,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._windows.is_open and not goes_on:
-            for sentence in _without_torch(self._wanted):
+            for sentence in _without_torch(self._options):
                 self._annotations.note(sentence)
             self._windows.end(last=action is None or self._schedule_is_over())
             if saves and self.on_trace_ready is not None:
@@ -482,9 +482,9 @@ def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
     return {name: bool(value) for name, value in flags.items()}
 
 
-def _without_torch(wanted: Wanted) -> Iterator[str]:
+def _without_torch(options: Options) -> Iterator[str]:
     """A sentence for each option that had nothing to work on, because the program never imported PyTorch."""
     if "torch" not in sys.modules:
         for option, what in _TORCH_OPTIONS.items():
-            if getattr(wanted, option) and not (option == "record_shapes" and wanted.with_flops):
+            if getattr(options, option) and not (option == "record_shapes" and options.with_flops):
                 yield f"{option}: no {what} were recorded, as the program did not import PyTorch"

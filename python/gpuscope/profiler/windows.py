@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
-from gpuscope.integrations import distributed_rank
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
+from gpuscope.system import distributed_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuscope.integrations import Integrations
+    from gpuscope.frameworks.observers import Observers
     from gpuscope.profiler.collector import Collector
     from gpuscope.profiler.execution_trace import Observer
 
@@ -89,7 +89,7 @@ class Windows:
     def __init__(
         self,
         collector: Collector,
-        integrations: Integrations,
+        observers: Observers,
         annotations: Annotations,
         observer: Observer | None,
         *,
@@ -97,7 +97,7 @@ class Windows:
         strict: bool,
     ) -> None:
         self._collector = collector
-        self._integrations = integrations
+        self._observers = observers
         self._annotations = annotations
         self._observer = observer
         self._accumulates = accumulates
@@ -132,13 +132,13 @@ class Windows:
         """Does what a step needs that begins with `action`: collecting, and a window where it records."""
         if self._collector.begin(action):
             self.observe("start")
-            self._integrations.open()
+            self._observers.start()
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
 
     def end(self, *, last: bool) -> None:
         """Closes the open window and keeps it; `last` ends the collecting too."""
         self.observe("stop")
-        self._integrations.close()
+        self._observers.stop()
         store = self._collector.stop() if last else self._collector.cut()
         if store is None:
             return

@@ -69,8 +69,8 @@ class Measured:
     def of_comparison(comparison: Comparison, options: Options) -> Measured:
         """The values of the second function of a comparison, the first one's beside them."""
         from gpuscope import streams
-        from gpuscope.environment import environment
         from gpuscope.stats import estimate
+        from gpuscope.system import environment
 
         machine = environment()
         gpu = machine.devices[streams.resolve(options.stream).device].name if machine.devices else None

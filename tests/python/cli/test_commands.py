@@ -194,7 +194,7 @@ def test_the_doctor_is_content_where_cupti_is_live(monkeypatch, capsys):
 
 
 def test_the_doctor_is_content_without_a_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys.modules["gpuscope.environment"], "_gpu_on_machine", lambda root: False)
+    monkeypatch.setattr(sys.modules["gpuscope.system"], "_gpu_on_machine", lambda root: False)
     assert doctor(monkeypatch, WITHOUT_GPU) == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import gpuscope
 from gpuscope import _core, profile
-from gpuscope.environment import judge
+from gpuscope.system import judge
 
 VARIABLE = "NVTX_INJECTION64_PATH"
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from gpuscope.benchmarking.explore.arrays import Backend
-from gpuscope.environment import environment as look
+from gpuscope.system import environment as look
 
 # What libraries read the number of their threads from.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

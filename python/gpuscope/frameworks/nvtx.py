@@ -17,42 +17,42 @@ from typing import TYPE_CHECKING
 from gpuscope import _core
 
 if TYPE_CHECKING:
-    from gpuscope.integrations.watch import Say, Wanted
+    from gpuscope.frameworks.observers import Note, Options
 
 _VARIABLE = "NVTX_INJECTION64_PATH"
 
 
-def watch(wanted: Wanted, say: Say) -> NvtxWatch | None:
-    """Lets libraries find us from now on, when annotations of libraries are wanted."""
-    if not wanted.operators:
+def observe(options: Options, note: Note) -> InjectionObserver | None:
+    """Lets libraries find us from now on, when annotations of libraries are asked for."""
+    if not options.operators:
         return None
-    return NvtxWatch(say)
+    return InjectionObserver(note)
 
 
-class NvtxWatch:
+class InjectionObserver:
     """Offers this process as the tool of every library that makes its first NVTX call from now on."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, note: Note) -> None:
+        self._note = note
         self._offer()
 
-    def open(self) -> None:
+    def start(self) -> None:
         """A window begins."""
         self._offer()
         if _nccl_was_before_us():
-            self._say(
+            self._note(
                 "NVTX ranges of NCCL are missing: it began before the profiler was made; make the profiler before "
                 "init_process_group, or start the program with gpuscope run"
             )
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """It ends; nothing changes, for the next window."""
 
     def _offer(self) -> None:
         taken = os.environ.get(_VARIABLE)
         path = _core.own_file()
         if taken and taken != path:
-            self._say(f"NVTX ranges of libraries go to another tool: {_VARIABLE} is {taken}")
+            self._note(f"NVTX ranges of libraries go to another tool: {_VARIABLE} is {taken}")
         elif path and not taken:
             os.environ[_VARIABLE] = path
 

@@ -16,19 +16,19 @@ from gpuscope.late_imports import WhenImported
 
 if TYPE_CHECKING:
     from gpuscope._core import record_function
-    from gpuscope.integrations.watch import Say, Wanted
+    from gpuscope.frameworks.observers import Note, Options
 
 _RANGE = 2
 _REGION = "_gpuscope_region"
 _METHODS = ("__init__", "__enter__", "__exit__")
 
 
-def watch(wanted: Wanted, say: Say) -> JaxWatch | None:
-    """Records JAX's annotations when annotations of libraries are wanted."""
-    return JaxWatch() if wanted.operators else None
+def observe(options: Options, note: Note) -> AnnotationObserver | None:
+    """Records JAX's annotations when annotations of libraries are asked for."""
+    return AnnotationObserver() if options.operators else None
 
 
-class JaxWatch:
+class AnnotationObserver:
     """While open, annotations that are made and entered are ranges as well."""
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class JaxWatch:
         self._hooked: Any = None
         self._own: dict[str, Any] = {}
 
-    def open(self) -> None:
+    def start(self) -> None:
         """A window begins."""
         self._import = WhenImported("jax.profiler", self._hook)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """It ends: the class is as JAX made it."""
         if self._import is not None:
             self._import.cancel()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of torch.nn.Module as regions: ``ResNet.layer1.0.conv1``.
 
-torch's global hooks tell of every module that is called in eager mode; what runs inside a compiled graph or a scripted
+torch's global hooks see every module that is called in eager mode; what runs inside a compiled graph or a scripted
 module belongs to the module that Python called. A path begins with the class of the outermost module and goes on with
 the names under which each module holds the next; a module that the one around it does not hold goes by its class.
 """
@@ -19,14 +19,70 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from gpuscope import _core
-from gpuscope.integrations.module_names import ModuleNames
-from gpuscope.integrations.watch import Say, Wanted
+from gpuscope.frameworks.observers import Note, Options
 from gpuscope.late_imports import WhenImported
 
 _MODULE = 3  # base::RegionKind
 _COMPILED = "_orig_mod"  # under which torch.compile's wrapper holds a module
 # What torch warns of at each call of a compiled module; the regions are right, and the program did not ask for hooks.
 _EXPECTED_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks"
+_MOST_NAMES = 1 << 16  # programs that make modules for ever must not fill the memory
+
+
+class _ModuleNames:
+    """The names under which modules hold others, each looked up once; a cached name is checked, as modules change."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[int, int], str] = {}
+        self._strangers: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], int]] = {}
+
+    def find(self, holder: Any, module: Any) -> str | None:
+        """The name of `module` among the children of `holder`, else among its descendants: ``layers.0``; or None."""
+        key = (id(holder), id(module))
+        name = self._names.get(key)
+        if name is not None and _follow(holder, name) is module:
+            return name
+        known = self._strangers.get(key)
+        if known and known[2] == len(holder._modules) and known[0]() is holder and known[1]() is module:
+            return None
+        name = _search(holder, module)
+        if len(self._names) + len(self._strangers) >= _MOST_NAMES:
+            self._names.clear()
+            self._strangers.clear()
+        if name is not None:
+            self._names[key] = name
+        else:
+            self._strangers[key] = (weakref.ref(holder), weakref.ref(module), len(holder._modules))
+        return name
+
+
+def _follow(holder: Any, name: str) -> Any:
+    """What stands under a name now."""
+    if "." not in name:
+        return holder._modules.get(name)
+    for part in name.split("."):
+        holder = holder._modules.get(part)
+        if holder is None:
+            return None
+    return holder
+
+
+def _search(holder: Any, module: Any) -> str | None:
+    """The shortest name, breadth first: a module may be held twice, and may hold one that holds it."""
+    seen = {id(holder)}
+    level: list[tuple[str, Any]] = [("", holder)]
+    while level:
+        below: list[tuple[str, Any]] = []
+        for prefix, parent in level:
+            name: str
+            for name, child in parent._modules.items():
+                if child is module:
+                    return prefix + name
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    below.append((f"{prefix}{name}.", child))
+        level = below
+    return None
 
 
 class _Call(NamedTuple):
@@ -48,9 +104,9 @@ class _Thread:
 class TorchModules:
     """Opens a region when a module is called and closes it when the call ends, also by an exception."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._names = ModuleNames()
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._names = _ModuleNames()
         self._local = threading.local()
         self._threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
         self._open = False
@@ -59,12 +115,12 @@ class TorchModules:
         self._after: Any = None
         self._filter: Any = None
 
-    def open(self) -> None:
+    def start(self) -> None:
         """A window begins; where torch is not there yet, modules are seen as soon as it is."""
         self._open = True
         self._waiting = WhenImported("torch", self._hook)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """It ends. Other threads may still be inside modules: the hook that closes their regions goes with the last."""
         self._open = False
         if self._waiting is not None:
@@ -75,7 +131,7 @@ class TorchModules:
         calls = self._thread().calls
         while calls:
             calls.pop().region.__exit__(None, None, None)
-        self._let_go()
+        self._remove_after_hook()
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
             warnings._filters_mutated()  # type: ignore[attr-defined]
@@ -87,12 +143,12 @@ class TorchModules:
             hooks = importlib.import_module("torch.nn.modules.module")
             warnings.filterwarnings("ignore", message=_EXPECTED_WARNING)
             self._filter = warnings.filters[0]
-            self._before = hooks.register_module_forward_pre_hook(_quiet(is_compiling, self._enter, self._say))
+            self._before = hooks.register_module_forward_pre_hook(_quiet(is_compiling, self._enter, self._note))
             if self._after is None:
-                leave = _quiet(is_compiling, self._leave, self._say)
+                leave = _quiet(is_compiling, self._leave, self._note)
                 self._after = hooks.register_module_forward_hook(leave, always_call=True)
         except Exception as error:
-            self._say(f"with_modules: modules could not be recorded: {error!r}")
+            self._note(f"with_modules: modules could not be recorded: {error!r}")
 
     def _thread(self) -> _Thread:
         thread: _Thread | None = getattr(self._local, "thread", None)
@@ -122,9 +178,9 @@ class TorchModules:
                     break
         if not self._open:
             _drop_ended(calls, sys._getframe(1))
-            self._let_go()
+            self._remove_after_hook()
 
-    def _let_go(self) -> None:
+    def _remove_after_hook(self) -> None:
         if self._after is not None and not any(thread.calls for thread in list(self._threads)):
             self._after.remove()
             self._after = None
@@ -155,7 +211,7 @@ def _class_name(module: Any) -> str:
 
 
 def _drop_ended(calls: list[_Call], frame: FrameType) -> None:
-    """Ends the calls that are not around `frame`: torch tells of exceptions, not of KeyboardInterrupt and its like."""
+    """Ends the calls that are not around `frame`: torch calls no hook after KeyboardInterrupt and its like."""
     while calls:
         here: FrameType | None = frame
         while here is not None and here is not calls[-1].frame:
@@ -165,20 +221,20 @@ def _drop_ended(calls: list[_Call], frame: FrameType) -> None:
         calls.pop().region.__exit__(None, None, None)
 
 
-def _quiet(is_compiling: Callable[[], bool], tell: Callable[[Any], None], say: Say) -> Callable[..., None]:
+def _quiet(is_compiling: Callable[[], bool], record: Callable[[Any], None], note: Note) -> Callable[..., None]:
     """A hook that raises nothing, returns nothing and is nothing to a compiler that comes across it."""
 
     def hook(module: Any, *_: Any) -> None:
         if is_compiling():
             return
         try:
-            tell(module)
+            record(module)
         except Exception as error:
-            say(f"with_modules: a call of {type(module).__name__} could not be recorded: {error!r}")
+            note(f"with_modules: a call of {type(module).__name__} could not be recorded: {error!r}")
 
     return hook
 
 
-def watch(wanted: Wanted, say: Say) -> TorchModules | None:
-    """The source of module regions, if they are wanted."""
-    return TorchModules(say) if wanted.with_modules else None
+def observe(options: Options, note: Note) -> TorchModules | None:
+    """Records the calls of modules when they are asked for."""
+    return TorchModules(note) if options.with_modules else None

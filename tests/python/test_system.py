@@ -10,7 +10,7 @@ import pytest
 
 from fakes.machines import GPU, WITH_GPU, WITHOUT_GPU, root_of
 from gpuscope import _core
-from gpuscope.environment import Check, Environment, environment, judge
+from gpuscope.system import Check, Environment, environment, judge
 
 
 def check(found: Environment, name: str) -> Check:

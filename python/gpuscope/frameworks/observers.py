@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What frameworks report of themselves while a window is recorded: operators, modules, stacks, annotations."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+Note = Callable[[str], object]
+"""Takes one sentence that belongs into the audit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        operators: operators of frameworks and annotations of libraries.
+        record_shapes: the shapes of operators' inputs.
+        profile_memory: what the framework's allocator hands out and takes back.
+        with_stack: where in the Python program operators, regions and launches are.
+        with_flops: what floating-point operations are counted from.
+        with_modules: the modules that operators run in.
+        release_cupti: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
+    """
+
+    operators: bool = True
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    release_cupti: Callable[[], bool] = lambda: False
+
+
+class Observer(Protocol):
+    """One source. Made once a profiler; start and stop take turns, each on the thread that runs the profiler."""
+
+    def start(self) -> None:
+        """A window begins."""
+
+    def stop(self) -> None:
+        """It ends."""
+
+
+# Modules, each with a function ``observe(options, note) -> Observer | None``, in the order of starting.
+_MODULES: tuple[str, ...] = (
+    "gpuscope.frameworks.nvtx",
+    "gpuscope.integrations.torch_profiler",
+    "gpuscope.integrations.torch_operators",
+    "gpuscope.frameworks.torch_modules",
+    "gpuscope.frameworks.jax",
+)
+
+
+class Observers:
+    """All observers of one profiler. What fails in one is noted, and stops neither the others nor the program."""
+
+    def __init__(self, options: Options, note: Note) -> None:
+        self._note = note
+        made = (importlib.import_module(name).observe(options, note) for name in _MODULES)
+        self._observers: list[Observer] = [observer for observer in made if observer is not None]
+        self._started: list[Observer] = []
+
+    def start(self) -> None:
+        """A window begins."""
+        for observer in self._observers:
+            try:
+                observer.start()
+            except Exception as error:
+                self._note(f"{_name(observer)} could not be recorded: {error!r}")
+            else:
+                self._started.append(observer)
+
+    def stop(self) -> None:
+        """It ends."""
+        while self._started:
+            observer = self._started.pop()
+            try:
+                observer.stop()
+            except Exception as error:
+                self._note(f"{_name(observer)} could not be ended: {error!r}")
+
+
+def _name(observer: Observer) -> str:
+    return type(observer).__module__.rpartition(".")[2]
