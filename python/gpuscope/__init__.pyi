@@ -48,7 +48,7 @@ from gpuscope.regions import record_function as record_function
 from gpuscope.system import environment as environment
 from gpuscope.timing.events import Event as Event
 from gpuscope.timing.events import synchronize as synchronize
+from gpuscope.timing.timer import Timer as Timer
 from gpuscope.timing.totals import reset_timings as reset_timings
 from gpuscope.timing.totals import timed as timed
 from gpuscope.timing.totals import timings as timings
-from gpuscope.timing.timer import Timer as Timer
