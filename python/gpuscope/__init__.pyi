@@ -16,7 +16,7 @@ from gpuscope.benchmarking.sweeps.sweep import sweep as sweep
 from gpuscope.benchmarking.workloads.dataloader import benchmark_dataloader as benchmark_dataloader
 from gpuscope.benchmarking.workloads.latency import measure_latency as measure_latency
 from gpuscope.benchmarking.workloads.throughput import measure_throughput as measure_throughput
-from gpuscope.exporters.memory_page import export_memory_page as export_memory_page
+from gpuscope.exporters.page.memory import export_memory_page as export_memory_page
 from gpuscope.memory.batch_size import find_max_batch_size as find_max_batch_size
 from gpuscope.memory.fragments import fragmentation as fragmentation
 from gpuscope.memory.history import record_memory_history as record_memory_history

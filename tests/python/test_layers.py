@@ -60,7 +60,6 @@ CIRCLES = (
         "gpuscope.benchmarking.explore.table",
     },
     {"gpuscope/analysis/collect", "gpuscope/analysis/summary"},
-    {"gpuscope/exporters/lanes", "gpuscope/exporters/timeline"},
 )
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -9,7 +9,8 @@ import pytest
 from fakes.stores import training_store
 from gpuscope import _core, paths
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.exporters import check_writable, export_chrome_trace, export_perfetto, save
+from gpuscope.exporters import export_chrome_trace, export_perfetto, save
+from gpuscope.paths import check_writable
 
 EXPORTS = [
     (save, "a.gscope"),

@@ -167,7 +167,7 @@ def _write_json(found: MemoryFindings, path: Path) -> None:
 
 
 def _write_page(found: MemoryFindings, path: Path) -> None:
-    from gpuscope.exporters.memory_page import export_memory_page
+    from gpuscope.exporters.page.memory import export_memory_page
 
     if found.events is None or not len(found.events):
         raise NotAvailable("the history has no events")

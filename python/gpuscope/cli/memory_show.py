@@ -135,7 +135,7 @@ def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_
 
 
 def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path: object) -> None:
-    from gpuscope.exporters.memory_page import export_memory_page
+    from gpuscope.exporters.page.memory import export_memory_page
 
     categories = categorize(events, graph_pools=found.graph_pools(device))
     categories[events.lifetimes().source == OF_LIBRARIES] = LIBRARY

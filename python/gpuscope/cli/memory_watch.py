@@ -159,7 +159,7 @@ def _segments(device: int) -> Any:
 
 def _by_category(found: MemoryFindings) -> dict[str, int]:
     """Bytes of each category at the peak, largest first."""
-    from gpuscope.exporters.memory_page.steps import make_steps
+    from gpuscope.exporters.page.memory import make_steps
 
     assert found.events is not None
     device = getattr(found.peak, "device", None)

@@ -82,7 +82,7 @@ def writable_paths(paths: Sequence[str], suffixes: tuple[str, ...] = ()) -> list
     Raises:
         InvalidArgument: a suffix is unknown, a file cannot be written, or one is named twice.
     """
-    from gpuscope.exporters import check_writable
+    from gpuscope.paths import check_writable
 
     try:
         found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in paths]

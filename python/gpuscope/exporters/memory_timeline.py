@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory over time, in the forms of torch.profiler's ``export_memory_timeline``."""
+"""Memory over time, in the forms of torch.profiler's ``export_memory_timeline``.
+
+Categories follow from the operators and regions in which memory was taken and given back. Autograd's operators and the
+optimizer's regions are always in a recording; what belongs to the forward is known from modules (``with_modules``),
+call stacks (``with_stack``) or, without both, from the operators that autograd's refer to.
+"""
 
 from __future__ import annotations
 
@@ -10,64 +15,107 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.exporters.memory_chart import memory_page
-from gpuscope.exporters.memory_phases import categories
+from gpuscope.exporters.page.memory import render
+from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
+from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace
-
-Array = np.ndarray[Any, Any]
-
-MEMORY_TIMELINE_SUFFIXES = (".html", ".json", ".json.gz")
-RAW_SUFFIX = ".raw.json.gz"
 
 # torch.profiler._memory_profiler: the order of its categories, the last for what has none, and its actions.
 CATEGORIES = (
     *("PARAMETER", "OPTIMIZER_STATE", "INPUT", "TEMPORARY", "ACTIVATION", "GRADIENT", "AUTOGRAD_DETAIL", "Unknown"),
 )
-UNKNOWN = CATEGORIES.index("Unknown")
 PREEXISTING, CREATE, DESTROY = 1, 2, 4
 
+_SUFFIXES = (".html", ".json", ".json.gz")
+_RAW_SUFFIX = ".raw.json.gz"
+_DEEPEST = 1000  # regions in regions
+_REGION, _RANGE, _MODULE = 0, 2, 3  # kinds of paths: record_function's, a library's, a call of a torch.nn.Module
+_BACKWARD = "autograd::engine::evaluate_function: "
+_OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class MemoryTimeline:
     """What one device's allocator did.
 
     Attributes:
         device: "cuda:0", "cpu".
-        times_ns: ns since the Unix epoch, ascending.
-        changes: bytes taken, negative when given back.
-        before: bytes that were in use when the recording began, as far as the allocator said.
-        reserved: bytes that the allocator held at each time; 0 where it does not say.
-        category: a number of CATEGORIES for what each change takes or gives back.
+        events: allocations and releases of that device, in order of time.
+        categories: of each of ``events.lifetimes()``, a number of CATEGORIES.
     """
 
     device: str
-    times_ns: Array
-    changes: Array
-    before: int
-    reserved: Array
-    category: Array
+    events: MemoryEvents
+    categories: NDArray[np.uint8]
 
     @property
-    def in_use(self) -> Array:
-        """Bytes in use behind each change."""
-        return np.asarray(self.before + np.cumsum(self.changes))
+    def before(self) -> int:
+        """Bytes that were in use when the recording began, as far as the allocator said."""
+        return max(0, int(self.events.allocated[0]) - int(self.events.bytes[0]))
 
     @property
-    def by_category(self) -> dict[str, Array]:
-        """The parts of `in_use`, in torch's order."""
+    def category(self) -> NDArray[np.uint8]:
+        """The category of what each event takes or gives back; UNKNOWN for what was taken before the recording."""
+        lifetimes = self.events.lifetimes()
+        found = np.full(len(self.events), UNKNOWN, dtype=np.uint8)
+        found[lifetimes.born] = self.categories
+        ended = ~lifetimes.alive
+        ends = lifetimes.died[ended]
+        released = self.events.bytes[ends] < 0  # else the release was not seen, and the event is another allocation
+        found[ends[released]] = self.categories[ended][released]
+        return found
+
+    @property
+    def by_category(self) -> dict[str, NDArray[np.int64]]:
+        """Bytes in use behind each event, by category in torch's order."""
+        category = self.category
         parts = {
-            name: np.cumsum(np.where(self.category == number, self.changes, 0))
+            name: np.cumsum(np.where(category == number, self.events.bytes, 0))
             for number, name in enumerate(CATEGORIES)
         }
         parts["Unknown"] = parts["Unknown"] + self.before
         return parts
 
 
-def memory_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
-    """The allocations of one device, in order of time.
+def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: str | None = None) -> None:
+    """Writes the memory in use over time; the suffix says in which of torch.profiler's forms.
+
+    "Unknown" is what operators and regions do not tell, as everything taken before the recording. ``with_modules`` or
+    ``with_stack`` tell more of the forward.
+
+    ``.html`` is the page of `export_memory_page`, ``.json`` and ``.json.gz`` hold ``[times in us, sizes by category]``,
+    and ``.raw.json.gz`` one ``[time in ns, action, bytes, category]`` an allocation.
+
+    Raises:
+        InvalidArgument: another suffix, or a device that has no allocations.
+        NotAvailable: the recording has no allocations.
+        GpuscopeError: the file cannot be written.
+    """
+    checked = check_writable(path, _SUFFIXES)
+    timeline = read_timeline(trace, device)
+    name = checked.name.lower()
+    if name.endswith(".html"):
+        events = timeline.events
+        text = render(
+            events,
+            device=int(events.device[0]),
+            categories=timeline.categories,
+            title=f"Memory of {timeline.device}",
+        )
+        content = text.encode("utf-8", "backslashreplace")
+    else:
+        content = json.dumps(_raw(timeline) if name.endswith(_RAW_SUFFIX) else _sizes(timeline)).encode()
+    with replacing(checked) as file:
+        file.write(gzip.compress(content, compresslevel=6, mtime=0) if name.endswith(".gz") else content)
+
+
+def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
+    """The allocations of one device.
 
     Args:
         trace: the recording.
@@ -90,48 +138,17 @@ def memory_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
         raise InvalidArgument(f"device is {device!r}; the recording has allocations on {', '.join(names)}")
     rows = np.flatnonzero(memory.ordinal == names[chosen])
     rows = rows[np.argsort(memory.start_ns[rows], kind="stable")]
-    first = rows[0]
-    return MemoryTimeline(
-        device=chosen,
-        times_ns=memory.start_ns[rows],
-        changes=memory.bytes[rows],
-        before=max(0, int(memory.allocated_bytes[first]) - int(memory.bytes[first])),
-        reserved=memory.reserved_bytes[rows].astype(np.int64),
-        category=categories(trace, rows),
-    )
+    regions = _Regions(trace)
+    events = _events(trace, rows, regions)
+    region = memory.region[rows]
+    phases = between_neighbours(_of(regions.phase, region, Phase.UNKNOWN), events.thread)
+    categories = by_phase(events.lifetimes(), phases, _of(regions.operator, region, -1))
+    return MemoryTimeline(chosen, events, categories)
 
 
-def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: str | None = None) -> None:
-    """Writes the memory in use over time; the suffix says in which of torch.profiler's forms.
-
-    Categories follow from the operators and regions in which memory was taken and given back; "Unknown" is what they do
-    not tell, as everything taken before the recording. ``with_modules`` or ``with_stack`` tell more of the forward.
-
-    ``.html`` is a page with a chart, ``.json`` and ``.json.gz`` hold ``[times in us, sizes by category]``, and
-    ``.raw.json.gz`` one ``[time in ns, action, bytes, category]`` an allocation.
-
-    Raises:
-        InvalidArgument: another suffix, or a device that has no allocations.
-        NotAvailable: the recording has no allocations.
-        GpuscopeError: the file cannot be written.
-    """
-    checked = check_writable(path, MEMORY_TIMELINE_SUFFIXES)
-    timeline = memory_timeline(trace, device)
-    name = checked.name.lower()
-    if name.endswith(".html"):
-        content = memory_page(
-            timeline.device, timeline.times_ns, timeline.in_use, timeline.reserved, timeline.by_category
-        ).encode()
-    else:
-        made = _raw(timeline) if name.endswith(RAW_SUFFIX) else _by_category(timeline)
-        content = json.dumps(made).encode()
-    with replacing(checked) as file:
-        file.write(gzip.compress(content, compresslevel=6, mtime=0) if name.endswith(".gz") else content)
-
-
-def _by_category(timeline: MemoryTimeline) -> list[list[Any]]:
-    """``[times, sizes]``: what is in use behind the last change of each us; the first size is torch's base line, 0."""
-    times_us = timeline.times_ns // 1000
+def _sizes(timeline: MemoryTimeline) -> list[list[Any]]:
+    """``[times, sizes]``: what is in use behind the last event of each us; the first size is torch's base line, 0."""
+    times_us = timeline.events.time_ns // 1000
     last = np.flatnonzero(np.diff(times_us, append=times_us[-1] + 1))
     sizes = np.stack([np.zeros_like(last), *(part[last] for part in timeline.by_category.values())], axis=1)
     return [times_us[last].tolist(), sizes.tolist()]
@@ -139,7 +156,118 @@ def _by_category(timeline: MemoryTimeline) -> list[list[Any]]:
 
 def _raw(timeline: MemoryTimeline) -> list[list[int]]:
     rows = [[-1, PREEXISTING, timeline.before, UNKNOWN]] if timeline.before else []
-    columns = (timeline.times_ns.tolist(), timeline.changes.tolist(), timeline.category.tolist())
+    events = timeline.events
+    columns = (events.time_ns.tolist(), events.bytes.tolist(), timeline.category.tolist())
     for time_ns, change, category in zip(*columns, strict=True):
         rows.append([time_ns, CREATE if change >= 0 else DESTROY, change, category])
     return rows
+
+
+class _Regions:
+    """What the regions of a recording tell of the allocations in them, one value a region.
+
+    Attributes:
+        phase: a `Phase`.
+        operator: the region of autograd's operator that it lies in, -1 for none.
+        stack: the call stack of the innermost operator around it that has one, -1 for none.
+        annotation: the name of the innermost annotation of the program or of a library, a string's id; -1 for none.
+        frames: of each call stack, innermost first.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        regions, paths, details = trace.regions, trace.paths, trace.details
+        rows = np.arange(len(regions))
+        parent = np.where(regions.parent == NONE, rows, regions.parent)
+        of_path = np.array(
+            [
+                _named(trace.string(name), kind)
+                for name, kind in zip(paths.name.tolist(), paths.kind.tolist(), strict=True)
+            ],
+            dtype=np.uint8,
+        )
+        self.frames = _frames(trace)
+        phase = of_path[regions.path]
+        self.operator = _inherit(np.where(phase == Phase.BACKWARD, rows, -1), parent)
+        stack = np.full(len(rows), -1, dtype=np.int64)
+        known = (details.region != NONE) & (details.stack != NONE)
+        stack[details.region[known]] = details.stack[known]
+        # What a stack says comes behind what the region's own name says.
+        by_stack = np.array([phase_of(frames) for frames in self.frames], dtype=np.uint8)
+        unnamed = (stack >= 0) & (phase == Phase.UNKNOWN)
+        phase[unnamed] = by_stack[stack[unnamed]]
+        forward = details.forward[details.forward != NONE]
+        phase[forward[np.isin(phase[forward], (Phase.UNKNOWN, Phase.OUTSIDE))]] = Phase.FORWARD
+        self.phase = _outer_phases(phase, parent)
+        self.stack = _inherit(stack, parent)
+        names = np.where(np.isin(paths.kind, (_REGION, _RANGE)), paths.name.astype(np.int64), -1)
+        self.annotation = _inherit(names[regions.path], parent)
+
+
+def _named(name: str, kind: int) -> int:
+    if name.startswith(_BACKWARD):
+        return Phase.BACKWARD
+    if name.startswith(_OPTIMIZER):
+        return Phase.OPTIMIZER
+    return Phase.FORWARD if kind == _MODULE else Phase.UNKNOWN
+
+
+def _frames(trace: Trace) -> list[tuple[Frame, ...]]:
+    stacks = trace.stacks
+    known: list[tuple[Frame, ...]] = []
+    rows = zip(*(stacks[column].tolist() for column in ("parent", "function", "file", "line")), strict=True)
+    for row, (parent, function, file, line) in enumerate(rows):
+        callers = known[parent] if parent < row else ()
+        known.append((Frame(trace.string(function), trace.string(file), line), *callers))
+    return known
+
+
+def _outer_phases(phase: NDArray[np.uint8], parent: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """An outer region decides, but for a forward that is computed again within a backward."""
+    for _ in range(_DEEPEST):
+        outer = phase[parent]
+        recomputed = (outer == Phase.BACKWARD) & (phase == Phase.FORWARD)
+        decided = (outer != Phase.UNKNOWN) & (outer != Phase.OUTSIDE) & (phase != outer) & ~recomputed
+        if not decided.any():
+            break
+        phase[decided] = outer[decided]
+    phase[phase == Phase.UNKNOWN] = Phase.OUTSIDE
+    return phase
+
+
+def _inherit(values: NDArray[np.int64], parent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each region's own value, or where that is below 0 that of the innermost region around it that has one."""
+    for _ in range(_DEEPEST):
+        missing = (values < 0) & (values[parent] >= 0)
+        if not missing.any():
+            break
+        values[missing] = values[parent][missing]
+    return values
+
+
+def _of(values: NDArray[Any], region: NDArray[np.uint32], otherwise: int) -> NDArray[Any]:
+    """The value of each region; `otherwise` for NONE."""
+    found = np.full(len(region), otherwise, dtype=values.dtype)
+    inside = region != NONE
+    found[inside] = values[region[inside]]
+    return found
+
+
+def _events(trace: Trace, rows: NDArray[np.int64], regions: _Regions) -> MemoryEvents:
+    memory = trace.memory
+    region = memory.region[rows]
+    # With -1, no annotation, always among them, the names have the numbers from 1 on.
+    names, numbers = np.unique(np.append(_of(regions.annotation, region, -1), -1), return_inverse=True)
+    return MemoryEvents(
+        time_ns=memory.start_ns[rows],
+        address=memory.address[rows],
+        bytes=memory.bytes[rows],
+        allocated=memory.allocated_bytes[rows].astype(np.int64),
+        reserved=memory.reserved_bytes[rows].astype(np.int64),
+        device=np.where(memory.ordinal[rows] == NONE, HOST, memory.ordinal[rows].astype(np.int64)).astype(np.int32),
+        stack=(_of(regions.stack, region, -1) + 1).astype(np.uint32),
+        region=numbers[:-1].astype(np.uint32),
+        thread=memory.thread[rows].astype(np.uint64) + np.uint64(1),
+        source=np.full(len(rows), SOURCES.index("torch"), dtype=np.uint8),
+        frames=lambda stack: regions.frames[stack - 1] if stack else (),
+        regions=("", *(trace.string(name) for name in names[1:].tolist())),
+    )

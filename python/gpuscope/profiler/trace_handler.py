@@ -38,7 +38,7 @@ def tensorboard_trace_handler(
     """
     if worker_name and os.path.basename(worker_name) != worker_name:
         raise InvalidArgument(f"worker_name is {worker_name!r}; accepted is a name without a path separator")
-    from gpuscope.exporters import check_writable
+    from gpuscope.paths import check_writable
 
     suffix = ".pt.trace.json.gz" if use_gzip else ".pt.trace.json"
     folder = os.fspath(dir_name)

@@ -3,10 +3,10 @@
 
     python tests/gpu/scripts/hta_pair.py tests/golden/hta
 
-writes torch.json.gz and gpuscope.json.gz there, which tests/python/test_hta.py compares. Each profiler has a process
-and a run of its own, so the program is made such that its figures are those of any run: a step begins with a kernel
-that holds the GPU until everything is launched (so launch delays are its length and not the speed of the host), and
-ends with a wait of fixed length (so idle time is that wait and not the cost of the profiler).
+writes torch.json.gz and gpuscope.json.gz there, which tests/python/exporters/test_hta.py compares. Each profiler has a
+process and a run of its own, so the program is made such that its figures are those of any run: a step begins with a
+kernel that holds the GPU until everything is launched (so launch delays are its length and not the speed of the host),
+and ends with a wait of fixed length (so idle time is that wait and not the cost of the profiler).
 """
 
 from __future__ import annotations

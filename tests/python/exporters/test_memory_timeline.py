@@ -5,19 +5,26 @@ import gzip
 import json
 import re
 
+import numpy as np
 import pytest
 
 from fakes.gscope import NONE
 from fakes.operators import training_step
 from fakes.recordings import make_trace, training
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.exporters.memory_chart import POINTS
-from gpuscope.exporters.memory_timeline import CATEGORIES, export_memory_timeline, memory_timeline
+from gpuscope.exporters.memory_timeline import CATEGORIES, export_memory_timeline, read_timeline
+from gpuscope.exporters.page.memory import STEPS
 
 
 def load(path):
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if path.name.endswith(".gz") else data)
+
+
+def page_data(path):
+    """Text and data of a page."""
+    text = path.read_text()
+    return text, json.loads(re.search(r'<script type="application/json" id="memory">(.*?)</script>', text)[1])
 
 
 def many(count):
@@ -27,6 +34,7 @@ def many(count):
             "allocation": {
                 "start_ns": list(range(0, count * 100, 100)),
                 "bytes": [1] * count,
+                "address": list(range(count)),
                 "region": [NONE] * count,
                 "ordinal": [NONE] * count,
             },
@@ -103,28 +111,48 @@ def test_the_host_is_a_device_too(tmp_path):
 
 def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     export_memory_timeline(training_step(), tmp_path / "memory.html")
-    page = (tmp_path / "memory.html").read_text()
+    page, data = page_data(tmp_path / "memory.html")
     assert "Memory of cuda:0" in page
     assert "1.13 KiB" in page
     assert "4.00 KiB" in page
-    assert re.search(r'<path class="used" d="M [\d. HVLMZ]+"/>', page)
-    assert not re.search(r"https?:|<script|<img|<link", page)
+    assert np.cumsum(data["used"]).tolist() == [1064, 1160, 1096, 1000]
+    assert not re.search(r"https?:|<script src|<img|<link", page)
 
 
 def test_the_page_shows_categories_one_upon_the_other(tmp_path):
     export_memory_timeline(training_step(), tmp_path / "memory.html")
-    page = (tmp_path / "memory.html").read_text()
-    assert re.findall(r"</span>([a-z ]+)", page) == ["activation", "gradient", "unknown"]
-    assert len(re.findall(r'<path fill="#[0-9a-f]{6}" d="M [\d. MHVZ]+"/>', page)) == 3
+    _, data = page_data(tmp_path / "memory.html")
+    sizes = {group["name"]: np.cumsum(group["sizes"]).tolist() for group in data["views"]["category"]["groups"]}
+    assert sizes == {
+        "from before the history": [1000] * 4,
+        "activation": [64, 64, 0, 0],
+        "gradient": [0, 96, 96, 0],
+    }
 
 
 def test_the_page_shows_the_most_of_each_stretch_of_time(tmp_path):
-    trace = many(10 * POINTS)
+    trace = many(10 * STEPS)
     export_memory_timeline(trace, tmp_path / "memory.html")
-    page = (tmp_path / "memory.html").read_text()
-    line = re.search(r'<path class="used" d="([^"]*)"', page)[1]
-    assert line.count(" V ") <= POINTS
-    assert f"{10 * POINTS / 1024:.2f} KiB" in page
+    page, data = page_data(tmp_path / "memory.html")
+    assert len(data["used"]) <= STEPS + 1
+    assert np.cumsum(data["used"])[-1] == 10 * STEPS
+    assert f"{10 * STEPS / 1024:.1f} KiB" in page
+
+
+def test_the_page_knows_regions_and_lines_of_a_recording(tmp_path):
+    pytest.importorskip("torch")
+    import torch
+
+    import gpuscope
+
+    with gpuscope.profile(profile_memory=True, with_stack=True) as profiler, gpuscope.record_function("forward"):
+        kept = torch.ones(1 << 20)
+    export_memory_timeline(profiler.trace, tmp_path / "memory.html", device="cpu")
+    _, data = page_data(tmp_path / "memory.html")
+    most = {view: max(data["views"][view]["groups"], key=lambda group: sum(group["sizes"])) for view in data["views"]}
+    assert most["region"]["name"] == "forward"
+    assert "test_memory_timeline.py" in most["line"]["name"]
+    assert sum(most["line"]["sizes"]) >= kept.nbytes
 
 
 def test_one_allocation_alone_makes_a_page(tmp_path):
@@ -141,7 +169,7 @@ def test_without_allocations_the_option_is_named(tmp_path):
 @pytest.mark.parametrize("device", ["cuda:1", "xpu", "", 3])
 def test_a_device_without_allocations_is_an_error(device):
     with pytest.raises(InvalidArgument, match="cuda:0, cpu"):
-        memory_timeline(training_step(), device)
+        read_timeline(training_step(), device)
 
 
 def test_another_suffix_is_an_error(tmp_path):

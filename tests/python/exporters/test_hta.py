@@ -12,7 +12,7 @@ import pytest
 from fakes.steps import STEP_NS, steps_store
 from gpuscope.exporters import export_chrome_trace
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "hta"
+GOLDEN = Path(__file__).parents[2] / "golden" / "hta"
 AGREE = 0.02
 
 

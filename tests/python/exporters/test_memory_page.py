@@ -14,10 +14,7 @@ from fakes.browser import look_at
 from fakes.memory_events import events
 from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
-from gpuscope.exporters.memory_page import export_memory_page
-from gpuscope.exporters.memory_page.data import GROUPS, PIECES
-from gpuscope.exporters.memory_page.page import render
-from gpuscope.exporters.memory_page.steps import STEPS, make_steps
+from gpuscope.exporters.page.memory import GROUPS, PIECES, STEPS, export_memory_page, make_steps, render
 from gpuscope.memory.events import MemoryEvents
 from gpuscope.memory.peak import peak_memory
 

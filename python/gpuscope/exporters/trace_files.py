@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings as files: Chrome JSON, Perfetto's packets, and gpuscope's own .gscope."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from gpuscope import _core
+from gpuscope.paths import as_path, check_writable, replacing
+
+_CHROME_SUFFIXES = (".json", ".json.gz")
+_PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
+_GSCOPE_SUFFIXES = (".gscope",)
+
+_LEVEL = 1  # of zlib: on traces three times as fast as 6, and a tenth larger
+_MOST_WORKERS = 8
+_TRACE_PACKET = 1  # Trace.packet, a field of Perfetto's
+_COMPRESSED_PACKETS = 50  # TracePacket.compressed_packets
+
+
+def export_chrome_trace(store: _core.Store, path: str | os.PathLike[str]) -> None:
+    """Write a recording as a Chrome trace; times in it are us since ``baseTimeNanoseconds``.
+
+    Names, categories and arguments are those of torch.profiler's files, for what reads these. Driver calls stand there
+    under the runtime's names (``cudaLaunchKernel``) with their own in the argument ``driver call``; their times are the
+    driver call's own, which is shorter than the runtime's around it.
+
+    Args:
+        store: the recording.
+        path: ``.json``, or ``.json.gz`` for about a tenth of the size.
+
+    Raises:
+        InvalidArgument: another suffix, or a recording of ``mode="aggregate"``, which has no events.
+        GpuscopeError: the file cannot be written.
+    """
+    checked = check_writable(path, _CHROME_SUFFIXES)
+    with replacing(checked) as file:
+        if checked.name.lower().endswith(".gz"):
+            with _GzipStream(file.write) as stream:
+                _core.write_chrome(store, stream)
+        else:
+            _core.write_chrome(store, file.write)
+
+
+def export_perfetto(store: _core.Store, path: str | os.PathLike[str]) -> None:
+    """Write a recording as a Perfetto trace; times in it are ns since the Unix epoch.
+
+    Args:
+        store: the recording.
+        path: ``.pftrace`` or ``.perfetto-trace``.
+
+    Raises:
+        InvalidArgument: another suffix, or a recording of ``mode="aggregate"``, which has no events.
+        GpuscopeError: the file cannot be written.
+    """
+    checked = check_writable(path, _PERFETTO_SUFFIXES)
+    with replacing(checked) as file, _OrderedPool(_compressed_packet, file.write) as pool:
+        _core.write_perfetto(store, pool)
+
+
+def save(store: _core.Store, path: str | os.PathLike[str]) -> None:
+    """Save a recording; a file of that name is replaced in one step, or kept whole.
+
+    Raises:
+        InvalidArgument: the suffix is not ``.gscope``.
+        GpuscopeError: the file cannot be written.
+    """
+    checked = check_writable(path, _GSCOPE_SUFFIXES)
+    _core.write_gscope(store, os.path.realpath(checked))
+
+
+def load_store(path: str | os.PathLike[str]) -> _core.Store:
+    """Open a saved recording.
+
+    A file that was cut off opens up to its last whole block; ``info()["file.truncated_at"]`` then is the byte where
+    reading ended.
+
+    Raises:
+        InvalidArgument: the path is none.
+        CorruptTrace: the file is damaged, no .gscope file, or from a newer gpuscope.
+        GpuscopeError: the file cannot be opened.
+    """
+    return _core.read_gscope(str(as_path(path)))
+
+
+class _OrderedPool:
+    """Calls `work` on chunks in worker threads and hands the results on in the order of the chunks.
+
+    zlib works without the GIL, so that chunks are compressed while the next ones are written.
+    """
+
+    def __init__(self, work: Callable[[bytes], bytes], write: Callable[[bytes], object]) -> None:
+        workers = min(_MOST_WORKERS, os.cpu_count() or 1)
+        self._work = work
+        self._write = write
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="gpuscope-export")
+        self._most_pending = 2 * workers
+        self._pending: deque[Future[bytes]] = deque()
+
+    def __call__(self, chunk: bytes) -> None:
+        """Take the next chunk; waits when the workers are far behind."""
+        try:
+            self._pending.append(self._executor.submit(self._work, chunk))
+        except RuntimeError:  # no threads can be had while the interpreter shuts down
+            self._drain(0)
+            self._write(self._work(chunk))
+        self._drain(self._most_pending)
+
+    def __enter__(self) -> _OrderedPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._drain(0)
+        finally:
+            self._executor.shutdown(cancel_futures=True)
+
+    def _drain(self, most_pending: int) -> None:
+        while len(self._pending) > most_pending:
+            self._write(self._pending.popleft().result())
+
+
+class _GzipStream:
+    """Chunks as one gzip member (RFC 1952): deflate blocks that begin and end on bytes can be joined."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._pool = _OrderedPool(_deflate, write)
+        self._crc = 0
+        self._size = 0
+
+    def __call__(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+        self._crc = zlib.crc32(chunk, self._crc)
+        self._size += len(chunk)
+        self._pool(chunk)
+
+    def __enter__(self) -> _GzipStream:
+        self._write(b"\x1f\x8b\x08" + bytes(5) + b"\x04\xff")  # deflate, no time, fastest, unknown system
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.__exit__(kind, error, trace)
+        if kind is None:
+            self._write(b"\x03\x00" + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))  # an empty last block
+
+
+def _deflate(chunk: bytes) -> bytes:
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return stream.compress(chunk) + stream.flush(zlib.Z_SYNC_FLUSH)
+
+
+def _compressed_packet(packets: bytes) -> bytes:
+    """Turn packets into one packet that holds them compressed, as the tracing service does on request."""
+    return _field(_TRACE_PACKET, _field(_COMPRESSED_PACKETS, zlib.compress(packets, _LEVEL)))
+
+
+def _field(number: int, value: bytes) -> bytes:
+    length_delimited = 2
+    return _varint(number << 3 | length_delimited) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value >= 128:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
