@@ -5,13 +5,12 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from fakes.memory_history import FakeHistory  # noqa: E402
-from gpuscope import _core  # noqa: E402
-from gpuscope.errors import InvalidArgument  # noqa: E402
-from gpuscope.memory import leaks as module  # noqa: E402
-from gpuscope.memory.leaks import find_leaks  # noqa: E402
+from fakes.memory_history import FakeHistory
+from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.memory import leaks as module
+from gpuscope.memory.leaks import find_leaks
 
 MIB = 1 << 20
 
@@ -210,6 +209,7 @@ def test_a_failure_to_find_holders_leaves_the_leaks(monkeypatch, training):
     assert "who holds the memory could not be looked up: RuntimeError: ours" in report.notes
 
 
+@needs_autograd
 def test_losses_with_graphs_and_what_those_saved_are_one_leak(history):
     weight, losses = torch.ones(50, requires_grad=True), []
 

@@ -12,13 +12,12 @@ from collections import deque
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from gpuscope.memory import holders as tensors  # noqa: E402
-from gpuscope.memory import referrers  # noqa: E402
-from gpuscope.memory import referrers as names  # noqa: E402
-from gpuscope.memory.growth import Growth  # noqa: E402
-from gpuscope.memory.holders import who_holds  # noqa: E402
+from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
+from gpuscope.memory import holders as tensors
+from gpuscope.memory import referrers
+from gpuscope.memory import referrers as names
+from gpuscope.memory.growth import Growth
+from gpuscope.memory.holders import who_holds
 
 KEPT = []
 COUNT = 12
@@ -195,6 +194,7 @@ def test_views_stand_for_the_memory_they_share():
     assert named(addresses(kept)) == ("kept", "list", COUNT)
 
 
+@needs_autograd
 def test_a_list_of_losses_with_graphs_is_told_with_what_to_do():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum() for _ in range(COUNT)]
@@ -203,12 +203,14 @@ def test_a_list_of_losses_with_graphs_is_told_with_what_to_do():
     assert found.advice == "tensors in list `losses` keep their autograd graphs: use .item() or .detach()"
 
 
+@needs_autograd
 def test_a_list_of_detached_losses_keeps_no_graphs():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum().detach() for _ in range(COUNT)]
     assert not holder(addresses(losses)).keeps_graphs
 
 
+@needs_autograd
 def test_memory_that_no_tensor_stands_for_is_put_down_to_the_graphs_that_are_kept():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum() for _ in range(COUNT)]
@@ -216,6 +218,7 @@ def test_memory_that_no_tensor_stands_for_is_put_down_to_the_graphs_that_are_kep
     assert [one.name for one in found] == ["losses", "losses"]
 
 
+@needs_autograd
 def test_a_sum_of_losses_whose_graph_spans_the_steps_is_found():
     weight = torch.ones(4, requires_grad=True)
     total = torch.zeros(())
@@ -226,6 +229,7 @@ def test_a_sum_of_losses_whose_graph_spans_the_steps_is_found():
     assert found.advice.startswith("the autograd graph of `total` spans the steps")
 
 
+@needs_autograd
 def test_the_graph_of_one_step_is_not_blamed():
     layers = [torch.ones(4, requires_grad=True) for _ in range(50)]
     loss = sum((layer * 2).sum() for layer in layers)
@@ -234,6 +238,7 @@ def test_the_graph_of_one_step_is_not_blamed():
     assert found == (None,)
 
 
+@needs_autograd
 def test_the_drivers_memory_is_not_put_down_to_graphs():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum() for _ in range(COUNT)]
@@ -265,6 +270,7 @@ def test_a_programs_own_copy_of_its_variables_stays_whole():
     assert mine is not None
 
 
+@needs_autograd
 def test_tensors_of_the_programs_own_class_are_read_without_its_code():
     class Guarded(torch.Tensor):
         @classmethod
@@ -278,6 +284,7 @@ def test_tensors_of_the_programs_own_class_are_read_without_its_code():
     assert found.name == "kept"
 
 
+@needs_autograd
 def test_sparse_tensors_are_passed_over():
     sparse = torch.ones(3, 3).to_sparse()
     kept = new()
@@ -285,6 +292,7 @@ def test_sparse_tensors_are_passed_over():
     assert sparse.is_sparse
 
 
+@needs_autograd
 def test_stand_ins_of_the_compiler_are_passed_over():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
