@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 from gpuscope import _core, devices
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import sources
-from gpuscope.memory.reports import torch_reports
+from gpuscope.frameworks import torch_memory
+from gpuscope.memory import allocators
 
 SEGMENT = 1024  # what it reserves at a time
 
@@ -34,7 +34,7 @@ class FakeTorch:
         devices.why_no_gpu.cache_clear()
         monkeypatch.setattr(_core, "find_device", self._find_device)
         monkeypatch.setattr(_core, "stream_device", lambda stream: self.device)
-        monkeypatch.setattr(torch_reports, "acquire", lambda: "for the test")
+        monkeypatch.setattr(torch_memory, "acquire_reports", lambda: "for the test")
         monkeypatch.setitem(sys.modules, name, self.module())
         return self
 
@@ -94,8 +94,8 @@ class FakeTorch:
             def close(self):
                 fake.watches.remove(self)
 
-        monkeypatch.setattr(torch_reports, "acquire", self._acquire)
-        monkeypatch.setattr(torch_reports, "release", self._release)
+        monkeypatch.setattr(torch_memory, "acquire_reports", self._acquire)
+        monkeypatch.setattr(torch_memory, "release_reports", self._release)
         monkeypatch.setattr(_core, "PeakMemory", PeakMemory)
         return self
 
@@ -124,7 +124,7 @@ class FakeTorch:
 
 
 def pool(library, allocated, reserved=None, peak=None, device=0, **more):
-    """One row of `gpuscope.memory.sources.pools`."""
+    """One row of `gpuscope.memory.allocators.pools`."""
     more = {"peak_reserved": None, "largest_free": None, "graph_reserved": 0, "note": ""} | more
     return SimpleNamespace(
         library=library,
@@ -137,10 +137,10 @@ def pool(library, allocated, reserved=None, peak=None, device=0, **more):
 
 
 def put_pools(monkeypatch, pools):
-    """`gpuscope.memory.sources` answers with what `pools` holds, and CuPy is imported."""
+    """`gpuscope.memory.allocators` answers with what `pools` holds, and CuPy is imported."""
 
     def asked(device=None, *, detail=True):
         return tuple(one for one in pools if device in (None, one.device))
 
-    monkeypatch.setattr(sources, "pools", asked)
+    monkeypatch.setattr(allocators, "pools", asked)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from gpuscope import _core
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory.events import SOURCES
 from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.reports import torch_reports
 from gpuscope.memory.snapshot_writer import dump_memory_snapshot, torch_snapshot
 
 torch = pytest.importorskip("torch")
@@ -64,12 +64,12 @@ def test_what_is_in_use_is_what_torch_says(step):
 
 def test_the_peak_of_a_scope_is_torchs(step):
     torch.cuda.reset_peak_memory_stats()
-    assert torch_reports.acquire() == ""
+    assert torch_memory.acquire_reports() == ""
     peak = _core.PeakMemory(0)
     step()
     assert peak.bytes == torch.cuda.max_memory_allocated()
     peak.close()
-    torch_reports.release()
+    torch_memory.release_reports()
 
 
 def test_blocks_have_the_stacks_of_their_allocations(step):

@@ -186,7 +186,6 @@ def test_the_first_stage_may_be_the_one_that_moves_to_the_gpu(way):
 
 def test_cupy_counts_too(way):
     cupy = pytest.importorskip("cupy")
-    pytest.importorskip("gpuscope.memory.sources")
     with track_memory("cupy") as stage:
         kept = cupy.zeros(8 * MIB, dtype=cupy.uint8)
         torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")

@@ -37,7 +37,7 @@ PYTHON_LADDER = (
     ("devices", "late_imports", "paths", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory", "monitor", "counters"),
-    ("analysis", "exporters", "benchmarking", "integrations"),
+    ("analysis", "exporters", "benchmarking"),
     ("recording",),
     ("profiler",),
     ("gpuscope",),

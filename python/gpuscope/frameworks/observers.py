@@ -48,8 +48,8 @@ class Observer(Protocol):
 # Modules, each with a function ``observe(options, note) -> Observer | None``, in the order of starting.
 _MODULES: tuple[str, ...] = (
     "gpuscope.frameworks.nvtx",
-    "gpuscope.integrations.torch_profiler",
-    "gpuscope.integrations.torch_operators",
+    "gpuscope.frameworks.torch_profiler",
+    "gpuscope.frameworks.torch_operators",
     "gpuscope.frameworks.torch_modules",
     "gpuscope.frameworks.jax",
 )

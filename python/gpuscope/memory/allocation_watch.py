@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watch of the driver's allocations, together with what it needs of the libraries around it."""
+"""Memory that libraries take from the CUDA driver themselves, while the core watches the driver's allocations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.memory.reports import torch_entrances
+from gpuscope.frameworks import torch_profiler
 
 _lock = threading.Lock()
 _users = 0
@@ -33,7 +33,7 @@ def watch_allocations(stacks: bool = True) -> str:
         if not why:
             _users += 1
             if _users == 1:
-                _way.open()
+                _pause.subscription.open()
         return why
 
 
@@ -45,33 +45,34 @@ def unwatch_allocations() -> None:
             return
         _users -= 1
         if _users == 0:
-            _way.close()
+            _pause.subscription.close()
         _core.unwatch_allocations()
 
 
-class WayForTorch(torch_entrances.Hearing):
-    """While open: gives CUPTI up when torch.profiler asks for GPU work, and takes it up again once that has ended.
+class _TorchProfilerPause:
+    """Releases CUPTI when torch.profiler asks for GPU work, and takes it again once that has stopped.
 
     Where torch keeps CUPTI after a run of its profiler, the watch stays off, and `_core.allocation_watch` says why.
     """
 
     def __init__(self) -> None:
-        super().__init__(torch_entrances.Listener(prepares=self._prepares, ended=self._ended))
-        self._gave_way = False
+        self._paused = False
+        subscriber = torch_profiler.Subscriber(on_prepare=self._on_prepare, on_stop=self._on_stop)
+        self.subscription = torch_profiler.Subscription(subscriber)
 
-    def _prepares(self, activities: Any) -> None:
-        if not self._gave_way and torch_entrances.want_gpu(activities):
-            self._gave_way = True
+    def _on_prepare(self, activities: Any) -> None:
+        if not self._paused and torch_profiler.wants_gpu(activities):
+            self._paused = True
             _core.pause_allocation_watch("torch.profiler runs and needs CUPTI for itself")
 
-    def _ended(self) -> None:
-        if self._gave_way:
-            self._gave_way = False
+    def _on_stop(self) -> None:
+        if self._paused:
+            self._paused = False
             _core.resume_allocation_watch()
 
 
 @dataclass(frozen=True)
-class Piece:
+class DriverAllocation:
     """One live allocation at the driver.
 
     Attributes:
@@ -109,7 +110,7 @@ class Watched:
         cupti_path: the library that the watch uses.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[DriverAllocation, ...]
     from_start: bool
     unknown_releases: int
     code_bytes: int | None
@@ -127,7 +128,7 @@ def watched() -> Watched | None:
     names = ("address", "bytes", "kind", "device", "pool", "library", "stack", "region")
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
     pieces = tuple(
-        Piece(
+        DriverAllocation(
             address,
             size,
             kinds[kind],
@@ -162,4 +163,4 @@ def watched_pinned() -> tuple[int, bool] | None:
     return int(pinned.sum()), bool(state.get("from_start"))
 
 
-_way = WayForTorch()
+_pause = _TorchProfilerPause()

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from gpuscope.devices import find_ordinal, is_cpu
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch_model import ModelStep, device_of, is_model, kept_random, kept_state
+from gpuscope.memory import host
 from gpuscope.memory.batch_tries import NOT_TRIED, Tries, Try, line, release
 from gpuscope.memory.out_of_memory_reports import muted
-from gpuscope.memory.random_state import kept_random
-from gpuscope.memory.torch_model import ModelStep, device_of, is_model
-from gpuscope.memory.torch_state import kept_state
 from gpuscope.units import format_bytes
 
 LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
@@ -103,7 +102,7 @@ def find_max_batch_size(
                 model.to(device)
             place = device_of(model)
             ordinal, on_host = find_ordinal(place), is_cpu(place)
-            kept.enter_context(kept_state(model, None if optimizer is True else optimizer))
+            kept.enter_context(kept_state(model, None if optimizer is True else optimizer, host.available_memory()[0]))
             make = make_input if make_input is not None else _maker(input_shape or (), dtype, model, place)
             step = ModelStep(model, make, training=training, make_target=make_target, loss=loss, optimizer=optimizer)
         kept.callback(release)

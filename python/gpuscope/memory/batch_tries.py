@@ -9,14 +9,15 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
-from gpuscope.memory import host as resident
-from gpuscope.memory.host import host_room
-from gpuscope.memory.out_of_memory_errors import first_line, in_the_wake, is_out_of_memory
-from gpuscope.units import format_bytes
+from gpuscope.frameworks import cupy as cupy_pools
+from gpuscope.frameworks import jax as jax_pools
+from gpuscope.frameworks import torch_memory
+from gpuscope.memory import host
+from gpuscope.memory.out_of_memory_errors import in_the_wake, is_out_of_memory
+from gpuscope.units import first_line, format_bytes
 
 NOT_TRIED = "not tried"
 HOST_SHARE = 0.9  # of what the host has: it swaps and kills before the last byte is taken
@@ -104,14 +105,14 @@ class Tries:
             if meter is not None:
                 meter.start()
         self._host_before = self._host.now() or 0
-        failures = failures_of_torch()
+        failures = torch_memory.count_failures()
         error = ""
         started = perf_counter()
         try:
             for _ in range(self._steps):
                 finish(self._step(size))
         except Exception as raised:
-            ran_out = in_the_wake(raised) and failures_of_torch() > failures
+            ran_out = in_the_wake(raised) and torch_memory.count_failures() > failures
             if not ran_out and not is_out_of_memory(raised):
                 self._say_where(raised, size)
                 release()
@@ -119,11 +120,11 @@ class Tries:
             error = first_line(raised)
             _forget(raised)
         seconds = perf_counter() - started
-        host, gpu = self._host.peak(), self._gpu.peak() if self._gpu is not None else None
-        if host is not None and not error:
-            self._host_peaks.append((size, host))
+        on_host, on_gpu = self._host.peak(), self._gpu.peak() if self._gpu is not None else None
+        if on_host is not None and not error:
+            self._host_peaks.append((size, on_host))
         release()
-        return Try(size, not error, host if gpu is None else gpu, seconds, error)
+        return Try(size, not error, on_host if on_gpu is None else on_gpu, seconds, error)
 
     def _more_than_the_host_has(self, size: int) -> str:
         """Why a size is not tried: the host would swap, or kill the process. Empty when it may be."""
@@ -156,27 +157,10 @@ def _forget(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def torch_on_gpu() -> Any:
-    """The module torch when it works on a GPU already; else None."""
-    torch = sys.modules.get("torch")
-    return torch if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized() else None
-
-
-def cupy_in_use() -> Any:
-    """The module cupy when it has been imported where it can work; else None."""
-    cupy = sys.modules.get("cupy")
-    if cupy is None or not hasattr(cupy, "get_default_memory_pool"):
-        return None
-    try:
-        return cupy if cupy.cuda.runtime.getDeviceCount() else None
-    except Exception:  # CuPy on a machine that it cannot use; its errors have no common root
-        return None
-
-
 def release() -> None:
     """Gives what is not in use back to the driver."""
     gc.collect()
-    torch, cupy = torch_on_gpu(), cupy_in_use()
+    torch, cupy = torch_memory.imported(), cupy_pools.in_use()
     if torch is not None:
         torch.cuda.empty_cache()
     if cupy is not None:
@@ -186,25 +170,13 @@ def release() -> None:
 
 def finish(result: object) -> None:
     """Waits for the work of a step, whose errors come out here at the latest."""
-    torch, cupy, jax = torch_on_gpu(), cupy_in_use(), sys.modules.get("jax")
+    torch, cupy, jax = torch_memory.imported(), cupy_pools.in_use(), sys.modules.get("jax")
     if torch is not None:
         torch.cuda.synchronize()
     if cupy is not None:
         cupy.cuda.Device().synchronize()
     if jax is not None and hasattr(jax, "block_until_ready"):
         jax.block_until_ready(result)
-
-
-def failures_of_torch() -> int:
-    """How often torch could not get memory of a GPU, also where it went on without."""
-    torch = torch_on_gpu()
-    if torch is None:
-        return 0
-    try:
-        devices = range(torch.cuda.device_count())
-        return sum(int(torch.cuda.memory_stats(device).get("num_ooms", 0)) for device in devices)
-    except RuntimeError:  # an allocator that keeps no such figures
-        return 0
 
 
 class GpuMeter:
@@ -220,30 +192,30 @@ class GpuMeter:
 
     def start(self) -> None:
         """A try begins."""
-        torch = torch_on_gpu()
-        self._jax_before = _of_jax(self._device, "peak_bytes_in_use")
+        torch = torch_memory.imported()
+        self._jax_before = jax_pools.memory_stat(self._device, "peak_bytes_in_use")
         if torch is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak(self) -> int | None:
         """The most bytes in use at a time since `start`. Of CuPy what its pool holds; of JAX only what is a record."""
-        torch, cupy = torch_on_gpu(), cupy_in_use()
+        torch, cupy = torch_memory.imported(), cupy_pools.in_use()
         peak = int(torch.cuda.max_memory_allocated(self._device)) if torch is not None else 0
         peak += int(cupy.get_default_memory_pool().total_bytes()) if cupy is not None else 0
         if peak:
             return peak
-        record = _of_jax(self._device, "peak_bytes_in_use")
+        record = jax_pools.memory_stat(self._device, "peak_bytes_in_use")
         return None if record == self._jax_before else record
 
     def room(self) -> int | None:
         """Bytes that `peak` can come to: what is free now, whoever else uses the GPU, and what is held already."""
-        torch, cupy = torch_on_gpu(), cupy_in_use()
+        torch, cupy = torch_memory.imported(), cupy_pools.in_use()
         if torch is not None:
             free, total = torch.cuda.mem_get_info(self._device)
         elif cupy is not None:
             free, total = cupy.cuda.runtime.memGetInfo()
         else:
-            return _of_jax(self._device, "bytes_limit")
+            return jax_pools.memory_stat(self._device, "bytes_limit")
         held = int(torch.cuda.memory_reserved(self._device)) if torch is not None else 0
         held += int(cupy.get_default_memory_pool().total_bytes()) if cupy is not None else 0
         room = int(free) + held
@@ -256,34 +228,21 @@ class HostMeter:
 
     def start(self) -> None:
         """A try begins."""
-        resident.reset_peak()
+        host.reset_peak_resident()
 
     def now(self) -> int | None:
         """Bytes resident."""
-        return resident.resident()
+        return host.resident()
 
     def peak(self) -> int | None:
         """The most bytes resident since `start`."""
-        return resident.peak_resident()
+        return host.peak_resident()
 
     def room(self) -> int | None:
         """Bytes that can be resident before the host swaps."""
-        free, _ = host_room()
+        free, _ = host.available_memory()
         held = self.now()
         return None if free is None or held is None else free + held
-
-
-def _of_jax(device: int | None, figure: str) -> int | None:
-    jax = sys.modules.get("jax")
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    # Asking for devices would make JAX take one; its memory is of interest only once it has.
-    if jax is None or bridge is None or not getattr(bridge, "_backends", None):
-        return None
-    try:
-        found = (jax.local_devices()[device or 0].memory_stats() or {}).get(figure)
-    except Exception:  # no such device, or one that tells nothing; JAX's errors have no common root
-        return None
-    return None if found is None else int(found)
 
 
 def line(points: Iterable[tuple[int, int]]) -> tuple[float, float] | None:

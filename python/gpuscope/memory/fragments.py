@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gpuscope.devices import ordinal_of, why_no_gpu
 from gpuscope.errors import NotAvailable
+from gpuscope.frameworks.torch_memory import DEFAULT, Segment, segments
 from gpuscope.memory.leaks import wrapped
-from gpuscope.memory.sources.torch import segments
 from gpuscope.units import format_bytes
 
 # PyTorch's CUDACachingAllocator: requests of at most 1 MiB are served from segments of 2 MiB, larger ones never are.
 _SMALL_SEGMENT = 2 << 20
-_DEFAULT_POOL = "default"
 _FREE, _IN_USE = "inactive", "active_allocated"  # anything else awaits its release
 
 _MIB = 1 << 20
@@ -25,42 +24,6 @@ _MOSTLY = 0.5
 # PyTorch refuses max_split_size_mb of 20 and less: its segments of that size are made to be split.
 _LEAST_SPLIT_MB = 21
 _USUAL = 0.9  # of the blocks in use are of that size or smaller
-
-
-class BlockLike(Protocol):
-    """A piece of a segment, as `sources.torch.segments` gives it."""
-
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-
-    @property
-    def state(self) -> str:
-        """Either "active_allocated", "inactive", or awaiting its release."""
-
-
-class SegmentLike(Protocol):
-    """Memory that PyTorch holds from the driver, as `sources.torch.segments` gives it."""
-
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-
-    @property
-    def allocated(self) -> int:
-        """Bytes in use."""
-
-    @property
-    def pool(self) -> str:
-        """The "default" one, or a private one, which CUDA graphs have."""
-
-    @property
-    def expandable(self) -> bool:
-        """Whether it can grow and shrink."""
-
-    @property
-    def blocks(self) -> Sequence[Any]:
-        """Its pieces, see BlockLike."""
 
 
 @dataclass(frozen=True)
@@ -159,15 +122,15 @@ def fragmentation(device: object = None) -> Fragmentation:
     return fragmentation_of(found, at)
 
 
-def fragmentation_of(segments: Sequence[SegmentLike], device: int = 0) -> Fragmentation:
+def fragmentation_of(segments: Sequence[Segment], device: int = 0) -> Fragmentation:
     """How fragmented these segments are.
 
     Args:
         segments: of one device.
         device: its ordinal.
     """
-    ordinary = [segment for segment in segments if segment.pool == _DEFAULT_POOL]
-    kept = [segment for segment in segments if segment.pool != _DEFAULT_POOL]
+    ordinary = [segment for segment in segments if segment.pool == DEFAULT]
+    kept = [segment for segment in segments if segment.pool != DEFAULT]
     used = [segment for segment in ordinary if any(block.state != _FREE for block in segment.blocks)]
     free = _free(ordinary)
     # Only these can serve a tensor of more than 1 MiB.
@@ -196,7 +159,7 @@ def fragmentation_of(segments: Sequence[SegmentLike], device: int = 0) -> Fragme
     return Fragmentation(device=device, **facts, advice=advice)
 
 
-def _free(segments: Sequence[SegmentLike]) -> list[int]:
+def _free(segments: Sequence[Segment]) -> list[int]:
     return [block.bytes for segment in segments for block in segment.blocks if block.state == _FREE]
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.frameworks.cupy import CupyReports
+from gpuscope.frameworks.torch_memory import TorchReports
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
-from gpuscope.memory.reports.cupy_reports import CupyReports
-from gpuscope.memory.reports.torch_reports import TorchReports
 
 MAX_ENTRIES = 100_000
 _MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError
+from gpuscope.frameworks import cupy, torch_memory
 from gpuscope.memory.allocation_watch import watched_pinned
-from gpuscope.memory.sources import cupy, torch
 
 _NOBODY = "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
 
@@ -57,7 +57,7 @@ def _resident() -> tuple[int, int]:
 
 def _pinned() -> tuple[int | None, str]:
     try:
-        held = torch.pinned_bytes()
+        held = torch_memory.pinned_bytes()
     except Exception:
         held = None
     seen = watched_pinned()
@@ -78,7 +78,7 @@ def _uses_gpu() -> bool:
         return False
 
 
-def host_room(root: Path = Path("/")) -> tuple[int | None, int | None]:
+def available_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
     """Bytes that can still be taken without swapping, and bytes in all; None where the system does not tell.
 
     The least of /proc/meminfo's MemAvailable (proc(5)) and what the control group leaves, whose file cache counts as
@@ -143,11 +143,11 @@ def resident(root: Path = Path("/")) -> int | None:
 
 
 def peak_resident(root: Path = Path("/")) -> int | None:
-    """The most since `reset_peak` or since the process began (VmHWM), in bytes; None where the kernel does not tell."""
+    """The most since `reset_peak_resident` or the process's begin (VmHWM), in bytes; None where there is no figure."""
     return _status(root).get("VmHWM")
 
 
-def reset_peak(root: Path = Path("/")) -> bool:
+def reset_peak_resident(root: Path = Path("/")) -> bool:
     """Lets `peak_resident` begin anew; False where the kernel does not allow it (proc(5), clear_refs)."""
     try:
         (root / "proc/self/clear_refs").write_text("5")

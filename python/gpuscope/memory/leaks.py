@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_own, line_text
 from gpuscope.memory.events import Frame, MemoryEvents
 from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
@@ -492,7 +492,7 @@ def free_memory(device: int, events: MemoryEvents) -> int | None:
         return None
     free = _from_nvml(device)
     if free is None:
-        free = _from_torch(device)
+        free = torch_memory.free_bytes(device)
     return None if free is None else free + _cached(device, events)
 
 
@@ -502,14 +502,6 @@ def _from_nvml(device: int) -> int | None:
     except Exception:
         return None  # no such GPU
     return None if free is None else int(free)
-
-
-def _from_torch(device: int) -> int | None:
-    torch = sys.modules.get("torch")
-    try:
-        return int(torch.cuda.mem_get_info(device)[0]) if torch and torch.cuda.is_initialized() else None
-    except Exception:
-        return None
 
 
 def _cached(device: int, events: MemoryEvents) -> int:

@@ -12,17 +12,17 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.devices import ordinal_of, why_no_gpu
-from gpuscope.memory import history, sources
+from gpuscope.frameworks import torch_memory
+from gpuscope.frameworks.pools import Pool
+from gpuscope.frameworks.torch_memory import DEFAULT, Segment
+from gpuscope.memory import allocators, history
 from gpuscope.memory.addresses import Spans, uncovered
-from gpuscope.memory.allocation_watch import PINNED, Piece, Watched, watched
+from gpuscope.memory.allocation_watch import PINNED, DriverAllocation, Watched, watched
+from gpuscope.memory.allocators import CUDA_POOL
 from gpuscope.memory.bare_context import additions_bytes, bare_context_bytes
 from gpuscope.memory.call_stacks import cached_lines, line_text, own_line_of
 from gpuscope.memory.events import SOURCES, MemoryEvents
 from gpuscope.memory.host import HostMemory, host_memory
-from gpuscope.memory.sources import driver, torch
-from gpuscope.memory.sources.driver import LIBRARY as CUDA_POOL
-from gpuscope.memory.sources.pool import Pool, Segment
-from gpuscope.memory.sources.torch import DEFAULT
 from gpuscope.units import format_bytes
 
 UNEXPLAINED = "unexplained"
@@ -119,16 +119,16 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
     seen = watched()
     if why:
         return MemoryLedger(device, (), None, why, (), (), host_memory(), why)
-    sources.devices(device)
+    allocators.devices(device)
     facts = _core.process_memory(device)
-    pools = sources.pools(device, detail=False)
+    pools = allocators.pools(device, detail=False)
     in_use = _core.devices_in_use()
     accounts = accounts_of(
         device,
         pools,
         _segments(device),
         seen,
-        driver.handles(device),
+        allocators.driver_pool_handles(device),
         events=events_so_far(),
         alone=in_use == [device],
     )
@@ -158,10 +158,10 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
     )
 
 
-def _segments(device: int) -> tuple[sources.Segment, ...] | None:
+def _segments(device: int) -> tuple[Segment, ...] | None:
     """Torch's; None where its allocator cannot tell."""
     try:
-        return torch.segments(device)
+        return torch_memory.segments(device)
     except Exception:
         return None
 
@@ -242,7 +242,7 @@ class Accounts:
 class _Left:
     """A live piece, and how much of it no pool accounts for."""
 
-    piece: Piece
+    piece: DriverAllocation
     bytes: int
 
 
@@ -308,14 +308,14 @@ def accounts_of(
     return accounts
 
 
-def _outside_segments(pieces: Sequence[Piece], segments: Sequence[Segment]) -> list[_Left]:
+def _outside_segments(pieces: Sequence[DriverAllocation], segments: Sequence[Segment]) -> list[_Left]:
     at_address = [piece for piece in pieces if piece.address]
     sizes = uncovered([(p.address, p.bytes) for p in at_address], [(s.address, s.bytes) for s in segments])
     without = [_Left(piece, piece.bytes) for piece in pieces if not piece.address]
     return [_Left(piece, size) for piece, size in zip(at_address, sizes, strict=True)] + without
 
 
-def _absorb(pieces: Iterable[_Left], library: str, budget: int) -> list[Piece]:
+def _absorb(pieces: Iterable[_Left], library: str, budget: int) -> list[DriverAllocation]:
     """Takes off the pieces of a framework's library what its pool holds, the largest first; those it took from."""
     taken = []
     for one in sorted(pieces, key=lambda one: one.bytes, reverse=True):
@@ -381,7 +381,7 @@ def _by_library(pieces: Sequence[_Left]) -> list[LedgerRow]:
     ]
 
 
-def _place(pieces: Iterable[Piece]) -> str:
+def _place(pieces: Iterable[DriverAllocation]) -> str:
     """The program's line of the largest piece."""
     largest = max(pieces, key=lambda piece: piece.bytes, default=None)
     return "" if largest is None else own_line_of(largest.stack)

@@ -24,7 +24,7 @@ from gpuscope.errors import NotAvailable
 from gpuscope.memory.call_stacks import line_text, of_main_thread, program_line
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.memory.history import history_events
-from gpuscope.memory.host import host_room
+from gpuscope.memory.host import available_memory
 from gpuscope.memory.ledger import memory_ledger
 from gpuscope.memory.out_of_memory_errors import Request
 from gpuscope.memory.snapshot import memory_snapshot
@@ -95,8 +95,8 @@ class OutOfMemory:
         allowed: what torch lets itself take, where that is less than `total`.
         used: of the device by all processes.
         process: of the device by this one.
-        pools: what each library's allocator holds (`gpuscope.memory.sources.Pool`).
-        ledger: whose memory it is (`gpuscope.memory.ledger.ledger.MemoryLedger`); None without one.
+        pools: what each library's allocator holds (`gpuscope.frameworks.pools.Pool`).
+        ledger: whose memory it is (`gpuscope.memory.ledger.MemoryLedger`); None without one.
         last: the newest allocations, newest first.
         largest: the lines whose pieces live, most bytes first.
         refused: what the driver refused since the reports were switched on, newest last.
@@ -395,7 +395,7 @@ def _refused(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
 
 def _figures(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
     if report.device == HOST:
-        free, total = host_room()
+        free, total = available_memory()
         return {"free": free, "total": total}
     if report.device is None:
         return {}

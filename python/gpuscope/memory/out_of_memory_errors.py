@@ -82,11 +82,6 @@ def request_of(error: BaseException) -> Request:
     return Request(library, asked, HOST if on_host else int(device[1]) if device else None)
 
 
-def first_line(error: BaseException) -> str:
-    """The error's class and the first line of its text."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".rstrip(": ")
-
-
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -22,8 +22,8 @@ from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import of_caller, of_error
 from gpuscope.memory.events import Frame
 from gpuscope.memory.out_of_memory import OutOfMemory, gather, short, whole
-from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, first_line, request_of
-from gpuscope.units import format_bytes
+from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, request_of
+from gpuscope.units import first_line, format_bytes
 
 MOST = 20  # reports that are written up; of a program that runs out again and again the rest is counted
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpuscope import _core
 from gpuscope.devices import HOST, ordinal_or_host, why_no_gpu
-from gpuscope.memory import sources
+from gpuscope.frameworks import torch_memory
+from gpuscope.memory import allocators
 from gpuscope.memory.host import highest_resident_bytes, resident_bytes
-from gpuscope.memory.reports import torch_reports
+from gpuscope.units import first_line
 
 _lock = threading.RLock()
 _open: dict[int, list[PeakWatch]] = {}  # by device
@@ -144,21 +145,21 @@ class _Reports:
         # They are counted by thread: on another one than they were acquired on, it would be another stage's that end.
         if self._thread == threading.get_ident():
             with contextlib.suppress(Exception):
-                torch_reports.release()
+                torch_memory.release_reports()
 
 
 def _reports(device: int) -> _Reports | None:
     if device == HOST or "torch" not in sys.modules:
         return None
     try:
-        if torch_reports.acquire():
+        if torch_memory.acquire_reports():
             return None
     except Exception:
         return None
     try:
         return _Reports(_core.PeakMemory(device))
     except Exception:
-        torch_reports.release()
+        torch_memory.release_reports()
         return None
 
 
@@ -315,28 +316,17 @@ def read(device: int) -> Reading:
         try:
             usages += ask(device)
         except Exception as error:  # an allocator that does not count, as torch's pluggable ones
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            whys.append(f"memory of {library} is not known: {reason}")
+            whys.append(f"memory of {library} is not known: {first_line(str(error) or type(error).__name__)}")
     return Reading(device, usages, resident, "; ".join(whys))
 
 
 def read_torch(device: int) -> Usage | None:
     """What torch's caching allocator says; None when torch has not begun to use the GPU."""
-    stats = torch_counters(device)
+    stats = torch_memory.counters(device)
     if stats is None:
         return None
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     return Usage("torch", allocated["current"], reserved["current"], allocated["peak"])
-
-
-def torch_counters(device: int) -> Any:
-    """The counters of torch's caching allocator, as nested dicts; None when torch has not begun to use the GPU."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
-        return None
-    # torch.cuda.memory_allocated() makes the same call, and then a flat and sorted copy of all its counters.
-    counters = getattr(torch._C, "_cuda_memoryStats", None) or torch.cuda.memory_stats_as_nested_dict
-    return counters(device)
 
 
 def _read_torch(device: int) -> tuple[Usage, ...]:
@@ -349,6 +339,6 @@ def _read_others(device: int) -> tuple[Usage, ...]:
         return ()
     return tuple(
         Usage(pool.library, pool.allocated, pool.reserved, pool.peak_allocated)
-        for pool in sources.pools(device, detail=False)
+        for pool in allocators.pools(device, detail=False)
         if pool.library != "torch" and pool.reserved
     )

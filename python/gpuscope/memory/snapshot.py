@@ -10,9 +10,9 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.devices import ordinal_of, why_no_gpu
-from gpuscope.memory import sources
+from gpuscope.frameworks.pools import Pool
+from gpuscope.memory import allocators
 from gpuscope.memory.host import HostMemory, host_memory
-from gpuscope.memory.sources.pool import Pool
 from gpuscope.units import format_bytes
 
 _WIDTH = 14  # of a line's name
@@ -115,7 +115,7 @@ def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnap
     """
     ordinal = None if device is None else ordinal_of(device)
     why = why_no_gpu()
-    wanted = () if why else sources.devices(ordinal)
+    wanted = () if why else allocators.devices(ordinal)
     return MemorySnapshot(
         time_ns=time.time_ns(),
         devices=tuple(_device_memory(ordinal, detail=detail) for ordinal in wanted),
@@ -126,7 +126,7 @@ def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnap
 
 def _device_memory(device: int, *, detail: bool) -> DeviceMemory:
     facts = _core.process_memory(device)
-    pools = sources.pools(device, detail=detail)
+    pools = allocators.pools(device, detail=detail)
     largest = [pool.largest_free for pool in pools if pool.largest_free is not None]
     notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note]
     return DeviceMemory(

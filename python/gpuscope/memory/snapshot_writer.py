@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory.addresses import Piece, Spans
 from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
 from gpuscope.memory.history import history_events
@@ -74,32 +73,37 @@ def torch_snapshot() -> dict[str, Any]:
     Raises:
         NotAvailable: there is neither a history nor a GPU that torch uses.
     """
-    events = _events()
-    found = torch_segments()
+    events, notes = _events(), []
+    try:
+        data = torch_memory.full_snapshot()
+    except Exception as error:  # allocators that are not torch's own have none
+        data = None
+        notes.append(f"torch does not tell of its segments: {error}")
     if events is None:
-        if found.data is None:
-            why = f": {found.notes[0]}" if found.notes else ""
+        if data is None:
+            why = f": {notes[0]}" if notes else ""
             raise NotAvailable(
                 f"a memory snapshot is not available: no history was recorded, and torch uses no GPU{why}; "
                 "call gpuscope.record_memory_history() first"
             )
-        return {**found.data, "gpuscope": {"notes": ["no history was recorded", *found.notes], "lost": 0}}
-    notes = [*found.notes]
+        return {**data, "gpuscope": {"notes": ["no history was recorded"], "lost": 0}}
+    data = data or {}
+    of_torch = data.get("segments", [])
     frames = _shared_frames(events)
-    gpus = sorted({*events.device[events.device >= 0].tolist(), *(segment["device"] for segment in found.segments)})
-    traces: list[list[dict[str, Any]]]
+    gpus = sorted({*events.device[events.device >= 0].tolist(), *(segment["device"] for segment in of_torch)})
     if gpus:
         by_device = [events.select(events.device == device) for device in range(gpus[-1] + 1)]
-        all_segments = [Segments(device, found.of(device), of, frames) for device, of in enumerate(by_device)]
-    else:
-        host = events.select(events.device == HOST)
+        segments = [
+            Segments(device, [one for one in of_torch if one["device"] == device], of, frames)
+            for device, of in enumerate(by_device)
+        ]
+    else:  # host memory, whose segments are not known, stands as device 0
+        by_device = [events.select(events.device == HOST)]
+        segments = [Segments(0, [], by_device[0], frames)]
         notes.insert(0, _HOST_NOTE)
-        by_device, all_segments = [host], [host_segments(host, frames)]
-    traces = [_trace(of, segments, frames) for of, segments in zip(by_device, all_segments, strict=True)]
-    data = found.data or {}
     return {
-        "segments": [segment for segments in all_segments for segment in segments.all],
-        "device_traces": traces,
+        "segments": [segment for of_device in segments for segment in of_device.all],
+        "device_traces": [_trace(of, found, frames) for of, found in zip(by_device, segments, strict=True)],
         "allocator_settings": data.get("allocator_settings", {}),
         "external_annotations": data.get("external_annotations", []),
         "gpuscope": {"notes": notes, "lost": events.lost},
@@ -170,41 +174,6 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         for segment in segments.last_seen_at.get(row, ()):
             add("segment_free", segment, time_ns, 0)
     return entries
-
-
-@dataclass(frozen=True)
-class FoundSegments:
-    """What torch tells.
-
-    Attributes:
-        data: torch's own snapshot; None where torch uses no GPU, or does not tell.
-        notes: what it does not tell, and why.
-    """
-
-    data: dict[str, Any] | None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def segments(self) -> list[dict[str, Any]]:
-        """All devices'."""
-        return list(self.data["segments"]) if self.data else []
-
-    def of(self, device: int) -> list[dict[str, Any]]:
-        """One device's."""
-        return [segment for segment in self.segments if segment["device"] == device]
-
-
-def torch_segments() -> FoundSegments:
-    """The segments of torch's allocator on GPUs, where torch has been imported and uses one."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
-        if cuda is None or not cuda.is_initialized():
-            return FoundSegments(None)
-        whole = getattr(getattr(cuda, "memory", None), "_snapshot", None)
-        data = {**whole()} if whole is not None else {"segments": cuda.memory_snapshot(), "device_traces": []}
-    except Exception as error:  # allocators that are not torch's own have none
-        return FoundSegments(None, (f"torch does not tell of its segments: {error}",))
-    return FoundSegments(data)
 
 
 class Segments:
@@ -295,11 +264,6 @@ class Segments:
             "frames": self._frames(stack),
             "blocks": list(_blocks(piece, held, self._frames)),
         }
-
-
-def host_segments(events: MemoryEvents, frames: FramesOf) -> Segments:
-    """Those of host memory, which nobody tells of, as device 0's."""
-    return Segments(0, [], events, frames)
 
 
 def _blocks(segment: Piece, alive: list[tuple[Piece, int]], frames: FramesOf) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpuscope.devices import HOST, ordinal_or_host
-from gpuscope.memory.peak_counters import torch_counters
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory.snapshot import memory_snapshot
 from gpuscope.units import format_bytes
 
@@ -44,7 +44,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
 
 def _counters(device: int) -> dict[str, Any]:
     try:
-        return torch_counters(device) or {}
+        return torch_memory.counters(device) or {}
     except Exception:  # an allocator that does not count, of which the snapshot's notes tell
         return {}
 

@@ -312,7 +312,7 @@ def test_shapes_of_results_are_recorded_where_flops_are_counted():
 
 
 def test_a_torch_whose_callbacks_cannot_be_used_is_recorded_by_its_ranges(monkeypatch):
-    monkeypatch.setattr("gpuscope.integrations.torch_layout.shortfall", lambda: "another layout")
+    monkeypatch.setattr("gpuscope.frameworks.torch_operators.why_no_callbacks", lambda: "another layout")
     with gs.profile(record_shapes=True, profile_memory=True) as prof:
         torch.ones(2, 3) * 2
     assert "aten::mul" in names(prof, OP)

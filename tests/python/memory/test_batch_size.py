@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import batch_tries as measuring
-from gpuscope.memory import host as resident
+from gpuscope.frameworks import cupy
+from gpuscope.memory import batch_tries, host
 from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
 
 
 @pytest.fixture
 def on(monkeypatch):
     """Makes a machine the one that the libraries tell of."""
-    monkeypatch.setattr(measuring.gc, "collect", lambda: 0)  # nothing here has cycles, and it takes most of the time
+    monkeypatch.setattr(batch_tries.gc, "collect", lambda: 0)  # nothing here has cycles, and it takes most of the time
 
     def on(machine, **more):
         monkeypatch.setitem(sys.modules, "torch", torch_on(machine, **more))
@@ -240,11 +240,11 @@ def test_random_generators_are_as_before(on):
 
 def test_it_ends_before_the_host_swaps(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr(measuring, "cupy_in_use", lambda: None)
+    monkeypatch.setattr(cupy, "in_use", lambda: None)
     room, before, peak = 10**9, 10**8, [0]
-    monkeypatch.setattr(measuring, "host_room", lambda: (room - before, room))
-    monkeypatch.setattr(resident, "resident", lambda: before)
-    monkeypatch.setattr(resident, "peak_resident", lambda: peak[0])
+    monkeypatch.setattr(host, "available_memory", lambda: (room - before, room))
+    monkeypatch.setattr(host, "resident", lambda: before)
+    monkeypatch.setattr(host, "peak_resident", lambda: peak[0])
     ran = []
 
     def step(size):

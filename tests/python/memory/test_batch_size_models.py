@@ -9,8 +9,7 @@ import re
 import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory import batch_tries as measuring
-from gpuscope.memory import torch_state
+from gpuscope.memory import batch_tries, host
 from gpuscope.memory.batch_size import find_max_batch_size
 
 torch = pytest.importorskip("torch")
@@ -50,7 +49,7 @@ def state_of(model):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Nothing here has cycles, and among torch's objects a collection takes longer than all else; so do its threads."""
-    monkeypatch.setattr(measuring.gc, "collect", lambda: 0)
+    monkeypatch.setattr(batch_tries.gc, "collect", lambda: 0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -179,7 +178,7 @@ def test_device_moves_the_model(model):
 
 
 def test_copies_that_the_host_cannot_hold_are_refused(model, monkeypatch):
-    monkeypatch.setattr(torch_state, "host_room", lambda: (10, 10))
+    monkeypatch.setattr(host, "available_memory", lambda: (10, 10))
     with pytest.raises(NotAvailable, match=r"copies of its state.*take .* and the host has 10 B; optimizer=True"):
         find_max_batch_size(model, (6,), training=True, optimizer=torch.optim.Adam(model.parameters()))
 

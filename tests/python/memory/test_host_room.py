@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.memory.host import host_room, peak_resident, reset_peak, resident
+from gpuscope.memory.host import available_memory, peak_resident, reset_peak_resident, resident
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n"
 KiB = 1024
@@ -26,7 +26,7 @@ def root(tmp_path):
 
 
 def test_what_is_available_counts_not_what_is_free(root):
-    assert host_room(root({"proc/meminfo": MEMINFO})) == (600 * KiB, 1000 * KiB)
+    assert available_memory(root({"proc/meminfo": MEMINFO})) == (600 * KiB, 1000 * KiB)
 
 
 def group(limit, used, cache, *, version=2):
@@ -43,25 +43,25 @@ def group(limit, used, cache, *, version=2):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_containers_limit_counts_where_it_is_less(root, version):
     files = group(500 * KiB, 300 * KiB, 100 * KiB, version=version)
-    assert host_room(root(files)) == (300 * KiB, 500 * KiB)
+    assert available_memory(root(files)) == (300 * KiB, 500 * KiB)
 
 
 @pytest.mark.parametrize("limit", ["max", 5000 * KiB, 1 << 62])
 def test_a_limit_that_is_none_or_above_the_host_does_not_count(root, limit):
-    assert host_room(root(group(limit, 0, 0))) == (600 * KiB, 1000 * KiB)
+    assert available_memory(root(group(limit, 0, 0))) == (600 * KiB, 1000 * KiB)
 
 
 def test_a_limit_that_is_passed_leaves_nothing(root):
-    assert host_room(root(group(100, 300, 0)))[0] == 0
+    assert available_memory(root(group(100, 300, 0)))[0] == 0
 
 
 def test_without_files_nothing_is_known(tmp_path):
-    assert host_room(tmp_path) == (None, None)
-    assert (resident(tmp_path), peak_resident(tmp_path), reset_peak(tmp_path)) == (None, None, False)
+    assert available_memory(tmp_path) == (None, None)
+    assert (resident(tmp_path), peak_resident(tmp_path), reset_peak_resident(tmp_path)) == (None, None, False)
 
 
 def test_the_process_is_told_of(root):
     here = root({"proc/self/status": "VmHWM:\t  40 kB\nVmRSS:\t  30 kB\n", "proc/self/clear_refs": ""})
     assert (resident(here), peak_resident(here)) == (30 * KiB, 40 * KiB)
-    assert reset_peak(here)
+    assert reset_peak_resident(here)
     assert (here / "proc/self/clear_refs").read_text() == "5"

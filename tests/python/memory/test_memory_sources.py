@@ -11,10 +11,11 @@ import pytest
 
 from fakes.frameworks import MIB, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory import host
 from gpuscope.memory import host as resident
+from gpuscope.memory.allocators import pools
 from gpuscope.memory.host import host_memory
-from gpuscope.memory.sources import pools, torch
 
 
 def only(found):
@@ -61,7 +62,7 @@ def test_segments_have_their_pool_and_blocks(machine):
     machine.use_torch(
         segment(0x9000, 50, pool=(0, 3)), segment(0x1000, 30, -20, pool=(2, 0), expandable=True), segment(0x20000, 1)
     )
-    first, second, third = torch.segments(0)
+    first, second, third = torch_memory.segments(0)
     assert (first.address, first.bytes, first.allocated, first.expandable) == (0x1000, 50, 30, True)
     assert [segment.pool for segment in (first, second, third)] == ["graph (2, 0)", "private (0, 3)", "default"]
     assert [(b.address, b.bytes, b.requested, b.state) for b in first.blocks] == [
@@ -72,18 +73,18 @@ def test_segments_have_their_pool_and_blocks(machine):
 
 def test_segments_are_those_of_the_device(machine):
     machine.use_torch(segment(0x1000, 5), segment(0x9000, 7, device=1))
-    assert [segment.bytes for segment in torch.segments(1)] == [7]
+    assert [segment.bytes for segment in torch_memory.segments(1)] == [7]
 
 
 def test_segments_of_older_torch_can_be_read(machine):
     machine.use_torch(segment(0x1000, 5), old=True)
-    assert only(torch.segments(0)).bytes == 5
+    assert only(torch_memory.segments(0)).bytes == 5
 
 
 def test_torch_that_has_not_started_cuda_is_not_asked(machine):
     machine.use_torch(segment(0x1000, 5), initialized=False)
     assert pools() == ()
-    assert torch.segments(0) == ()
+    assert torch_memory.segments(0) == ()
 
 
 def test_torch_with_another_allocator_says_that_it_keeps_no_figures(machine):

@@ -13,7 +13,6 @@ import pytest
 
 from gpuscope import _core
 from gpuscope.memory import allocation_watch
-from gpuscope.memory import allocation_watch as way
 
 CUDA = SimpleNamespace(name="CUDA")
 CPU = SimpleNamespace(name="CPU")
@@ -127,8 +126,7 @@ class Profiler(ModuleType):
 def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     core = Core()
     monkeypatch.setattr(allocation_watch, "_core", core)
-    monkeypatch.setattr(way, "_core", core)
-    monkeypatch.setattr(allocation_watch, "_way", way.WayForTorch())
+    monkeypatch.setattr(allocation_watch, "_pause", allocation_watch._TorchProfilerPause())
     monkeypatch.setattr(allocation_watch, "_users", 0)
     yield core
     while allocation_watch._users:
@@ -211,7 +209,7 @@ def test_what_others_wrapped_stays_and_works_again(core: Core, profiler: Profile
     assert core.calls == ["watch", "unwatch", "watch", "pause"]
 
 
-def test_torch_that_is_imported_later_gets_its_way(core: Core, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_torch_that_is_imported_later_gets_cupti(core: Core, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").write_text("")

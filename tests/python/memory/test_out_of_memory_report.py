@@ -204,7 +204,7 @@ def test_parts_that_all_fail_leave_what_there_is(monkeypatch):
 
 
 def test_host_memory_is_told_of_the_host(report, monkeypatch):
-    monkeypatch.setattr(evidence, "host_room", lambda: (3 * GiB, 8 * GiB))
+    monkeypatch.setattr(evidence, "available_memory", lambda: (3 * GiB, 8 * GiB))
     found = report(asked=9 * GiB, library="host", device=HOST)
     assert short(found).startswith(
         "gpuscope: out of host memory: the program asked for 9.00 GiB; 3.00 GiB of 8.00 GiB free"

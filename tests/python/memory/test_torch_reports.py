@@ -12,8 +12,8 @@ import pytest
 
 import gpuscope as gs
 from gpuscope import _core
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.reports import torch_reports
 
 torch = pytest.importorskip("torch")
 
@@ -78,7 +78,7 @@ def test_a_history_inside_a_window_with_memory_has_the_same_events():
 @pytest.mark.parametrize("ranges", [False, True], ids=["callbacks", "ranges"])
 def test_a_window_and_a_history_end_in_any_order(first_begun, first_ended, ranges, monkeypatch):
     if ranges:
-        monkeypatch.setattr("gpuscope.integrations.torch_layout.shortfall", lambda: "another layout")
+        monkeypatch.setattr("gpuscope.frameworks.torch_operators.why_no_callbacks", lambda: "another layout")
     prof = gs.profile(profile_memory=True)
     begin = {"window": prof.start, "history": record_memory_history}
     end = {"window": prof.stop, "history": lambda: record_memory_history(None)}
@@ -97,7 +97,7 @@ def test_a_window_and_a_history_end_in_any_order(first_begun, first_ended, range
 
 
 def test_a_window_of_operators_by_ranges_inside_a_history_has_them(monkeypatch):
-    monkeypatch.setattr("gpuscope.integrations.torch_layout.shortfall", lambda: "another layout")
+    monkeypatch.setattr("gpuscope.frameworks.torch_operators.why_no_callbacks", lambda: "another layout")
     with record_memory_history() as history:
         with gs.profile(record_shapes=True) as prof:
             torch.ones(2, 3)
@@ -210,14 +210,14 @@ def test_a_history_may_be_ended_by_another_thread():
 
 def test_peaks_are_told_of_while_reports_are_acquired_and_no_longer():
     peak = _core.PeakMemory(-1)
-    assert torch_reports.acquire() == ""
-    assert torch_reports.acquire() == ""
-    torch_reports.release()
+    assert torch_memory.acquire_reports() == ""
+    assert torch_memory.acquire_reports() == ""
+    torch_memory.release_reports()
     kept = torch.empty(1000, dtype=torch.uint8)
     highest = peak.bytes
     assert highest is not None
     assert highest >= 1000
-    torch_reports.release()
+    torch_memory.release_reports()
     more = torch.empty(5000, dtype=torch.uint8)
     assert peak.bytes == highest
     peak.close()
@@ -225,21 +225,21 @@ def test_peaks_are_told_of_while_reports_are_acquired_and_no_longer():
 
 
 def test_releasing_what_was_not_acquired_is_harmless():
-    torch_reports.release()
-    assert torch_reports.acquire() == ""
-    torch_reports.release()
+    torch_memory.release_reports()
+    assert torch_memory.acquire_reports() == ""
+    torch_memory.release_reports()
 
 
 def test_acquiring_says_why_it_cannot_be():
     with torch.profiler.profile(activities=CPU, acc_events=True):
-        assert "torch.profiler runs" in torch_reports.acquire()
+        assert "torch.profiler runs" in torch_memory.acquire_reports()
 
 
 def test_acquiring_imports_no_torch():
     code = """
         import sys
-        from gpuscope.memory.reports import torch_reports
-        assert torch_reports.acquire() == "torch has not been imported"
+        from gpuscope.frameworks import torch_memory
+        assert torch_memory.acquire_reports() == "torch has not been imported"
         assert "torch" not in sys.modules
     """
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)

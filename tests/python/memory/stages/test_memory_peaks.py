@@ -9,10 +9,10 @@ import pytest
 from fakes.allocating_torch import pool, put_pools
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks import torch_memory
+from gpuscope.memory import allocators
 from gpuscope.memory import peak_counters as peaks
-from gpuscope.memory import sources
 from gpuscope.memory.peak_counters import reset_peak
-from gpuscope.memory.reports import torch_reports
 from gpuscope.memory.tracking import memory_stages, track_memory
 
 
@@ -160,7 +160,7 @@ class TestReports:
         assert (reporting_torch.acquired, reporting_torch.watches) == (0, [])
 
     def test_the_counters_are_taken_where_they_are_refused(self, reporting_torch, monkeypatch):
-        monkeypatch.setattr(torch_reports, "acquire", lambda: "torch.profiler runs")
+        monkeypatch.setattr(torch_memory, "acquire_reports", lambda: "torch.profiler runs")
         spike(reporting_torch, 1000)
         with track_memory("x") as block:
             spike(reporting_torch, 70)
@@ -226,7 +226,7 @@ class TestOtherLibraries:
 
     def test_torch_is_read_where_they_cannot_be(self, fake_torch, monkeypatch):
         put_pools(monkeypatch, [])
-        monkeypatch.setattr(sources, "pools", None)
+        monkeypatch.setattr(allocators, "pools", None)
         fake_torch.take(10)
         with track_memory("x") as block:
             pass

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpuscope.memory.sources import driver
-from gpuscope.memory.sources.pool import Pool
+from gpuscope import _core
+from gpuscope.frameworks.pools import Pool
 
 _DEEPEST = 16  # layers
 
 
-def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
+def pools(device: int) -> tuple[Pool, ...]:
     """What RMM's current resource holds on a device that is in use.
 
     A pool says what it holds, an adaptor for statistics or tracking what is in use; a resource without either keeps
@@ -21,7 +21,6 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
 
     Args:
         device: ordinal of the GPU.
-        detail: no matter here.
     """
     resources = getattr(sys.modules.get("rmm"), "mr", None)
     if resources is None:
@@ -34,7 +33,7 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
         if reserved is None and hasattr(layer, "pool_size"):
             reserved = int(layer.pool_size())
         if hasattr(layer, "pool_handle"):
-            shared = int(layer.pool_handle()) in driver.handles(device)
+            shared = int(layer.pool_handle()) in {facts["pool"] for facts in _core.memory_pools(device)}
     if reserved is None:
         if allocated is None:
             return ()

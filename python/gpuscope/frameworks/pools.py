@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What allocators keep, as figures and as pieces of address space. Sizes are bytes."""
+"""The memory that an allocator holds, as every framework's figures are given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pool:
-    """The memory that one allocator holds on one GPU.
+    """The memory that one allocator holds on one GPU. Sizes are bytes.
 
     Attributes:
         library: "torch", "cupy", "rmm", "jax", or "cuda pool" for the driver's own (cuMemAllocAsync).
@@ -40,41 +40,3 @@ class Pool:
     def cached(self) -> int:
         """Held and not in use."""
         return self.reserved - self.allocated
-
-
-@dataclass(frozen=True)
-class Block:
-    """A piece of a segment.
-
-    Attributes:
-        address: where it begins.
-        bytes: its size.
-        requested: what was asked for, before rounding; 0 where nothing was.
-        state: "active_allocated", "active_awaiting_free" (another stream may still use it) or "inactive".
-    """
-
-    address: int
-    bytes: int
-    requested: int
-    state: str
-
-
-@dataclass(frozen=True)
-class Segment:
-    """What an allocator took from the driver in one go.
-
-    Attributes:
-        address: where it begins.
-        bytes: its size.
-        allocated: in use by the program.
-        pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made.
-        expandable: grows and shrinks, by mapping memory to addresses.
-        blocks: its pieces in the order of addresses.
-    """
-
-    address: int
-    bytes: int
-    allocated: int
-    pool: str
-    expandable: bool
-    blocks: tuple[Block, ...]

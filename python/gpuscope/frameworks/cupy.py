@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CuPy's memory pools and what they report. Does not import CuPy."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.frameworks.pools import Pool
+
+_SOURCE = 1  # of CuPy, in the numbers of the core's memory history (cpp/gpuscope/memory/report.h)
+
+
+def imported() -> Any:
+    """The module where the process has imported it; None otherwise."""
+    cupy = sys.modules.get("cupy")
+    return cupy if hasattr(cupy, "get_default_memory_pool") else None
+
+
+def pools(device: int) -> tuple[Pool, ...]:
+    """What CuPy's default pool and, where it is another one, its allocator's pool hold on a device that is in use.
+
+    A MemoryAsyncPool keeps nothing itself: what it takes lies in the driver's pool.
+
+    Args:
+        device: ordinal of the GPU.
+    """
+    cupy = imported()
+    if cupy is None:
+        return ()
+    found = []
+    default = cupy.get_default_memory_pool()
+    current = _allocators_pool(cupy)
+    with cupy.cuda.Device(device):  # pools answer for the current device
+        for pool in (default,) if current in (None, default) else (default, current):
+            if _is_async(pool):
+                continue
+            allocated, reserved = int(pool.used_bytes()), int(pool.total_bytes())
+            if pool is default and pool is not current and current is not None and not reserved:
+                continue
+            found.append(Pool("cupy", device, allocated, reserved, free=int(pool.free_bytes())))
+    return tuple(found)
+
+
+def in_use() -> Any:
+    """The module where the process has imported it and has a GPU for it; None otherwise."""
+    cupy = imported()
+    try:
+        return cupy if cupy is not None and cupy.cuda.runtime.getDeviceCount() else None
+    except Exception:  # CuPy on a machine that it cannot use; its errors have no common root
+        return None
+
+
+def uses_cuda_pool() -> bool:
+    """Whether CuPy allocates from the driver's pool."""
+    cupy = imported()
+    return cupy is not None and _is_async(_allocators_pool(cupy))
+
+
+def _allocators_pool(cupy: Any) -> Any:
+    """The pool whose method is CuPy's allocator on this thread; None where that is no pool's."""
+    allocator = getattr(cupy.cuda, "get_allocator", lambda: None)()
+    pool = getattr(allocator, "__self__", None)
+    return pool if hasattr(pool, "total_bytes") else None
+
+
+def _is_async(pool: Any) -> bool:
+    return type(pool).__name__ == "MemoryAsyncPool"
+
+
+class CupyReports:
+    """A hook in CuPy's pool, on the thread that makes this; CuPy has been imported."""
+
+    def __init__(self) -> None:
+        self._hook = _hook_class()()
+        self._thread = threading.get_ident()
+        self._hook.__enter__()
+
+    def end(self) -> None:
+        """Ends it. From another thread the hook can be silenced alone."""
+        self._hook.silent = True
+        if threading.get_ident() == self._thread:
+            self._hook.__exit__(None, None, None)
+
+
+def _hook_class() -> Any:
+    base: Any = sys.modules["cupy"].cuda.MemoryHook
+
+    class Hook(base):  # type: ignore[misc]
+        """Reports to the core."""
+
+        silent = False
+
+        def __init__(self) -> None:
+            # CuPy keeps a thread's hooks by name.
+            self.name = f"gpuscope memory history {id(self):x}"
+
+        def malloc_postprocess(self, **what: Any) -> None:
+            if what["mem_ptr"]:  # not when there was no memory
+                self._report(what, what["mem_size"])
+
+        def free_postprocess(self, **what: Any) -> None:
+            self._report(what, -what["mem_size"])
+
+        def _report(self, what: dict[str, Any], size: int) -> None:
+            if not self.silent:
+                _core.record_memory(_SOURCE, what["device_id"], what["mem_ptr"], size)
+
+    return Hook

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's own profiler: noticing when it starts and stops, and switching it on for gpuscope's purposes.
+
+torch takes one profiler a thread. Ours is on in the state in which it hands ranges and reports of allocations to the
+place that ``TorchRanges`` registered; it is paused where torch.profiler is started, and resumed when that stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from functools import cache
+from typing import Any
+from weakref import WeakSet
+
+from gpuscope._core import TorchRanges
+from gpuscope.frameworks.observers import Note, Observer, Options
+from gpuscope.late_imports import WhenImported
+
+# The names under which torch.autograd.profiler calls torch's own profiler; the first two take the activities second.
+_PREPARE = "_prepare_profiler"
+_ENABLE = "_enable_profiler"
+_DISABLE = "_disable_profiler"
+_NO_GRAPH_TASK = -1
+_PROBE_BYTES = 12_345_664  # the size that a probe counts
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Subscriber:
+    """What is called on the thread that uses torch.profiler. None of it may raise.
+
+    Attributes:
+        on_prepare: torch.profiler is about to prepare, or to start, for these activities.
+        on_start: it is about to start.
+        on_stop: it has stopped, or could not start.
+    """
+
+    on_prepare: Callable[[Any], None] = lambda activities: None
+    on_start: Callable[[], None] = _nothing
+    on_stop: Callable[[], None] = _nothing
+
+
+class _Wrappers:
+    """Wrap torch's functions while anybody subscribes."""
+
+    def __init__(self) -> None:
+        self._subscribers: tuple[Subscriber, ...] = ()
+        self._wrapped: dict[str, tuple[Any, Any]] = {}  # torch's function and ours
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Torch has been imported."""
+        if subscriber not in self._subscribers:
+            self._subscribers += (subscriber,)
+        if not self._wrapped:
+            self._wrap()
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """The last one puts torch's functions back, unless another has replaced them since."""
+        self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
+        if not self._subscribers:
+            profiler = sys.modules.get("torch.autograd.profiler")
+            for name, (original, wrapper) in self._wrapped.items():
+                if getattr(profiler, name, None) is wrapper:
+                    setattr(profiler, name, original)
+            self._wrapped = {}
+
+    def _wrap(self) -> None:
+        profiler = sys.modules["torch.autograd.profiler"]
+        for name, wrapper in ((_PREPARE, self._prepare), (_ENABLE, self._enable), (_DISABLE, self._disable)):
+            original = getattr(profiler, name, None)
+            if original is not None:
+                self._wrapped[name] = original, wrapper(original)
+                setattr(profiler, name, self._wrapped[name][1])
+
+    def _prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare(config: Any, activities: Any = (), *rest: Any, **named: Any) -> Any:
+            for subscriber in self._subscribers:
+                subscriber.on_prepare(activities)
+            return original(config, activities, *rest, **named)
+
+        return prepare
+
+    def _enable(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def enable(config: Any, activities: Any = (), *rest: Any, **named: Any) -> Any:
+            for subscriber in self._subscribers:
+                subscriber.on_prepare(activities)
+                subscriber.on_start()
+            try:
+                return original(config, activities, *rest, **named)
+            except BaseException:
+                self._stopped()
+                raise
+
+        return enable
+
+    def _disable(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def disable(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._stopped()
+
+        return disable
+
+    def _stopped(self) -> None:
+        for subscriber in self._subscribers:
+            subscriber.on_stop()
+
+
+_wrappers = _Wrappers()
+
+
+class Subscription:
+    """Has a subscriber called while this is open, from torch's import on."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+        self._import: WhenImported | None = None
+
+    def open(self) -> None:
+        """Begins; later, when torch is yet to be imported."""
+        self._import = WhenImported("torch", lambda: _wrappers.subscribe(self._subscriber))
+
+    def close(self) -> None:
+        """Ends."""
+        if self._import is not None:
+            self._import.cancel()
+            self._import = None
+        _wrappers.unsubscribe(self._subscriber)
+
+
+def wants_gpu(activities: Any) -> bool:
+    """Whether torch.profiler needs CUPTI for what it is asked to record."""
+    return any(getattr(activity, "name", "") == "CUDA" for activity in activities)
+
+
+def observe(options: Options, note: Note) -> Observer:
+    """Releases CUPTI for a torch.profiler that is started inside a window: CUPTI serves one at a time."""
+    return TorchProfilerObserver(options, note)
+
+
+class TorchProfilerObserver:
+    """Releases CUPTI when torch.profiler asks for GPU work: it would find none, and say nothing of it."""
+
+    def __init__(self, options: Options, note: Note) -> None:
+        self._options = options
+        self._note = note
+        self._subscription = Subscription(Subscriber(on_prepare=self._on_prepare))
+
+    def start(self) -> None:
+        """A window begins."""
+        self._subscription.open()
+
+    def stop(self) -> None:
+        """It ends."""
+        self._subscription.close()
+
+    def _on_prepare(self, activities: Any) -> None:
+        if not wants_gpu(activities):
+            return
+        try:
+            if self._options.release_cupti():
+                self._note(
+                    "GPU work is missing from where torch.profiler was started inside: it needs CUPTI for itself"
+                )
+        except Exception as error:  # torch.profiler starts all the same
+            self._note(f"CUPTI could not be given up for torch.profiler: {error!r}")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What somebody needs torch's profiler for.
+
+    Attributes:
+        ranges: operators.
+        shapes: those of the operators' inputs.
+        memory: reports of allocations.
+    """
+
+    ranges: bool = False
+    shapes: bool = False
+    memory: bool = False
+
+
+class Use:
+    """Has torch's profiler switched on for a need, on the thread that makes this, until `end`.
+
+    Args:
+        need: what for.
+        on_pause: called when torch.profiler takes the place, on its thread.
+        on_resume: called before ours takes it again.
+    """
+
+    def __init__(self, need: Need, on_pause: Callable[[], object], on_resume: Callable[[], object]) -> None:
+        self.need = need
+        self.on_pause = on_pause
+        self.on_resume = on_resume
+        self._thread = _threads.here
+        with _lock:
+            self._thread.uses.append(self)
+            try:
+                self._thread.adjust()
+            except BaseException:
+                self._thread.uses.remove(self)
+                raise
+            _wrappers.subscribe(_subscriber)
+
+    def end(self) -> bool:
+        """Ends it, on any thread.
+
+        Returns:
+            False when torch's profiler stays on in the thread that began it, as nobody else can end it. It is still
+            paused there for torch.profiler.
+        """
+        with _lock:
+            if self in self._thread.uses:
+                self._thread.uses.remove(self)
+            own = self._thread is _threads.here
+            if own:
+                self._thread.adjust()
+            _unsubscribe_if_unused()
+            return own or self._thread.on is None
+
+
+def why_unavailable() -> str:
+    """Why torch's profiler cannot be used on this thread; "" when it can."""
+    if "torch" not in sys.modules:
+        return "torch has not been imported"
+    here = _threads.here
+    here.end_restored()
+    if here.on is None and is_on():
+        return "torch.profiler runs on this thread already"
+    return _why_no_ranges()
+
+
+def is_on() -> bool:
+    """Whether a profiler of torch's is on, on this thread, be it ours."""
+    autograd = sys.modules.get("torch.autograd")
+    enabled: Callable[[], bool] | None = getattr(autograd, "_profiler_enabled", None)
+    return enabled is not None and enabled()
+
+
+class _Thread:
+    """One thread's profiler of torch, as far as it is ours."""
+
+    def __init__(self) -> None:
+        self.uses: list[Use] = []
+        self.on: Need | None = None  # what it is on for
+        self.paused = False  # one of torch's own runs in its place
+        self.restored = False  # a backward pass restores what was ended within it
+
+    def adjust(self) -> None:
+        """Switches torch's profiler to what is needed now. On the thread itself."""
+        needs = [] if self.paused else [astuple(use.need) for use in self.uses]
+        wanted = Need(*(any(asked) for asked in zip(*needs, strict=True))) if needs else None
+        if self.on == wanted:
+            return
+        if self.on is not None and (
+            wanted is None or (wanted.ranges, wanted.shapes) != (self.on.ranges, self.on.shapes)
+        ):
+            self._switch_off()
+        if wanted is not None:
+            if self.on is None:
+                self._switch_on(wanted)
+            if wanted.memory and reports_memory():
+                TorchRanges.watch_memory(keep_ranges=wanted.ranges)
+            self.on = wanted
+
+    def end_restored(self) -> None:
+        """Ends what autograd restored: at the end of a backward pass, what was on at its beginning."""
+        if self.restored and self.on is None:
+            self.restored = False
+            if is_on():
+                _disable(notify=False)
+
+    def pause(self) -> None:
+        """A profiler of torch's own starts."""
+        self.end_restored()
+        if self.on is not None:
+            self.paused = True
+            self.adjust()
+            for use in self.uses:
+                use.on_pause()
+
+    def resume(self) -> None:
+        """It has stopped."""
+        if self.paused:
+            self.paused = False
+            for use in self.uses:
+                use.on_resume()
+            self.adjust()
+
+    def _switch_on(self, wanted: Need) -> None:
+        self.end_restored()
+        TorchRanges.use(True)
+        _enable(wanted.shapes, notify=wanted.ranges)
+        _on.add(self)
+
+    def _switch_off(self) -> None:
+        notify = self.on is not None and self.on.ranges and not self.paused
+        self.on = None
+        task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", lambda: _NO_GRAPH_TASK)
+        self.restored = task() != _NO_GRAPH_TASK
+        _on.discard(self)
+        if is_on():  # not when it was switched on within a backward pass that has ended
+            _disable(notify)
+        TorchRanges.use(bool(_on))
+
+
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.here = _Thread()
+        with _lock:
+            _known.add(self.here)
+
+
+# Whatever fails here must not fail torch.profiler.
+def _started() -> None:
+    with _lock, contextlib.suppress(Exception):
+        _threads.here.pause()
+
+
+def _stopped() -> None:
+    with _lock, contextlib.suppress(Exception):
+        _threads.here.resume()
+        _unsubscribe_if_unused()
+
+
+def _unsubscribe_if_unused() -> None:
+    # A profiler of torch's that starts has to end ours first, wherever that is still on.
+    if not any(thread.uses or thread.on or thread.paused or thread.restored for thread in _known):
+        _wrappers.unsubscribe(_subscriber)
+
+
+_lock = threading.RLock()
+_known: WeakSet[_Thread] = WeakSet()
+_on: WeakSet[_Thread] = WeakSet()
+_threads = _Threads()
+_subscriber = Subscriber(on_start=_started, on_stop=_stopped)
+
+
+@cache
+def _why_no_ranges() -> str:
+    """Why this torch's ranges cannot be had; "" when they can. Tried once, with one small operator."""
+    import torch
+
+    if not TorchRanges.install():
+        return "this version of torch has no place for a tool's ranges"
+    try:
+        pushes, pops, _ = _probe(lambda: torch.empty(0))
+    except Exception as error:
+        return f"this version of torch does not switch its ranges on ({error})"
+    if pushes < 1 or pops != pushes:
+        return "this version of torch hands its ranges over in another way"
+    reports_memory()  # tried now, as it can be tried only while torch's profiler is off
+    return ""
+
+
+@cache
+def reports_memory() -> bool:
+    """Whether reports of allocations come as expected: tried once, with one tensor on the host, never touched."""
+    import torch
+
+    return _probe(lambda: torch.empty(_PROBE_BYTES, dtype=torch.uint8), memory=True)[2] == 1
+
+
+def _probe(work: Callable[[], object], memory: bool = False) -> tuple[int, int, int]:
+    """Pushes and pops of ranges, and reports of allocations, that some work leads to."""
+    TorchRanges.take_counts()
+    TorchRanges.probe(True)
+    try:
+        _enable(record_shapes=False, notify=False)
+        try:
+            if memory:
+                TorchRanges.watch_memory(keep_ranges=True)
+            work()
+        finally:
+            _disable(notify=False)
+    finally:
+        TorchRanges.probe(False)
+    pushes, pops, reports = TorchRanges.take_counts()
+    return pushes, pops, reports
+
+
+def _enable(record_shapes: bool, notify: bool) -> None:
+    """Switches it on; `notify`: torch's Python code, which then names its own ranges, too."""
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+    from torch.autograd import _enable_profiler, profiler
+
+    config = ProfilerConfig(ProfilerState.NVTX, record_shapes, False, False, False, False, _ExperimentalConfig())
+    _enable_profiler(config, set())
+    if notify:
+        profiler._run_on_profiler_start()
+
+
+def _disable(notify: bool) -> None:
+    """Switches it off."""
+    from torch.autograd import _disable_profiler, profiler
+
+    _disable_profiler()
+    if notify:
+        profiler._run_on_profiler_stop()

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""torch's operators and its profiler, while a window is recorded."""
