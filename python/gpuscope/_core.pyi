@@ -201,6 +201,66 @@ class Instances:
     @property
     def self_device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
+class Event:
+    """
+    A CUDA event; a plain timing one comes from and goes back to its device's pool.
+    """
+    @staticmethod
+    def from_ipc_handle(device: int, handle: bytes) -> Event:
+        """
+        The event that another process exported.
+        """
+    def __init__(self, device: int = 0, timing: bool = True, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+        """
+        Raises NotAvailable where there is no such GPU.
+        """
+    def elapsed_time(self, end: Event) -> float:
+        """
+        Milliseconds to the other event.
+        """
+    def ipc_handle(self) -> bytes:
+        """
+        64 bytes.
+        """
+    def query(self) -> bool:
+        """
+        Whether the GPU has reached it; True before the first record.
+        """
+    def record(self, stream: int = 0) -> None:
+        ...
+    def synchronize(self) -> float:
+        """
+        Waits until it is reached; seconds waited.
+        """
+    def wait(self, stream: int = 0, device: int | None = None) -> None:
+        """
+        Holds a stream's later work back; `device` says whose default stream is meant (the event's).
+        """
+    def would_be_captured(self, stream: int = 0) -> bool:
+        """
+        Whether a record on this stream would go into a CUDA graph that is being captured.
+        """
+    @property
+    def device(self) -> int:
+        ...
+    @property
+    def handle(self) -> int:
+        """
+        The CUevent as a number.
+        """
+    @property
+    def recorded(self) -> bool:
+        ...
+class HostAnchors:
+    """
+    Places a device's events on the clock of time.perf_counter_ns().
+    """
+    def __init__(self, device: int = 0) -> None:
+        ...
+    def take(self, timeout_ns: int) -> tuple[Event, int, int] | None:
+        """
+        An event, its time in ns, and the ns by which that may be wrong; None when the GPU did not answer in time.
+        """
 class Kernels:
     """
     Built-in kernels, launched through the driver on the primary context.
@@ -295,66 +355,6 @@ class Graph:
     def nodes(self) -> int:
         """
         How many nodes the graph has.
-        """
-class Event:
-    """
-    A CUDA event; a plain timing one comes from and goes back to its device's pool.
-    """
-    @staticmethod
-    def from_ipc_handle(device: int, handle: bytes) -> Event:
-        """
-        The event that another process exported.
-        """
-    def __init__(self, device: int = 0, timing: bool = True, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
-        """
-        Raises NotAvailable where there is no such GPU.
-        """
-    def elapsed_time(self, end: Event) -> float:
-        """
-        Milliseconds to the other event.
-        """
-    def ipc_handle(self) -> bytes:
-        """
-        64 bytes.
-        """
-    def query(self) -> bool:
-        """
-        Whether the GPU has reached it; True before the first record.
-        """
-    def record(self, stream: int = 0) -> None:
-        ...
-    def synchronize(self) -> float:
-        """
-        Waits until it is reached; seconds waited.
-        """
-    def wait(self, stream: int = 0, device: int | None = None) -> None:
-        """
-        Holds a stream's later work back; `device` says whose default stream is meant (the event's).
-        """
-    def would_be_captured(self, stream: int = 0) -> bool:
-        """
-        Whether a record on this stream would go into a CUDA graph that is being captured.
-        """
-    @property
-    def device(self) -> int:
-        ...
-    @property
-    def handle(self) -> int:
-        """
-        The CUevent as a number.
-        """
-    @property
-    def recorded(self) -> bool:
-        ...
-class HostAnchors:
-    """
-    Places a device's events on the clock of time.perf_counter_ns().
-    """
-    def __init__(self, device: int = 0) -> None:
-        ...
-    def take(self, timeout_ns: int) -> tuple[Event, int, int] | None:
-        """
-        An event, its time in ns, and the ns by which that may be wrong; None when the GPU did not answer in time.
         """
 class Session:
     """

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fakes/cuda.h"
-#include "gpuscope/device/gate.h"
-#include "gpuscope/device/program.h"
+#include "gpuscope/timing/gate.h"
+#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::fakes {
 
@@ -139,7 +139,7 @@ struct GpuWork {
   /// The GPU does all that is queued; a gate that is still closed lets go because its time is up.
   int wait() {
     if (gate_ != nullptr) {
-      *gate_ = {gate_->open,     gate_->open != 0 ? device::Gate::kOpened : device::Gate::kTimedOut,
+      *gate_ = {gate_->open,     gate_->open != 0 ? timing::Gate::kOpened : timing::Gate::kTimedOut,
                 1'000,           5'000,
                 1'000 + gate_ns, 5'000 + gate_cycles};
       gate_ = nullptr;
@@ -166,18 +166,18 @@ struct GpuWork {
   int launch(driver::CuFunction function, void** arguments) {
     const std::string& name = functions_[reinterpret_cast<uintptr_t>(function) - 1];
     if (name == "gpuscope_gate" || name == "gpuscope_meter") {
-      gate_ = reinterpret_cast<device::Gate::Words*>(*static_cast<driver::CuPointer*>(arguments[0]));
+      gate_ = reinterpret_cast<timing::Gate::Words*>(*static_cast<driver::CuPointer*>(arguments[0]));
     }
     return note(name);
   }
 
   std::vector<std::string> functions_;
   uintptr_t handles_ = 0;
-  device::Gate::Words* gate_ = nullptr;
+  timing::Gate::Words* gate_ = nullptr;
 };
 
 /// A program of one C++ function, which is told its number. It notes its calls in the GPU's log.
-struct CalledProgram : device::Program {
+struct CalledProgram : timing::Program {
   explicit CalledProgram(std::function<void(uint32_t)> function = [](uint32_t) {}) : called(std::move(function)) {}
 
   void call(uint32_t number) override {

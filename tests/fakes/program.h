@@ -22,7 +22,7 @@
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::fakes {
 

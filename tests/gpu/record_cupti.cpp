@@ -10,8 +10,8 @@
 #include "gpuscope/activity/collector.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/names.h"
-#include "gpuscope/device/kernels.h"
+#include "gpuscope/base/strings.h"
+#include "gpuscope/timing/kernels.h"
 
 namespace {
 
@@ -31,9 +31,9 @@ class Region {
 };
 
 void run(const driver::Cuda& cuda) {
-  device::Kernels kernels(cuda);
-  device::PrimaryContext context(cuda, 0);
-  const device::PrimaryContext::Current current(context);
+  timing::Kernels kernels(cuda);
+  timing::PrimaryContext context(cuda, 0);
+  const timing::PrimaryContext::Current current(context);
   driver::CuStream streams[2] = {};
   for (auto& stream : streams) {
     GPUSCOPE_CUDA(cuda, stream_create, &stream, 1);
@@ -132,7 +132,7 @@ int main(int count, char** arguments) {
     recorded.threads.insert(recorded.threads.begin(), std::move(events));
   });
   for (uint32_t id = 0; id < 64; ++id) {
-    recorded.regions.push_back(base::Names::process().text(id));
+    recorded.regions.emplace_back(base::Names::process().text(id));
   }
   recorded.save(arguments[1]);
   std::printf("%zu buffers, %zu threads, %zu kernel names\n", recorded.buffers.size(), recorded.threads.size(),

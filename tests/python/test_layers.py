@@ -22,7 +22,8 @@ LONG_FILES: dict[str, str] = {}  # those that are longer, and why
 CPP_LADDER = (
     ("base",),
     ("driver", "store"),
-    ("device", "region", "activity", "memory", "counters", "monitor"),
+    ("nvml",),
+    ("timing", "region", "activity", "memory", "counters", "monitor"),
     ("attribution", "nvtx", "torch", "analysis"),
     ("session", "exporters"),
     ("bindings",),

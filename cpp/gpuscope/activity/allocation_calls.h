@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "gpuscope/base/allocations.h"
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::activity {
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gpuscope/activity/buffers.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/driver/cupti.h"
 
 namespace gpuscope::activity {

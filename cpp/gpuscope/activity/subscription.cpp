@@ -12,6 +12,7 @@
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
 
 namespace gpuscope::activity {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/analysis/display_names.h"
 
-#include "gpuscope/base/demangle.h"
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::analysis {
 namespace {

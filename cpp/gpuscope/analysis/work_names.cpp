@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/analysis/work_names.h"
 
-#include "gpuscope/base/demangle.h"
 #include "gpuscope/base/errors.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/store/labels.h"
 
 namespace gpuscope::analysis {

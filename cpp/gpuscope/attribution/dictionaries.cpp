@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "gpuscope/base/names.h"
 #include "gpuscope/base/stacks.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::attribution {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/flat_map.h"
-#include "gpuscope/base/string_table.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::attribution {

@@ -8,7 +8,7 @@
 #include <semaphore>
 #include <string_view>
 
-#include "gpuscope/base/name_cache.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::base {
 

@@ -42,15 +42,4 @@ class OpenRegions {
   inline static std::atomic<uint32_t> latest_{0};   // innermost of the thread that entered or left one last
 };
 
-/// The region that the calling thread works in, as OpenRegions tell it. Set by who enters them; callable on any thread,
-/// at any moment, with or without the GIL.
-using RegionSource = uint32_t (*)() noexcept;
-inline std::atomic<RegionSource> region_source{nullptr};
-
-/// The name of the region that the calling thread works in, as a Names id plus one; 0 for none.
-inline uint32_t current_region() noexcept {
-  const RegionSource source = region_source.load(std::memory_order_acquire);
-  return source != nullptr ? source() : 0;
-}
-
 }  // namespace gpuscope::base

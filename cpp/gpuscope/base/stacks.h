@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
-
-#include "gpuscope/base/event_log.h"
 
 namespace gpuscope::base {
 
@@ -48,8 +45,8 @@ class Stacks {
     return id < frames_.size() ? frames_[id] : Frame{};
   }
   // Around a fork, so that the child does not inherit a lock that nobody will release.
-  void hold() { mutex_.lock(); }
-  void let_go() { mutex_.unlock(); }
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
  private:
   struct Hash {
@@ -64,18 +61,5 @@ class Stacks {
   std::vector<Frame> frames_ = std::vector<Frame>(1);
   std::unordered_map<Frame, uint32_t, Hash> ids_;
 };
-
-/// Where the calling thread is in the program, as a Stacks id. Set while stacks are wanted; callable on any thread, at
-/// any moment, with or without the GIL.
-using StackSource = uint32_t (*)() noexcept;
-inline std::atomic<StackSource> stack_source{nullptr};
-
-/// Says of the event that comes next where in the program it happened. For the hot paths, when kListenStacks is set.
-inline void append_stack(EventLog& log) noexcept {
-  const StackSource source = stack_source.load(std::memory_order_acquire);
-  if (const uint32_t stack = source != nullptr ? source() : 0; stack != 0) {
-    log.add_argument(Argument::Stack, stack);
-  }
-}
 
 }  // namespace gpuscope::base

@@ -10,9 +10,8 @@
 #include "gpuscope/analysis/instances.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/analysis/work_names.h"
-#include "gpuscope/base/demangle.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/store/labels.h"
 

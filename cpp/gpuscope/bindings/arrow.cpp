@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpuscope/base/demangle.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/arrow_abi.h"
 
 namespace py = pybind11;

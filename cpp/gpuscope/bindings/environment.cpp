@@ -1,21 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <pybind11/stl.h>
 
 #include <array>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "gpuscope/base/read_file.h"
+#include "gpuscope/base/system.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/bindings/vendor.h"
 #include "gpuscope/driver/nvml.h"
 #include "gpuscope/nvtx/injection.h"
 #include "gpuscope/session/info.h"
 
 namespace py = pybind11;
+
+// What NVTX looks for in the library that NVTX_INJECTION64_PATH names (nvtxInit.h, nvtxExtInit.h): 0 refuses. In a
+// process without Python the module cannot be loaded, and its NVTX stays off.
+extern "C" {
+[[gnu::visibility("default")]] int InitializeInjectionNvtx2(gpuscope::nvtx::GetExportTable get_export_table) {
+  return gpuscope::nvtx::attach(get_export_table) ? 1 : 0;
+}
+[[gnu::visibility("default")]] int InitializeInjectionNvtxExtension(const void* module) {
+  return gpuscope::nvtx::attach_extension(module) ? 1 : 0;
+}
+}
 
 namespace gpuscope::bindings {
 namespace {
@@ -28,7 +40,7 @@ std::string driver_version(const driver::Nvml& nvml, std::string& error) {
     return "";
   }
   if (const int code = nvml.init(); code != 0) {
-    error = nvml.error_string != nullptr ? nvml.error_string(code) : "nvmlInit_v2 failed";
+    error = nvml.error_text(code);
     return "";
   }
   std::array<char, 96> version{};
@@ -72,6 +84,15 @@ std::optional<bool> profiling_admin_only() {
   return at == std::string::npos ? std::nullopt : std::optional(params.compare(at + kKey.size(), 1, "1") == 0);
 }
 
+/// The file of the extension module.
+std::string own_file() {
+  Dl_info info{};
+  const bool known = dladdr(reinterpret_cast<const void*>(&InitializeInjectionNvtx2), &info) != 0;
+  const std::unique_ptr<char, decltype(&std::free)> path(
+      known && info.dli_fname != nullptr ? realpath(info.dli_fname, nullptr) : nullptr, &std::free);
+  return path != nullptr ? path.get() : "";
+}
+
 std::vector<std::string> injections() {
   std::vector<std::string> found;
   const std::string own = own_file();  // NVTX's tool may be us
@@ -93,7 +114,7 @@ std::vector<std::string> injections() {
 py::dict environment() {
   const session::Vendor& libraries = vendor();
   const driver::Cupti& cupti = libraries.collector.cupti();
-  const driver::Nvml nvml = driver::Nvml::open();
+  const driver::Nvml& nvml = libnvidia_ml();
   std::string nvml_error;
   std::string cuda_error;
   py::dict facts;
@@ -123,6 +144,9 @@ py::dict environment() {
 
 void bind_environment(py::module_& module) {
   module.def("environment", &environment, "What this machine and process have for profiling; makes no CUDA context.");
+  module.def("own_file", &own_file, "The extension module's file, empty when it cannot be told.");
+  module.def("nvtx_libraries", &nvtx::attached_libraries,
+             "The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.");
 }
 
 }  // namespace gpuscope::bindings

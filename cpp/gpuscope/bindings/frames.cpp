@@ -17,8 +17,9 @@
 #include <string_view>
 
 #include "gpuscope/base/flat_map.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 
 // How frames lie in memory is CPython's own affair: these versions were looked at.

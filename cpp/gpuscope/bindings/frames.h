@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-
 #include <pybind11/pybind11.h>
+
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::bindings {
 

@@ -1,23 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace gpuscope::bindings {
+namespace {
+
+// The classes live in gpuscope/errors.py, where they carry docstrings and fields; here C++ finds them by name.
+void raise(const char* name, const py::tuple& arguments) {
+  const py::object type = py::module_::import("gpuscope.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(*arguments).ptr());
+}
+
+void raise_library_error(const char* name, const base::LibraryError& error) {
+  raise(name, py::make_tuple(error.what(), error.call(), error.code()));
+}
+
+void translate_errors() {
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) {
+        std::rethrow_exception(thrown);
+      }
+    } catch (const base::CudaError& error) {
+      raise_library_error("CudaError", error);
+    } catch (const base::CuptiError& error) {
+      raise_library_error("CuptiError", error);
+    } catch (const base::NvmlError& error) {
+      raise_library_error("NvmlError", error);
+    } catch (const base::CorruptTrace& error) {
+      raise("CorruptTrace", py::make_tuple(error.what(), error.path(), error.offset()));
+    } catch (const base::NotAvailable& error) {
+      raise("NotAvailable", py::make_tuple(error.what()));
+    } catch (const base::InvalidArgument& error) {
+      raise("InvalidArgument", py::make_tuple(error.what()));
+    } catch (const base::Error& error) {
+      raise("GpuscopeError", py::make_tuple(error.what()));
+    }
+  });
+}
+
+// libcupti files that Python wheels brought, those of CUDA 13 first.
+std::vector<std::string> cupti_wheels() {
+  std::vector<std::string> found;
+  for (const char* relative : {"/nvidia/cu13/lib/libcupti.so.13", "/nvidia/cuda_cupti/lib/libcupti.so.13",
+                               "/nvidia/cuda_cupti/lib/libcupti.so.12"}) {
+    for (const py::handle folder : py::module_::import("sys").attr("path")) {
+      if (py::isinstance<py::str>(folder)) {
+        const std::string path = folder.cast<std::string>() + relative;
+        if (access(path.c_str(), R_OK) == 0) {
+          found.push_back(path);
+        }
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+session::Vendor& vendor() {
+  static auto* libraries = new session::Vendor(cupti_wheels());  // leaked: CUPTI's callbacks may come at any time
+  return *libraries;
+}
+
+const driver::Nvml& libnvidia_ml() {
+  static const auto* const table = new driver::Nvml(driver::Nvml::open());
+  return *table;
+}
+
+}  // namespace gpuscope::bindings
 
 PYBIND11_MODULE(_core, module) {
   using namespace gpuscope::bindings;
   module.doc() = "The C++ core of gpuscope; use the names that the package itself exports.";
   module.attr("__version__") = GPUSCOPE_VERSION;
-  bind_errors(module);
+  translate_errors();
   bind_store(module);
   bind_analysis(module);
   bind_exporters(module);
   bind_regions(module);
-  bind_device(module);
-  bind_sampling(module);
+  bind_nvml(module);
   bind_timing(module);
   bind_session(module);
   bind_torch(module);
-  bind_memory_history(module);
+  bind_memory(module);
   bind_environment(module);
-  bind_nvtx(module);
-  bind_memory_info(module);
-  bind_memory_watch(module);
 }

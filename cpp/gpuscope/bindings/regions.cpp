@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
-#include "gpuscope/bindings/name_ids.h"
-#include "gpuscope/device/region_timer.h"
+#include "gpuscope/timing/region_timer.h"
 
 namespace gpuscope::bindings {
 namespace {
@@ -19,7 +21,54 @@ using base::EventLog;
 using base::EventLogs;
 using base::Op;
 using base::OpenRegions;
-using device::RegionTimer;
+using timing::RegionTimer;
+
+/// The base::Names ids of the strings seen last, by the string's address. With the GIL.
+class NameIds {
+ public:
+  /// False with a Python error set.
+  static bool find(PyObject* text, uint32_t* id) {
+    const auto address = reinterpret_cast<uintptr_t>(text);
+    Known& known = known_[(address >> 4 ^ address >> 14) % known_.size()];
+    if (known.text != text && !learn(text, known)) [[unlikely]] {
+      return false;
+    }
+    *id = known.id;
+    return true;
+  }
+
+ private:
+  // Owns its string, so that an address stays its own.
+  struct Known {
+    PyObject* text;
+    uint32_t id;
+  };
+  static bool learn(PyObject* text, Known& known);
+
+  static std::array<Known, 1024> known_;
+};
+
+constinit std::array<NameIds::Known, 1024> NameIds::known_{};
+
+bool NameIds::learn(PyObject* text, Known& known) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size);
+  PyObject* encoded = nullptr;
+  if (utf8 == nullptr) {  // lone surrogates have no UTF-8
+    PyErr_Clear();
+    encoded = PyUnicode_AsEncodedString(text, "utf-8", "replace");
+    if (encoded == nullptr) {
+      return false;
+    }
+    utf8 = PyBytes_AS_STRING(encoded);
+    size = PyBytes_GET_SIZE(encoded);
+  }
+  known.id = base::Names::process().intern({utf8, static_cast<std::size_t>(size)});
+  Py_XDECREF(encoded);
+  Py_INCREF(text);
+  Py_XSETREF(known.text, text);
+  return true;
+}
 
 // A raw CPython type: a `with` is three calls, and each would cost pybind11 more than the whole region costs here. All
 // functions run under the GIL.
@@ -276,7 +325,8 @@ constexpr const char* kDoc =
     "GPU work launched inside is attributed to it. While no profiler runs it costs next to nothing.";
 
 PyTypeObject make_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  PyTypeObject type{};
+  type.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
   type.tp_name = "gpuscope._core.record_function";
   type.tp_doc = kDoc;
   type.tp_basicsize = sizeof(RecordFunction);

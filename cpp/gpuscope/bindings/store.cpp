@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gpuscope/base/errors.h"
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/arrow.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/store/append.h"

@@ -31,11 +31,11 @@ py::typing::Tuple<int, int, int> take_counts() {
   return py::make_tuple(counts.pushes, counts.pops, counts.reports);
 }
 
-/// What Python tells of the operators that it called: tensors as (address, sizes, type), calls as (name, tensors,
+/// What Python lists of the operators that it called: tensors as (address, sizes, type), calls as (name, tensors,
 /// numbered by autograd, result), and what keeps the tensors.
-torch::OperatorCallbacks::Work read_work(const py::handle& told) {
+torch::OperatorCallbacks::Work read_work(const py::handle& listed) {
   torch::OperatorCallbacks::Work work;
-  const auto parts = told.cast<py::tuple>();
+  const auto parts = listed.cast<py::tuple>();
   for (const py::handle tensor : parts[0]) {
     const auto fields = tensor.cast<py::tuple>();
     work.tensors.push_back({fields[0].cast<uint64_t>(), fields[1].cast<std::vector<int64_t>>(), fields[2].cast<int>()});
@@ -54,10 +54,10 @@ void bind_callbacks(py::module_& module) {
       .def_static(
           "study",
           [](const std::string& user_name, const py::function& work) {
-            py::object told;  // holds the tensors until all is learned
+            py::object listed;  // holds the tensors until all is learned
             return OperatorCallbacks::process().study(libtorch(), user_name, [&] {
-              told = work();
-              return read_work(told);
+              listed = work();
+              return read_work(listed);
             });
           },
           py::arg("user_name"), py::arg("work"),

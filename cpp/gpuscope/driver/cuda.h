@@ -33,6 +33,9 @@ using CuGraph = CUgraph_st*;
 using CuGraphExec = CUgraphExec_st*;
 using CuMemoryPool = CUmemPoolHandle_st*;
 
+/// The stream that a handle from Python stands for; 0 is the default one.
+inline CuStream as_stream(uint64_t handle) noexcept { return reinterpret_cast<CuStream>(handle); }
+
 struct CuUuid {
   unsigned char bytes[16];
 };
@@ -128,5 +131,12 @@ struct Cuda {
       throw ::gpuscope::base::CudaError(#member, gpuscope_code, (table).error_name(gpuscope_code)); \
     }                                                                                               \
   } while (false)
+
+/// The device of this number, with the driver initialised and no context made. Throws NotAvailable without a driver or
+/// such a device. Any thread.
+CuDevice find_device(const Cuda& cuda, int ordinal);
+
+/// Whether this process has a primary context on the device, whoever made it. Any thread.
+bool has_primary_context(const Cuda& cuda, CuDevice device) noexcept;
 
 }  // namespace gpuscope::driver

@@ -31,8 +31,7 @@ Cupti Cupti::open(const std::vector<std::string>& wheel_paths) {
   Cupti table;
   // A second copy of libcupti in one process would fight the first for the driver.
   table.library = Library::open({"libcupti.so.13", "libcupti.so.12"}, search_paths(wheel_paths));
-#define GPUSCOPE_RESOLVE(name, member, ...) \
-  table.member = reinterpret_cast<decltype(table.member)>(table.library.symbol(name));
+#define GPUSCOPE_RESOLVE(name, member, ...) table.library.load(name, table.member);
   GPUSCOPE_CUPTI_FUNCTIONS(GPUSCOPE_RESOLVE)
 #undef GPUSCOPE_RESOLVE
   if (table.get_version != nullptr) {

@@ -18,6 +18,10 @@ class Library {
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   /// nullptr when the library lacks it.
   void* symbol(const char* name) const noexcept;
+  template <class Function>
+  void load(const char* name, Function*& function) const noexcept {
+    function = reinterpret_cast<Function*>(symbol(name));
+  }
   /// The file the library was mapped from.
   const std::string& path() const noexcept { return path_; }
   const std::string& why() const noexcept { return why_; }

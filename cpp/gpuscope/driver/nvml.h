@@ -56,7 +56,18 @@ struct Nvml {
 #undef GPUSCOPE_MEMBER
   Library library;
 
-  static Nvml open();
+  static Nvml open() {
+    Nvml table;
+    table.library = Library::open({"libnvidia-ml.so.1"}, {"libnvidia-ml.so.1", "libnvidia-ml.so"});
+#define GPUSCOPE_RESOLVE(name, member, ...) table.library.load(name, table.member);
+    GPUSCOPE_NVML_FUNCTIONS(GPUSCOPE_RESOLVE)
+#undef GPUSCOPE_RESOLVE
+    return table;
+  }
+  std::string error_text(int code) const {
+    const char* text = error_string != nullptr ? error_string(code) : nullptr;
+    return text != nullptr ? text : "NVML error " + std::to_string(code);
+  }
 };
 
 }  // namespace gpuscope::driver

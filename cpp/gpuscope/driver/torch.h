@@ -53,4 +53,24 @@ struct Torch {
   static Torch open();
 };
 
+inline Torch Torch::open() {
+  Torch torch;
+  torch.cpu = Library::open({"libtorch_cpu.so"}, {});
+  torch.c10 = Library::open({"libc10.so"}, {});
+  torch.cpu.load("_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE", torch.add_callback);
+  torch.cpu.load("_ZN2at14removeCallbackEm", torch.remove_callback);
+  torch.cpu.load("_ZNK2at14RecordFunction4nameEv", torch.function_name);
+  torch.cpu.load("_ZN2at15sequence_number4peekEv", torch.next_sequence);
+  torch.undefined_tensor = torch.c10.symbol("_ZN3c1019UndefinedTensorImpl10_singletonE");
+  torch.cpu.load("_ZN5torch8profiler4impl19registerCUDAMethodsEPNS1_13ProfilerStubsE", torch.register_cuda_methods);
+  torch.cpu.load("_ZN5torch8profiler4impl9cudaStubsEv", torch.cuda_stubs);
+  torch.c10.load("_ZN3c1020ThreadLocalDebugInfo3getENS_13DebugInfoKindE", torch.debug_info);
+  torch.cpu.load("_ZN5torch8profiler4impl17ProfilerStateBase14removeCallbackEv", torch.remove_ranges);
+  // Up to torch 2.11 the kinds are an enumeration, in which this is the profiler's state; later ones are addresses.
+  constexpr std::uintptr_t kProfilerState = 2;
+  auto* const* kind = static_cast<void* const*>(torch.c10.symbol("_ZN3c1013DebugInfoKind14PROFILER_STATEE"));
+  torch.profiler_state = kind != nullptr ? *kind : reinterpret_cast<void*>(kProfilerState);
+  return torch;
+}
+
 }  // namespace gpuscope::driver

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <optional>
 
-#include "gpuscope/base/demangle.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/occupancy.h"
 #include "gpuscope/store/labels.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/exporters/output.h"
 
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::exporters {
 

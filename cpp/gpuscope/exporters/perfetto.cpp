@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpuscope/base/demangle.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/exporters/driver_memory.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/links.h"

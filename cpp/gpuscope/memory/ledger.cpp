@@ -2,14 +2,14 @@
 #include "gpuscope/memory/ledger.h"
 
 #include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <exception>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
+#include "gpuscope/base/system.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/memory/native_library.h"
 
@@ -22,10 +22,10 @@ using base::DriverAllocation;
 namespace {
 
 // What has an address is part of the memory history, too, while one is recorded.
-void tell(const Piece& piece, bool taken) noexcept {
-  if (piece.address != 0 && History::process().recording()) {
-    const auto bytes = static_cast<int64_t>(piece.bytes);
-    History::process().record({piece.address, taken ? bytes : -bytes, 0, 0, piece.device, Source::Driver});
+void record_in_history(const Allocation& allocation, bool taken) noexcept {
+  if (allocation.address != 0 && History::process().recording()) {
+    const auto bytes = static_cast<int64_t>(allocation.bytes);
+    History::process().record({allocation.address, taken ? bytes : -bytes, 0, 0, allocation.device, Source::Driver});
   }
 }
 
@@ -33,6 +33,7 @@ void tell(const Piece& piece, bool taken) noexcept {
 
 Ledger& Ledger::process() {
   static Ledger* ledger = [] {
+    base::survive_forks();
     static auto* made = new Ledger;  // leaked: the driver is called until the last moment
     pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); },
                    [] {
@@ -72,65 +73,64 @@ void Ledger::clear() noexcept {
 Author Ledger::find_author() const noexcept {
   Author author;
   author.library = NativeLibraries::process().caller();
-  author.thread = static_cast<uint64_t>(syscall(SYS_gettid));
-  const base::StackSource source =
-      stacks_.load(std::memory_order_relaxed) ? base::stack_source.load(std::memory_order_acquire) : nullptr;
-  author.stack = source != nullptr ? source() : 0;
+  author.thread = base::thread_id();
+  author.stack = stacks_.load(std::memory_order_relaxed) ? base::current_stack() : 0;
   author.region = base::current_region();
   return author;
 }
 
-void Ledger::record(const DriverAllocation& told) noexcept {
-  const Author author = told.step == AllocationStep::Taken ? find_author() : Author{};
+void Ledger::record(const DriverAllocation& event) noexcept {
+  const Author author = event.step == AllocationStep::Taken ? find_author() : Author{};
   try {
     const std::lock_guard lock(mutex_);
-    switch (told.step) {
+    switch (event.step) {
       case AllocationStep::Taken:
-        return told.result == 0 ? take(told, author) : refuse(told, author);
+        return event.result == 0 ? take(event, author) : refuse(event, author);
       case AllocationStep::Released:
-        return release(told);
+        return release(event);
       case AllocationStep::Mapped:
-        return map(told);
+        return map(event);
       case AllocationStep::Unmapped:
-        return unmap(told);
+        return unmap(event);
       case AllocationStep::Retained:
-        if (const auto found = virtual_.find(told.handle); found != virtual_.end()) {
+        if (const auto found = virtual_.find(event.handle); found != virtual_.end()) {
           ++found->second.holders;
         }
         return;
       case AllocationStep::ContextGone:
-        return forget_context(told.context);
+        return forget_context(event.context);
     }
   } catch (const std::exception&) {
     missed_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-void Ledger::take(const DriverAllocation& told, const Author& author) {
+void Ledger::take(const DriverAllocation& event, const Author& author) {
   Entry entry;
-  entry.piece = {told.address, told.bytes, told.pool, told.context, base::Clock::process().to_ns(told.ended_ticks),
-                 told.device,  told.kind,  author};
-  entry.taken_ticks = told.ended_ticks;
-  // What was there before has been released: its release is yet to be told, or was missed.
-  switch (told.kind) {
+  entry.allocation = {
+      event.address, event.bytes, event.pool, event.context, base::Clock::process().to_ns(event.ended_ticks),
+      event.device,  event.kind,  author};
+  entry.taken_ticks = event.ended_ticks;
+  // What was there before has been released: its release is yet to come, or was missed.
+  switch (event.kind) {
     case AllocationKind::Virtual:
-      virtual_[told.handle] = entry;
+      virtual_[event.handle] = entry;
       return;
     case AllocationKind::Array:
-      arrays_[told.handle] = entry;
+      arrays_[event.handle] = entry;
       return;
     default:
-      by_address_[told.address] = entry;
-      tell(entry.piece, true);
+      by_address_[event.address] = entry;
+      record_in_history(entry.allocation, true);
   }
 }
 
-void Ledger::refuse(const DriverAllocation& told, const Author& author) {
-  Failure failure{told.bytes, 0,     base::Clock::process().to_ns(told.ended_ticks), told.device, told.result,
-                  told.kind,  author};
+void Ledger::refuse(const DriverAllocation& event, const Author& author) {
+  Failure failure{event.bytes, 0,     base::Clock::process().to_ns(event.ended_ticks), event.device, event.result,
+                  event.kind,  author};
   for (const Entries* entries : {&by_address_, &virtual_, &arrays_}) {
     for (const auto& [key, entry] : *entries) {
-      failure.live_bytes += entry.piece.device == told.device ? entry.piece.bytes : 0;
+      failure.live_bytes += entry.allocation.device == event.device ? entry.allocation.bytes : 0;
     }
   }
   failures_.push_back(failure);
@@ -139,46 +139,46 @@ void Ledger::refuse(const DriverAllocation& told, const Author& author) {
   }
 }
 
-void Ledger::release(const DriverAllocation& told) {
-  Entries& entries = told.kind == AllocationKind::Virtual ? virtual_
-                     : told.kind == AllocationKind::Array ? arrays_
-                                                          : by_address_;
+void Ledger::release(const DriverAllocation& event) {
+  Entries& entries = event.kind == AllocationKind::Virtual ? virtual_
+                     : event.kind == AllocationKind::Array ? arrays_
+                                                           : by_address_;
   const auto found = entries.find(
-      told.kind == AllocationKind::Virtual || told.kind == AllocationKind::Array ? told.handle : told.address);
+      event.kind == AllocationKind::Virtual || event.kind == AllocationKind::Array ? event.handle : event.address);
   if (found == entries.end()) {
     ++unknown_releases_;
     return;
   }
   // The driver may give a place out again, on another thread, before the call that released it has come to its end.
-  if (found->second.taken_ticks > told.began_ticks) {
+  if (found->second.taken_ticks > event.began_ticks) {
     return;
   }
   if (found->second.holders > 0) {
     --found->second.holders;
   }
   if (found->second.holders == 0 && found->second.mappings == 0) {
-    tell(found->second.piece, false);
+    record_in_history(found->second.allocation, false);
     entries.erase(found);
   }
 }
 
-void Ledger::map(const DriverAllocation& told) {
-  const auto found = virtual_.find(told.handle);
+void Ledger::map(const DriverAllocation& event) {
+  const auto found = virtual_.find(event.handle);
   if (found == virtual_.end()) {
     return;
   }
-  mappings_[told.address] = {told.handle, told.ended_ticks};
+  mappings_[event.address] = {event.handle, event.ended_ticks};
   if (found->second.mappings++ == 0) {
-    found->second.piece.address = told.address;
-    tell(found->second.piece, true);
+    found->second.allocation.address = event.address;
+    record_in_history(found->second.allocation, true);
   }
 }
 
-void Ledger::unmap(const DriverAllocation& told) {
+void Ledger::unmap(const DriverAllocation& event) {
   // One call may unmap neighbours that were mapped one by one.
-  auto next = mappings_.lower_bound(told.address);
-  while (next != mappings_.end() && next->first - told.address < told.bytes) {
-    if (next->second.mapped_ticks > told.began_ticks) {
+  auto next = mappings_.lower_bound(event.address);
+  while (next != mappings_.end() && next->first - event.address < event.bytes) {
+    if (next->second.mapped_ticks > event.began_ticks) {
       ++next;
       continue;
     }
@@ -188,8 +188,8 @@ void Ledger::unmap(const DriverAllocation& told) {
       continue;
     }
     if (--found->second.mappings == 0) {
-      tell(found->second.piece, false);
-      found->second.piece.address = 0;
+      record_in_history(found->second.allocation, false);
+      found->second.allocation.address = 0;
       if (found->second.holders == 0) {
         virtual_.erase(found);
       }
@@ -201,25 +201,25 @@ void Ledger::forget_context(uint64_t context) {
   // Virtual memory is of no context.
   for (Entries* entries : {&by_address_, &arrays_}) {
     std::erase_if(*entries, [context](const auto& entry) {
-      const bool gone = entry.second.piece.context == context;
+      const bool gone = entry.second.allocation.context == context;
       if (gone) {
-        tell(entry.second.piece, false);
+        record_in_history(entry.second.allocation, false);
       }
       return gone;
     });
   }
 }
 
-std::vector<Piece> Ledger::live() {
+std::vector<Allocation> Ledger::live() {
   const std::lock_guard lock(mutex_);
-  std::vector<Piece> pieces;
-  pieces.reserve(by_address_.size() + virtual_.size() + arrays_.size());
+  std::vector<Allocation> allocations;
+  allocations.reserve(by_address_.size() + virtual_.size() + arrays_.size());
   for (const Entries* entries : {&by_address_, &virtual_, &arrays_}) {
     for (const auto& [key, entry] : *entries) {
-      pieces.push_back(entry.piece);
+      allocations.push_back(entry.allocation);
     }
   }
-  return pieces;
+  return allocations;
 }
 
 std::vector<Failure> Ledger::failures() {

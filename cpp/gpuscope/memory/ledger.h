@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpuscope/base/allocations.h"
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::memory {
 
@@ -23,7 +23,7 @@ struct Author {
 };
 
 /// Memory that the driver has given out.
-struct Piece {
+struct Allocation {
   uint64_t address = 0;  // 0 for arrays, and for virtual memory that is not mapped
   uint64_t bytes = 0;
   uint64_t pool = 0;
@@ -51,21 +51,21 @@ class Ledger {
  public:
   static constexpr std::size_t kFailures = 16;
 
-  /// Forks are safe: the child's is empty, and its base::allocation_sink nobody.
+  /// Forks are safe: the child's is empty, and base::allocation_sink is unset there.
   static Ledger& process();
-  /// The process's as a base::allocation_sink.
-  static void on_allocation(const base::DriverAllocation& told) noexcept { process().record(told); }
+  /// Records in the process's ledger: a base::AllocationSink.
+  static void on_allocation(const base::DriverAllocation& event) noexcept { process().record(event); }
 
-  /// Starts with nothing. `stacks`: base::stack_source is asked at every allocation.
+  /// Starts with nothing. `stacks`: base::current_stack is asked at every allocation.
   void begin(bool stacks);
   void want_stacks() noexcept { stacks_.store(true, std::memory_order_relaxed); }
   /// Forgets all that is live; failures stay to be read.
   void forget() noexcept;
 
   /// Never throws; what there was no memory to note counts as missed.
-  void record(const base::DriverAllocation& told) noexcept;
+  void record(const base::DriverAllocation& event) noexcept;
 
-  std::vector<Piece> live();
+  std::vector<Allocation> live();
   std::vector<Failure> failures();  // oldest first, the last kFailures
   struct Counts {
     uint64_t unknown_releases = 0;  // of memory that was taken before begin, or unseen
@@ -75,7 +75,7 @@ class Ledger {
 
  private:
   struct Entry {
-    Piece piece;
+    Allocation allocation;
     uint64_t taken_ticks = 0;
     uint32_t holders = 1;   // of virtual memory: it lives until nobody holds it
     uint32_t mappings = 0;  // nor maps it
@@ -88,11 +88,11 @@ class Ledger {
 
   Author find_author() const noexcept;
   // With the mutex held.
-  void take(const base::DriverAllocation& told, const Author& author);
-  void refuse(const base::DriverAllocation& told, const Author& author);
-  void release(const base::DriverAllocation& told);
-  void map(const base::DriverAllocation& told);
-  void unmap(const base::DriverAllocation& told);
+  void take(const base::DriverAllocation& event, const Author& author);
+  void refuse(const base::DriverAllocation& event, const Author& author);
+  void release(const base::DriverAllocation& event);
+  void map(const base::DriverAllocation& event);
+  void unmap(const base::DriverAllocation& event);
   void forget_context(uint64_t context);
   void clear() noexcept;
 

@@ -7,6 +7,7 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/nvtx/domains.h"
 #include "gpuscope/nvtx/texts.h"

@@ -6,8 +6,7 @@
 #include <cstring>
 #include <cwchar>
 
-#include "gpuscope/base/names.h"
-#include "gpuscope/base/utf8.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::nvtx {
 namespace {

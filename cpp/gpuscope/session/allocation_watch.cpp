@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/session/allocation_watch.h"
 
-#include "gpuscope/base/allocations.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/session/session.h"
 
 namespace gpuscope::session {
@@ -144,12 +144,12 @@ AllocationWatch::State AllocationWatch::state() {
   return state;
 }
 
-std::vector<memory::Piece> AllocationWatch::live() {
+std::vector<memory::Allocation> AllocationWatch::live() {
   if (left_behind()) {
     return {};
   }
   const std::lock_guard lock(mutex_);
-  return users_ > 0 ? memory::Ledger::process().live() : std::vector<memory::Piece>();
+  return users_ > 0 ? memory::Ledger::process().live() : std::vector<memory::Allocation>();
 }
 
 }  // namespace gpuscope::session

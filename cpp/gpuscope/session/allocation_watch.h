@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/memory/ledger.h"
 #include "gpuscope/session/recorder.h"
 
@@ -44,7 +45,7 @@ class AllocationWatch {
   };
   State state();
   /// Nothing without users, and in the child of a fork.
-  std::vector<memory::Piece> live();
+  std::vector<memory::Allocation> live();
 
  private:
   std::string begin(bool stacks);

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/names.h"
-#include "gpuscope/base/read_file.h"
+#include "gpuscope/base/strings.h"
+#include "gpuscope/base/system.h"
 #include "gpuscope/nvtx/domains.h"
 
 namespace gpuscope::session {

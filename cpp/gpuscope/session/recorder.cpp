@@ -183,10 +183,10 @@ void Recorder::read_gpu_spans() {
   attribution::DecodeState& state = decoder_->state();
   std::vector<attribution::GpuSpan> running;
   for (const attribution::GpuSpan& span : state.gpu_spans) {
-    const device::RegionTimer::Reading reading = vendor_.region_timer.read(span.pair);
-    if (reading.state == device::RegionTimer::State::Running) {
+    const timing::RegionTimer::Reading reading = vendor_.region_timer.read(span.pair);
+    if (reading.state == timing::RegionTimer::State::Running) {
       running.push_back(span);
-    } else if (reading.state == device::RegionTimer::State::Done && span.path != store::kNone) {
+    } else if (reading.state == timing::RegionTimer::State::Done && span.path != store::kNone) {
       state.add_gpu_time(span, reading.duration_ns);
     }
   }

@@ -9,11 +9,12 @@
 
 #include "gpuscope/activity/collector.h"
 #include "gpuscope/attribution/decoder.h"
-#include "gpuscope/device/region_timer.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/driver/cuda.h"
 #include "gpuscope/session/clock_map.h"
 #include "gpuscope/session/info.h"
 #include "gpuscope/store/store.h"
+#include "gpuscope/timing/region_timer.h"
 
 namespace gpuscope::session {
 
@@ -26,7 +27,7 @@ struct Vendor {
 
   driver::Cuda cuda;
   activity::Collector collector;
-  device::RegionTimer region_timer;
+  timing::RegionTimer region_timer;
 };
 
 struct Options {

@@ -12,7 +12,7 @@
 #include <chrono>
 #include <utility>
 
-#include "gpuscope/base/forks.h"
+#include "gpuscope/base/system.h"
 
 namespace gpuscope::session {
 namespace {
@@ -39,7 +39,7 @@ void Session::watch_forks() {
         is_forked_child.store(true);
       }
       base::listening.store(0, std::memory_order_relaxed);
-      device::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
+      timing::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
     });
   });
 }
@@ -61,7 +61,7 @@ Session::Session(Vendor& vendor, const Options& options)
     choose_tier();
     options_.settings.by_time = vendor_.collector.tier() == activity::Tier::Shared;
     recorder_.begin(collecting_);
-    const bool gpu_time = device::RegionTimer::current().load() != nullptr;
+    const bool gpu_time = timing::RegionTimer::current().load() != nullptr;
     static std::atomic<uint32_t> epochs{0};
     const uint32_t flags =
         base::kListenRegions | (gpu_time ? base::kListenGpuTime : 0U) | (options_.stacks ? base::kListenStacks : 0U);
@@ -69,7 +69,7 @@ Session::Session(Vendor& vendor, const Options& options)
     start_thread();
   } catch (...) {
     base::listening.store(0);
-    device::RegionTimer::current().store(nullptr);
+    timing::RegionTimer::current().store(nullptr);
     vendor_.collector.stop();
     active_session.store(nullptr);
     throw;
@@ -134,7 +134,7 @@ void Session::choose_tier() {
   tier_ = "events";
   tier_reason_ = vendor_.collector.why() + ", so regions are timed with CUDA events on the default stream";
   vendor_.region_timer.take_all_back();
-  device::RegionTimer::current().store(&vendor_.region_timer, std::memory_order_release);
+  timing::RegionTimer::current().store(&vendor_.region_timer, std::memory_order_release);
 }
 
 void Session::open() {
@@ -216,7 +216,7 @@ std::unique_ptr<store::Store> Session::stop() {
   thread_->join();
   stopped_ = true;
   base::listening.store(0, std::memory_order_relaxed);
-  device::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
+  timing::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
   if (collecting_) {
     // Buffers come home, so that the next session finds them; what they hold is of no window.
     vendor_.collector.flush(true);

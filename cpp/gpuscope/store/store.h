@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "gpuscope/base/string_table.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/store/schema.h"
 
 namespace gpuscope::store {

@@ -8,6 +8,7 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/torch/argument_text.h"
 #include "gpuscope/torch/range_text.h"

@@ -9,9 +9,9 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/memory/history.h"
-#include "gpuscope/memory/peaks.h"
 #include "gpuscope/torch/range_text.h"
 
 namespace gpuscope::torch {

@@ -18,6 +18,7 @@
 #include "gpuscope/activity/cubin.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::activity {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 
 // A test names only the fields that it is about; the others are 0.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"

@@ -11,7 +11,7 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/decoder.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope {
 namespace {

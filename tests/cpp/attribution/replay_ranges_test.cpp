@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "gpuscope/attribution/replay.h"
-#include "gpuscope/base/names.h"
 #include "gpuscope/base/stacks.h"
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::attribution {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "fakes/cupti.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 
 // A test names only the fields that it is about; the others are 0.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"

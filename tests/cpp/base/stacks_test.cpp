@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "gpuscope/base/hooks.h"
+
 namespace gpuscope::base {
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "gpuscope/base/demangle.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/perfetto_format.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/open_regions.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/memory/native_library.h"
@@ -30,8 +31,8 @@ class Ledgers : public testing::Test {
   }
 
   /// A call that begins and ends now.
-  static DriverAllocation told(AllocationStep step, AllocationKind kind, uint64_t address, uint64_t handle = 0,
-                               uint64_t bytes = 0) {
+  static DriverAllocation event(AllocationStep step, AllocationKind kind, uint64_t address, uint64_t handle = 0,
+                                uint64_t bytes = 0) {
     DriverAllocation told;
     told.step = step;
     told.kind = kind;
@@ -43,26 +44,26 @@ class Ledgers : public testing::Test {
     return told;
   }
   void take(uint64_t address, uint64_t bytes, AllocationKind kind = AllocationKind::Device) {
-    ledger_.record(told(AllocationStep::Taken, kind, address, 0, bytes));
+    ledger_.record(event(AllocationStep::Taken, kind, address, 0, bytes));
   }
   void release(uint64_t address, AllocationKind kind = AllocationKind::Device) {
-    ledger_.record(told(AllocationStep::Released, kind, address));
+    ledger_.record(event(AllocationStep::Released, kind, address));
   }
   void refuse(uint64_t bytes, AllocationKind kind = AllocationKind::Device) {
-    DriverAllocation refused = told(AllocationStep::Taken, kind, 0, 0, bytes);
+    DriverAllocation refused = event(AllocationStep::Taken, kind, 0, 0, bytes);
     refused.result = 2;
     ledger_.record(refused);
   }
   void create(uint64_t handle, uint64_t bytes) {
-    ledger_.record(told(AllocationStep::Taken, AllocationKind::Virtual, 0, handle, bytes));
+    ledger_.record(event(AllocationStep::Taken, AllocationKind::Virtual, 0, handle, bytes));
   }
   void move(AllocationStep step, uint64_t address, uint64_t handle, uint64_t bytes = 0) {
-    ledger_.record(told(step, AllocationKind::Virtual, address, handle, bytes));
+    ledger_.record(event(step, AllocationKind::Virtual, address, handle, bytes));
   }
   std::vector<uint64_t> live_bytes() {
     std::vector<uint64_t> bytes;
-    for (const Piece& piece : ledger_.live()) {
-      bytes.push_back(piece.bytes);
+    for (const Allocation& allocation : ledger_.live()) {
+      bytes.push_back(allocation.bytes);
     }
     std::ranges::sort(bytes);
     return bytes;
@@ -80,29 +81,29 @@ TEST_F(Ledgers, KeepWhatWasTakenUntilItIsReleased) {
   EXPECT_EQ(live_bytes(), Bytes{200});
 }
 
-TEST_F(Ledgers, SayWhatAPieceIs) {
+TEST_F(Ledgers, SayWhatAnAllocationIs) {
   const int64_t before = base::Clock::process().now_ns();
-  DriverAllocation call = told(AllocationStep::Taken, AllocationKind::Pool, 4096, 0, 100);
+  DriverAllocation call = event(AllocationStep::Taken, AllocationKind::Pool, 4096, 0, 100);
   call.pool = 9;
   call.device = 3;
   ledger_.record(call);
-  const Piece piece = ledger_.live().at(0);
-  EXPECT_EQ(piece.kind, AllocationKind::Pool);
-  EXPECT_EQ(piece.address, 4096U);
-  EXPECT_EQ(piece.pool, 9U);
-  EXPECT_EQ(piece.device, 3);
-  EXPECT_EQ(piece.author.thread, static_cast<uint64_t>(syscall(SYS_gettid)));
-  EXPECT_GE(piece.time_ns, before);
-  EXPECT_LE(piece.time_ns, base::Clock::process().now_ns());
+  const Allocation allocation = ledger_.live().at(0);
+  EXPECT_EQ(allocation.kind, AllocationKind::Pool);
+  EXPECT_EQ(allocation.address, 4096U);
+  EXPECT_EQ(allocation.pool, 9U);
+  EXPECT_EQ(allocation.device, 3);
+  EXPECT_EQ(allocation.author.thread, static_cast<uint64_t>(syscall(SYS_gettid)));
+  EXPECT_GE(allocation.time_ns, before);
+  EXPECT_LE(allocation.time_ns, base::Clock::process().now_ns());
 }
 
-TEST_F(Ledgers, SayWhichLibraryTookAPiece) {
+TEST_F(Ledgers, SayWhichLibraryTookAnAllocation) {
   take(4096, 100);
   const uint32_t library = ledger_.live().at(0).author.library;
   EXPECT_EQ(NativeLibraries::process().names().at(library), "gpuscope_tests");
 }
 
-TEST_F(Ledgers, SayInWhatRegionAPieceWasTaken) {
+TEST_F(Ledgers, SayInWhatRegionAnAllocationWasTaken) {
   base::region_source = []() noexcept -> uint32_t { return 5; };
   take(4096, 100);
   EXPECT_EQ(ledger_.live().at(0).author.region, 5U);
@@ -150,7 +151,7 @@ TEST_F(Ledgers, TakeAnAddressThatIsGivenOutAgain) {
 
 TEST_F(Ledgers, KeepANewPieceWhoseAddressIsReleasedLateOnAnotherThread) {
   take(4096, 100);
-  DriverAllocation late = told(AllocationStep::Released, AllocationKind::Device, 4096);
+  DriverAllocation late = event(AllocationStep::Released, AllocationKind::Device, 4096);
   take(4096, 300);  // between the release and its end
   late.ended_ticks = base::ticks();
   ledger_.record(late);
@@ -163,9 +164,9 @@ TEST_F(Ledgers, KeepANewPieceWhoseAddressIsReleasedLateOnAnotherThread) {
 TEST_F(Ledgers, TellVirtualMemoryAndArraysFromAddresses) {
   take(5, 100);
   create(5, 200);
-  ledger_.record(told(AllocationStep::Taken, AllocationKind::Array, 0, 5, 300));
+  ledger_.record(event(AllocationStep::Taken, AllocationKind::Array, 0, 5, 300));
   EXPECT_EQ(live_bytes(), (Bytes{100, 200, 300}));
-  ledger_.record(told(AllocationStep::Released, AllocationKind::Array, 0, 5));
+  ledger_.record(event(AllocationStep::Released, AllocationKind::Array, 0, 5));
   EXPECT_EQ(live_bytes(), (Bytes{100, 200}));
 }
 
@@ -221,7 +222,7 @@ TEST_F(Ledgers, BearMappingsOfWhatTheyDidNotSee) {
 
 TEST_F(Ledgers, ForgetWhatWentWithItsContext) {
   for (const uint64_t context : {1, 2}) {
-    DriverAllocation call = told(AllocationStep::Taken, AllocationKind::Device, 4096 * context, 0, 100 * context);
+    DriverAllocation call = event(AllocationStep::Taken, AllocationKind::Device, 4096 * context, 0, 100 * context);
     call.context = context;
     ledger_.record(call);
   }

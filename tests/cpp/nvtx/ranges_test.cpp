@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fakes/window.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/nvtx/domains.h"
 #include "gpuscope/nvtx/injection.h"
 

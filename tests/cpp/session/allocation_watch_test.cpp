@@ -14,6 +14,7 @@
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
 #include "gpuscope/activity/cubin.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/session/session.h"
 
 namespace gpuscope::session {

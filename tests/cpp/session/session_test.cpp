@@ -21,7 +21,7 @@
 #include "fakes/cupti.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 
 // A test names only the options that it is about.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
@@ -49,15 +49,15 @@ class Region {
     session_ = listening >> base::kListenBits;
     if (listening != 0) {
       base::EventLogs::current()->append(base::ticks(), id_, base::Op::Enter);
-      device::RegionTimer* timer = device::RegionTimer::current().load(std::memory_order_acquire);
-      pair_ = timer != nullptr ? timer->begin() : device::RegionTimer::kNoPair;
+      timing::RegionTimer* timer = timing::RegionTimer::current().load(std::memory_order_acquire);
+      pair_ = timer != nullptr ? timer->begin() : timing::RegionTimer::kNoPair;
     }
   }
   ~Region() {
     const uint32_t listening = base::listening.load(std::memory_order_relaxed);
     if (listening != 0 && listening >> base::kListenBits == session_) {
-      device::RegionTimer* timer = device::RegionTimer::current().load(std::memory_order_acquire);
-      if (timer != nullptr && pair_ != device::RegionTimer::kNoPair && timer->end(pair_)) {
+      timing::RegionTimer* timer = timing::RegionTimer::current().load(std::memory_order_acquire);
+      if (timer != nullptr && pair_ != timing::RegionTimer::kNoPair && timer->end(pair_)) {
         base::EventLogs::current()->append(pair_, id_, base::Op::GpuTime);
       }
       base::EventLogs::current()->append(base::ticks(), id_, base::Op::Exit);
@@ -69,7 +69,7 @@ class Region {
  private:
   uint32_t id_;
   uint32_t session_;
-  uint32_t pair_ = device::RegionTimer::kNoPair;
+  uint32_t pair_ = timing::RegionTimer::kNoPair;
 };
 
 class Sessions : public testing::Test {
@@ -601,7 +601,7 @@ TEST_F(EventSessions, GiveNoLaterWindowATimeThatCameTooLate) {
 }
 
 TEST_F(EventSessions, HavePairsForEverAfterManySessions) {
-  for (uint32_t count = 0; count < device::RegionTimer::kPairs + 10; ++count) {
+  for (uint32_t count = 0; count < timing::RegionTimer::kPairs + 10; ++count) {
     start({.cuda = true});
     const Region left_open("left open");
     session_.reset();

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/names.h"
+#include "gpuscope/base/strings.h"
 #include "gpuscope/memory/history.h"
-#include "gpuscope/memory/peaks.h"
 
 namespace gpuscope::torch {
 

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace gpuscope::base {
+
+/// Strings as dense ids, in order of first sight; id 0 is the empty string. One thread at a time.
+class StringTable {
+ public:
+  StringTable() { intern(""); }
+  StringTable(const StringTable&) = delete;
+  StringTable& operator=(const StringTable&) = delete;
+
+  uint32_t intern(std::string_view text);
+  /// The text's id, or UINT32_MAX.
+  uint32_t find(std::string_view text) const noexcept {
+    const auto found = ids_.find(text);
+    return found != ids_.end() ? found->second : UINT32_MAX;
+  }
+  /// Unknown ids, as a damaged file may hold, read as the empty string.
+  std::string_view operator[](uint32_t id) const noexcept {
+    return id < texts_.size() ? texts_[id] : std::string_view{};
+  }
+  uint32_t size() const noexcept { return static_cast<uint32_t>(texts_.size()); }
+
+ private:
+  std::deque<std::string> texts_;  // a deque: growth never moves a string that ids_ points into
+  std::unordered_map<std::string_view, uint32_t> ids_;
+};
+
+/// The region names of the process, as ids that the event logs carry. Any thread; never on a hot path, which caches
+/// ids.
+class Names {
+ public:
+  static Names& process();
+
+  /// Names beyond the first 2^20 share one id.
+  uint32_t intern(std::string_view name);
+  /// The text of an id, as a view that stays valid.
+  std::string_view text(uint32_t id);
+
+  // Around a fork, so that the child does not inherit a lock that nobody will release.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  static constexpr uint32_t kMost = 1U << 20;  // a program that makes up names for ever must not fill the memory
+  std::mutex mutex_;
+  StringTable table_;
+};
+
+/// The Names ids of the texts that a thread uses, found without a lock. One thread at a time.
+class NameCache {
+ public:
+  /// The Names id of a text; 0 when memory ran out.
+  uint32_t id_of(std::string_view text) noexcept;
+
+ private:
+  struct Entry {
+    std::string_view text;  // the process's own copy
+    uint32_t id = 0;        // of the empty text
+  };
+  std::array<Entry, 1024> entries_{};
+};
+
+/// The text with U+FFFD for every byte that is not part of valid UTF-8: the system cuts thread names within a letter.
+std::string to_utf8(std::string_view bytes);
+
+/// A symbol as its source spells it; anything that is not a mangled C++ name comes back as it is. Any thread.
+std::string demangle(std::string_view symbol);
+
+/// A demangled name without return type, template arguments and parameters: `at::native::reduce_kernel`.
+///
+/// Namespaces stay, for they tell libraries apart. Names that are not C++ (Triton's, XLA's) come back as they are, and
+/// CUTLASS's `cutlass::Kernel2<cutlass_80_...>` keeps its argument, which says all there is to say.
+std::string short_name(std::string_view demangled);
+
+}  // namespace gpuscope::base

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gpuscope/activity/cubin.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/base/hooks.h"
+#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/strings.h"
+#include "gpuscope/base/system.h"
+#include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/frames.h"
+#include "gpuscope/memory/history.h"
+#include "gpuscope/memory/ledger.h"
+#include "gpuscope/memory/native_library.h"
+#include "gpuscope/session/allocation_watch.h"
+
+namespace py = pybind11;
+
+namespace gpuscope::bindings {
+namespace {
+
+/// Regions by base::current_region, as a column of numbers and a list of the names that these count; the
+/// first is "", no region.
+class RegionColumn {
+ public:
+  uint32_t number_of(uint32_t region) {
+    const auto [found, is_new] = numbers_.try_emplace(region, static_cast<uint32_t>(names_.size()));
+    if (is_new) {
+      names_.emplace_back(base::Names::process().text(region - 1));
+    }
+    return found->second;
+  }
+  const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::unordered_map<uint32_t, uint32_t> numbers_{{0, 0}};
+  std::vector<std::string> names_{""};
+};
+
+using memory::History, memory::PeakMemory;
+
+void start_history(int64_t max_entries, bool stacks) {
+  if (max_entries < 1 || max_entries > static_cast<int64_t>(History::kMost)) {
+    throw base::InvalidArgument(std::string("max_entries is ") + std::to_string(max_entries) +
+                                "; accepted are whole numbers from 1 to " + std::to_string(History::kMost));
+  }
+  base::survive_forks();
+  History::process().start(static_cast<uint64_t>(max_entries), stacks && watch_stacks());
+}
+
+py::dict history_state() {
+  const History& history = History::process();
+  py::dict state;
+  state["recording"] = history.recording();
+  state["capacity"] = history.capacity();
+  state["recorded"] = history.recorded();
+  state["lost"] = history.overwritten();
+  return state;
+}
+
+py::dict read_history() {
+  memory::HistoryColumns history = History::process().read();
+  py::dict columns;
+  columns["time_ns"] = to_array(history.time_ns);
+  columns["address"] = to_array(history.address);
+  columns["bytes"] = to_array(history.bytes);
+  columns["allocated"] = to_array(history.allocated);
+  columns["reserved"] = to_array(history.reserved);
+  columns["device"] = to_array(history.device);
+  columns["stack"] = to_array(history.stack);
+  RegionColumn regions;
+  for (uint32_t& region : history.region) {
+    region = regions.number_of(region);
+  }
+  columns["region"] = to_array(history.region);
+  columns["regions"] = regions.names();
+  columns["thread"] = to_array(history.thread);
+  columns["source"] = to_array(history.source);
+  columns["lost"] = history.lost;
+  return columns;
+}
+
+void record_memory(int source, int device, uint64_t address, int64_t bytes, int64_t allocated, int64_t reserved) {
+  if (source < 0 || source > static_cast<int>(memory::Source::Other)) {
+    throw base::InvalidArgument(std::string("source is ") + std::to_string(source) +
+                                "; accepted are the numbers of SOURCES, 0 to 3");
+  }
+  History::process().record(
+      {address, bytes, allocated, reserved, device, static_cast<memory::Source>(static_cast<uint8_t>(source))});
+  if (allocated > 0) {
+    memory::Peaks::process().report(device, allocated);
+  }
+}
+
+std::vector<py::typing::Tuple<py::str, py::str, py::int_>> stack_frames(uint32_t stack) {
+  base::Names& names = base::Names::process();
+  std::vector<py::typing::Tuple<py::str, py::str, py::int_>> found;
+  while (stack != 0) {
+    const base::Frame frame = base::Stacks::process()[stack];
+    found.push_back(py::make_tuple(names.text(frame.function), names.text(frame.file), frame.line));
+    stack = frame.parent;
+  }
+  return found;
+}
+
+std::unique_ptr<PeakMemory> open_peak(int device) {
+  auto peak = std::make_unique<PeakMemory>(device);
+  if (!peak->is_open()) {
+    throw base::NotAvailable("PeakMemory", std::to_string(memory::Peaks::kMost).append(" are open already"),
+                             "close() those that are done");
+  }
+  return peak;
+}
+
+void bind_memory_history(py::module_& module) {
+  module.def("start_memory_history", &start_history, py::arg("max_entries"), py::arg("stacks"),
+             "Begins a history of what allocators report, anew; it keeps the last max_entries reports.");
+  module.def(
+      "stop_memory_history", [] { History::process().stop(); },
+      "Ends it. What was recorded stays readable until the next start.");
+  module.def("memory_history", &history_state,
+             "Whether one is recorded, its capacity, the reports since its start and how many were overwritten.");
+  module.def("read_memory_history", &read_history,
+             "The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.");
+  module.def("record_memory", &record_memory, py::arg("source"), py::arg("device"), py::arg("address"),
+             py::arg("bytes"), py::arg("allocated") = 0, py::arg("reserved") = 0,
+             "Adds a report of any allocator to the history and the peaks; bytes is negative for a release.");
+  module.def("stack_frames", &stack_frames, py::arg("stack"), "(function, file, line) of a stack, innermost first.");
+  py::class_<PeakMemory>(module, "PeakMemory", "The most that is reported to be handed out on a device, from now on.")
+      .def(py::init(&open_peak), py::arg("device"), "device is a GPU's ordinal, -1 for the host.")
+      .def_property_readonly("bytes", &PeakMemory::bytes, "The highest report; None when none has come.")
+      .def("close", &PeakMemory::close, "Ends it; what was the highest stays known.");
+}
+
+using memory::Allocation;
+
+// By the numbers of base::AllocationKind.
+constexpr const char* kKinds[] = {"device", "pool", "managed", "pinned", "virtual", "array"};
+static_assert(std::size(kKinds) == base::kAllocationKinds);
+
+constexpr std::pair<activity::DeviceService, const char*> kServices[] = {
+    {activity::kAssert, "assert"}, {activity::kPrintf, "printf"}, {activity::kMalloc, "malloc"}};
+
+session::AllocationWatch& allocation_watch() {
+  static auto* watch = new session::AllocationWatch(vendor());  // leaked, as the vendor's libraries are
+  return *watch;
+}
+
+std::string watch_allocations(bool stacks) {
+  const bool with_stacks = stacks && watch_stacks();
+  session::AllocationWatch& watch = allocation_watch();
+  const py::gil_scoped_release nogil;
+  return watch.watch(with_stacks);
+}
+
+void unwatch_allocations() {
+  session::AllocationWatch& watch = allocation_watch();
+  const py::gil_scoped_release nogil;
+  watch.unwatch();
+}
+
+void pause_watch(const std::string& why) {
+  session::AllocationWatch& watch = allocation_watch();
+  const py::gil_scoped_release nogil;
+  watch.pause(why);
+}
+
+std::string resume_watch() {
+  session::AllocationWatch& watch = allocation_watch();
+  const py::gil_scoped_release nogil;
+  return watch.resume();
+}
+
+template <class T, class F>
+py::array_t<T> column(const std::vector<Allocation>& allocations, F&& value) {
+  py::array_t<T> values(static_cast<py::ssize_t>(allocations.size()));
+  T* next = values.mutable_data();
+  for (const Allocation& allocation : allocations) {
+    *next++ = static_cast<T>(value(allocation));
+  }
+  return values;
+}
+
+py::dict live_allocations() {
+  std::vector<Allocation> allocations;
+  std::vector<std::string> libraries;
+  session::AllocationWatch& watch = allocation_watch();
+  {
+    const py::gil_scoped_release nogil;
+    allocations = watch.live();
+    libraries = memory::NativeLibraries::process().names();
+  }
+  py::dict columns;
+  columns["address"] = column<uint64_t>(allocations, [](const Allocation& allocation) { return allocation.address; });
+  columns["bytes"] = column<int64_t>(allocations, [](const Allocation& allocation) { return allocation.bytes; });
+  columns["kind"] = column<uint8_t>(allocations, [](const Allocation& allocation) { return allocation.kind; });
+  columns["device"] = column<int32_t>(allocations, [](const Allocation& allocation) { return allocation.device; });
+  columns["pool"] = column<uint64_t>(allocations, [](const Allocation& allocation) { return allocation.pool; });
+  columns["library"] =
+      column<uint32_t>(allocations, [](const Allocation& allocation) { return allocation.author.library; });
+  columns["stack"] =
+      column<uint32_t>(allocations, [](const Allocation& allocation) { return allocation.author.stack; });
+  RegionColumn regions;
+  columns["region"] = column<uint32_t>(
+      allocations, [&](const Allocation& allocation) { return regions.number_of(allocation.author.region); });
+  columns["regions"] = regions.names();
+  columns["thread"] =
+      column<uint64_t>(allocations, [](const Allocation& allocation) { return allocation.author.thread; });
+  columns["time_ns"] = column<int64_t>(allocations, [](const Allocation& allocation) { return allocation.time_ns; });
+  columns["libraries"] = libraries;
+  return columns;
+}
+
+py::dict watch_state() {
+  session::AllocationWatch::State state;
+  std::vector<std::string> libraries;
+  session::AllocationWatch& watch = allocation_watch();
+  {
+    const py::gil_scoped_release nogil;
+    state = watch.state();
+    libraries = memory::NativeLibraries::process().names();
+  }
+  py::list failed;
+  for (const memory::Failure& failure : state.failures) {
+    py::dict one;
+    one["bytes"] = failure.bytes;
+    one["kind"] = kKinds[static_cast<std::size_t>(failure.kind)];
+    one["device"] = failure.device;
+    one["library"] = libraries[failure.author.library];
+    one["stack"] = failure.author.stack;
+    one["time_ns"] = failure.time_ns;
+    one["live_bytes"] = failure.live_bytes;
+    one["result"] = failure.result;
+    failed.append(std::move(one));
+  }
+  py::dict facts;
+  facts["watching"] = state.watching;
+  facts["why"] = state.why;
+  facts["from_start"] = state.from_start;
+  facts["gaps"] = state.gaps;
+  facts["unknown_releases"] = state.counts.unknown_releases;
+  facts["missed"] = state.counts.missed;
+  facts["failed"] = failed;
+  facts["contexts"] = state.loaded.contexts;
+  facts["modules"] = state.loaded.modules;
+  facts["code_bytes"] = state.loads_whole_modules ? std::optional(state.loaded.code_bytes) : std::nullopt;
+  py::list services;
+  for (const auto& [service, name] : kServices) {
+    if ((state.loaded.services & service) != 0) {
+      services.append(name);
+    }
+  }
+  facts["services"] = services;
+  facts["cupti_path"] = vendor().collector.cupti().library.path();
+  return facts;
+}
+
+void bind_memory_watch(py::module_& module) {
+  module.attr("ALLOCATION_KINDS") = py::make_tuple(kKinds[0], kKinds[1], kKinds[2], kKinds[3], kKinds[4], kKinds[5]);
+  module.def("watch_allocations", &watch_allocations, py::arg("stacks") = true,
+             "Keeps a ledger of what the driver gives out from now on. Returns why that cannot be had; after '', call "
+             "unwatch_allocations once.");
+  module.def("unwatch_allocations", &unwatch_allocations, "One user less; the ledger is given up with the last.");
+  module.def("pause_allocation_watch", &pause_watch, py::arg("why"),
+             "Gives CUPTI up to somebody who needs it; `why` is told as the reason until the watch is resumed.");
+  module.def("resume_allocation_watch", &resume_watch, "Goes on after a pause; returns why that cannot be had.");
+  module.def("live_allocations", &live_allocations,
+             "Columns, a row for each piece of memory that lives, and the names that the columns library and region "
+             "count; the first is '', one that is not known. Device -1 is the host, -2 one that is not known.");
+  module.def(
+      "allocation_watch", &watch_state,
+      "How the watch stands, the last 16 allocations that the driver refused, and what was loaded since; code_bytes "
+      "is None where functions are loaded one by one, services what kernels call of the driver.");
+}
+
+}  // namespace
+
+void bind_memory(py::module_& module) {
+  bind_memory_history(module);
+  bind_memory_watch(module);
+}
+
+}  // namespace gpuscope::bindings

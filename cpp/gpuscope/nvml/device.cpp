@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/device.h"
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+namespace gpuscope::nvml {
+namespace {
+
+// nvml.h
+constexpr int kSmClock = 1;
+constexpr int kMemoryClock = 2;
+constexpr int kGpuSensor = 0;
+constexpr int kInsufficientSize = 7;
+
+constexpr const char* kPart = "NVML tells a GPU's memory as a whole, and this device is a part of one (MIG)";
+constexpr const char* kNoFunction = "this driver's NVML cannot tell";
+
+// cuda.h, CUmemPool_attribute
+constexpr int kReserved = 5;
+constexpr int kPeakReserved = 6;
+constexpr int kUsed = 7;
+constexpr int kPeakUsed = 8;
+
+std::optional<driver::CuDevice> find_without_throwing(const driver::Cuda& cuda, int ordinal) {
+  driver::CuDevice device = 0;
+  const bool found =
+      cuda.library && cuda.init != nullptr && cuda.init(0) == 0 && cuda.device_get(&device, ordinal) == 0;
+  return found ? std::optional(device) : std::nullopt;
+}
+
+// What a struct's `why` says of a figure that is absent.
+void add_reason(std::string& why, const char* what, const std::string& reason) {
+  why.append(why.empty() ? "" : "; ").append(what).append(": ").append(reason);
+}
+
+}  // namespace
+
+Device::Device(const driver::Nvml& nvml, const driver::Cuda& cuda, int ordinal)
+    : nvml_(nvml), cuda_(cuda), ordinal_(ordinal) {
+  find();
+}
+
+void Device::find() {
+  if (nvml_.init == nullptr || nvml_.device_by_uuid == nullptr) {
+    why_ = std::string("libnvidia-ml was not found (") + nvml_.library.why() + ")";
+    return;
+  }
+  if (!cuda_.library || cuda_.init == nullptr) {
+    why_ = std::string("no NVIDIA driver was found (") + cuda_.library.why() + ")";
+    return;
+  }
+  driver::CuDevice device = 0;
+  driver::CuUuid uuid{};
+  for (const int code : {cuda_.init(0), cuda_.device_get(&device, ordinal_), cuda_.device_get_uuid(&uuid, device)}) {
+    if (code != 0) {
+      why_ = std::string("CUDA does not name device ") + std::to_string(ordinal_) + " (" + cuda_.error_name(code) + ")";
+      return;
+    }
+  }
+  // Never shut down: other users of NVML in the process count on one another's initialisation.
+  if (const int code = nvml_.init(); code != 0) {
+    why_ = std::string("nvmlInit_v2 failed: ") + nvml_.error_text(code);
+    return;
+  }
+  const int code = nvml_.device_by_uuid(driver::uuid_text(uuid).c_str(), &handle_);
+  if (code == 0) {
+    whole_ = true;
+    return;
+  }
+  std::array<char, 32> address{};
+  if (cuda_.device_get_pci_bus_id != nullptr && nvml_.device_by_pci_bus_id != nullptr &&
+      cuda_.device_get_pci_bus_id(address.data(), static_cast<int>(address.size()), device) == 0 &&
+      nvml_.device_by_pci_bus_id(address.data(), &handle_) == 0) {
+    return;
+  }
+  handle_ = nullptr;
+  why_ = std::string("NVML does not know device ") + std::to_string(ordinal_) + ": " + nvml_.error_text(code);
+}
+
+ClockState Device::clock_state() const {
+  ClockState state;
+  if (handle_ == nullptr) {
+    state.why = why_;
+    return state;
+  }
+  // One number of NVML's, in units of `scale`.
+  const auto number = [&](const char* what, auto function, double scale, auto... selector) -> std::optional<double> {
+    unsigned value = 0;
+    const int code = function != nullptr ? function(handle_, selector..., &value) : 0;
+    if (function != nullptr && code == 0) {
+      return value * scale;
+    }
+    add_reason(state.why, what, function == nullptr ? std::string(kNoFunction) : nvml_.error_text(code));
+    return std::nullopt;
+  };
+  constexpr double kHzPerMhz = 1e6;
+  constexpr double kWattsPerMilliwatt = 1e-3;
+  state.sm_hz = number("sm_hz", nvml_.clock_info, kHzPerMhz, kSmClock);
+  state.memory_hz = number("memory_hz", nvml_.clock_info, kHzPerMhz, kMemoryClock);
+  state.power_w = number("power_w", nvml_.power_usage, kWattsPerMilliwatt);
+  state.power_limit_w = number("power_limit_w", nvml_.power_limit, kWattsPerMilliwatt);
+  state.temperature_c = number("temperature_c", nvml_.temperature, 1, kGpuSensor);
+  const auto reasons =
+      nvml_.clocks_event_reasons != nullptr ? nvml_.clocks_event_reasons : nvml_.clocks_throttle_reasons;
+  unsigned long long bits = 0;
+  const int code = reasons != nullptr ? reasons(handle_, &bits) : 0;
+  if (reasons != nullptr && code == 0) {
+    state.reasons = bits;
+  } else {
+    add_reason(state.why, "reasons", reasons == nullptr ? std::string(kNoFunction) : nvml_.error_text(code));
+  }
+  return state;
+}
+
+MemoryInfo Device::memory_info(unsigned pid) const {
+  MemoryInfo info;
+  if (const std::optional device = find_without_throwing(cuda_, ordinal_); device.has_value()) {
+    std::array<char, 128> name{};
+    if (cuda_.device_get_name(name.data(), static_cast<int>(name.size()), *device) == 0) {
+      info.name = name.data();
+    }
+    size_t total = 0;
+    if (cuda_.device_total_mem(&total, *device) == 0) {
+      info.total = total;
+    }
+    info.context = driver::has_primary_context(cuda_, *device);
+  }
+  if (handle_ == nullptr || !whole_) {
+    add_reason(info.why, "process, used, free", handle_ == nullptr ? why_ : std::string(kPart));
+    return info;
+  }
+  driver::NvmlMemory memory;
+  const int code = nvml_.memory_info != nullptr ? nvml_.memory_info(handle_, &memory) : 0;
+  if (nvml_.memory_info != nullptr && code == 0) {
+    info.used = memory.used;
+    info.free = memory.free;
+    info.total = memory.total;
+  } else {
+    add_reason(info.why, "used, free",
+               nvml_.memory_info == nullptr ? std::string(kNoFunction) : nvml_.error_text(code));
+  }
+  std::string why;
+  info.process = process_memory(pid, info.context, why);
+  if (!info.process.has_value()) {
+    add_reason(info.why, "process", why);
+  }
+  return info;
+}
+
+std::optional<uint64_t> Device::process_memory(unsigned pid, bool context, std::string& why) const {
+  if (nvml_.compute_processes == nullptr) {
+    why = kNoFunction;
+    return std::nullopt;
+  }
+  std::vector<driver::NvmlProcess> processes(32);
+  unsigned count = 0;
+  int code = kInsufficientSize;
+  // Others may start between two calls.
+  for (int attempt = 0; attempt < 3 && code == kInsufficientSize; ++attempt) {
+    processes.resize(count + processes.size());
+    count = static_cast<unsigned>(processes.size());
+    code = nvml_.compute_processes(handle_, &count, processes.data());
+  }
+  if (code != 0) {
+    why = nvml_.error_text(code);
+    return std::nullopt;
+  }
+  processes.resize(count);
+  uint64_t bytes = 0;
+  bool listed = false;
+  for (const driver::NvmlProcess& process : processes) {
+    if (process.pid != pid) {
+      continue;
+    }
+    if (process.bytes == driver::NvmlProcess::kUnknown) {
+      why = "NVML does not tell the memory of processes here";
+      return std::nullopt;
+    }
+    listed = true;
+    bytes += process.bytes;
+  }
+  if (!listed && context) {
+    why = "NVML does not list this process, as in containers with pids of their own";
+    return std::nullopt;
+  }
+  return bytes;
+}
+
+const Device& Devices::of(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  auto device = devices_.find(ordinal);
+  if (device == devices_.end()) {
+    device = devices_.try_emplace(ordinal, nvml_, cuda_, ordinal).first;
+  }
+  return device->second;
+}
+
+std::vector<MemoryPool> read_memory_pools(const driver::Cuda& cuda, int ordinal) {
+  std::vector<MemoryPool> pools;
+  const std::optional device = find_without_throwing(cuda, ordinal);
+  if (!device.has_value() || !driver::has_primary_context(cuda, *device) || cuda.memory_pool_attribute == nullptr) {
+    return pools;
+  }
+  for (const auto find : {cuda.default_memory_pool, cuda.current_memory_pool}) {
+    driver::CuMemoryPool handle = nullptr;
+    if (find == nullptr || find(&handle, *device) != 0 || handle == nullptr) {
+      continue;
+    }
+    MemoryPool pool;
+    pool.handle = reinterpret_cast<uintptr_t>(handle);
+    if (!pools.empty() && pools.front().handle == pool.handle) {
+      continue;
+    }
+    const auto ask = [&](int attribute, uint64_t& value) {
+      return cuda.memory_pool_attribute(handle, attribute, &value) == 0;
+    };
+    if (ask(kReserved, pool.reserved) && ask(kUsed, pool.used) && ask(kPeakReserved, pool.peak_reserved) &&
+        ask(kPeakUsed, pool.peak_used)) {
+      pools.push_back(pool);
+    }
+  }
+  return pools;
+}
+
+std::vector<int> devices_in_use(const driver::Cuda& cuda) {
+  driver::find_device(cuda, 0);
+  int count = 0;
+  GPUSCOPE_CUDA(cuda, device_get_count, &count);
+  std::vector<int> found;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    if (const std::optional device = find_without_throwing(cuda, ordinal);
+        device.has_value() && driver::has_primary_context(cuda, *device)) {
+      found.push_back(ordinal);
+    }
+  }
+  return found;
+}
+
+}  // namespace gpuscope::nvml

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpuscope/driver/cuda.h"
+#include "gpuscope/driver/nvml.h"
+
+namespace gpuscope::nvml {
+
+/// A GPU's clocks and what limits them, now. What is absent is named in `why`, with the reason.
+struct ClockState {
+  std::optional<double> sm_hz;
+  std::optional<double> memory_hz;
+  std::optional<double> power_w;
+  std::optional<double> power_limit_w;
+  std::optional<double> temperature_c;
+  std::optional<uint64_t> reasons;  // bits of nvmlClocksEventReasons
+  std::string why;
+};
+
+/// A GPU's memory now, in bytes. What is absent is named in `why`, with the reason.
+struct MemoryInfo {
+  std::optional<uint64_t> process;  // what NVML counts for a process on this GPU, its context and all
+  std::optional<uint64_t> used;     // by all processes
+  std::optional<uint64_t> free;     // total less used, and less what the driver keeps for itself
+  std::optional<uint64_t> total;
+  std::optional<std::string> name;
+  bool context = false;  // the primary context of this process is active
+  std::string why;
+};
+
+/// NVML's device for one of CUDA's, and what it tells of it. Makes no context, never throws for what a machine lacks.
+/// Immutable; any thread.
+class Device {
+ public:
+  /// Finds CUDA's device among NVML's, by its UUID, or by its address on the bus where that names a part of a GPU.
+  /// Initialises both libraries.
+  Device(const driver::Nvml& nvml, const driver::Cuda& cuda, int ordinal);
+
+  ClockState clock_state() const;
+  /// `process` is that of the number `pid`, as this container counts them.
+  MemoryInfo memory_info(unsigned pid) const;
+
+ private:
+  void find();
+  std::optional<uint64_t> process_memory(unsigned pid, bool context, std::string& why) const;
+
+  driver::Nvml nvml_;
+  driver::Cuda cuda_;
+  int ordinal_;
+  driver::NvmlDevice handle_ = nullptr;
+  bool whole_ = false;  // false: CUDA's device is a part of the GPU that the handle stands for
+  std::string why_;     // there is no handle
+};
+
+/// The devices of a process, each found when first asked for and kept: finding one takes NVML longer than reading it.
+/// Any thread.
+class Devices {
+ public:
+  Devices(const driver::Nvml& nvml, const driver::Cuda& cuda) : nvml_(nvml), cuda_(cuda) {}
+
+  /// Good as long as this object.
+  const Device& of(int ordinal);
+
+ private:
+  driver::Nvml nvml_;
+  driver::Cuda cuda_;
+  std::mutex mutex_;
+  std::map<int, Device> devices_;
+};
+
+/// A pool of stream-ordered memory (cuMemAllocAsync), in bytes.
+struct MemoryPool {
+  uint64_t handle = 0;
+  uint64_t reserved = 0;
+  uint64_t used = 0;
+  uint64_t peak_reserved = 0;
+  uint64_t peak_used = 0;
+};
+
+/// The default pool of a device and, where it is another, the current one. None where this process has no primary
+/// context there. Any thread.
+std::vector<MemoryPool> read_memory_pools(const driver::Cuda& cuda, int ordinal);
+
+/// The devices whose primary context is active in this process. Throws NotAvailable without a driver or a device.
+std::vector<int> devices_in_use(const driver::Cuda& cuda);
+
+}  // namespace gpuscope::nvml

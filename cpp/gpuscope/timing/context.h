@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "gpuscope/driver/cuda.h"
+
+namespace gpuscope::timing {
+
+/// Keeps a device's primary context alive and current to whoever pushes it. Any thread.
+class PrimaryContext {
+ public:
+  /// Throws NotAvailable without a driver or such a device, CudaError when the driver refuses.
+  PrimaryContext(const driver::Cuda& cuda, int ordinal);
+  ~PrimaryContext();
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  const driver::Cuda& cuda() const noexcept { return cuda_; }
+  driver::CuContext handle() const noexcept { return context_; }
+  /// Calls `release(cuda)` with the context current: for destructors. Nothing is to be released in a context that is
+  /// gone.
+  template <class F>
+  void release_in(F&& release) const noexcept {
+    driver::CuContext popped = nullptr;
+    if (cuda_.context_push(context_) == 0) {
+      release(cuda_);
+      cuda_.context_pop(&popped);
+    }
+  }
+
+  /// Makes the context current for a scope. The calling thread's.
+  class Current {
+   public:
+    explicit Current(const PrimaryContext& context);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const driver::Cuda& cuda_;
+  };
+
+ private:
+  driver::Cuda cuda_;
+  driver::CuDevice device_ = 0;
+  driver::CuContext context_ = nullptr;
+};
+
+/// While a stream captures in the global mode, a call that asks for an event's state, on any thread, is refused and
+/// spoils the capture; not so within this scope. The calling thread's.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const driver::Cuda& cuda) noexcept : cuda_(cuda) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() noexcept {
+    if (cuda_.exchange_capture_mode != nullptr) {
+      cuda_.exchange_capture_mode(&mode_);
+    }
+  }
+
+  const driver::Cuda& cuda_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had
+};
+
+/// PTX that the driver has compiled for one context. Launches may come from any thread that has the context current.
+class Module {
+ public:
+  /// The context outlives the module.
+  Module(const PrimaryContext& context, const char* ptx);
+  ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  driver::CuFunction function(const char* name) const;
+  /// A variable of the module's, which is zero at first.
+  driver::CuPointer variable(const char* name) const;
+  void launch(driver::CuFunction function, unsigned blocks, unsigned threads, uint64_t stream, void** arguments) const;
+
+ private:
+  const PrimaryContext& context_;
+  driver::CuModule module_ = nullptr;
+};
+
+}  // namespace gpuscope::timing

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/timing/sampler.h"
+
+#include <limits>
+
+#include "gpuscope/base/clock.h"
+
+namespace gpuscope::timing {
+namespace {
+
+constexpr unsigned kTimingEvent = 0;  // CU_EVENT_DEFAULT: with time, and waited for by spinning
+
+class OpenAtEnd {
+ public:
+  explicit OpenAtEnd(Gate& gate) : gate_(gate) {}
+  ~OpenAtEnd() { gate_.open(); }
+  OpenAtEnd(const OpenAtEnd&) = delete;
+  OpenAtEnd& operator=(const OpenAtEnd&) = delete;
+
+ private:
+  Gate& gate_;
+};
+
+class Turn {
+ public:
+  explicit Turn(std::atomic<bool>& busy) : busy_(busy) {
+    if (busy_.exchange(true, std::memory_order_acquire)) {
+      throw base::Error("this Sampler is measuring already; give each thread one of its own");
+    }
+  }
+  ~Turn() { busy_.store(false, std::memory_order_release); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+}  // namespace
+
+EventPairs::~EventPairs() {
+  context_.release_in([&](const driver::Cuda& cuda) {
+    for (const driver::CuEvent event : events_) {
+      cuda.event_destroy(event);
+    }
+  });
+}
+
+void EventPairs::reserve(std::size_t pairs) {
+  events_.reserve(2 * pairs);
+  while (events_.size() < 2 * pairs) {
+    driver::CuEvent event = nullptr;
+    GPUSCOPE_CUDA(context_.cuda(), event_create, &event, kTimingEvent);
+    events_.push_back(event);
+  }
+}
+
+void EventPairs::start(std::size_t pair, uint64_t stream) {
+  GPUSCOPE_CUDA(context_.cuda(), event_record, events_[2 * pair], driver::as_stream(stream));
+}
+
+void EventPairs::stop(std::size_t pair, uint64_t stream) {
+  GPUSCOPE_CUDA(context_.cuda(), event_record, events_[2 * pair + 1], driver::as_stream(stream));
+}
+
+double EventPairs::seconds(std::size_t pair) const {
+  constexpr double kSecondsPerMs = 1e-3;
+  float ms = 0;
+  GPUSCOPE_CUDA(context_.cuda(), event_elapsed_time, &ms, events_[2 * pair], events_[2 * pair + 1]);
+  return static_cast<double>(ms) * kSecondsPerMs;
+}
+
+Sampler::Sampler(const driver::Cuda& cuda, int device, uint64_t stream, uint64_t flush_bytes)
+    : context_(cuda, device),
+      stream_(stream),
+      gate_(context_),
+      flush_(context_, device, flush_bytes),
+      events_(context_) {}
+
+int Sampler::settle(Program& program, int64_t* done_ns) {
+  int code = 0;
+  const base::Clock& clock = base::Clock::process();
+  program.wait([&] {
+    driver::CuContext popped = nullptr;
+    code = context_.cuda().context_push(context_.handle());
+    if (code == 0) {
+      code = context_.cuda().context_synchronize();
+      if (done_ns != nullptr) {
+        *done_ns = clock.now_ns();
+      }
+      context_.cuda().context_pop(&popped);
+    }
+  });
+  return code;
+}
+
+void Sampler::wait(Program& program, int64_t* done_ns) {
+  if (const int code = settle(program, done_ns); code != 0) {
+    throw base::CudaError("context_synchronize", code, context_.cuda().error_name(code));
+  }
+}
+
+void Sampler::begin(bool flush) {
+  const PrimaryContext::Current current(context_);
+  int capturing = 0;
+  GPUSCOPE_CUDA(context_.cuda(), stream_is_capturing, driver::as_stream(stream_), &capturing);
+  if (capturing != 0) {
+    throw base::InvalidArgument("stream is being captured into a graph; accepted are streams that run their work");
+  }
+  if (flush) {
+    flush_.prepare();
+  }
+}
+
+double Sampler::measure_clock(Program& program) {
+  {
+    const PrimaryContext::Current current(context_);
+    gate_.measure(stream_);
+  }
+  wait(program);
+  return gate_.clock_hz();
+}
+
+// The context is current for our own calls only: the functions find their thread as they left it.
+void Sampler::queue(Program& program, std::span<const uint32_t> order, const SampleOptions& options, Chunk& chunk) {
+  const base::Clock& clock = base::Clock::process();
+  const OpenAtEnd open(gate_);
+  if (options.gate) {
+    const PrimaryContext::Current current(context_);
+    gate_.close(stream_, options.timeout_ns);
+  }
+  for (std::size_t row = 0; row < order.size(); ++row) {
+    program.check();
+    if (options.flush || options.events) {
+      const PrimaryContext::Current current(context_);
+      if (options.flush) {
+        flush_.run(stream_);
+      }
+      if (options.events) {
+        events_.start(row, stream_);
+      }
+    }
+    chunk.called_ns[row] = clock.now_ns();
+    program.call(order[row]);
+    chunk.returned_ns[row] = clock.now_ns();
+    if (options.events) {
+      const PrimaryContext::Current current(context_);
+      events_.stop(row, stream_);
+    }
+  }
+}
+
+Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const SampleOptions& options) {
+  const Turn turn(busy_);
+  Chunk chunk;
+  chunk.called_ns.resize(order.size());
+  chunk.returned_ns.resize(order.size());
+  chunk.stream_s.resize(order.size(), std::numeric_limits<double>::quiet_NaN());
+  begin(options.flush);
+  if (options.events) {
+    const PrimaryContext::Current current(context_);
+    events_.reserve(order.size());
+  }
+  if (!options.gate) {
+    chunk.clock_hz = measure_clock(program);
+  }
+  try {
+    queue(program, order, options, chunk);
+  } catch (...) {
+    settle(program);  // what it says is of less interest than why the program stopped
+    throw;
+  }
+  wait(program);
+  if (options.gate) {
+    chunk.held = gate_.held();
+    chunk.clock_hz = gate_.clock_hz();
+  }
+  if (options.events) {
+    const PrimaryContext::Current current(context_);
+    for (std::size_t row = 0; row < order.size(); ++row) {
+      chunk.stream_s[row] = events_.seconds(row);
+    }
+  }
+  return chunk;
+}
+
+WallChunk Sampler::sample_wall(Program& program, std::span<const uint32_t> order, bool flush) {
+  const base::Clock& clock = base::Clock::process();
+  const Turn turn(busy_);
+  WallChunk chunk;
+  chunk.called_ns.resize(order.size());
+  chunk.returned_ns.resize(order.size());
+  chunk.done_ns.resize(order.size());
+  begin(flush);
+  chunk.clock_hz = measure_clock(program);
+  try {
+    for (std::size_t row = 0; row < order.size(); ++row) {
+      program.check();
+      if (flush) {
+        {
+          const PrimaryContext::Current current(context_);
+          flush_.run(stream_);
+        }
+        wait(program);
+      }
+      chunk.called_ns[row] = clock.now_ns();
+      program.call(order[row]);
+      chunk.returned_ns[row] = clock.now_ns();
+      wait(program, &chunk.done_ns[row]);
+    }
+  } catch (...) {
+    settle(program);
+    throw;
+  }
+  return chunk;
+}
+
+void Sampler::synchronize() {
+  const PrimaryContext::Current current(context_);
+  GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
+}
+
+CallTimes time_calls(Program& program, std::span<const uint32_t> order) {
+  const base::Clock& clock = base::Clock::process();
+  CallTimes times;
+  times.called_ns.resize(order.size());
+  times.returned_ns.resize(order.size());
+  for (std::size_t row = 0; row < order.size(); ++row) {
+    program.check();
+    times.called_ns[row] = clock.now_ns();
+    program.call(order[row]);
+    times.returned_ns[row] = clock.now_ns();
+  }
+  return times;
+}
+
+}  // namespace gpuscope::timing

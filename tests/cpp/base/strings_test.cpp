@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/base/strings.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+namespace gpuscope::base {
+namespace {
+
+using namespace std::string_view_literals;
+
+TEST(StringTable, BeginsWithTheEmptyStringAsZero) {
+  StringTable table;
+  EXPECT_EQ(table.size(), 1U);
+  EXPECT_EQ(table.intern(""), 0U);
+  EXPECT_EQ(table[0], "");
+}
+
+TEST(StringTable, NumbersStringsInOrderOfFirstSight) {
+  StringTable table;
+  EXPECT_EQ(table.intern("forward"), 1U);
+  EXPECT_EQ(table.intern("backward"), 2U);
+  EXPECT_EQ(table.intern("forward"), 1U);
+  EXPECT_EQ(table.size(), 3U);
+}
+
+TEST(StringTable, CopiesTheTextItIsGiven) {
+  StringTable table;
+  std::string name = "a name long enough to live on the heap";
+  const uint32_t id = table.intern(name);
+  name.assign(name.size(), 'x');
+  EXPECT_EQ(table[id], "a name long enough to live on the heap");
+}
+
+TEST(StringTable, TellsTextsApartBeyondAnEmbeddedZero) {
+  StringTable table;
+  const uint32_t first = table.intern("a\0b"sv);
+  const uint32_t second = table.intern("a\0c"sv);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(table[first], "a\0b"sv);
+}
+
+TEST(StringTable, KeepsBytesOfAnyLengthAndScript) {
+  StringTable table;
+  for (const std::string& text : {std::string(1 << 20, 'k'), std::string("фаза 前向 🚀"), std::string("\xff\xfe")}) {
+    EXPECT_EQ(table[table.intern(text)], text);
+  }
+}
+
+TEST(StringTable, FindsEveryStringAfterGrowing) {
+  StringTable table;
+  constexpr uint32_t kStrings = 20'000;
+  for (uint32_t number = 1; number <= kStrings; ++number) {
+    ASSERT_EQ(table.intern("kernel_" + std::to_string(number)), number);
+  }
+  for (uint32_t number = 1; number <= kStrings; ++number) {
+    ASSERT_EQ(table.intern("kernel_" + std::to_string(number)), number);
+    ASSERT_EQ(table[number], "kernel_" + std::to_string(number));
+  }
+  EXPECT_EQ(table.size(), kStrings + 1);
+}
+
+TEST(StringTable, ViewsStayValidWhileItGrows) {
+  StringTable table;
+  const std::string_view early = table[table.intern("short")];
+  for (int number = 0; number < 10'000; ++number) {
+    table.intern(std::to_string(number));
+  }
+  EXPECT_EQ(early, "short");
+}
+
+TEST(StringTable, ReadsUnknownIdsAsEmpty) {
+  const StringTable table;
+  EXPECT_EQ(table[1], "");
+  EXPECT_EQ(table[UINT32_MAX], "");
+}
+
+TEST(Utf8, KeepsValidText) {
+  for (const char* text : {"", "plain", "gr\xC3\xBC\xC3\x9F", "\xE2\x82\xAC", "\xF0\x9F\x9A\x80 go", "\xED\x9F\xBF",
+                           "h\u00e9 \u4f60 \U0001F600"}) {
+    EXPECT_EQ(to_utf8(text), text);
+  }
+}
+
+TEST(Utf8, ReplacesALetterThatWasCut) {
+  EXPECT_EQ(to_utf8("a\xC3"), "a\xEF\xBF\xBD");
+  EXPECT_EQ(to_utf8("\xC3"), "\xEF\xBF\xBD");
+}
+
+TEST(Utf8, ReplacesEachByteThatIsNotText) {
+  EXPECT_EQ(to_utf8("\xFF"
+                    "b\x80"),
+            "\xEF\xBF\xBD"
+            "b\xEF\xBF\xBD");
+  EXPECT_EQ(to_utf8("a\xFF"), "a\xEF\xBF\xBD");
+}
+
+TEST(Utf8, ReplacesOverlongFormsAndSurrogates) {
+  for (const char* text : {"\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80"}) {
+    EXPECT_TRUE(to_utf8(text).starts_with("\xEF\xBF\xBD")) << text;
+  }
+  EXPECT_EQ(to_utf8("\xC0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(to_utf8("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(to_utf8("\xF4\x90\x80\x80").size(), 12U);  // each of its four bytes
+}
+
+TEST(Demangle, SpellsAMangledNameAsItsSource) {
+  EXPECT_EQ(demangle("_Z6kernelIfEvPT_i"), "void kernel<float>(float*, int)");
+}
+
+TEST(Demangle, LeavesOtherNamesAlone) {
+  for (const char* name : {"triton_poi_fused_add_0", "loop_add_fusion_3", "", "_Znonsense", "_Z"}) {
+    EXPECT_EQ(demangle(name), name);
+  }
+}
+
+TEST(ShortName, DropsReturnTypeTemplateArgumentsAndParameters) {
+  EXPECT_EQ(short_name("void at::native::fill<4, at::Functor<float> >(int, at::Functor<float>)"), "at::native::fill");
+}
+
+TEST(ShortName, DropsTemplateArgumentsInTheMiddle) {
+  EXPECT_EQ(short_name("void ns::Outer<int>::run<float>(int)"), "ns::Outer::run");
+}
+
+TEST(ShortName, KeepsAnonymousNamespaces) {
+  EXPECT_EQ(short_name("(anonymous namespace)::add(int*)"), "(anonymous namespace)::add");
+}
+
+TEST(ShortName, KeepsOperators) {
+  EXPECT_EQ(short_name("bool ns::Less::operator()<int>(int, int) const"), "ns::Less::operator()");
+  EXPECT_EQ(short_name("ns::operator<<(ns::A, int)"), "ns::operator<<");
+  EXPECT_EQ(short_name("ns::A::operator bool() const"), "ns::A::operator bool");
+  EXPECT_EQ(short_name("void my_operator<3>(int)"), "my_operator");
+}
+
+TEST(ShortName, KeepsLambdas) {
+  EXPECT_EQ(short_name("run(int)::{lambda(int)#1}::operator()(int) const"), "run");
+  EXPECT_EQ(short_name("ns::{lambda(int)#1}::operator()(int) const"), "ns::{lambda(int)#1}::operator()");
+}
+
+TEST(ShortName, ReadsComparisonsAndArrowsInsideTemplateArguments) {
+  EXPECT_EQ(short_name("void pick<(4>3), decltype(a->b)>(int)"), "pick");
+}
+
+TEST(ShortName, LeavesOtherLanguagesNamesAlone) {
+  for (const char* name : {"triton_poi_fused_add_0", "loop_add_fusion.3", "ampere_sgemm_128x64_tn", "", "a b"}) {
+    EXPECT_EQ(short_name(name), name);
+  }
+}
+
+TEST(ShortName, LeavesNamesOfCompilersAndLibrariesAlone) {
+  for (const char* name : {
+           "loop_add_fusion",
+           "input_reduce_fusion_1",
+           "gemm_fusion_dot_3",
+           "wrapped_transpose",
+           "triton_poi_fused_add_relu_0",
+           "_attn_fwd",
+           "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel"
+           "__5x_cublas",
+           "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_nn_align8",
+           "nvjet_tst_128x64_64x11_1x2_h_bz_coopA_TNT",
+       }) {
+    EXPECT_EQ(demangle(name), name);
+    EXPECT_EQ(short_name(name), name);
+  }
+}
+
+TEST(ShortName, KeepsWhatACutlassKernelRuns) {
+  EXPECT_EQ(short_name("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8>"
+                       "(cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8::Params)"),
+            "cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8>");
+  EXPECT_EQ(short_name("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int, int> >(int)"),
+            "cutlass::device_kernel");
+}
+
+TEST(ShortName, ReadsTheKernelsOfNcclAndTorch) {
+  EXPECT_EQ(demangle("_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"),
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)");
+  EXPECT_EQ(short_name("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+  EXPECT_EQ(short_name("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+                       "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"),
+            "at::native::vectorized_elementwise_kernel");
+  EXPECT_EQ(short_name("void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
+                       "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::"
+                       "{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_cuda("
+                       "at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(float)#1} const&)::"
+                       "{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<int>)"),
+            "at::native::elementwise_kernel");
+  EXPECT_EQ(short_name("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<"
+                       "float, at::native::sum_functor<float>::operator()(at::TensorIterator&)::{lambda(float, "
+                       "float)#1}>, unsigned int, float, 4, 4> >(int)"),
+            "at::native::reduce_kernel");
+}
+
+TEST(ShortName, EndsOnUnbalancedBrackets) {
+  for (const char* name : {"f<", "f<(", "f{", "operator", "operator("}) {
+    EXPECT_FALSE(short_name(name).empty());
+  }
+}
+
+}  // namespace
+}  // namespace gpuscope::base
