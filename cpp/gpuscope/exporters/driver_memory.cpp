@@ -18,7 +18,7 @@ using store::MemoryKind;
 using store::Store;
 using Point = MemoryCounter::Point;
 
-/// Which counter a piece belongs to. In the order in which they are drawn.
+/// Which counter an allocation belongs to. In the order in which they are drawn.
 enum class Group { Device, Managed, Pinned, Host };
 
 Group group_of(uint8_t kind) {

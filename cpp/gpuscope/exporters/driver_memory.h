@@ -21,7 +21,7 @@ struct MemoryCounter {
 };
 
 /// What libraries held of the driver's memory: of each device, managed, pinned, and in each CUDA pool. Counted are the
-/// pieces that the recording saw taken or given back; those given back lay there from its beginning.
+/// allocations that the recording saw made or freed; those only freed in it count from its beginning.
 std::vector<MemoryCounter> count_driver_memory(const store::Store& store);
 
 }  // namespace gpuscope::exporters

@@ -14,7 +14,7 @@ from fakes.browser import look_at
 from fakes.memory_events import events
 from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
-from gpuscope.exporters.page.memory import GROUPS, PIECES, STEPS, export_memory_page, make_steps, render
+from gpuscope.exporters.page.memory import ALLOCATIONS, GROUPS, STEPS, export_memory_page, make_steps, render
 from gpuscope.memory.events import MemoryEvents
 from gpuscope.memory.peak import peak_memory
 
@@ -139,17 +139,17 @@ def test_no_stretch_of_time_hides_its_most():
         assert between == max(in_use[first], in_use[second]) or second == len(made) - 1
 
 
-def test_groups_and_pieces_are_limited_and_the_rest_is_told():
+def test_groups_and_allocations_are_limited_and_the_rest_is_told():
     data = island(render(many(9000)))
     groups = data["views"]["line"]["groups"]
     assert len(groups) == GROUPS + 1
     assert groups[-1]["name"] == "smaller ones"
-    assert len(data["pieces"]["bytes"]) <= PIECES
+    assert len(data["allocations"]["bytes"]) <= ALLOCATIONS
 
 
-def test_pieces_know_when_they_live():
-    pieces = island(render(history()))["pieces"]
-    lives = list(zip(pieces["bytes"], pieces["first"], pieces["end"], strict=True))
+def test_allocations_know_when_they_live():
+    allocations = island(render(history()))["allocations"]
+    lives = list(zip(allocations["bytes"], allocations["first"], allocations["end"], strict=True))
     assert lives == [(KIB, 0, 6), (4 * KIB, 1, 2), (5 * KIB, 3, 4), (KIB, 5, 6)]
 
 
@@ -322,8 +322,8 @@ def test_the_table_has_what_lives_at_the_moment(look):
     assert "/home/me/train.py:12 step" in document  # the stack, in its details
 
 
-def test_pieces_are_told_one_by_one(look):
-    document, said = look(history(), choice="view=pieces&step=1")
+def test_allocations_are_told_one_by_one(look):
+    document, said = look(history(), choice="view=allocations&step=1")
     assert said == ""
     assert [row[0] for row in table(document)] == ["4.00 KiB", "1.00 KiB", "1.00 KiB"]
     assert table(document)[-1][2] == "all others"
@@ -366,7 +366,7 @@ def test_a_click_chooses_the_moment_under_it(look):
     assert "0 µs: 2.00 KiB" in re.search(r'<div id="tip"[^>]*>([^<]*)', document)[1]
 
 
-@pytest.mark.parametrize("view", ["category", "line", "library", "pieces"])
+@pytest.mark.parametrize("view", ["category", "line", "library", "allocations"])
 def test_many_events_are_drawn(look, view):
     document, said = look(many(9000), choice=f"view={view}")
     assert said == ""

@@ -27,10 +27,10 @@
     return `${(us / scale).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
   }
   const style = () => getComputedStyle(document.documentElement);
-  const groups = () => data.views[state.view === "pieces" ? "category" : state.view].groups;
+  const groups = () => data.views[state.view === "allocations" ? "category" : state.view].groups;
   function color(group, index) {
     if (group.id < 0) return style().getPropertyValue(group.name.startsWith("from") ? "--before" : "--rest").trim();
-    return state.view === "category" || state.view === "pieces" ? OF_CATEGORY[group.id] : HUES[index % HUES.length];
+    return state.view === "category" || state.view === "allocations" ? OF_CATEGORY[group.id] : HUES[index % HUES.length];
   }
 
   // The last step that is not later, and not before the first.
@@ -94,19 +94,19 @@
     });
   }
 
-  // The pieces that live at a step, the oldest first: what was handed out later lies above it.
+  // The allocations that live at a step, the oldest first: what was handed out later lies above it.
   function living(step) {
-    const { first, end } = data.pieces, found = [];
-    for (let piece = 0; piece < first.length && first[piece] <= step; piece += 1) if (end[piece] > step) found.push(piece);
+    const { first, end } = data.allocations, found = [];
+    for (let allocation = 0; allocation < first.length && first[allocation] <= step; allocation += 1) if (end[allocation] > step) found.push(allocation);
     return found;
   }
-  function drawPieces(pen) {
-    const { bytes, category } = data.pieces;
+  function drawAllocations(pen) {
+    const { bytes, category } = data.allocations;
     const open = new Map();
-    const close = (piece, { start, low }, column) => {
-      const bottom = y(low), top = y(low + bytes[piece]);
-      pen.fillStyle = OF_CATEGORY[category[piece]];
-      pen.globalAlpha = piece % 2 ? 0.72 : 1;
+    const close = (allocation, { start, low }, column) => {
+      const bottom = y(low), top = y(low + bytes[allocation]);
+      pen.fillStyle = OF_CATEGORY[category[allocation]];
+      pen.globalAlpha = allocation % 2 ? 0.72 : 1;
       pen.fillRect(box.left + start, top, column - start, Math.max(0.3, bottom - top - (bottom - top > 3 ? 0.7 : 0)));
     };
     let before = -1;
@@ -115,20 +115,20 @@
       before = columns[column];
       const now = new Map();
       let low = rest(before);
-      for (const piece of living(before)) { now.set(piece, low); low += bytes[piece]; }
-      for (const [piece, place] of open)
-        if (now.get(piece) !== place.low) { close(piece, place, column); open.delete(piece); }
-      for (const [piece, low] of now) if (!open.has(piece)) open.set(piece, { start: column, low });
+      for (const allocation of living(before)) { now.set(allocation, low); low += bytes[allocation]; }
+      for (const [allocation, place] of open)
+        if (now.get(allocation) !== place.low) { close(allocation, place, column); open.delete(allocation); }
+      for (const [allocation, low] of now) if (!open.has(allocation)) open.set(allocation, { start: column, low });
     }
-    for (const [piece, place] of open) close(piece, place, columns.length);
+    for (const [allocation, place] of open) close(allocation, place, columns.length);
     pen.globalAlpha = 1;
     pen.fillStyle = style().getPropertyValue("--rest").trim();
     const upper = Float64Array.from(columns, rest);
     band(pen, new Float64Array(columns.length), upper);
   }
-  // What is in use beside the largest pieces.
+  // What is in use beside the largest allocations.
   function rest(step) {
-    return Math.max(0, living(step).reduce((left, piece) => left - data.pieces.bytes[piece], used[step]));
+    return Math.max(0, living(step).reduce((left, allocation) => left - data.allocations.bytes[allocation], used[step]));
   }
 
   function draw() {
@@ -154,7 +154,7 @@
       pen.textAlign = x(us) < box.left + 30 ? "left" : x(us) > box.right - 30 ? "right" : "center";
       pen.fillText(time(us), x(us), box.bottom + 14);
     }
-    if (state.view === "pieces") drawPieces(pen); else drawGroups(pen);
+    if (state.view === "allocations") drawAllocations(pen); else drawGroups(pen);
     if (reserved) {
       pen.strokeStyle = ink("--held"); pen.setLineDash([5, 4]); pen.lineWidth = 1.5; pen.beginPath();
       for (let column = 0; column < columns.length; column += 1) {
@@ -203,11 +203,11 @@
 
   function tell() {
     const total = used[state.step], rows = [];
-    if (state.view === "pieces") {
-      const { bytes, category, line, stack } = data.pieces;
+    if (state.view === "allocations") {
+      const { bytes, category, line, stack } = data.allocations;
       const here = living(state.step).sort((a, b) => bytes[b] - bytes[a]);
-      for (const piece of here.slice(0, LARGEST_ROWS))
-        rows.push([bytes[piece], `${data.lines[line[piece]]}, ${data.categories[category[piece]]}`, OF_CATEGORY[category[piece]], stack[piece]]);
+      for (const allocation of here.slice(0, LARGEST_ROWS))
+        rows.push([bytes[allocation], `${data.lines[line[allocation]]}, ${data.categories[category[allocation]]}`, OF_CATEGORY[category[allocation]], stack[allocation]]);
       const others = total - rows.reduce((sum, [bytes]) => sum + bytes, 0);
       if (others > 0) rows.push([others, "all others", style().getPropertyValue("--rest").trim()]);
     } else {
@@ -219,7 +219,7 @@
     const where = state.step === data.peak ? "At the peak" : "In use";
     const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held from the driver` : "";
     at("moment").textContent = `${where}, ${time(times[state.step])}: ${size(total)}${held}`;
-    at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", region: "region of the program", pieces: "piece" }[state.view];
+    at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", region: "region of the program", allocations: "allocation" }[state.view];
     at("rows").replaceChildren(...rows.map(([bytes, name, hue, stack]) => row(bytes, bytes / Math.max(total, 1), name, hue, stack)));
     at("legend").textContent = reserved ? "Dashed: held from the driver." : "";
     chart.setAttribute("aria-valuemin", 0);
@@ -260,11 +260,11 @@
   function hovered(step, bytes) {
     if (bytes < 0 || bytes > used[step]) return "";
     let low = 0;
-    if (state.view === "pieces") {
+    if (state.view === "allocations") {
       low = rest(step);
-      if (bytes < low) return `smaller pieces: ${size(low)}`;
-      const found = living(step).find((piece) => (low += data.pieces.bytes[piece]) > bytes);
-      return found === undefined ? "" : `${data.lines[data.pieces.line[found]]}\n${data.categories[data.pieces.category[found]]}: ${size(data.pieces.bytes[found])}`;
+      if (bytes < low) return `smaller allocations: ${size(low)}`;
+      const found = living(step).find((allocation) => (low += data.allocations.bytes[allocation]) > bytes);
+      return found === undefined ? "" : `${data.lines[data.allocations.line[found]]}\n${data.categories[data.allocations.category[found]]}: ${size(data.allocations.bytes[found])}`;
     }
     const found = groups().find((group) => (low += group.sizes[step]) > bytes);
     return found ? `${found.name}: ${size(found.sizes[step])}` : "";

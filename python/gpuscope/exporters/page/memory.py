@@ -25,7 +25,7 @@ from gpuscope.paths import check_writable, replacing
 from gpuscope.units import format_bytes
 
 STEPS = 2000  # more cannot be told apart on a screen
-GROUPS, PIECES, DEPTH = 40, 2000, 40
+GROUPS, ALLOCATIONS, DEPTH = 40, 2000, 40
 
 _DRIVER = SOURCES.index("driver")
 _OTHER, _BEFORE, _NO_REGION = "smaller ones", "from before the history", "no region"
@@ -44,8 +44,9 @@ def export_memory_page(
 ) -> None:
     """Writes memory over time as one HTML page that asks for no other file.
 
-    It shows what lived at each moment by category, line of code, library or region of the program, or piece by
-    piece; at most 2000 moments, each the one with the most in use of its stretch of time, so that no maximum is lost.
+    It shows what lived at each moment by category, line of code, library or region of the program, or each allocation
+    by itself; at most 2000 moments, each the one with the most in use of its stretch of time, so that no maximum is
+    lost.
 
     Args:
         events: the history, of any length.
@@ -177,7 +178,7 @@ class Steps:
         return np.asarray(np.cumsum(changes, axis=1)[:, :-1])
 
     def visible(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first step at which each piece lives, and the first one at which it no longer does."""
+        """The first step at which each allocation lives, and the first one at which it no longer does."""
         died = np.where(self.lifetimes.alive, len(self.events), self.lifetimes.died)
         return np.searchsorted(self.chosen, self.lifetimes.born), np.searchsorted(self.chosen, died)
 
@@ -253,7 +254,7 @@ def _chosen(times: NDArray[np.int64], used: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
-    """Steps, the ways to group what lives at them, and the pieces that weigh most.
+    """Steps, the ways to group what lives at them, and the allocations that weigh most.
 
     By region only where the program was in one.
 
@@ -282,7 +283,7 @@ def _page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
         "reserved": _differences(steps.reserved) if steps.reserved.any() else None,
         "peak": steps.peak,
         "views": views,
-        "pieces": _pieces(steps, categories, stacks),
+        "allocations": _allocations(steps, categories, stacks),
         "categories": names,
         "lines": stacks.lines,
         "stacks": stacks.texts(),
@@ -293,28 +294,28 @@ class _Stacks:
     """Lines and libraries of the lifetimes' call stacks; each stack is looked at once."""
 
     def __init__(self, steps: Steps) -> None:
-        numbers, self._of_piece = np.unique(steps.lifetimes.stack, return_inverse=True)
+        numbers, self._of_allocation = np.unique(steps.lifetimes.stack, return_inverse=True)
         self._frames = [steps.events.frames(int(number)) for number in numbers]
         lines: dict[Frame | None, int] = {}
         libraries: dict[str, int] = {}
         line = [lines.setdefault(program_line(frames), len(lines)) for frames in self._frames]
         found = [libraries.setdefault(library(frames), len(libraries)) for frames in self._frames]
-        self._of_piece = self._of_piece.reshape(-1)
-        self.line = np.array(line, dtype=np.int64)[self._of_piece]
-        self.library = np.array(found, dtype=np.int64)[self._of_piece]
+        self._of_allocation = self._of_allocation.reshape(-1)
+        self.line = np.array(line, dtype=np.int64)[self._of_allocation]
+        self.library = np.array(found, dtype=np.int64)[self._of_allocation]
         self.lines = [line_text(frame) for frame in lines]
         self.libraries = list(libraries)
         self._largest = self._largest_of_each(line, steps)
         autograds = backward_without_stack(steps.events)[steps.lifetimes.born]
         if autograds.any():
-            self._largest.append(int(self._of_piece[np.argmax(autograds)]))
+            self._largest.append(int(self._of_allocation[np.argmax(autograds)]))
             self.line[autograds] = len(self.lines)
             self.lines.append(WITHOUT_PYTHON)
         self._used: dict[int, int] = {}
 
     def _largest_of_each(self, line: list[int], steps: Steps) -> list[int]:
         """The stack by which most came to each line."""
-        bytes_ = np.bincount(self._of_piece, weights=steps.lifetimes.bytes, minlength=len(line))
+        bytes_ = np.bincount(self._of_allocation, weights=steps.lifetimes.bytes, minlength=len(line))
         largest = [0] * len(self.lines)
         for stack in np.argsort(bytes_).tolist():
             largest[line[stack]] = stack
@@ -324,9 +325,9 @@ class _Stacks:
         """The number, in the page, of the stack by which most came to a line."""
         return self._used.setdefault(self._largest[line], len(self._used))
 
-    def of_piece(self, piece: int) -> int:
+    def of_allocation(self, allocation: int) -> int:
         """The number, in the page, of a lifetime's stack."""
-        return self._used.setdefault(int(self._of_piece[piece]), len(self._used))
+        return self._used.setdefault(int(self._of_allocation[allocation]), len(self._used))
 
     def texts(self) -> list[list[str]]:
         """The frames of the stacks that were asked for, innermost first."""
@@ -360,22 +361,22 @@ def _view(
     return {"groups": made}
 
 
-def _pieces(steps: Steps, categories: NDArray[np.uint8], stacks: _Stacks) -> dict[str, list[int]]:
-    """The pieces worth drawing one by one, in the order of their birth."""
+def _allocations(steps: Steps, categories: NDArray[np.uint8], stacks: _Stacks) -> dict[str, list[int]]:
+    """The allocations worth drawing one by one, in the order of their birth."""
     first, end = steps.visible()
     lifetimes = steps.lifetimes
     # Those at the peak first, then those that weigh most over the whole time.
     at_peak = (first <= steps.peak) & (steps.peak < end)
     weight = lifetimes.bytes.astype(np.float64) * (end - first)
     order = np.lexsort((-np.where(at_peak, lifetimes.bytes, weight), ~at_peak))
-    chosen = np.sort(order[weight[order] > 0][:PIECES])
+    chosen = np.sort(order[weight[order] > 0][:ALLOCATIONS])
     return {
         "first": first[chosen].tolist(),
         "end": end[chosen].tolist(),
         "bytes": lifetimes.bytes[chosen].tolist(),
         "category": categories[chosen].tolist(),
         "line": stacks.line[chosen].tolist(),
-        "stack": [stacks.of_piece(piece) for piece in chosen.tolist()],
+        "stack": [stacks.of_allocation(allocation) for allocation in chosen.tolist()],
     }
 
 
