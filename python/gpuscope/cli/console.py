@@ -15,8 +15,8 @@ from typing import TextIO
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
 
-# A piece of a line: plain text, or text with a rich style such as "bold" or "green".
-Piece = str | tuple[str, str]
+# A part of a line: plain text, or text with a rich style such as "bold" or "green".
+Part = str | tuple[str, str]
 
 
 class Console:
@@ -37,10 +37,10 @@ class Console:
         """The first form where the stream can carry it, else the second."""
         return fancy if self.unicode else plain
 
-    def line(self, *pieces: Piece) -> None:
-        """Writes the pieces, one after the other, as one line."""
+    def line(self, *parts: Part) -> None:
+        """Writes the parts, one after the other, as one line."""
         if not self._coloured:
-            text = "".join(piece if isinstance(piece, str) else piece[0] for piece in pieces)
+            text = "".join(part if isinstance(part, str) else part[0] for part in parts)
             encoding = self._stream.encoding or "utf-8"
             print(text.encode(encoding, "backslashreplace").decode(encoding), file=self._stream)
             return
@@ -48,7 +48,7 @@ class Console:
         from rich.text import Text
 
         rich = RichConsole(file=self._stream, highlight=False, force_terminal=True)
-        rich.print(Text.assemble(*pieces), soft_wrap=True)
+        rich.print(Text.assemble(*parts), soft_wrap=True)
 
     def report(self, text: str) -> None:
         """Writes a report line by line: the first of a paragraph stands out, and so do warnings."""

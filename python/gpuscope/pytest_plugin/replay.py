@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times measured elsewhere, told to pytest-benchmark by a clock that it is given as its timer."""
+"""Times measured elsewhere, handed to pytest-benchmark by a clock that it takes for its timer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_ROUNDS = 5000  # a round costs pytest-benchmark some us, and its quartiles 
 
 
 class ReplayClock:
-    """A timer for pytest-benchmark that tells the times it was told.
+    """A timer for pytest-benchmark that reads what it was set to.
 
     Attributes:
         now: what it shows, in seconds.
