@@ -19,7 +19,7 @@ ROWS = ("compare_false", "compare_missed")
 
 def verdicts(kernels: Any, nanoseconds: int, plan: dict[str, Any], quick: bool) -> tuple[dict[str, int], float]:
     """How often each verdict came, comparing a spin of SPIN_NS with another; the median of the seconds they took."""
-    from gpuscope.benchmarking.compare import compare
+    from gpuscope.benchmarking.comparison import compare
 
     a, b = (functools.partial(kernels.spin, ns) for ns in (SPIN_NS, nanoseconds))
     found, seconds = collections.Counter(), []

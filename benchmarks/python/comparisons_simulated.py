@@ -21,8 +21,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmarking.sampling.samples import Samples
-from gpuscope.benchmarking.sampling.warm_up import WarmUp
+from gpuscope.benchmarking.samples import Samples
+from gpuscope.benchmarking.stopping import WarmUp
 
 TICK = 32e-9
 BUDGET = 1.0
@@ -54,7 +54,7 @@ class Model:
 
 
 class ModelEngine:
-    """As `gpuscope.benchmarking.sampling.engine.Engine`, of a model."""
+    """As `gpuscope.benchmarking.engine.Engine`, of a model."""
 
     on_gpu, device_name, tick = True, "a model", TICK
 
@@ -103,12 +103,12 @@ class ModelEngine:
 
 def compared(model: Model, random: np.random.Generator, **options: Any) -> Any:
     """One comparison of a model."""
-    module = importlib.import_module("gpuscope.benchmarking.compare")
+    module = importlib.import_module("gpuscope.benchmarking.comparison")
     engine = ModelEngine(model, random)
     call: Callable[[], object] = functools.partial(int)
     with (
         mock.patch.object(module, "Engine", return_value=engine),
-        mock.patch("gpuscope.benchmarking.sampling.budget.now", side_effect=lambda: engine.now),
+        mock.patch("gpuscope.benchmarking.stopping.now", side_effect=lambda: engine.now),
     ):
         return module.compare(call, call, seed=int(random.integers(2**32)), **{"budget": BUDGET, **options})
 

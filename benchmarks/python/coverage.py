@@ -57,7 +57,7 @@ WORKLOADS = {"coverage_spin": jittered_spin, "coverage_copy": copy, "coverage_ma
 
 def repetition(engine: Any, call_seconds: float) -> tuple[np.ndarray, Any]:
     """One short benchmark of the kernel time: its samples and how it ended."""
-    from gpuscope.benchmarking.sampling.budget import Budget, judge, next_batch
+    from gpuscope.benchmarking.stopping import Budget, judge, next_batch
 
     spent, progress = Budget(BUDGET), None
     times = np.empty(0)
@@ -73,7 +73,7 @@ def repetition(engine: Any, call_seconds: float) -> tuple[np.ndarray, Any]:
 def cover(function: Callable[[], object], quick: bool) -> measure.Row:
     """The share of repetitions whose interval holds the truth, as its distance from 95 %."""
     from gpuscope import stats
-    from gpuscope.benchmarking.sampling.engine import Engine
+    from gpuscope.benchmarking.engine import Engine
 
     samples, ends = [], []
     with Engine([function]) as engine:

@@ -37,7 +37,7 @@ def calls(nanoseconds: int, quick: bool) -> int:
 
 def sample(kernels: Any, nanoseconds: int, count: int) -> tuple[list[float], float]:
     """Kernel times of so many calls, and the mean of the ns that the kernels measured inside themselves."""
-    from gpuscope.benchmarking.sampling.engine import Engine
+    from gpuscope.benchmarking.engine import Engine
 
     with Engine([functools.partial(kernels.spin, nanoseconds)]) as engine:
         engine.warm_up(0.1)

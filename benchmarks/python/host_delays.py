@@ -40,7 +40,7 @@ def launches(kernels: Any, delay_us: int) -> Callable[[int], None]:
 def ours(samples: int) -> list[float]:
     """The public estimate of the kernel time for each delay, in seconds."""
     from gpuscope import _core, stats
-    from gpuscope.benchmarking.sampling.engine import Engine
+    from gpuscope.benchmarking.engine import Engine
 
     kernels = _core.Kernels()
     found = []

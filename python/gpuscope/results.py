@@ -140,7 +140,7 @@ def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:
     Raises:
         GpuscopeError: the file cannot be written.
     """
-    text = json.dumps(_finite(values), allow_nan=False, default=str)
+    text = json.dumps(without_nan(values), allow_nan=False, default=str)
     if path is not None:
         try:
             Path(path).write_text(text + "\n", encoding="utf-8")
@@ -162,9 +162,10 @@ def import_pandas() -> Any:
     return pd
 
 
-def _finite(values: Any) -> Any:
+def without_nan(values: Any) -> Any:
+    """The values with None for each number that JSON lacks."""
     if isinstance(values, dict):
-        return {name: _finite(value) for name, value in values.items()}
+        return {name: without_nan(value) for name, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [_finite(value) for value in values]
+        return [without_nan(value) for value in values]
     return None if isinstance(values, float) and not math.isfinite(values) else values

@@ -37,18 +37,19 @@ def format_bytes(size: float, *, signed: bool = False) -> str:
         left /= 1024
         if left < 999.5 or unit == _BINARY[-1]:
             break
-    return f"{sign}{_three_digits(left)} {unit}"
+    return f"{sign}{_rounded(left)} {unit}"
 
 
-def format_seconds(seconds: float | None) -> str:
-    """Three digits in the unit that suits, as "1.23 ms"; "-" for None."""
+def format_seconds(seconds: float | None, digits: int = 3) -> str:
+    """A time in the unit that suits, as "1.23 ms" with three digits; "-" for None."""
     if seconds is None:
         return "-"
     if seconds == 0:
         return "0 s"
     # From 999.5 up, three digits would read 1000 of the smaller unit.
-    size, unit = next((pair for pair in _SECONDS if abs(seconds) >= 0.9995 * pair[0]), _SECONDS[-1])
-    return f"{_three_digits(seconds / size)} {unit}"
+    rounded = 1 - 0.5 * 10**-digits
+    size, unit = next((pair for pair in _SECONDS if abs(seconds) >= rounded * pair[0]), _SECONDS[-1])
+    return f"{_rounded(seconds / size, digits)} {unit}"
 
 
 def format_time(time_us: float, unit: str | None = None) -> str:
@@ -85,9 +86,14 @@ def format_times(value: float) -> str:
     return f"{format_digits(value)}x"
 
 
+def format_share(share: float) -> str:
+    """A share in percent: "3.4 %"."""
+    return f"{100 * share:.3g} %"
+
+
 def format_rate(value: float, unit: str) -> str:
     """So much a second: "1.23 TFLOP/s", "4.56 M items/s"."""
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
             return f"{format_digits(value / size)} {prefix}{' ' if unit == 'items' else ''}{unit}/s"
     return f"{format_digits(value)} {unit}/s"
@@ -154,8 +160,10 @@ def parse_share(text: str) -> float:
     return value
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+def _rounded(value: float, digits: int = 3) -> str:
+    """So many digits, those behind the point as far as there are fewer before it."""
+    before = next((n for n in range(1, digits) if abs(value) < 10**n - 0.5 * 10 ** (n - digits)), digits)
+    return f"{value:.{digits - before}f}"
 
 
 def _number(text: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.benchmarking.explore.arrays import ArrayModule
+from gpuscope.benchmarking.explorer.backends import ArrayModule
 
 
 class FakeBackend(ArrayModule):

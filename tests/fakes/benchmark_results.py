@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.benchmarking.comparison import Comparison
+from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
-from gpuscope.benchmarking.sampling.kernel_times import Kernel
+from gpuscope.results import Distribution
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -78,8 +79,8 @@ class Canned:
             margin=margin,
             null=stats.Ratio(1.0, 0.999, 1.001, 50, 0.9),
             quantity=self.quantity,
-            a=a,
-            b=a * slower,
+            a=Distribution(a),
+            b=Distribution(a * slower),
             blocks=50,
             names=names or ("a", "b"),
             kernels=(kernels, kernels),

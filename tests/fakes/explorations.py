@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuscope.benchmarking.explore import OPERATIONS, Crossover, Exploration, Point
-from gpuscope.benchmarking.sweeps.crossings import Answer, Crossing
+from gpuscope.benchmarking.crossovers import Answer, Crossing
+from gpuscope.benchmarking.explorer import OPERATIONS, Exploration, OperationCrossover, Point
 from gpuscope.stats import Estimate, Ratio
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -39,7 +39,7 @@ def exploration(
             for transfers, place in ((False, 100.0), (True, 268.0)):
                 crossing = Crossing(place, place * 0.9, place * 1.1, (64.0, 512.0), "above")
                 answer = Answer("one", (crossing,), (float(min(sizes)), float(max(sizes))))
-                crossovers.append(Crossover(operation.name, transfers, answer))
+                crossovers.append(OperationCrossover(operation.name, transfers, answer))
     facts: dict[str, Any] = {
         "operations": operations,
         "points": tuple(points),

@@ -355,7 +355,7 @@ def install(patch: Any, **behaviour: Any) -> GPU:
         patch: as ``monkeypatch.setattr``.
         **behaviour: attributes of `GPU` to set.
     """
-    from gpuscope.benchmarking.sampling import budget
+    from gpuscope.benchmarking import stopping
 
     gpu = GPU()
     for name, value in behaviour.items():
@@ -385,7 +385,7 @@ def install(patch: Any, **behaviour: Any) -> GPU:
     }
     for name, value in replaced.items():
         patch(_core, name, value, raising=False)
-    patch(budget, "now", lambda: gpu.now_ns * 1e-9)
+    patch(stopping, "now", lambda: gpu.now_ns * 1e-9)
     return gpu
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.benchmarking.explore import explore
+from gpuscope.benchmarking.explorer import explore
 
 SPIN = "from gpuscope import _core; kernels = _core.Kernels()"
 

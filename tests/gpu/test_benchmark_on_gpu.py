@@ -11,7 +11,7 @@ import pytest
 import gpuscope as gs
 from gpuscope import streams
 from gpuscope.benchmarking import BenchmarkResult, benchmark
-from gpuscope.benchmarking.sampling.engine import Engine
+from gpuscope.benchmarking.engine import Engine
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 SPIN_NS = 20_000

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from gpuscope import _core, errors, stats, streams
-from gpuscope.benchmarking import peaks
-from gpuscope.benchmarking.marginal import marginal
-from gpuscope.benchmarking.rates import rates
-from gpuscope.benchmarking.sampling import graphs
+from gpuscope.benchmarking import cuda_graphs, roofline
+from gpuscope.benchmarking.cuda_graphs import marginal
+from gpuscope.benchmarking.roofline import rates
 
 SPIN_NS = 20_000
 
@@ -42,15 +41,15 @@ def replay_seconds(captured, stream):
 
 def test_a_replay_runs_every_captured_call(kernels, stream):
     kernels.spun()
-    with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 50, stream=stream) as captured:
+    with cuda_graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 50, stream=stream) as captured:
         captured.launch()
         _core.synchronize_stream(stream.handle)
     calls, _ = kernels.spun()
-    assert calls == graphs.WARM_UP_CALLS + 50
+    assert calls == cuda_graphs.WARM_UP_CALLS + 50
 
 
 def test_a_replay_takes_as_long_as_its_calls(kernels, stream):
-    with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 50, stream=stream) as captured:
+    with cuda_graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 50, stream=stream) as captured:
         assert 50 * SPIN_NS * 1e-9 <= replay_seconds(captured, stream) < 1.5 * 50 * SPIN_NS * 1e-9
 
 
@@ -65,7 +64,7 @@ def test_the_slope_is_the_time_of_the_kernel_and_its_gap(kernels, stream):
 def test_the_driver_captures_where_no_framework_does(kernels, stream, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 3, stream=stream) as captured:
+    with cuda_graphs.capture(lambda: kernels.spin(SPIN_NS, stream.handle), 3, stream=stream) as captured:
         assert (captured.by, captured.nodes) == ("driver", 3)
         assert replay_seconds(captured, stream) >= 3 * SPIN_NS * 1e-9
 
@@ -73,14 +72,14 @@ def test_the_driver_captures_where_no_framework_does(kernels, stream, monkeypatc
 def test_work_on_the_legacy_stream_is_not_captured(kernels):
     torch_with_gpu()
     with pytest.raises(errors.NotAvailable, match="cannot be captured"):
-        graphs.capture(lambda: kernels.spin(SPIN_NS), 1, stream=streams.Stream(0, 0, "default"))
+        cuda_graphs.capture(lambda: kernels.spin(SPIN_NS), 1, stream=streams.Stream(0, 0, "default"))
     kernels.synchronize()
 
 
 def test_torch_is_captured_on_its_default_stream_and_gives_its_results():
     torch = torch_with_gpu()
     x = torch.ones(1 << 16, device="cuda")
-    with graphs.capture(lambda: x.add_(1), 10, stream=streams.current()) as captured:
+    with cuda_graphs.capture(lambda: x.add_(1), 10, stream=streams.current()) as captured:
         torch.cuda.synchronize()
         before = x[0].item()
         captured.launch()
@@ -91,7 +90,7 @@ def test_torch_is_captured_on_its_default_stream_and_gives_its_results():
 def test_memory_taken_in_a_capture_is_not_given_to_anybody_else():
     torch = torch_with_gpu()
     x = torch.ones(1 << 20, device="cuda")
-    with graphs.capture(lambda: (x * 2).sum(), 5, stream=streams.current()) as captured:
+    with cuda_graphs.capture(lambda: (x * 2).sum(), 5, stream=streams.current()) as captured:
         others = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(20)]
         for _ in range(3):
             captured.launch()
@@ -104,12 +103,12 @@ def test_torch_works_on_after_a_capture_that_failed():
     x = torch.rand(1 << 16, device="cuda")
     for _ in range(3):
         with pytest.raises(errors.NotAvailable, match="cannot be captured"):
-            graphs.capture(lambda: torch.rand_like(x).sum().item(), 2, stream=streams.current())
+            cuda_graphs.capture(lambda: torch.rand_like(x).sum().item(), 2, stream=streams.current())
     assert not torch.cuda.is_current_stream_capturing()
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert 0 <= torch.rand(1, device="cuda").item() < 1
     assert torch.allclose(x @ x, (x * x).sum())
-    with graphs.capture(lambda: torch.rand_like(x), 2, stream=streams.current()) as captured:
+    with cuda_graphs.capture(lambda: torch.rand_like(x), 2, stream=streams.current()) as captured:
         captured.launch()
         torch.cuda.synchronize()
 
@@ -122,7 +121,7 @@ def test_memory_of_a_capture_that_failed_comes_back():
 
     def failing():
         with pytest.raises(errors.NotAvailable):
-            graphs.capture(waits, 1, stream=streams.current())
+            cuda_graphs.capture(waits, 1, stream=streams.current())
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved()
@@ -136,7 +135,7 @@ def test_cupy_is_captured_and_gives_its_results(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     x = cupy.ones(1 << 16, dtype="float32")
     own = cupy.cuda.Stream(non_blocking=True)
-    with own, graphs.capture(lambda: cupy.add(x, 1, out=x), 10, stream=streams.resolve(own)) as captured:
+    with own, cuda_graphs.capture(lambda: cupy.add(x, 1, out=x), 10, stream=streams.resolve(own)) as captured:
         own.synchronize()
         before = float(x[0])
         captured.launch()
@@ -151,13 +150,13 @@ def test_cupy_works_on_after_a_capture_that_failed(monkeypatch):
     own = cupy.cuda.Stream(non_blocking=True)
     with own:
         with pytest.raises(errors.NotAvailable, match="cannot be captured"):
-            graphs.capture(lambda: float((x + 1).sum()), 1, stream=streams.resolve(own))
+            cuda_graphs.capture(lambda: float((x + 1).sum()), 1, stream=streams.resolve(own))
         assert not own.is_capturing()
         assert float(x.sum()) == 1 << 16
 
 
 def test_bounds_lie_below_what_the_hardware_could_do():
-    found = peaks.measured()
+    found = roofline.measured()
     for peak in (found.bandwidth, found.float32):
         assert peak.measured is not None, peak.reason
         assert peak.theoretical is not None
@@ -168,7 +167,7 @@ def test_tensor_cores_are_measured_with_torch():
     torch_with_gpu()
     if int(_core.device_limits(0)["capability"].partition(".")[0]) < 8:
         pytest.skip("this GPU has no bfloat16")
-    found = peaks.measured()
+    found = roofline.measured()
     assert found.bfloat16.measured is not None, found.bfloat16.reason
     assert found.tf32.measured is not None, found.tf32.reason
     assert found.tf32.measured < found.bfloat16.measured

@@ -1,9 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of functions on the GPU and on the host, with intervals, and how it compares."""
+"""The time of functions on the GPU and on the host, with intervals, how it compares, and what limits a workload."""
 
 from __future__ import annotations
 
+from gpuscope.benchmarking.benchmark_runner import benchmark
+from gpuscope.benchmarking.comparison import Comparison, compare
+from gpuscope.benchmarking.crossovers import Crossover, crossover
+from gpuscope.benchmarking.dataloader import DataLoaderResult, DataLoaderWorkers, benchmark_dataloader
+from gpuscope.benchmarking.latency import Latency, measure_latency
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
-from gpuscope.benchmarking.runner import benchmark
+from gpuscope.benchmarking.sweeps import Sweep, SweepPoint, sweep
+from gpuscope.benchmarking.throughput import Throughput, measure_throughput
 
-__all__ = ["BenchmarkResult", "Measured", "benchmark"]
+__all__ = [
+    "BenchmarkResult",
+    "Comparison",
+    "Crossover",
+    "DataLoaderResult",
+    "DataLoaderWorkers",
+    "Latency",
+    "Measured",
+    "Sweep",
+    "SweepPoint",
+    "Throughput",
+    "benchmark",
+    "benchmark_dataloader",
+    "compare",
+    "crossover",
+    "measure_latency",
+    "measure_throughput",
+    "sweep",
+]

@@ -1,27 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark found: every sample, the estimates made of them, and what a reader should know."""
+"""What a benchmark found: every sample, estimates and warnings; as text, as JSON and as a chart."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmarking.sampling.kernel_times import Kernel
-from gpuscope.errors import InvalidArgument
+from gpuscope.benchmarking.kernel_times import Kernel
+from gpuscope.benchmarking.roofline import Rate, verdict
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.results import Figures, Result, without_nan
+from gpuscope.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from gpuscope.benchmarking.rates import Rate
+SCHEMA = "gpuscope.benchmark"
+VERSION = 1
+
+_PLAIN = ("name", "quantity", "absent", "converged", "stopped", "cold", "bytes", "flops", "environment", "seconds")
+_STOPPED = {
+    "target": "converged",
+    "budget": "NOT converged: the budget ran out",
+    "interrupted": "NOT converged: interrupted",
+}
+_BESIDE = ("stream", "launch", "wall", "marginal")
+_COLOURS = {"sample": "#4477aa", "tagged": "#ee6677", "invalid": "#bbbbbb"}
+_CHART_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Figures):
     """One quantity of a call.
 
     Attributes:
@@ -37,9 +54,13 @@ class Measured:
     valid: NDArray[np.bool_]
     estimate: stats.Estimate
 
+    @property
+    def _values(self) -> NDArray[np.float64]:
+        return self.samples[self.valid]
+
 
 @dataclass(frozen=True)
-class BenchmarkResult:
+class BenchmarkResult(Figures, Result):
     """The result of `benchmark`; times are seconds. ``print(result)`` says it in a line, ``result.report()`` in many.
 
     Attributes:
@@ -102,7 +123,7 @@ class BenchmarkResult:
 
     @property
     def samples(self) -> NDArray[np.float64]:
-        """The headline's valid samples, tagged ones among them, in the order of the calls."""
+        """The headline's valid samples, tagged ones among them, in the order of the calls; all figures are of these."""
         return self.headline.samples[self.headline.valid]
 
     @property
@@ -116,39 +137,14 @@ class BenchmarkResult:
         return stats.estimate(self.clean_samples) if len(self.clean_samples) else None
 
     @property
-    def median(self) -> float:
-        """The headline's estimate: the median, or near the clock's tick a trimmed mean, which a tick does not bias."""
-        return self.estimate.value
-
-    @property
     def ci(self) -> tuple[float, float]:
-        """The 95 % interval of `median`."""
+        """The 95 % interval of `estimate`."""
         return self.estimate.low, self.estimate.high
-
-    @property
-    def mean(self) -> float:
-        """The arithmetic mean of `samples`."""
-        return float(self.samples.mean())
-
-    @property
-    def minimum(self) -> float:
-        """The shortest of `samples`. Clocks boost, so that it is no bound of what the function costs."""
-        return float(self.samples.min())
 
     @property
     def n(self) -> int:
         """How many `samples` there are."""
         return len(self.samples)
-
-    def quantile(self, q: float) -> float:
-        """The time that a share `q` of `samples` does not exceed.
-
-        Raises:
-            InvalidArgument: `q` is not between 0 and 1.
-        """
-        if not isinstance(q, (int, float)) or not 0 <= q <= 1:
-            raise InvalidArgument(f"q is {q!r}; accepted are fractions from 0 to 1")
-        return float(np.quantile(self.samples, q))
 
     def assert_bandwidth(self, fraction: float) -> None:
         """For tests: the bytes a second reach this fraction of the device's measured peak.
@@ -167,33 +163,90 @@ class BenchmarkResult:
             )
 
     def __str__(self) -> str:
-        from gpuscope.benchmarking.text import line
-
-        return line(self)
+        """One line; the warnings are only counted."""
+        estimate = self.estimate
+        cache = ("cold" if self.cold else "hot") if self.on_gpu else "CPU"
+        parts = [f"{self.name}: {self.quantity} {_interval(estimate)}, {cache})"]
+        beside = [name for name in _BESIDE if name in self.quantities and name != self.quantity]
+        parts += [f"{name} {format_seconds(self.quantities[name].estimate.value)}" for name in beside]
+        parts += map(str, self.rates)
+        clock = self._clocks()
+        if clock and self.on_gpu:
+            parts.append(clock)
+        parts.append("converged" if self.converged else _STOPPED[self.stopped])
+        if self.warnings:
+            parts.append(f"{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}, see report()")
+        return " | ".join(parts)
 
     __repr__ = __str__
 
     def report(self) -> str:
         """Several lines: every quantity with its interval, the kernels, the rates and the warnings."""
-        from gpuscope.benchmarking.text import report
+        lines = [str(self)]
+        for name, measured in self.quantities.items():
+            left_out = len(measured.samples) - int(np.count_nonzero(measured.valid))
+            lines.append(
+                f"  {name:<9} {_interval(measured.estimate)}, {measured.estimate.method}"
+                f"{f', {left_out} invalid' if left_out else ''})"
+            )
+        for why in dict.fromkeys(self.absent.values()):
+            names = [name for name, reason in self.absent.items() if reason == why]
+            lines.append(f"  {', '.join(names):<9} not measured: {why}")
+        if self.kernels:
+            total = sum(kernel.seconds for kernel in self.kernels)
+            lines.append("  a call's work on the GPU")
+            for kernel in self.kernels:
+                share = 100 * kernel.seconds / total if total else 0.0
+                time = format_seconds(kernel.seconds, 4)
+                lines.append(f"    {share:5.1f} %  {time:>9}  {kernel.count:6g} x  {kernel.name}")
+        bound = verdict(self.rates)
+        if bound:
+            lines.append(f"  {bound}")
+        clean = self.clean
+        if clean is not None and clean.n < self.n:
+            lines.append(f"  without the {self.n - clean.n} tagged samples: {_interval(clean)})")
+        lines += [f"  warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
 
-        return report(self)
+    def _clocks(self) -> str:
+        """The SM clock of the samples and what share of them it was held down in; empty where it is not known."""
+        known = self.clock_hz[np.isfinite(self.clock_hz)]
+        if not len(known):
+            return ""
+        text = f"SM {np.median(known) / 1e6:.0f} MHz"
+        for tags, what in ((self.capped, "power-capped"), (self.throttled, "throttled or shifted")):
+            if tags.any():
+                text += f", {what} {format_share(tags.mean())}"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but `value` as what JSON can hold, raw samples included."""
-        from gpuscope.benchmarking.saved import to_dict
+        """Everything but `value` as what JSON can hold, raw samples included.
 
-        return to_dict(self)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The same as text, written to `path` when that is given.
-
-        Raises:
-            GpuscopeError: the file cannot be written.
+        None stands for nan and for the ends of an interval that has none.
         """
-        from gpuscope.benchmarking.saved import to_json
-
-        return to_json(self, path)
+        quantities = {
+            name: {
+                "samples": measured.samples.tolist(),
+                "valid": measured.valid.tolist(),
+                "estimate": asdict(measured.estimate),
+            }
+            for name, measured in self.quantities.items()
+        }
+        found: dict[str, Any] = without_nan(
+            {
+                "schema": SCHEMA,
+                "version": VERSION,
+                **{name: getattr(self, name) for name in _PLAIN},
+                "quantities": quantities,
+                "kernels": [asdict(kernel) for kernel in self.kernels],
+                "warnings": list(self.warnings),
+                "clock_hz": self.clock_hz.tolist(),
+                "throttled": self.throttled.tolist(),
+                "capped": self.capped.tolist(),
+                "rates": [asdict(rate) for rate in self.rates],
+            }
+        )
+        return found
 
     @staticmethod
     def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:
@@ -202,9 +255,30 @@ class BenchmarkResult:
         Raises:
             InvalidArgument: it is damaged, something else, or of a newer version of gpuscope.
         """
-        from gpuscope.benchmarking.saved import from_json
-
-        return from_json(source)
+        content = _content(source)
+        if content.get("schema") != SCHEMA:
+            raise InvalidArgument("source is no benchmark of gpuscope; accepted is what to_json() gave")
+        version = content.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise InvalidArgument(f"source has version {version!r}; accepted are versions up to {VERSION}")
+        try:
+            result = BenchmarkResult(
+                **{name: content[name] for name in _PLAIN},
+                quantities={name: _read_measured(name, row) for name, row in content["quantities"].items()},
+                kernels=tuple(Kernel(**row) for row in content["kernels"]),
+                warnings=tuple(content["warnings"]),
+                clock_hz=_array(content["clock_hz"]),
+                throttled=np.array(content["throttled"], bool),
+                capped=np.array(content["capped"], bool),
+                rates=tuple(Rate(**row) for row in content["rates"]),
+            )
+            rows = len(result.headline.samples)
+            for column in ("clock_hz", "throttled", "capped"):
+                if getattr(result, column).shape not in ((rows,), (0,)):
+                    raise ValueError(f"{column} does not have {rows} entries")
+            return result
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error
 
     def plot(self) -> go.Figure:
         """Samples over time beside their distribution, tagged ones marked; a button chooses the quantity.
@@ -212,6 +286,121 @@ class BenchmarkResult:
         Raises:
             NotAvailable: Plotly is not installed.
         """
-        from gpuscope.benchmarking.chart import figure
+        return _figure(self)
 
-        return figure(self)
+
+def _interval(estimate: stats.Estimate) -> str:
+    half = 100 * estimate.relative_half_width
+    width = f"+-{half:.2g} %" if math.isfinite(half) else "+-? %"
+    confidence = f"{100 * estimate.confidence:g} %"
+    return f"{format_seconds(estimate.value, 4)} {width} ({confidence}, n={estimate.n}, n_eff={estimate.n_eff:.0f}"
+
+
+def _content(source: str | os.PathLike[str]) -> dict[str, Any]:
+    if isinstance(source, str) and source.lstrip().startswith("{"):
+        text = source
+    else:
+        try:
+            text = Path(source).read_text(encoding="utf-8")
+        except (OSError, TypeError, ValueError) as error:
+            what = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"source is {str(source)[:80]!r}, which cannot be read: {what}") from error
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"source is no JSON ({error}); accepted is what to_json() gave") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _read_measured(name: str, row: dict[str, Any]) -> Measured:
+    estimate = dict(row["estimate"])
+    estimate["low"] = -math.inf if estimate["low"] is None else estimate["low"]
+    estimate["high"] = math.inf if estimate["high"] is None else estimate["high"]
+    samples, valid = _array(row["samples"]), np.array(row["valid"], bool)
+    if samples.shape != valid.shape:
+        raise ValueError(f"{name} has {len(samples)} samples and {len(valid)} marks")
+    return Measured(name, samples, valid, stats.Estimate(**estimate))
+
+
+def _array(values: list[float | None]) -> NDArray[np.float64]:
+    return np.array([math.nan if value is None else value for value in values], np.float64)
+
+
+def _figure(result: BenchmarkResult) -> go.Figure:
+    try:
+        import plotly.graph_objects as go
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise NotAvailable("a chart needs Plotly: pip install 'gpuscope[report]'") from error
+    chart = make_subplots(rows=1, cols=2, shared_yaxes=True, column_widths=[0.72, 0.28], horizontal_spacing=0.02)
+    names = [result.quantity, *(name for name in result.quantities if name != result.quantity)]
+    owners: list[str] = []
+    buttons: list[dict[str, Any]] = []
+    for name in names:
+        for trace, column in _traces(go, result, result.quantities[name]):
+            chart.add_trace(trace.update(visible=name == result.quantity), row=1, col=column)
+            owners.append(name)
+    for name in names:
+        measured = result.quantities[name]
+        size, unit = _unit(measured)
+        title = {"yaxis.title.text": f"{name} time ({unit})", "shapes": _band(measured, size)}
+        buttons.append(
+            {"label": name, "method": "update", "args": [{"visible": [owner == name for owner in owners]}, title]}
+        )
+    first = buttons[0]["args"][1]
+    chart.update_layout(
+        title={"text": str(result), "font": {"size": 13}},
+        template="plotly_white",
+        bargap=0,
+        shapes=first["shapes"],
+        updatemenus=[{"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.12, "yanchor": "top"}],
+    )
+    chart.update_yaxes(title_text=first["yaxis.title.text"], row=1, col=1)
+    chart.update_xaxes(title_text="call", row=1, col=1)
+    chart.update_xaxes(title_text="samples", row=1, col=2)
+    return chart
+
+
+def _traces(go: Any, result: BenchmarkResult, measured: Measured) -> list[tuple[Any, int]]:
+    size, _ = _unit(measured)
+    tagged = np.zeros(len(measured.samples), bool)
+    if measured.quantity == result.quantity:
+        tagged |= result.throttled
+    groups = (
+        ("sample", measured.valid & ~tagged),
+        ("tagged", measured.valid & tagged),
+        ("invalid", ~measured.valid & np.isfinite(measured.samples)),
+    )
+    labels = {"sample": "samples", "tagged": "throttled or shifted clock", "invalid": "invalid"}
+    traces: list[tuple[Any, int]] = []
+    for group, rows in groups:
+        if not rows.any():
+            continue
+        call, times = np.flatnonzero(rows), measured.samples[rows] / size
+        marker = {"color": _COLOURS[group], "size": 5}
+        traces.append((go.Scatter(x=call, y=times, mode="markers", marker=marker, name=labels[group]), 1))
+        if group != "invalid":
+            bars = go.Histogram(y=times, marker={"color": _COLOURS[group]}, name=labels[group], showlegend=False)
+            traces.append((bars, 2))
+    return traces
+
+
+def _band(measured: Measured, size: float) -> list[dict[str, Any]]:
+    """The estimate as a line, its interval as a band over both halves."""
+    estimate = measured.estimate
+    across = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y"}
+    centre = estimate.value / size
+    name = format_seconds(estimate.value, 4)
+    shapes: list[dict[str, Any]] = [
+        {"type": "line", **across, "y0": centre, "y1": centre, "name": name, "line": {"width": 1}}
+    ]
+    if np.isfinite([estimate.low, estimate.high]).all():
+        low, high = estimate.low / size, estimate.high / size
+        fill = {"fillcolor": _COLOURS["sample"], "opacity": 0.2, "line": {"width": 0}}
+        shapes.append({"type": "rect", **across, "y0": low, "y1": high, **fill})
+    return shapes
+
+
+def _unit(measured: Measured) -> tuple[float, str]:
+    value = abs(measured.estimate.value)
+    return next(((size, unit) for size, unit in _CHART_UNITS if value >= size), _CHART_UNITS[-1])

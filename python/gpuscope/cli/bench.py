@@ -109,7 +109,7 @@ class Bench:
 
 
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
-    from gpuscope.benchmarking.runner import benchmark
+    from gpuscope.benchmarking.benchmark_runner import benchmark
 
     namespace, settings = _prepare(options)
     for name in ("bytes", "flops"):
@@ -121,7 +121,7 @@ def _measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
-    from gpuscope.benchmarking.compare import compare
+    from gpuscope.benchmarking.comparison import compare
 
     for option in ("graph", "bytes", "flops"):
         if getattr(options, option):
@@ -177,18 +177,16 @@ def _report(result: BenchmarkResult | Comparison) -> str:
 def _comparison(result: Comparison) -> str:
     """The verdict, the time of each, and the warnings."""
     from gpuscope import stats
-    from gpuscope.benchmarking.sweeps.points import spread_text
-    from gpuscope.benchmarking.text import seconds as time_text
+    from gpuscope.benchmarking.sweeps import time_text
+    from gpuscope.units import format_seconds
 
     lines = [str(result)]
     width = max(map(len, result.names))
-    for name, samples in zip(result.names, (result.a, result.b), strict=True):
+    for name, samples in zip(result.names, (result.a.samples, result.b.samples), strict=True):
         time = stats.estimate(samples)
-        lines.append(
-            f"  {name:<{width}}  {result.quantity} {time_text(time.value)} {spread_text(time)}, {time.n} samples"
-        )
+        lines.append(f"  {name:<{width}}  {result.quantity} {time_text(time)}, {time.n} samples")
     for name, kernels in zip(result.names, result.kernels, strict=False):
-        lines += [f"    {time_text(k.seconds):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
+        lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
     if result.stopped == "interrupted":
         lines.append("  warning: interrupted before the verdict was settled")
     return "\n".join([*lines, *(f"  warning: {warning}" for warning in result.warnings)])

@@ -60,11 +60,12 @@ class Explore:
 
     def run(self, options: argparse.Namespace) -> int:
         """Measures, prints and writes."""
-        from gpuscope.benchmarking.explore import explore, page
+        from gpuscope.benchmarking.explorer import explore
+        from gpuscope.benchmarking.explorer.exploration import plotly_version
 
         pages = writable_paths([options.output] if options.output is not None else [], (".html", ".htm"))
         if pages:
-            page.check()
+            plotly_version()
         alone = options.json == "-"
         files = writable_paths([options.json] if options.json is not None and not alone else [])
         with console.errors().status() as say:

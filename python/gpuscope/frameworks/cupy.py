@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CuPy's memory pools and what they report. Does not import CuPy."""
+"""CuPy, once the program has imported it: memory pools, graph capture and a matrix product."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
+from gpuscope.frameworks.graph_capture import (
+    DEFAULT_STREAMS,
+    WARM_UP_CALLS,
+    Captured,
+    EmptyGraph,
+    call_repeatedly,
+    record,
+)
 from gpuscope.frameworks.pools import Pool
+
+if TYPE_CHECKING:
+    from gpuscope.streams import Stream
 
 _SOURCE = 1  # of CuPy, in the numbers of the core's memory history (cpp/gpuscope/memory/report.h)
 
@@ -109,3 +121,42 @@ def _hook_class() -> Any:
                 _core.record_memory(_SOURCE, what["device_id"], what["mem_ptr"], size)
 
     return Hook
+
+
+def capture_graph(function: Callable[[], object], calls: int, stream: Stream) -> Captured:
+    """Captures calls from a memory pool of the graph's own; see `cuda_graphs.capture`."""
+    import cupy
+
+    with cupy.cuda.Device(stream.device):
+        if stream.handle in DEFAULT_STREAMS:
+            side, replayed_on = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null
+        else:
+            side = replayed_on = _stream_of(stream)
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc), side:
+            replayed_on.synchronize()
+            call_repeatedly(function, WARM_UP_CALLS)
+            side.synchronize()
+            result, graph = record(side.begin_capture, function, calls, side.end_capture)
+    if "_node_" not in graph.debug_dot_str():  # each node has a line of its own there
+        raise EmptyGraph
+    return Captured(calls, lambda: graph.launch(replayed_on), None, "cupy", [graph, pool, result, function])
+
+
+def _stream_of(stream: Stream) -> Any:
+    import cupy
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(stream)
+    return cupy.cuda.ExternalStream(stream.handle, stream.device)  # up to CuPy 13
+
+
+def matrix_product(size: int, device: int) -> Callable[[], object]:
+    """A product of matrices of random float16, for `torch.matrix_product`'s reason."""
+    import cupy
+
+    with cupy.cuda.Device(device):
+        random = cupy.random.RandomState(0)
+        a, b = (random.standard_normal((size, size), dtype="float32").astype("float16") for _ in range(2))
+        out = cupy.empty_like(a)
+    return lambda: cupy.matmul(a, b, out=out)

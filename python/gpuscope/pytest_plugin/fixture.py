@@ -121,7 +121,7 @@ class GpuBenchmark:
             a()
             self._called(b)
             pytest.skip(f"not measured: {why}")
-        from gpuscope.benchmarking.compare import compare
+        from gpuscope.benchmarking.comparison import compare
 
         chosen = self._options
         with self._measuring():

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from gpuscope import stats
-from gpuscope.benchmarking.text import seconds
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.stats.distributions import normal_quantile, student_factor
+from gpuscope.units import format_seconds
 
 Kind = Literal["slower", "faster", "same", "inconclusive", "refused", "new"]
 
@@ -224,11 +224,11 @@ def culprit(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]])
     grown = [(growth[worst], _grown(before[worst], after[worst]))] if worst and growth[worst] > 0 else []
     for name in came:
         time = after[name]["seconds"]
-        grown.append((time, f"new kernel {name} takes {seconds(time)} per call"))
+        grown.append((time, f"new kernel {name} takes {format_seconds(time, 4)} per call"))
     sentences = [sentence for _, sentence in sorted(grown, key=lambda pair: -pair[0])]
     if not sentences:
         sentences.append("no kernel grew: the time lies between the kernels or on the host")
-    sentences += [f"kernel {name} is gone ({seconds(before[name]['seconds'])} per call)" for name in gone]
+    sentences += [f"kernel {name} is gone ({format_seconds(before[name]['seconds'], 4)} per call)" for name in gone]
     return "; ".join(sentences)
 
 
@@ -236,8 +236,8 @@ def _grown(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     ratio = new["seconds"] / old["seconds"] if old["seconds"] else math.inf
     runs = "" if old["count"] == new["count"] else f", {new['count']:g} runs instead of {old['count']:g}"
     return (
-        f"kernel {new['name']} takes {seconds(new['seconds'])} per call, {seconds(old['seconds'])} before"
-        f" ({change(ratio)}{runs})"
+        f"kernel {new['name']} takes {format_seconds(new['seconds'], 4)} per call, "
+        f"{format_seconds(old['seconds'], 4)} before ({change(ratio)}{runs})"
     )
 
 

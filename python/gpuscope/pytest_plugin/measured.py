@@ -74,7 +74,7 @@ class Measured:
 
         machine = environment()
         gpu = machine.devices[streams.resolve(options.stream).device].name if machine.devices else None
-        found = estimate(comparison.b)
+        found = estimate(comparison.b.samples)
         facts = {
             "quantity": comparison.quantity,
             "cold": options.cold,
@@ -95,10 +95,10 @@ class Measured:
                 "ratio": comparison.ratio.value,
                 "ci": [_finite(comparison.ratio.low), _finite(comparison.ratio.high)],
                 "margin": comparison.margin,
-                "samples": thinned([float(sample) for sample in comparison.a], MOST_STORED),
+                "samples": thinned([float(sample) for sample in comparison.a.samples], MOST_STORED),
             },
         }
-        return Measured(facts, [float(sample) for sample in comparison.b], options.margin)
+        return Measured(facts, [float(sample) for sample in comparison.b.samples], options.margin)
 
     def stored(self) -> dict[str, Any]:
         """The facts together with samples, for a file."""

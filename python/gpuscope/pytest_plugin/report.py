@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuscope.benchmarking.text import seconds
 from gpuscope.pytest_plugin.gate import Verdict, change
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.pytest_plugin.session import State
+from gpuscope.units import format_seconds
 
 
 def write(terminal: pytest.TerminalReporter, state: State, *, failing: bool) -> None:
@@ -50,7 +50,7 @@ def line(facts: dict[str, Any], verdict: Verdict | None) -> str:
     low, high = facts["ci"]
     unsure = "+-?" if low is None or high is None else f"+-{100 * (high - low) / 2 / facts['estimate']:.2g}%"
     texts = [
-        f"{seconds(facts['estimate'])} {unsure}",
+        f"{format_seconds(facts['estimate'], 4)} {unsure}",
         f"n={facts['n']}",
         facts["quantity"] + (", cold" if facts["cold"] else ", hot") * (facts["gpu"] is not None),
     ]

@@ -7,7 +7,7 @@ Only NumPy is needed. `benchmarks/python/statistics_simulated.py` shows how ofte
 from __future__ import annotations
 
 from gpuscope.stats.location import Estimate, Quantile, estimate, quantile
-from gpuscope.stats.ratio import Ratio, paired_ratio, ratio_of_medians
+from gpuscope.stats.ratio import Ratio, paired_ratio, ratio_of_medians, ratio_of_sums
 from gpuscope.stats.samples import autocorrelation_time
 from gpuscope.stats.shape import Mode, Trend, modes, trend
 
@@ -23,5 +23,6 @@ __all__ = [
     "paired_ratio",
     "quantile",
     "ratio_of_medians",
+    "ratio_of_sums",
     "trend",
 ]

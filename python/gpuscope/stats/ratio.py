@@ -16,9 +16,11 @@ from gpuscope.stats.distributions import (
     signed_rank_distribution,
 )
 from gpuscope.stats.location import estimate
-from gpuscope.stats.samples import checked, checked_confidence
+from gpuscope.stats.samples import autocorrelation_time, checked, checked_confidence
 
 EXACT = 60  # pairs up to which all signs are counted out
+FEWEST_TO_RESAMPLE, RESAMPLES = 10, 2000
+CONFIDENCE = 0.95  # of ratios of sums
 MOST_PAIRS = 500  # more are first put together, for all pairs of them are averaged
 
 
@@ -95,6 +97,33 @@ def ratio_of_medians(
     else:
         p = normal_two_sided(math.log(value) / toward_one * normal_quantile((1 + confidence) / 2))
     return Ratio(value, value * math.exp(-down), value * _exp(up), n, p)
+
+
+def ratio_of_sums(
+    numerators: NDArray[np.float64], denominators: NDArray[np.float64], seed: int = 0
+) -> tuple[float, float] | None:
+    """The 95 % interval of ``sum(numerators) / sum(denominators)``; None of fewer than 10.
+
+    By a bootstrap of circular blocks long enough to keep what neighbours repeat of each other: D. N. Politis and
+    J. P. Romano, A circular block-resampling procedure for stationary data (1992).
+
+    Args:
+        numerators: one a batch, in order.
+        denominators: the same.
+        seed: of the resampling; the same figures give the same interval.
+    """
+    n = len(numerators)
+    if n < FEWEST_TO_RESAMPLE:
+        return None
+    varying = numerators / denominators if np.ptp(denominators) else numerators
+    block = min(math.ceil(2 * autocorrelation_time(varying)), n // 2)
+    generator = np.random.default_rng(seed)
+    starts = generator.integers(0, n, (RESAMPLES, math.ceil(n / block)))
+    rows = ((starts[:, :, None] + np.arange(block)) % n).reshape(RESAMPLES, -1)[:, :n]
+    ratios = numerators[rows].sum(axis=1) / denominators[rows].sum(axis=1)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(ratios, [tail, 100 - tail])
+    return float(low), float(high)
 
 
 def sign_flip_p(logs: NDArray[np.float64]) -> float:

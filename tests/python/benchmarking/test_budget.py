@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuscope.benchmarking.sampling import budget
-from gpuscope.benchmarking.sampling.budget import Budget, judge, next_batch
+from gpuscope.benchmarking import stopping
+from gpuscope.benchmarking.stopping import Budget, judge, next_batch
 
 
 def samples(count, spread=0.01):
@@ -66,7 +66,7 @@ def test_a_batch_fits_the_time_that_is_left_and_is_over_soon(cost, left, count):
 
 def test_a_share_is_of_the_whole_as_far_as_it_is_there(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(budget, "now", lambda: clock[0])
+    monkeypatch.setattr(stopping, "now", lambda: clock[0])
     whole = Budget(2.0)
     assert whole.share(0.25).seconds == 0.5
     clock[0] = 1.8

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from gpuscope.benchmarking import blocks
-from gpuscope.benchmarking.sampling.kernel_times import Kernel
-from gpuscope.benchmarking.sampling.samples import Samples
-from gpuscope.benchmarking.sampling.warm_up import WarmUp
-from gpuscope.benchmarking.verdict import LOOKS, Looks, judge
+from gpuscope.benchmarking.blocks import LOOKS, Looks, judge
+from gpuscope.benchmarking.kernel_times import Kernel
+from gpuscope.benchmarking.samples import Samples
+from gpuscope.benchmarking.stopping import WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
 
-budget = importlib.import_module("gpuscope.benchmarking.sampling.budget")
-module = importlib.import_module("gpuscope.benchmarking.compare")
+budget = importlib.import_module("gpuscope.benchmarking.stopping")
+module = importlib.import_module("gpuscope.benchmarking.comparison")
 TICK = 32e-9
 
 
@@ -202,8 +202,8 @@ def test_without_a_whole_sample_there_is_no_comparison(compared):
 
 def test_the_samples_are_those_of_each_function(compared):
     found = compared(ModelEngine(20e-6, 40e-6))
-    assert np.median(found.a) == pytest.approx(20e-6, rel=0.01)
-    assert np.median(found.b) == pytest.approx(40e-6, rel=0.01)
+    assert found.a.median == pytest.approx(20e-6, rel=0.01)
+    assert found.b.median == pytest.approx(40e-6, rel=0.01)
     assert len(found.a) == 2 * len(found.b)  # the control is a too
 
 

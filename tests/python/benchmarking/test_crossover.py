@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from fakes.engines import Clock, Engines
-from gpuscope.benchmarking.sweeps import crossover as module
-from gpuscope.benchmarking.sweeps import rounds
-from gpuscope.benchmarking.sweeps.crossings import answer, roots
-from gpuscope.benchmarking.sweeps.crossover import crossover
+from gpuscope.benchmarking import crossovers as module
+from gpuscope.benchmarking import sweeps as rounds
+from gpuscope.benchmarking.crossovers import answer, crossover, roots
 from gpuscope.errors import InvalidArgument
 
 GRID = [16, 64, 256, 1024, 4096]

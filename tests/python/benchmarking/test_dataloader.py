@@ -9,8 +9,8 @@ import multiprocessing
 import pytest
 
 from fakes.loaders import Clock, Loader
-from gpuscope.benchmarking.workloads import dataloader
-from gpuscope.benchmarking.workloads.dataloader import benchmark_dataloader, recommendation
+from gpuscope.benchmarking import dataloader
+from gpuscope.benchmarking.dataloader import benchmark_dataloader, recommendation
 from gpuscope.errors import InvalidArgument
 
 # A data loader forks its workers; Python 3.12 warns of it in every program that has threads.
@@ -153,7 +153,7 @@ def test_the_text_is_a_table_with_the_recommendation_below(data):
 
 
 def test_more_workers_than_cores_are_told(data, monkeypatch):
-    monkeypatch.setattr(dataloader, "cpu_cores", lambda: 1)
+    monkeypatch.setattr(dataloader, "_cpu_cores", lambda: 1)
     result = benchmark_dataloader(data.DataLoader(Squares(), batch_size=4), 3, workers=[0, 2])
     assert "this process may use 1 CPU cores: more workers than that take turns" in result.warnings
 
@@ -172,7 +172,7 @@ def test_workers_that_gain_nothing_are_told(data, monkeypatch):
 
 
 def test_unpinned_batches_are_told_where_there_is_a_gpu(data, monkeypatch):
-    monkeypatch.setattr(dataloader, "uses_cuda", lambda: True)
+    monkeypatch.setattr(dataloader.torch, "uses_cuda", lambda: True)
     result = benchmark_dataloader(data.DataLoader(Squares(), batch_size=4), 3, workers=[0])
     assert any(text.startswith("pin_memory is off") for text in result.warnings)
 

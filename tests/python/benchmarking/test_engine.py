@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fakes.gpu import OTHER, PAGEABLE, Session, install
-from gpuscope.benchmarking.sampling.engine import Engine
+from gpuscope.benchmarking.engine import Engine
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 

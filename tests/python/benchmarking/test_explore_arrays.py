@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpuscope.benchmarking.explore import OPERATIONS, arrays
+from gpuscope.benchmarking.explorer import OPERATIONS, backends
 from gpuscope.errors import NotAvailable
 
 MATRIX = np.random.default_rng(1).random((6, 6), dtype=np.float32)
@@ -20,7 +20,7 @@ def test_numpy_and_torch_do_the_same_work(operation):
     pytest.importorskip("torch")
     results = []
     for name in ("numpy", "torch"):
-        backend, _, _ = arrays.choose(name)
+        backend, _, _ = backends.choose(name)
         inputs = [backend.take(MATRIX) for _ in range(operation.inputs)]
         results.append(np.asarray(backend.give(backend.function(operation.name)(*inputs))))
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4)
@@ -28,12 +28,12 @@ def test_numpy_and_torch_do_the_same_work(operation):
 
 
 def test_a_copy_is_no_view():
-    backend, _, _ = arrays.choose("numpy")
+    backend, _, _ = backends.choose("numpy")
     assert not np.shares_memory(backend.function("copy")(MATRIX), MATRIX)
 
 
 def test_numpy_alone_has_no_gpu():
-    assert arrays.choose("numpy")[1:] == (None, "NumPy computes on the CPU only")
+    assert backends.choose("numpy")[1:] == (None, "NumPy computes on the CPU only")
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -45,12 +45,12 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def test_a_backend_that_is_not_installed_comes_with_its_fix(monkeypatch, name):
     without(monkeypatch, name)
     with pytest.raises(NotAvailable, match=f"{name} is not installed; pip install {name}"):
-        arrays.choose(name)
+        backends.choose(name)
 
 
 def test_without_libraries_for_a_gpu_each_is_named(monkeypatch):
     without(monkeypatch, "torch", "cupy")
-    cpu, gpu, why = arrays.choose(None)
+    cpu, gpu, why = backends.choose(None)
     assert (cpu.processor, gpu) == ("cpu", None)
     assert why == "PyTorch is not installed; CuPy is not installed"
 
@@ -79,7 +79,7 @@ def fake_cupy() -> SimpleNamespace:
 def test_torchs_gpu_comes_before_cupys(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(available=True))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-    cpu, gpu, why = arrays.choose(None)
+    cpu, gpu, why = backends.choose(None)
     assert (cpu.library.split()[0], gpu.library, gpu.device, why) == ("NumPy", "PyTorch 2.9", "H100", "")
     assert gpu.free_bytes() == 12
 
@@ -87,16 +87,16 @@ def test_torchs_gpu_comes_before_cupys(monkeypatch):
 def test_cupy_is_taken_where_torch_finds_no_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(available=False))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-    _, gpu, _ = arrays.choose(None)
+    _, gpu, _ = backends.choose(None)
     assert (gpu.library, gpu.device, gpu.free_bytes()) == ("CuPy 14.0", "H200", 33)
 
 
 def test_torch_asked_for_computes_on_both_sides(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(available=True))
-    cpu, gpu, _ = arrays.choose("torch")
+    cpu, gpu, _ = backends.choose("torch")
     assert [side.library.split()[0] for side in (cpu, gpu)] == ["PyTorch", "PyTorch"]
     assert [side.processor for side in (cpu, gpu)] == ["cpu", "gpu"]
 
 
 def test_the_hosts_memory_is_known():
-    assert 0 < arrays.choose("numpy")[0].free_bytes() < 1 << 50
+    assert 0 < backends.choose("numpy")[0].free_bytes() < 1 << 50

@@ -9,8 +9,9 @@ import math
 import pytest
 
 from fakes.explorations import SIZES, exploration
-from gpuscope.benchmarking.explore import OPERATIONS, units
+from gpuscope.benchmarking.explorer import OPERATIONS
 from gpuscope.stats import Estimate
+from gpuscope.units import format_rate, format_times
 
 
 def test_the_table_has_a_row_for_each_size_and_fits_a_terminal():
@@ -72,14 +73,14 @@ def test_an_interval_without_ends_is_null_in_json():
     ],
 )
 def test_rates_are_written_with_three_digits(value, unit, text):
-    assert units.rate(value, unit) == text
+    assert format_rate(value, unit) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.4584, "0.458x"), (94.4, "94.4x"), (12345.0, "12,345x"), (9.999, "10.0x")]
 )
 def test_speedups_are_written_with_three_digits(value, text):
-    assert units.times(value) == text
+    assert format_times(value) == text
 
 
 def test_the_work_of_a_matrix_product_is_two_n_cubed():

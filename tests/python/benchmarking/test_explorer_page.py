@@ -16,7 +16,7 @@ import pytest
 
 from fakes.browser import look_at
 from fakes.explorations import SIZES, exploration
-from gpuscope.benchmarking.explore import page
+from gpuscope.benchmarking.explorer import exploration as module
 from gpuscope.errors import NotAvailable
 
 pytest.importorskip("plotly")
@@ -42,18 +42,18 @@ def hostile() -> Any:
 
 
 def test_the_data_cannot_end_its_script():
-    assert island(page.render(hostile())) == json.loads(hostile().to_json())
+    assert island(hostile().to_html()) == json.loads(hostile().to_json())
 
 
 def test_texts_from_outside_are_no_tags():
-    text = page.render(hostile())
+    text = hostile().to_html()
     assert "<img" not in text[: text.index('id="exploration"')]
     # In the title, both sides, a name and a value of the environment, a remark and a warning.
     assert text.count(html.escape(HOSTILE)) == 7
 
 
 def test_the_page_allows_no_request():
-    text = page.render(exploration())
+    text = exploration().to_html()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
     assert policy[1].startswith("default-src 'none';")
@@ -61,7 +61,7 @@ def test_the_page_allows_no_request():
 
 
 def test_every_control_has_a_label():
-    form = re.search(r"<form.*?</form>", page.render(exploration()), re.DOTALL)
+    form = re.search(r"<form.*?</form>", exploration().to_html(), re.DOTALL)
     assert form is not None
     controls = re.findall(r"<(?:select|input)\b", form[0])
     labels = re.findall(r"<label[^>]*>(?:(?!</label>).)*<(?:select|input)\b", form[0], re.DOTALL)
@@ -69,7 +69,7 @@ def test_every_control_has_a_label():
 
 
 def test_the_tables_hold_every_point_without_javascript():
-    text = page.render(exploration())
+    text = exploration().to_html()
     assert text.count('<th scope="row">') == 2 * len(SIZES)
     assert "the GPU is faster from 268 (95 %: 241 to 295)</p>" in text
 
@@ -84,14 +84,14 @@ def test_the_tables_hold_every_point_without_javascript():
     ],
 )
 def test_what_a_reader_must_know_stands_above_the_chart(changes, words):
-    text = page.render(exploration(**changes))
+    text = exploration(**changes).to_html()
     assert 0 < text.index(words) < text.index('id="chart"')
 
 
 def test_without_plotly_there_is_no_page_but_a_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[report\]'"):
-        page.check()
+        module.plotly_version()
     assert exploration().table()
     assert exploration().to_json()
 

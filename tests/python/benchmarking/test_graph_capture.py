@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpuscope import _core, errors
-from gpuscope.benchmarking.sampling import graphs
+from gpuscope.benchmarking import cuda_graphs
 
 
 @dataclass(frozen=True)
@@ -166,26 +166,26 @@ def torch(driver, monkeypatch):
 
 def test_a_graph_holds_the_calls_asked_for_and_no_others(driver):
     calls = []
-    with graphs.capture(lambda: (calls.append(driver.capturing), driver.kernel()), 5, stream=Stream()) as captured:
+    with cuda_graphs.capture(lambda: (calls.append(driver.capturing), driver.kernel()), 5, stream=Stream()) as captured:
         assert (captured.nodes, captured.calls, captured.by) == (5, 5, "driver")
     assert calls.count(True) == 5
 
 
 def test_the_function_is_warmed_up_before_it_is_captured(driver):
     calls = []
-    graphs.capture(lambda: (calls.append(driver.capturing), driver.kernel()), 1, stream=Stream())
-    assert calls == [False] * graphs.WARM_UP_CALLS + [True]
+    cuda_graphs.capture(lambda: (calls.append(driver.capturing), driver.kernel()), 1, stream=Stream())
+    assert calls == [False] * cuda_graphs.WARM_UP_CALLS + [True]
 
 
 def test_launch_replays_the_graph(driver):
-    captured = graphs.capture(driver.kernel, 2, stream=Stream())
+    captured = cuda_graphs.capture(driver.kernel, 2, stream=Stream())
     captured.launch()
     captured.launch()
     assert driver.launched == 2
 
 
 def test_a_closed_graph_cannot_be_launched(driver):
-    captured = graphs.capture(driver.kernel, 2, stream=Stream())
+    captured = cuda_graphs.capture(driver.kernel, 2, stream=Stream())
     captured.close()
     captured.close()
     with pytest.raises(errors.InvalidArgument, match=r"^launch is of a graph that was closed"):
@@ -205,7 +205,7 @@ class Result:
 
 def test_results_of_captured_calls_live_as_long_as_the_graph(driver):
     Result.alive = 0
-    captured = graphs.capture(lambda: (driver.kernel(), Result()), 4, stream=Stream())
+    captured = cuda_graphs.capture(lambda: (driver.kernel(), Result()), 4, stream=Stream())
     assert Result.alive == 4
     captured.close()
     assert Result.alive == 0
@@ -213,51 +213,51 @@ def test_results_of_captured_calls_live_as_long_as_the_graph(driver):
 
 def test_waiting_inside_is_said_to_be_why_there_is_no_graph(driver):
     with pytest.raises(errors.NotAvailable, match=r"captured: operation not permitted when stream is capturing$"):
-        graphs.capture(driver.wait, 1, stream=Stream())
+        cuda_graphs.capture(driver.wait, 1, stream=Stream())
 
 
 def test_what_the_function_raises_uncaptured_goes_on(driver):
     with pytest.raises(KeyError, match="mine"):
-        graphs.capture(lambda: {}["mine"], 1, stream=Stream())
+        cuda_graphs.capture(lambda: {}["mine"], 1, stream=Stream())
 
 
 def test_the_default_stream_is_said_to_be_why_there_is_no_graph(driver):
     with pytest.raises(errors.NotAvailable, match="default stream, which cannot be captured"):
-        graphs.capture(driver.kernel, 1, stream=Stream(0))
+        cuda_graphs.capture(driver.kernel, 1, stream=Stream(0))
 
 
 def test_a_graph_of_nothing_is_refused(driver):
     with pytest.raises(errors.NotAvailable, match="nothing that it does comes onto the stream"):
-        graphs.capture(lambda: None, 1, stream=Stream())
+        cuda_graphs.capture(lambda: None, 1, stream=Stream())
 
 
 def test_calls_below_one_are_refused(driver):
     with pytest.raises(errors.InvalidArgument, match=r"^calls is 0; "):
-        graphs.capture(driver.kernel, 0, stream=Stream())
+        cuda_graphs.capture(driver.kernel, 0, stream=Stream())
 
 
 def test_garbage_is_not_collected_during_a_capture_but_after_it(driver):
     enabled = []
-    graphs.capture(lambda: (enabled.append(gc.isenabled()), driver.kernel()), 1, stream=Stream())
+    cuda_graphs.capture(lambda: (enabled.append(gc.isenabled()), driver.kernel()), 1, stream=Stream())
     assert enabled == [False] * len(enabled)
     assert gc.isenabled()
 
 
 def test_torch_captures_on_a_side_stream_when_the_stream_is_the_default_one(driver, torch):
-    captured = graphs.capture(driver.kernel, 1, stream=Stream(0))
+    captured = cuda_graphs.capture(driver.kernel, 1, stream=Stream(0))
     captured.launch()
     assert (torch.begun, torch.replayed_on) == (["side"], "default")
 
 
 def test_torch_captures_on_the_stream_that_was_given(driver, torch):
-    captured = graphs.capture(driver.kernel, 1, stream=Stream(7))
+    captured = cuda_graphs.capture(driver.kernel, 1, stream=Stream(7))
     captured.launch()
     assert (torch.begun, torch.replayed_on) == ([7], 7)
 
 
 def test_a_capture_that_fails_leaves_torch_as_it_was(driver, torch):
     with pytest.raises(errors.NotAvailable, match="operation not permitted"):
-        graphs.capture(driver.wait, 1, stream=Stream(0))
+        cuda_graphs.capture(driver.wait, 1, stream=Stream(0))
     assert not driver.capturing
     assert torch.pools == []
     assert torch.current == ["theirs"]
@@ -270,13 +270,13 @@ def test_an_interrupt_during_a_capture_ends_it_and_goes_on(driver, torch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        graphs.capture(interrupted, 1, stream=Stream(0))
+        cuda_graphs.capture(interrupted, 1, stream=Stream(0))
     assert not driver.capturing
 
 
 def test_torchs_warning_of_an_empty_graph_is_why_there_is_none(driver, torch):
     with pytest.raises(errors.NotAvailable, match="nothing that it does comes onto the stream"):
-        graphs.capture(lambda: None, 1, stream=Stream(0))
+        cuda_graphs.capture(lambda: None, 1, stream=Stream(0))
 
 
 def test_other_warnings_of_the_function_go_on(driver, torch):
@@ -286,7 +286,7 @@ def test_other_warnings_of_the_function_go_on(driver, torch):
             warnings.warn("mine", UserWarning, stacklevel=1)
 
     with pytest.warns(UserWarning, match="mine"):
-        graphs.capture(warned, 1, stream=Stream(0))
+        cuda_graphs.capture(warned, 1, stream=Stream(0))
 
 
 class Cupy(types.SimpleNamespace):
@@ -357,21 +357,21 @@ def cupy(driver, monkeypatch):
 
 @pytest.mark.parametrize(("handle", "captured_on", "replayed_on"), [(7, 7, 7), (0, "side", "null")])
 def test_cupy_captures_from_a_pool_of_its_own(driver, cupy, handle, captured_on, replayed_on):
-    graphs.capture(driver.kernel, 2, stream=Stream(handle)).launch()
+    cuda_graphs.capture(driver.kernel, 2, stream=Stream(handle)).launch()
     assert cupy.begun == [(captured_on, captured_on, "private")]
     assert cupy.replayed_on == replayed_on
 
 
 def test_a_capture_that_fails_leaves_cupy_as_it_was(driver, cupy):
     with pytest.raises(errors.NotAvailable, match="operation not permitted"):
-        graphs.capture(driver.wait, 1, stream=Stream())
+        cuda_graphs.capture(driver.wait, 1, stream=Stream())
     assert not driver.capturing
     assert (cupy.current, cupy.allocators) == (["null"], ["theirs"])
 
 
 def test_an_empty_graph_of_cupys_is_refused(driver, cupy):
     with pytest.raises(errors.NotAvailable, match="nothing that it does comes onto the stream"):
-        graphs.capture(lambda: None, 1, stream=Stream())
+        cuda_graphs.capture(lambda: None, 1, stream=Stream())
 
 
 def test_work_that_torch_does_not_see_is_captured_by_cupy(driver, torch, cupy):
@@ -379,4 +379,4 @@ def test_work_that_torch_does_not_see_is_captured_by_cupy(driver, torch, cupy):
         if cupy.current[-1] == "side":
             driver.kernel()
 
-    assert graphs.capture(kernel, 1, stream=Stream(0)).by == "cupy"
+    assert cuda_graphs.capture(kernel, 1, stream=Stream(0)).by == "cupy"

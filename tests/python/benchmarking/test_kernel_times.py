@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fakes.gscope import make_store
-from gpuscope.benchmarking.sampling.kernel_times import measure
+from gpuscope.benchmarking.kernel_times import measure
 from gpuscope.trace import Trace
 
 T = 1_700_000_000_000_000_000

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gpuscope import errors
-from gpuscope.benchmarking import marginal
-from gpuscope.benchmarking.sampling import graphs
+from gpuscope.benchmarking import cuda_graphs
 
 OVERHEAD = 3e-6
 
@@ -60,12 +59,12 @@ def captures(monkeypatch):
         finally:
             found.closed += 1
 
-    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     return found
 
 
 def measure(sampler, **options):
-    return marginal.marginal(lambda: None, sampler, types.SimpleNamespace(handle=7, device=0), **options)
+    return cuda_graphs.marginal(lambda: None, sampler, types.SimpleNamespace(handle=7, device=0), **options)
 
 
 def test_the_slope_is_the_time_of_a_call_without_the_methods_overhead(captures):
@@ -82,7 +81,7 @@ def test_sampling_stops_when_the_interval_is_as_narrow_as_asked_for(captures):
     result = measure(Sampler(), target=0.01, budget=60)
     assert result.converged
     assert result.estimate.relative_half_width <= 0.01
-    assert marginal.FEWEST_ROUNDS <= len(result.samples) <= marginal.FEWEST_ROUNDS + marginal.ROUNDS_A_CHUNK
+    assert cuda_graphs.FEWEST_ROUNDS <= len(result.samples) <= cuda_graphs.FEWEST_ROUNDS + cuda_graphs.ROUNDS_A_CHUNK
 
 
 def test_noise_too_large_for_the_budget_is_said(captures):
@@ -115,18 +114,18 @@ def test_graphs_are_closed_again(captures):
 
 @pytest.mark.parametrize("call_seconds", [0.5e-6, 5e-6, 50e-6, 1e-3])
 def test_the_shortest_replay_is_many_ticks_and_the_longest_ends_soon(call_seconds):
-    calls = marginal.calls_a_graph(lambda count: OVERHEAD + count * call_seconds)
-    assert OVERHEAD + calls[0] * call_seconds >= 200 * marginal.TICK
+    calls = cuda_graphs.calls_a_graph(lambda count: OVERHEAD + count * call_seconds)
+    assert OVERHEAD + calls[0] * call_seconds >= 200 * cuda_graphs.TICK
     assert calls == (calls[0], 2 * calls[0], 4 * calls[0])
-    assert calls[-1] * call_seconds <= 1.1 * marginal.LONGEST
+    assert calls[-1] * call_seconds <= 1.1 * cuda_graphs.LONGEST
 
 
 def test_a_call_that_is_long_by_itself_is_captured_the_fewest_times():
-    assert marginal.calls_a_graph(lambda count: count * 0.1) == (1, 2, 4)
+    assert cuda_graphs.calls_a_graph(lambda count: count * 0.1) == (1, 2, 4)
 
 
 def test_calls_of_no_time_do_not_make_an_endless_graph():
-    assert marginal.calls_a_graph(lambda count: 0.0)[-1] <= marginal.MOST_CALLS
+    assert cuda_graphs.calls_a_graph(lambda count: 0.0)[-1] <= cuda_graphs.MOST_CALLS
 
 
 def test_calls_that_take_the_host_long_are_captured_as_often_as_the_budget_allows():
@@ -134,11 +133,11 @@ def test_calls_that_take_the_host_long_are_captured_as_often_as_the_budget_allow
         time.sleep(0.004)
         return count * 1e-7
 
-    assert marginal.calls_a_graph(replay_seconds, budget=0.1)[0] <= 0.05 / 0.001 / 7
+    assert cuda_graphs.calls_a_graph(replay_seconds, budget=0.1)[0] <= 0.05 / 0.001 / 7
 
 
 def test_slopes_are_those_of_least_squares():
     seconds = np.array([[3.0, 5.0, 9.5], [1.0, 1.0, 1.0]])
-    slope, intercept = marginal.slopes(seconds, (1, 2, 4))
+    slope, intercept = cuda_graphs.slopes(seconds, (1, 2, 4))
     expected = [np.polyfit([1, 2, 4], row, 1) for row in seconds]
     np.testing.assert_allclose(np.column_stack((slope, intercept)), expected, atol=1e-12)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuscope import _core, errors, streams
-from gpuscope.benchmarking import peaks
+from gpuscope.benchmarking import roofline
 
 LIMITS = {
     "memory_bandwidth": 4.8e12,
@@ -69,7 +69,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.delitem(sys.modules, "cupy")
-    monkeypatch.setattr(peaks, "_measured", {})
+    monkeypatch.setattr(roofline, "_measured", {})
     monkeypatch.setattr(streams, "current", lambda device=None: types.SimpleNamespace(handle=7, device=0))
     monkeypatch.setattr(_core, "Sampler", gpu.sampler, raising=False)
     monkeypatch.setattr(_core, "Kernels", lambda device: gpu)
@@ -79,53 +79,53 @@ def gpu(monkeypatch):
 
 
 def test_bandwidth_counts_what_a_copy_reads_and_writes(gpu):
-    assert peaks.peak("bandwidth").measured == pytest.approx(4e12)
+    assert roofline.peak("bandwidth").measured == pytest.approx(4e12)
 
 
 def test_bandwidth_is_the_best_of_copies_and_fills(gpu):
     gpu.copy = lambda size, stream=0: setattr(gpu, "seconds", 1.0)
-    assert peaks.peak("bandwidth").measured == pytest.approx(0.7 * 4e12)
+    assert roofline.peak("bandwidth").measured == pytest.approx(0.7 * 4e12)
 
 
 def test_copies_are_much_larger_than_the_cache(gpu):
-    peaks.peak("bandwidth")
+    roofline.peak("bandwidth")
     assert min(size for _, size in gpu.launched) >= 4 * LIMITS["l2_bytes"]
 
 
 def test_copies_take_at_most_a_quarter_of_the_memory(gpu):
     gpu.memory = 4 << 30
-    peaks.peak("bandwidth")
+    roofline.peak("bandwidth")
     assert 2 * max(size for kind, size in gpu.launched if kind == "copy") <= gpu.memory // 4
 
 
 def test_too_little_memory_is_said_to_be_why_there_is_no_bandwidth(gpu):
     gpu.memory = 1 << 30
-    found = peaks.peak("bandwidth")
+    found = roofline.peak("bandwidth")
     assert found.measured is None
     assert "1600 MiB of free memory, and there are 1024" in found.reason
 
 
 def test_float32_is_measured_over_a_launch_that_hides_its_beginning(gpu):
-    assert peaks.peak("float32").measured == pytest.approx(60e12, rel=0.01)
+    assert roofline.peak("float32").measured == pytest.approx(60e12, rel=0.01)
 
 
 def test_a_bound_is_measured_once(gpu):
-    first = peaks.peak("bandwidth")
+    first = roofline.peak("bandwidth")
     samplers = gpu.samplers
-    assert peaks.peak("bandwidth") is first
+    assert roofline.peak("bandwidth") is first
     assert gpu.samplers == samplers
 
 
 def test_without_a_framework_the_tensor_cores_are_absent_with_the_reason(gpu):
-    found = peaks.measured()
+    found = roofline.measured()
     for absent in (found.float16, found.bfloat16, found.tf32):
         assert absent.measured is None
         assert "matrix product of torch" in absent.reason
 
 
 def test_what_was_absent_is_asked_for_again(gpu):
-    peaks.peak("float16")
-    peaks.peak("float16")
+    roofline.peak("float16")
+    roofline.peak("float16")
     assert gpu.samplers == 2
 
 
@@ -134,7 +134,7 @@ def test_what_the_driver_refuses_is_the_reason(gpu):
         raise errors.CudaError("cuMemAlloc: out of memory", "cuMemAlloc", 2)
 
     gpu.copy = refused
-    assert peaks.peak("bandwidth").reason == "cuMemAlloc: out of memory"
+    assert roofline.peak("bandwidth").reason == "cuMemAlloc: out of memory"
 
 
 class Torch(types.SimpleNamespace):
@@ -185,25 +185,25 @@ class Torch(types.SimpleNamespace):
 def test_tensor_cores_are_measured_by_a_product_of_torch(gpu, monkeypatch, kind, seen):
     torch = Torch(gpu)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert peaks.peak(kind).measured == pytest.approx(2 * 8192**3 / 1e-3)
+    assert roofline.peak(kind).measured == pytest.approx(2 * 8192**3 / 1e-3)
     assert set(torch.seen) == {seen}
 
 
 def test_torchs_precision_is_the_users_again_afterwards(gpu, monkeypatch):
     torch = Torch(gpu)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    peaks.peak("tf32")
+    roofline.peak("tf32")
     assert torch.precision == "highest"
 
 
 # NVIDIA's H100 data sheet, SXM: 989 TFLOP/s dense in bfloat16, at its boost clock of 1830 MHz.
 def test_the_theoretical_limit_of_tensor_cores_is_that_of_the_data_sheet():
     limits = {**LIMITS, "sm_hz_max": 1.83e9}
-    assert peaks.theoretical_limit("bfloat16", limits) == pytest.approx(989e12, rel=0.005)
-    assert peaks.theoretical_limit("tf32", limits) == pytest.approx(494.7e12, rel=0.005)
+    assert roofline.theoretical_limit("bfloat16", limits) == pytest.approx(989e12, rel=0.005)
+    assert roofline.theoretical_limit("tf32", limits) == pytest.approx(494.7e12, rel=0.005)
 
 
 def test_there_is_no_theoretical_limit_for_a_device_that_is_not_known():
-    assert peaks.theoretical_limit("float16", {**LIMITS, "capability": "12.0"}) is None
-    assert peaks.theoretical_limit("bfloat16", {**LIMITS, "capability": "7.5"}) is None
-    assert peaks.theoretical_limit("bandwidth", {"memory_bandwidth": None}) is None
+    assert roofline.theoretical_limit("float16", {**LIMITS, "capability": "12.0"}) is None
+    assert roofline.theoretical_limit("bfloat16", {**LIMITS, "capability": "7.5"}) is None
+    assert roofline.theoretical_limit("bandwidth", {"memory_bandwidth": None}) is None

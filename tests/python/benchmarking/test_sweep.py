@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fakes.engines import Clock, Engines
-from gpuscope.benchmarking.sweeps import rounds
-from gpuscope.benchmarking.sweeps.sweep import sweep
+from gpuscope.benchmarking import sweeps as rounds
+from gpuscope.benchmarking.sweeps import sweep
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fakes.loaders import Clock, Loader, Marks
-from gpuscope.benchmarking.workloads import throughput
-from gpuscope.benchmarking.workloads.throughput import measure_throughput
+from gpuscope.benchmarking import throughput
+from gpuscope.benchmarking.throughput import measure_throughput
 from gpuscope.errors import InvalidArgument
 
 BATCH = np.zeros((4, 2))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fakes.gpu import install
-from gpuscope.benchmarking.sampling.engine import Engine
-from gpuscope.benchmarking.sampling.warm_up import is_steady
+from gpuscope.benchmarking.engine import Engine
+from gpuscope.benchmarking.stopping import is_steady
 
 CLOCK = [1.7e9] * 8
 FLAT = [10e-6] * 8

@@ -26,7 +26,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """What `benchmark` answers."""
     bench = Bench()
     monkeypatch.setattr(importlib.import_module("gpuscope.benchmarking"), "benchmark", bench)
-    monkeypatch.setattr(importlib.import_module("gpuscope.benchmarking.compare"), "compare", bench.compare)
+    monkeypatch.setattr(importlib.import_module("gpuscope.benchmarking.comparison"), "compare", bench.compare)
     return bench
 
 

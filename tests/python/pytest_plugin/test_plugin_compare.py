@@ -49,8 +49,8 @@ def test_table_shows_the_second_function(run, bench, pytester, saved):
     pytester.makepyfile(COMPARING.format(verdict="slower"))
     run("--benchmark-save=x")
     (entry,) = saved()[0]["benchmarks"]
-    assert entry["stats"]["min"] == bench.canned.comparison(2.0, None, 0.02).b.min()
-    assert entry["extra_info"]["gpuscope"]["samples"] == bench.canned.comparison(2.0, None, 0.02).b.tolist()
+    assert entry["stats"]["min"] == bench.canned.comparison(2.0, None, 0.02).b.min
+    assert entry["extra_info"]["gpuscope"]["samples"] == bench.canned.comparison(2.0, None, 0.02).b.samples.tolist()
 
 
 def test_first_function_and_ratio_are_saved_beside(run, bench, pytester, saved):

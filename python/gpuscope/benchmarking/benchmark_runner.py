@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a function, sampled until it is known well enough."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core, stats
+from gpuscope.benchmarking import cuda_graphs
+from gpuscope.benchmarking.dry_run import Facts
+from gpuscope.benchmarking.engine import CPU_TICK, Engine
+from gpuscope.benchmarking.result import BenchmarkResult, Measured
+from gpuscope.benchmarking.roofline import Rate, rates
+from gpuscope.benchmarking.samples import Quantity, Samples, joined
+from gpuscope.benchmarking.stopping import Budget, Progress, WarmUp, judge, next_batch, settled
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.streams import resolve
+from gpuscope.system import environment
+from gpuscope.units import format_seconds, format_share
+
+
+def benchmark(
+    fn: Callable[..., object],
+    *args: Any,
+    name: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    stream: object = None,
+    device: int | None = None,
+    cold: bool = True,
+    graph: bool = False,
+    target: float = 0.01,
+    budget: float = 2.0,
+    bytes: int | None = None,  # noqa: A002 - what users call it
+    flops: int | None = None,
+    dtype: object = "float32",
+    **kw: Any,
+) -> BenchmarkResult:
+    """Measures how long a call takes, on the GPU and on the host, until the time is known well enough.
+
+    The headline is kernel time where CUPTI is to be had, else stream time, else the host's time to completion.
+    Sampling ends when half of its 95 % interval is at most `target` of it, on at least 30 samples that are worth 20
+    independent ones and do not drift; or when the budget is used up, or Ctrl-C is pressed: the result says which.
+
+    Args:
+        fn: what to measure. It is called many times, and the same way each time.
+        *args: for `fn`.
+        name: in the result; None takes the function's.
+        kwargs: keyword arguments for `fn`, those too whose names are taken here.
+        stream: where `fn` puts its work, of any framework; None is the current stream.
+        device: its ordinal; None is the stream's.
+        cold: clear the L2 cache before each call.
+        graph: capture `fn` into a CUDA graph once and measure its replay.
+        target: half of the interval's width to reach, relative to the time.
+        budget: seconds for everything, warming up included. A single call is not cut short.
+        bytes: read and written by a call, for a rate.
+        flops: floating-point operations in a call, for a rate.
+        dtype: what they are done in, as "bfloat16"; for the peak to compare with.
+        **kw: keyword arguments for `fn`.
+
+    Raises:
+        InvalidArgument: an argument is out of range, or the stream is of another device.
+        NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU.
+        Exception: whatever `fn` raises.
+    """
+    _check(fn, target, budget, bytes, flops)
+    spent = Budget(budget)
+    call: Callable[[], object] = functools.partial(fn, *args, **{**(kwargs or {}), **kw})
+    with contextlib.ExitStack() as kept:
+        if graph:
+            if not _core.environment()["devices"]:
+                raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
+            measured = kept.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
+        else:
+            measured = call if args or kwargs or kw else fn
+        engine = kept.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
+        run = BenchmarkRunner(engine, spent, target)
+        run.measure(None if graph else measured)
+        engine.release_cupti()
+        estimate = run.quantities()[run.headline].estimate
+        found = rates(estimate, bytes, flops, dtype, engine.device, cold) if bytes or flops else ()
+        return _result(run, found, name or _name(fn), cold, bytes, flops)
+
+
+def _check(fn: object, target: float, budget: float, bytes: float | None, flops: float | None) -> None:  # noqa: A002
+    if not callable(fn):
+        raise InvalidArgument(f"fn is {fn!r}; accepted is a function or anything else that can be called")
+    if not _is_number(target) or not 0 < target < 1:
+        raise InvalidArgument(f"target is {target!r}; accepted are fractions above 0 and below 1")
+    if not _is_number(budget) or not 0 < budget < math.inf:
+        raise InvalidArgument(f"budget is {budget!r}; accepted are seconds above 0")
+    for name, work in (("bytes", bytes), ("flops", flops)):
+        if work is not None and not (_is_number(work) and 0 < work < math.inf):
+            raise InvalidArgument(f"{name} is {work!r}; accepted are numbers above 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _name(fn: object) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__).rpartition("<locals>.")[2]
+
+
+def _result(
+    run: BenchmarkRunner,
+    found: tuple[Rate, ...],
+    name: str,
+    cold: bool,
+    bytes: int | None,  # noqa: A002
+    flops: int | None,
+) -> BenchmarkResult:
+    engine, samples, quantities = run.engine, run.samples, run.quantities()
+    facts, progress = engine.facts[0], run.progress
+    assert progress is not None
+    reasons = (*engine.absent.items(), *run.absent.items())
+    absent: dict[str, str] = {key: why for key, why in reasons if key not in quantities}
+    return BenchmarkResult(
+        name=name,
+        quantity=run.headline,
+        quantities=quantities,
+        absent=absent,
+        kernels=samples.kernels[0] if samples.kernels else (),
+        converged=progress.converged,
+        stopped=run.stopped,
+        warnings=(
+            *_warnings_of_function(facts, on_gpu=engine.on_gpu, devices=engine.sampler is not None),
+            *_warnings_of_samples(samples, run.headline, progress, run.warm_up, engine.tick),
+            *_warnings_of_quantities(quantities, facts.launches),
+            *_warnings_of_rates(found),
+        ),
+        cold=cold,
+        clock_hz=samples.clock_hz,
+        throttled=samples.throttled,
+        bytes=bytes,
+        flops=flops,
+        rates=found,
+        environment=_environment(engine),
+        seconds=run.spent.spent,
+        value=engine.values[0] if engine.values else None,
+        capped=samples.capped,
+    )
+
+
+def _environment(engine: Engine) -> dict[str, object]:
+    """Where it was measured: what stays true of the machine, and the clocks of this moment."""
+    facts = environment()
+    found: dict[str, object] = {
+        "gpu": engine.device_name if facts.devices else None,
+        "device": engine.device if facts.devices else None,
+        "on_gpu": engine.on_gpu,
+        "stream": engine.stream.source,
+        "driver": facts.driver_version,
+        "cuda": facts.cuda_version,
+        "cupti": facts.cupti_version,
+        "tier": facts.tier,
+        "gate": engine.gated if facts.devices else None,
+        "python": facts.python_version,
+        "platform": facts.platform,
+        "gpuscope": facts.gpuscope_version,
+        "frameworks": {one.name: one.version for one in facts.frameworks if one.imported},
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+    if facts.devices:
+        state, limits = _core.clock_state(engine.device), _core.device_limits(engine.device)
+        found["sm_hz_max"] = limits.get("sm_hz_max")
+        found |= {key: state.get(key) for key in ("memory_hz", "power_w", "power_limit_w", "temperature_c")}
+    return found
+
+
+# Parts of the budget: the headline has what the others leave.
+_WARM_UP, _SIDE, _SLOPE = 0.25, 0.05, 0.02
+_SIDE_SAMPLES = 64
+_ENOUGH_VALID = 0.5
+# Of functions that launch more, or take longer, no graphs of many calls are made.
+_MOST_CAPTURED = 64
+_LONGEST_CAPTURED = 5e-3
+
+
+class BenchmarkRunner:
+    """One benchmark under way: what has been sampled so far, kept when it is interrupted."""
+
+    def __init__(self, engine: Engine, spent: Budget, target: float) -> None:
+        self.engine, self.spent, self.target = engine, spent, target
+        self.parts: dict[Quantity, list[Samples]] = {}
+        self.slope: Measured | None = None
+        self.absent: dict[str, str] = {}
+        self.warm_up = WarmUp(False, 0.0, 0)
+        self.progress: Progress | None = None
+        self.stopped = "budget"
+        self._instead: Quantity | None = None
+
+    @property
+    def headline(self) -> Quantity:
+        """The quantity that decides: the first that is to be had of kernel, stream and wall."""
+        if self._instead is not None:
+            return self._instead
+        choices: tuple[Quantity, ...] = ("kernel", "stream")
+        return next((choice for choice in choices if choice not in self.engine.absent), "wall")
+
+    @property
+    def samples(self) -> Samples:
+        """The headline's pass."""
+        return joined(self.parts[self.headline])
+
+    def measure(self, captured: Callable[[], object] | None) -> None:
+        """Takes all quantities, those first that CUPTI would disturb.
+
+        Args:
+            captured: what marginal time is taken of; None for none.
+        """
+        try:
+            self.engine.prepare()
+            self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds)
+            for quantity in ("stream", "launch", "wall"):
+                self._sample_beside(quantity)
+            self._slope(captured)
+            self._sample_headline()
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+            if self.progress is None and not self._fall_back():
+                raise
+
+    def _sample_beside(self, quantity: Quantity) -> None:
+        has_stream_pass = quantity == "launch" and "stream" not in self.engine.absent
+        if quantity in self.engine.absent or quantity == self.headline or has_stream_pass:
+            return
+        share, taken = self.spent.share(_SIDE), 0
+        while not taken or (taken < _SIDE_SAMPLES and share.left):
+            order = np.zeros(self.engine.chunk, np.uint32)
+            self.parts.setdefault(quantity, []).append(self.engine.sample(quantity, order))
+            taken += len(order)
+            if quantity in self.engine.absent:  # the gate does not hold
+                return
+
+    def _slope(self, function: Callable[[], object] | None) -> None:
+        engine, facts = self.engine, self.engine.facts[0]
+        if not facts.uses_gpu or engine.sampler is None:
+            return
+        why = "a graph's replay was measured" if function is None else _why_no_slope(facts)
+        if function is None or why:
+            self.absent["marginal"] = why
+            return
+        seconds = self.spent.share(_SLOPE).seconds
+        try:
+            slope = cuda_graphs.marginal(function, engine.sampler, engine.stream, target=self.target, budget=seconds)
+        except GpuscopeError as error:
+            self.absent["marginal"] = str(error)
+            return
+        self.slope = Measured("marginal", slope.samples, np.ones(len(slope.samples), bool), slope.estimate)
+
+    def _sample_headline(self) -> None:
+        cost = self.warm_up.seconds / max(1, self.warm_up.calls)
+        while True:
+            quantity = self.headline
+            count = next_batch(self.progress, self.target, cost, self.spent.left)
+            began = self.spent.spent
+            part = self.engine.sample(quantity, np.zeros(count, np.uint32))
+            cost = (self.spent.spent - began) / count
+            if quantity in self.engine.absent:  # a gate that did not hold: go on with another headline
+                self.progress = None
+                continue
+            self.parts.setdefault(quantity, []).append(part)
+            times = self._times(quantity)
+            if len(times):
+                self.progress = judge(times, self.engine.tick, self.target)
+                if self.progress.converged:
+                    self.stopped = "target"
+                    return
+            if not self.spent.left:
+                break
+        valid = joined(self.parts[quantity]).valid
+        if self.progress is None or valid.mean() < _ENOUGH_VALID:
+            why = f"{np.count_nonzero(~valid)} of {len(valid)} samples lack records of CUPTI"
+            if self._fall_back():
+                self.engine.absent |= dict.fromkeys(("kernel", "span"), why)
+            elif self.progress is None:
+                raise NotAvailable(f"{quantity} time cannot be measured: {why}")
+
+    def _fall_back(self) -> bool:
+        """Makes a quantity the headline that was sampled beside it; False when there is none."""
+        choices: tuple[Quantity, ...] = ("stream", "wall")
+        for quantity in choices:
+            if quantity in self.parts and quantity not in self.engine.absent and len(self._times(quantity)):
+                self._instead = quantity
+                self.progress = judge(self._times(quantity), self.engine.tick, self.target)
+                return True
+        return False
+
+    def _times(self, quantity: Quantity) -> NDArray[np.float64]:
+        return self.measured(quantity, joined(self.parts[quantity]))[0]
+
+    def quantities(self) -> dict[str, Measured]:
+        """Everything that was sampled, the headline first."""
+        order: tuple[Quantity, ...] = (self.headline, *self.parts)
+        found: dict[str, Measured] = {}
+        for key in dict.fromkeys(order):
+            samples = joined(self.parts[key])
+            for quantity in samples.seconds:
+                times, valid = self.measured(quantity, samples)
+                if quantity in found or quantity in self.engine.absent or not len(times):
+                    continue
+                tick = self.engine.tick if quantity in ("kernel", "span", "stream") else CPU_TICK
+                estimate = settled(times, tick) if quantity == self.headline else stats.estimate(times, tick=tick)
+                found[quantity] = Measured(quantity, samples.seconds[quantity], valid, estimate)
+        if self.slope is not None:
+            found["marginal"] = self.slope
+        return found
+
+    @staticmethod
+    def measured(quantity: Quantity, samples: Samples) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The valid times of a pass, and which rows they are."""
+        times = samples.seconds[quantity]
+        valid = samples.valid & np.isfinite(times)
+        return times[valid], valid
+
+
+def _why_no_slope(facts: Facts) -> str:
+    """Why a function cannot be captured into graphs of many calls; empty when it may be tried."""
+    if facts.synchronizes:
+        return "the function waits for the GPU inside, which cannot be captured"
+    if facts.allocates:
+        return "the function allocates GPU memory, which cannot be captured"
+    if facts.other_streams:
+        return "the function has work done on other streams than the one timed"
+    if facts.launches > _MOST_CAPTURED:
+        return f"the function launches more than {_MOST_CAPTURED} times a call"
+    if facts.call_seconds > _LONGEST_CAPTURED:
+        return f"a call takes longer than {_LONGEST_CAPTURED * 1e3:g} ms: single calls tell as much"
+    return ""
+
+
+# Stream time holds two events and the start of the first kernel beside the kernels: some microseconds (measured).
+_METHOD = 6e-6
+_DISAGREEMENT = 0.05
+_TAGGED = 0.05
+
+
+def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Iterator[str]:
+    """What the dry run told."""
+    if devices and not on_gpu:
+        yield "the function puts no work on the GPU: its time on the CPU is measured"
+    if facts.synchronizes:
+        yield "the function waits for the GPU inside, so that its calls cannot be queued: there is no stream time"
+    if facts.other_streams:
+        yield "the function has work done on other streams than the one timed: there is no stream time"
+    if facts.allocates:
+        yield "the function allocates GPU memory or frees it in each call, which may wait for the GPU"
+
+
+def _warnings_of_samples(
+    headline: Samples, quantity: Quantity, progress: Progress, warm_up: WarmUp, tick: float
+) -> Iterator[str]:
+    """What the headline's samples tell of themselves."""
+    times = headline.seconds[quantity]
+    times = times[headline.valid & np.isfinite(times)]
+    if not warm_up.steady:
+        yield f"time or clock were not steady after {warm_up.seconds:.2g} s of warming up"
+    throttled = float(headline.throttled.mean())
+    if throttled > 0:
+        verdict = ": do not rely on it" if throttled > _TAGGED else ""
+        yield f"{format_share(throttled)} of the samples were taken throttled or with a clock 2 % off{verdict}"
+    if progress.drifts:
+        yield f"the time drifted by {100 * progress.trend.drift:+.1f} % over the run"
+    modes = stats.modes(times, tick=tick)
+    if len(modes) > 1:
+        values = ", ".join(f"{format_seconds(mode.value, 4)} ({format_share(mode.share)})" for mode in modes)
+        yield f"the samples gather around {len(modes)} values, of which the estimate is one or none: {values}"
+    lost = int(np.count_nonzero(~headline.valid))
+    if lost:
+        yield f"{lost} of {len(headline.valid)} samples lack records of CUPTI and were left out"
+    works = len(np.unique(headline.signature[headline.valid]))
+    if works > 1:
+        yield f"the work changes from call to call: {works} different sets of kernels were seen"
+
+
+def _warnings_of_quantities(quantities: Mapping[str, Measured], launches: int) -> Iterator[str]:
+    """Where two ways of measuring do not agree."""
+    stream, span = quantities.get("stream"), quantities.get("span")
+    if stream is None or span is None:
+        return
+    difference = stream.estimate.value - span.estimate.value
+    # CUPTI's records themselves widen the gaps between a call's kernels.
+    allowed = max(_DISAGREEMENT * span.estimate.value, _METHOD * max(1, launches))
+    if abs(difference) > allowed:
+        yield (
+            f"stream time is {format_seconds(abs(difference))} "
+            f"{'longer' if difference > 0 else 'shorter'} than the kernels' span, "
+            f"more than the {format_seconds(allowed)} that the method explains"
+        )
+
+
+def _warnings_of_rates(rates: Sequence[Rate]) -> Iterator[str]:
+    """Rates that no device reaches."""
+    for rate in rates:
+        if rate.alarm:
+            yield rate.alarm

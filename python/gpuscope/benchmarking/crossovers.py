@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From which size on the GPU is faster than the CPU, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import isfinite, log10
+from numbers import Integral, Real
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import stats
+from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint, checked_axes, prepared, time_text
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.results import Result, import_pandas
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+# That no size of a whole range is called decided by chance: with 0.95 a size, equals would seem to differ somewhere in
+# a fifth of the ranges of five.
+SURE = 0.99
+SHORTEST = 1e-9  # seconds; a clock that saw less saw nothing
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A size at which the two are equally fast.
+
+    Attributes:
+        value: the size.
+        low: where its 95 % interval begins, within the measured sizes around it.
+        high: where it ends.
+        between: the measured sizes around it at which one of the two is clearly faster.
+        gpu_faster: "above" it or "below" it.
+    """
+
+    value: float
+    low: float
+    high: float
+    between: tuple[float, float]
+    gpu_faster: str
+
+    def __str__(self) -> str:
+        which = "from" if self.gpu_faster == "above" else "up to"
+        return f"{which} {size_text(self.value)} (95 %: {size_text(self.low)} to {size_text(self.high)})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which of two is faster over a range of sizes.
+
+    Attributes:
+        kind: "one" crossing, "several", "everywhere" (the GPU is faster), "never" (it is not), "undecided" (no
+            difference can be told), or "unknown" (too few sizes were measured on both).
+        crossings: from the smallest.
+        range: the smallest and the largest size measured on both.
+    """
+
+    kind: str
+    crossings: tuple[Crossing, ...]
+    range: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        if self.range is None:
+            return "not known: no two sizes were measured on both"
+        smallest, largest = map(size_text, self.range)
+        within = f"between {smallest} and {largest}"
+        if self.kind == "everywhere":
+            return f"the GPU is faster everywhere {within}; they cross below {smallest}, if at all"
+        if self.kind == "never":
+            return f"the GPU is never faster {within}; they cross above {largest}, if at all"
+        if self.kind == "undecided":
+            return f"no difference can be told {within}"
+        if self.kind == "one":
+            return f"the GPU is faster {self.crossings[0]}"
+        places = ", ".join(map(str, self.crossings))
+        return f"{len(self.crossings)} crossings {within}: the GPU is faster {places}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "kind": self.kind,
+            "text": str(self),
+            "range": list(self.range) if self.range else None,
+            "crossings": [
+                {
+                    "value": crossing.value,
+                    "low": crossing.low,
+                    "high": crossing.high,
+                    "between": list(crossing.between),
+                    "gpu_faster": crossing.gpu_faster,
+                }
+                for crossing in self.crossings
+            ],
+        }
+
+
+def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], seed: int = 0) -> Answer:
+    """Compares two curves.
+
+    A crossing lies between two sizes at which one of the two is faster beyond doubt, so that noise between equals does
+    not make many of one. Its interval is the central 95 % of where resampled curves cross.
+
+    Args:
+        sizes: ascending.
+        cpu: seconds of each call at each size.
+        gpu: the same of the other.
+        seed: of the resampling; the same samples give the same interval.
+    """
+    if len(sizes) < 2:
+        return Answer("unknown", (), None)
+    span = (float(sizes[0]), float(sizes[-1]))
+    at = np.log(np.asarray(sizes, dtype=np.float64))
+    cpu, gpu = ([np.maximum(each, SHORTEST) for each in curve] for curve in (cpu, gpu))
+    ratios = np.array([np.log(np.median(c) / np.median(g)) for c, g in zip(cpu, gpu, strict=True)])
+    generator = np.random.default_rng(seed)
+    resampled = np.column_stack(
+        [
+            np.log(_resampled_medians(c, generator) / _resampled_medians(g, generator))
+            for c, g in zip(cpu, gpu, strict=True)
+        ]
+    )
+    doubt = 100 * (1 - SURE) / 2 / len(sizes)
+    low, high = np.percentile(resampled, [doubt, 100 - doubt], axis=0)
+    signs = np.where(low > 0, 1, np.where(high < 0, -1, 0))
+    decided = np.flatnonzero(signs)
+    if not len(decided):
+        return Answer("undecided", (), span)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    crossings = []
+    for left, right in pairwise(decided.tolist()):
+        if signs[left] == signs[right]:
+            continue
+        part = slice(left, right + 1)
+        rising = bool(signs[right] > 0)
+        places = roots(at[part], resampled[:, part], rising)
+        lowest, highest = np.exp(np.percentile(places, [tail, 100 - tail]))
+        crossings.append(
+            Crossing(
+                float(np.exp(roots(at[part], ratios[None, part], rising)[0])),
+                float(lowest),
+                float(highest),
+                (float(sizes[left]), float(sizes[right])),
+                "above" if rising else "below",
+            )
+        )
+    if crossings:
+        return Answer("one" if len(crossings) == 1 else "several", tuple(crossings), span)
+    return Answer("everywhere" if signs[decided[0]] > 0 else "never", (), span)
+
+
+def roots(at: Array, ratios: Array, rising: bool) -> Array:
+    """Where piecewise-linear curves are 0; the middle one of several places, an end when there is none.
+
+    Args:
+        at: logarithms of the sizes, ascending.
+        ratios: logarithms of the ratios there, a row for each curve.
+        rising: the curves begin below 0 and end above.
+    """
+    heights = ratios if rising else -ratios
+    below = heights < 0
+    turns = below[:, :-1] != below[:, 1:]
+    count = turns.sum(axis=1)
+    rows = np.arange(len(heights))
+    left = np.argmax(np.cumsum(turns, axis=1) == (count // 2 + 1)[:, None], axis=1)
+    left = np.where(count % 2 == 1, left, np.argmax(turns, axis=1))
+    low, high = heights[rows, left], heights[rows, left + 1]
+    share = low / np.where(low == high, 1.0, low - high)
+    ends = np.where(below[:, 0], at[-1], at[0])
+    places: Array = np.where(count > 0, at[left] + share * (at[left + 1] - at[left]), ends)
+    return places
+
+
+def size_text(size: float) -> str:
+    """A size as "1,024"; below 100 with the digits that matter."""
+    return f"{size:,.0f}" if size >= 100 or float(size).is_integer() else f"{size:.3g}"
+
+
+def _resampled_medians(samples: Array, generator: np.random.Generator) -> Array:
+    """Medians of samples drawn with replacement, without drawing them.
+
+    The median of n draws lies at a quantile of the samples that follows a beta distribution with both parameters
+    (n + 1) / 2 (J. S. Maritz and R. G. Jarrett, A note on estimating the variance of the sample median, JASA 73, 1978).
+    With the number of independent samples as n, what the samples repeat of each other counts once.
+    """
+    half = (len(samples) / stats.autocorrelation_time(samples) + 1) / 2
+    return np.quantile(samples, generator.beta(half, half, RESAMPLES))
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+FOR_THE_GRID = 0.6  # of the budget; the rest refines
+REFINEMENTS = 8  # most sizes added for one answer
+CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
+
+# Told apart with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".
+_COLOURS = {"cpu": "#ee6677", "gpu": "#4477aa", "transfers": "#228833"}
+_TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
+
+
+@dataclass(frozen=True, eq=False)
+class Crossover(Result):
+    """Which is faster at which size. ``str(crossover)`` gives the answers in words, then the figures.
+
+    Attributes:
+        axis: name of the size.
+        without_transfers: the answer for the computation alone.
+        with_transfers: the answer for copying in, computing and copying out; None when it was not asked for.
+        curves: "cpu", "gpu" and, if asked for, "transfers": the points by ascending size, of wall time.
+        stopped: "target", "budget", "interrupted" or "failed".
+        warnings: what a reader should know, a sentence each.
+    """
+
+    axis: str
+    without_transfers: Answer
+    with_transfers: Answer | None
+    curves: Mapping[str, tuple[SweepPoint, ...]]
+    stopped: str
+    warnings: tuple[str, ...]
+
+    @property
+    def value(self) -> float | None:
+        """The size of the only crossing, without transfers; None when there is none, or are several."""
+        found = self.without_transfers.crossings
+        return found[0].value if len(found) == 1 else None
+
+    def __str__(self) -> str:
+        lines = [f"{self.axis}, computation alone: {self.without_transfers}"]
+        if self.with_transfers is not None:
+            lines.append(f"{self.axis}, with transfers: {self.with_transfers}")
+        return "\n".join([*lines, self.table(), *self.warnings])
+
+    def table(self) -> str:
+        """One line a size: the time of each, and how much faster than the CPU the GPU is."""
+        cells = {key: {p.parameters[self.axis]: p for p in points} for key, points in self.curves.items()}
+        rows = [[self.axis, *(_TITLES[key] for key in cells), *(f"CPU / {_TITLES[key]}" for key in list(cells)[1:])]]
+        for size, base in cells["cpu"].items():
+            row = [size_text(float(cast(float, size)))]
+            points = [column[size] for column in cells.values()]
+            row += [time_text(point.estimate) if point.estimate else "-" for point in points]
+            for point in points[1:]:
+                both = base.estimate and point.estimate
+                row.append(f"{base.estimate.value / point.estimate.value:.3g}x" if both else "-")  # type: ignore[union-attr]
+            rows.append(row)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; times in seconds."""
+        return {
+            "schema": SCHEMA,
+            "axis": self.axis,
+            "without_transfers": self.without_transfers.to_dict(),
+            "with_transfers": self.with_transfers.to_dict() if self.with_transfers else None,
+            "curves": {key: [point.to_dict() for point in points] for key, points in self.curves.items()},
+            "stopped": self.stopped,
+            "warnings": list(self.warnings),
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a size and curve: curve, size, seconds, low, high, calls, converged and error.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        frames = import_pandas()
+        rows = [{"curve": key, **point.row()} for key, points in self.curves.items() for point in points]
+        return frames.DataFrame(rows)
+
+    def plot(self) -> Any:
+        """A Plotly figure: time over size on logarithmic axes, with intervals and the crossings.
+
+        Raises:
+            NotAvailable: Plotly is not installed.
+        """
+        return _figure(self)
+
+
+def crossover(
+    cpu_fn: Callable[..., Any],
+    gpu_fn: Callable[..., Any],
+    *,
+    transfers: Callable[..., Any] | None = None,
+    cold: bool = False,
+    target: float = 0.02,
+    budget: float = 10.0,
+    stream: object = None,
+    device: int | None = None,
+    progress: Callable[[str], object] | None = None,
+    **axis: Iterable[float],
+) -> Crossover:
+    """Finds the size from which on the GPU is faster: ``crossover(on_cpu, on_gpu, n=[64, 256, 1024, 4096])``.
+
+    The functions are factories as in ``sweep``: ``on_gpu(n=64)`` makes the inputs, on the GPU, and returns the callable
+    to time. What is compared is wall time, from the call to the completion of its work, as a caller waits for it.
+    The sizes given are measured in rounds of random order; then further sizes are measured where the curves cross,
+    each in the (geometric) middle of what is left, whole numbers when all sizes are. Ctrl-C keeps what there is.
+
+    Args:
+        cpu_fn: factory of the computation on the CPU.
+        gpu_fn: factory of the computation on the GPU, inputs and outputs staying there.
+        transfers: factory of a callable that copies in, computes and copies out.
+        cold: whether the GPU's L2 cache is flushed before each call; a CPU's caches never are.
+        target: half of the 95 % interval over the value at which a point is done.
+        budget: seconds for everything.
+        stream: where the functions put their work, in any form that ``streams.resolve`` knows.
+        device: ordinal of the GPU.
+        progress: called with one line after each visit of a point.
+        axis: the sizes, at least two.
+
+    Raises:
+        InvalidArgument: there is not exactly one axis, its values are not at least two different numbers above 0, or
+            another argument is out of range.
+    """
+    name, sizes = _checked_sizes(axis)
+    makers = {"cpu": cpu_fn, "gpu": gpu_fn} | ({"transfers": transfers} if transfers else {})
+    search = _Search(name, makers, Rounds(target, cold=cold, stream=stream, device=device, progress=progress))
+    stopped = search.measure(sizes, budget, FOR_THE_GRID * budget)
+    curves = search.curves(target)
+    return Crossover(
+        axis=name,
+        without_transfers=search.answer("gpu"),
+        with_transfers=search.answer("transfers") if transfers else None,
+        curves=curves,
+        stopped=stopped,
+        warnings=tuple(_remarks(curves)),
+    )
+
+
+class _Search:
+    """The series of each curve and size, and where to measure next."""
+
+    def __init__(self, axis: str, makers: Mapping[str, Callable[..., Any]], rounds: Rounds) -> None:
+        self.axis = axis
+        self.makers = makers
+        self.rounds = rounds
+        self.series: dict[str, dict[float, Series]] = {key: {} for key in makers}
+
+    def measure(self, sizes: Sequence[float], budget: float, for_the_grid: float) -> str:
+        """The sizes given, then those that narrow a crossing down; returns why it stopped."""
+        started = perf_counter()
+        stopped = self.rounds.run([each for size in sizes for each in self.add(size)], for_the_grid)
+        whole = all(isinstance(size, Integral) for size in sizes)
+        for _ in range(REFINEMENTS):
+            left = budget - (perf_counter() - started)
+            sizes = self.between(whole) if left > 0 and stopped in ("target", "budget") else []
+            if not sizes:
+                break
+            stopped = self.rounds.run([each for size in sizes for each in self.add(size)], left / 2)
+        return stopped
+
+    def add(self, size: float) -> list[Series]:
+        """One size, on each curve."""
+        added = []
+        for key, maker in self.makers.items():
+            parameters = {self.axis: size}
+            self.series[key][size] = Series(
+                parameters, partial(prepared, maker, parameters), "wall", f"{_TITLES[key]}, "
+            )
+            added.append(self.series[key][size])
+        return added
+
+    def between(self, whole: bool) -> list[float]:
+        """The middles of the crossings' surroundings that are not narrow yet."""
+        found: dict[float, None] = {}
+        for key in list(self.makers)[1:]:
+            for crossing in self.answer(key).crossings:
+                known = sorted(self.series[key])
+                below = max(size for size in known if size <= crossing.value)
+                above = min((size for size in known if size > crossing.value), default=below)
+                middle = float(np.sqrt(below * above))
+                size: float = round(middle) if whole else middle
+                if above / below > CLOSE_ENOUGH and below < size < above:
+                    found[size] = None
+        return list(found)
+
+    def answer(self, key: str) -> Answer:
+        """Of one curve against the CPU's, where both were measured."""
+        cpu, gpu = self.series["cpu"], self.series[key]
+        both = [size for size in sorted(cpu) if len(cpu[size].samples) and len(gpu[size].samples)]
+        return answer(both, [cpu[size].samples for size in both], [gpu[size].samples for size in both])
+
+    def curves(self, target: float) -> dict[str, tuple[SweepPoint, ...]]:
+        """The results by ascending size."""
+        why = "not measured: interrupted"
+        return {key: tuple(sizes[n].point(target, why) for n in sorted(sizes)) for key, sizes in self.series.items()}
+
+
+def _checked_sizes(axis: Mapping[str, Iterable[float]]) -> tuple[str, list[float]]:
+    if len(axis) != 1:
+        given = ", ".join(axis) or "none"
+        raise InvalidArgument(f"axis is {given}; accepted is exactly one, as n=[64, 256, 1024]")
+    ((name, values),) = checked_axes(axis).items()
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+            raise InvalidArgument(f"{name} has {value!r}; accepted are numbers above 0")
+    sizes = sorted({cast(float, value) for value in values})
+    if len(sizes) < 2:
+        raise InvalidArgument(f"{name} has one size, {sizes[0]}; accepted are at least two")
+    return name, sizes
+
+
+def _remarks(curves: Mapping[str, tuple[SweepPoint, ...]]) -> list[str]:
+    found = []
+    for key, points in curves.items():
+        found += [f"{_TITLES[key]}, {p.name}: {p.error}" for p in points if p.error]
+        for text in dict.fromkeys(text for p in points for text in p.warnings):
+            found.append(f"{_TITLES[key]}, {'; '.join(p.name for p in points if text in p.warnings)}: {text}")
+    return found
+
+
+def _figure(result: Crossover) -> Any:
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise NotAvailable("plot is not available: Plotly is not installed; pip install 'gpuscope[bench]'") from None
+    chart = go.Figure()
+    for key, points in result.curves.items():
+        known = [(p.parameters[result.axis], p.estimate) for p in points if p.estimate is not None]
+        errors = [(e.high - e.value, e.value - e.low) for _, e in known]
+        chart.add_scatter(
+            x=[size for size, _ in known],
+            y=[e.value for _, e in known],
+            error_y={
+                "array": [above if isfinite(above) else 0 for above, _ in errors],
+                "arrayminus": [below if isfinite(below) else 0 for _, below in errors],
+            },
+            name=_TITLES[key],
+            mode="lines+markers",
+            line={"color": _COLOURS[key]},
+        )
+    for key, found in (("gpu", result.without_transfers), ("transfers", result.with_transfers)):
+        for crossing in found.crossings if found else ():
+            colour = _COLOURS[key]
+            chart.add_vrect(x0=crossing.low, x1=crossing.high, fillcolor=colour, opacity=0.15, line_width=0)
+            chart.add_vline(x=crossing.value, line={"color": colour, "dash": "dash"})
+            # Unlike lines, notes on a logarithmic axis are placed by the logarithm.
+            chart.add_annotation(
+                x=log10(crossing.value),
+                y=1,
+                yref="paper",
+                showarrow=False,
+                xanchor="left",
+                text=size_text(crossing.value),
+            )
+    chart.update_xaxes(type="log", title=result.axis)
+    chart.update_yaxes(type="log", title="wall time", ticksuffix="s", exponentformat="SI")
+    chart.update_layout(template="plotly_white", title=f"CPU and GPU over {result.axis}")
+    return chart

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs of a function's GPU work: capturing them, and what one more call in them costs.
+
+A replay of n calls takes a + b n. The constant a (launching the graph, the events around it) is the method's own and
+drops out of the slope b, which is the time of a call in an endless row of them: its kernels and the gaps between them.
+Chen and Revels, "Robust benchmarking in noisy environments" (HPEC 2016), and Criterion's linear sampling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core, stats
+from gpuscope.benchmarking.samples import no_collection
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.frameworks import cupy, torch
+from gpuscope.frameworks.graph_capture import (
+    DEFAULT_STREAMS,
+    WARM_UP_CALLS,
+    Captured,
+    EmptyGraph,
+    call_repeatedly,
+    not_captured,
+)
+
+if TYPE_CHECKING:
+    from gpuscope.streams import Stream
+
+    _Capture = Callable[[Callable[[], object], int, Stream], Captured]
+
+TICK = 32e-9  # of the GPU's clock, by which events are stamped
+MULTIPLES = (1, 2, 4)
+
+SHORTEST = 1000 * TICK  # of a replay: the tick is 0.1 % of it
+LONGEST = 5e-3
+MOST_CALLS = 4096  # in one graph
+FEWEST_ROUNDS = 30
+ROUNDS_A_CHUNK = 10
+
+
+def capture(function: Callable[[], object], calls: int, *, stream: Stream) -> Captured:
+    """Captures `calls` calls of `function` into one CUDA graph, to be replayed on `stream`.
+
+    The function is first called a few times for real. What it raises then goes on; what fails in the capture itself
+    means that it cannot be captured.
+
+    Raises:
+        InvalidArgument: `calls` is below 1.
+        NotAvailable: the function waits for the GPU, uses the legacy default stream, allocates outside of a pool or
+            does something else that a graph cannot hold. No stream is left capturing.
+    """
+    if calls < 1:
+        raise InvalidArgument(f"calls is {calls}; accepted are whole numbers of 1 or more")
+    with no_collection():  # a collection may free GPU memory or destroy streams, which a thread that captures must not
+        for capture_graph in _captures():
+            try:
+                return capture_graph(function, calls, stream)
+            except EmptyGraph:
+                continue
+    raise not_captured("nothing that it does comes onto the stream that is captured")
+
+
+def _captures() -> list[_Capture]:
+    """How to capture here, in the order of trying: by the frameworks in use, else by the driver."""
+    found: list[_Capture] = [torch.capture_graph] if torch.initialized() else []
+    if hasattr(sys.modules.get("cupy"), "cuda"):
+        found.append(cupy.capture_graph)
+    return found or [_capture_by_driver]
+
+
+def _capture_by_driver(function: Callable[[], object], calls: int, stream: Stream) -> Captured:
+    if stream.handle in DEFAULT_STREAMS:
+        raise not_captured("it uses the default stream, which cannot be captured; pass a stream of its own")
+    results: list[object] = []
+    call_repeatedly(function, WARM_UP_CALLS)
+    _core.synchronize_stream(stream.handle, stream.device)
+    try:
+        graph = _core.Graph.capture(
+            lambda: results.append(function()), calls, device=stream.device, stream=stream.handle
+        )
+    except Exception as error:
+        raise not_captured(error) from error
+    if graph.nodes == 0:
+        raise EmptyGraph
+    return Captured(calls, graph.launch, graph.nodes, "driver", [graph, results, function])
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """The slope and what it was taken from; times in seconds.
+
+    Attributes:
+        estimate: the time of one more call.
+        samples: one slope a round.
+        overhead: the intercept, which is the method's own constant part of a replay.
+        calls: how many calls each of the graphs holds.
+        converged: whether the interval is as narrow as was asked for.
+        seconds: what the measurement took, capturing included.
+    """
+
+    estimate: stats.Estimate
+    samples: NDArray[np.float64]
+    overhead: stats.Estimate
+    calls: tuple[int, ...]
+    converged: bool
+    seconds: float
+
+
+def marginal(
+    function: Callable[[], object],
+    sampler: _core.Sampler,
+    stream: Stream,
+    *,
+    target: float = 0.01,
+    budget: float = 1.0,
+    seed: int = 0,
+) -> Marginal:
+    """Measures the slope of the replay time of CUDA graphs of k, 2k and 4k calls, hot and behind a gate.
+
+    Args:
+        function: puts its work onto `stream`; it is called a few times and captured.
+        sampler: of the same device and stream.
+        stream: where the graphs are replayed.
+        target: stop once half of the interval's width is this part of the slope.
+        budget: seconds to stop after, short of the target.
+        seed: of the order in which the graphs take turns.
+
+    Raises:
+        NotAvailable: the function cannot be captured, or its replays cannot be held back until they are queued.
+    """
+    began = time.perf_counter()
+    random = np.random.default_rng(seed)
+    with contextlib.ExitStack() as kept:
+        calls = calls_a_graph(lambda count: _replay_seconds(function, count, sampler, stream), budget)
+        captured = [kept.enter_context(capture(function, count, stream=stream)) for count in calls]
+        kept.callback(sampler.synchronize)  # called first of these, while the graphs are still there
+        return _measure([graph.launch for graph in captured], calls, sampler, random, began, target, budget)
+
+
+def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.inf) -> tuple[int, ...]:
+    """How many calls the graphs hold, so that the shortest replay is many ticks and the longest ends soon.
+
+    Args:
+        replay_seconds: captures so many calls and returns the time of a replay of them.
+        budget: seconds, of which capturing the graphs may take half.
+    """
+    began = time.perf_counter()
+    count = 1
+    seconds = replay_seconds(count)
+    host_seconds = (time.perf_counter() - began) / (count + WARM_UP_CALLS)
+    affordable = budget / 2 / max(host_seconds, 1e-9) / sum(MULTIPLES)
+    most = max(1, int(min(MOST_CALLS // MULTIPLES[-1], affordable)))
+    while seconds < SHORTEST and count < most:
+        # A replay's constant part makes the first guess too small: go on until it is long enough.
+        count = min(most, max(count * 2, math.ceil(count * SHORTEST / max(seconds, TICK))))
+        seconds = replay_seconds(count)
+    while count > 1 and seconds * MULTIPLES[-1] > LONGEST:
+        count, seconds = count // 2, seconds / 2
+    return tuple(count * multiple for multiple in MULTIPLES)
+
+
+def slopes(seconds: NDArray[np.float64], calls: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Slope and intercept of each row's line of least squares; `seconds` has a row a round and a column a graph."""
+    x = np.asarray(calls, dtype=np.float64)
+    centred = x - x.mean()
+    slope = seconds @ centred / (centred @ centred)
+    return slope, seconds.mean(axis=1) - slope * x.mean()
+
+
+def _replay_seconds(function: Callable[[], object], count: int, sampler: _core.Sampler, stream: Stream) -> float:
+    with capture(function, count, stream=stream) as captured:
+        try:
+            captured.launch()  # the first replay also brings the graph to the GPU
+            sampler.synchronize()
+            chunk = sampler.sample([captured.launch], np.zeros(3, dtype=np.uint32), gate=True, flush=False)
+        finally:
+            sampler.synchronize()
+    return float(np.median(chunk["stream_s"]))
+
+
+def _measure(
+    launches: list[Callable[[], object]],
+    calls: tuple[int, ...],
+    sampler: _core.Sampler,
+    random: np.random.Generator,
+    began: float,
+    target: float,
+    budget: float,
+) -> Marginal:
+    tick = TICK / (calls[-1] - calls[0])
+    rounds = np.empty((0, len(calls)))
+    size = ROUNDS_A_CHUNK
+    for launch in launches:
+        launch()
+    sampler.synchronize()
+    while True:
+        chunk = _rounds(launches, sampler, random, size)
+        late = time.perf_counter() - began >= budget
+        if chunk is None:  # more was queued than the stream takes behind a gate
+            if size == 1 and (late or not len(rounds)):
+                raise NotAvailable("the marginal time: the gate does not hold until the replays are queued")
+            size = max(1, size // 2)
+            continue
+        rounds = np.vstack((rounds, chunk))
+        samples, overheads = slopes(rounds, calls)
+        estimate = stats.estimate(samples, tick=tick)
+        enough = len(rounds) >= FEWEST_ROUNDS
+        converged = enough and estimate.relative_half_width <= target
+        if converged or (late and len(rounds) > 1):
+            overhead = stats.estimate(overheads, tick=TICK)
+            return Marginal(estimate, samples, overhead, calls, converged, time.perf_counter() - began)
+
+
+def _rounds(
+    launches: list[Callable[[], object]], sampler: _core.Sampler, random: np.random.Generator, size: int
+) -> NDArray[np.float64] | None:
+    """Times of `size` rounds, each graph once a round in random order; None when the gate did not hold."""
+    turns = np.array([random.permutation(len(launches)) for _ in range(size)], dtype=np.uint32)
+    chunk = sampler.sample(launches, turns.ravel(), gate=True, flush=False)
+    if not chunk["held"]:
+        return None
+    seconds = np.empty((size, len(launches)))
+    np.put_along_axis(seconds, turns.astype(np.intp), chunk["stream_s"].reshape(size, -1), axis=1)
+    return seconds

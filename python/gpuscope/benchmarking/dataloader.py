@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a loader delivers batches, and with how many workers it is fast enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks import torch
+from gpuscope.results import Distribution, Figures, Result, import_pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class DataLoaderResult(Figures, Result, Mapping[str, float]):
+    """Times of a loader's batches. As a mapping it has avg_batch_time_ms, batches_per_second and the like.
+
+    Attributes:
+        times: seconds of each batch, without those below.
+        first_batch: seconds of the very first one, with the start of the workers.
+        epoch_starts: seconds of the first batch of each later epoch; empty when one epoch sufficed.
+        workers: worker processes; None when the loader does not say.
+        warnings: what a reader should know, a sentence each.
+    """
+
+    times: Distribution
+    first_batch: float
+    epoch_starts: tuple[float, ...]
+    workers: int | None
+    warnings: tuple[str, ...]
+    _figures: Mapping[str, float] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        times = self.times
+        figures = {
+            "avg_batch_time_ms": times.mean * 1000,
+            "batches_per_second": 1 / times.mean if times.mean else float("inf"),
+            "slowest_batch_ms": times.max * 1000,
+            "fastest_batch_ms": times.min * 1000,
+            "p50_batch_ms": times.p50 * 1000,
+            "p90_batch_ms": times.p90 * 1000,
+            "p95_batch_ms": times.p95 * 1000,
+            "p99_batch_ms": times.p99 * 1000,
+            "first_batch_ms": self.first_batch * 1000,
+        }
+        object.__setattr__(self, "_figures", figures)
+
+    @property
+    def samples(self) -> NDArray[np.float64]:
+        """Seconds of each batch, as in `times`."""
+        return self.times.samples
+
+    def __getitem__(self, name: str) -> float:
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def idle_share(self, step_ms: float) -> float:
+        """Share of the time in which a GPU whose step takes `step_ms` waits for this loader.
+
+        The loader works while the GPU does: a step of 20 ms on batches of 45 ms leaves it idle for 25 of 45 ms.
+        """
+        return max(0.0, 1 - step_ms / self["avg_batch_time_ms"])
+
+    @property
+    def row(self) -> str:
+        """One line, as "workers= 4:    9.3ms/batch, 107.5 batches/sec"."""
+        label = "" if self.workers is None else f"workers={self.workers:2d}: "
+        return f"{label}{self['avg_batch_time_ms']:6.1f}ms/batch, {self['batches_per_second']:.1f} batches/sec"
+
+    def __str__(self) -> str:
+        figures = self._figures
+        spread = ", ".join(f"{name} {figures[f'{name}_batch_ms']:.2f}" for name in ("fastest", "p50", "p95", "slowest"))
+        lines = [self.row, f"{len(self.times)} batches, ms: {spread}; first batch {figures['first_batch_ms']:.1f}"]
+        return "\n".join([*lines, *self.warnings])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the mapping in milliseconds, `times` in seconds."""
+        return {
+            "schema": SCHEMA,
+            **self._figures,
+            "workers": self.workers,
+            "times": self.times.to_dict(),
+            "epoch_starts": list(self.epoch_starts),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class DataLoaderWorkers(Result):
+    """A loader with several counts of workers. ``str(...)`` is the table and the advice.
+
+    Attributes:
+        results: by worker count, in the order asked for.
+        recommended: the smallest count that is fast enough.
+        why: what makes it so.
+        warnings: what a reader should know, a sentence each.
+    """
+
+    results: Mapping[int, DataLoaderResult]
+    recommended: int
+    why: str
+    warnings: tuple[str, ...]
+
+    def __getitem__(self, workers: int) -> DataLoaderResult:
+        return self.results[workers]
+
+    def __iter__(self) -> Iterator[DataLoaderResult]:
+        return iter(self.results.values())
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __str__(self) -> str:
+        rows = [result.row for result in self]
+        return "\n".join([*rows, f"recommended: num_workers={self.recommended}: {self.why}", *self.warnings])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "schema": SCHEMA,
+            "results": [result.to_dict() for result in self],
+            "recommended": self.recommended,
+            "why": self.why,
+            "warnings": list(self.warnings),
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a worker count: workers, and the figures of each result's mapping.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame([{"workers": result.workers, **result} for result in self])
+
+
+NOISE = 0.05  # within which two worker counts are equally fast
+SLOW_START = 10  # times the median at which the first batch is worth a word, if it also takes SLOW_SECONDS
+SLOW_SECONDS = 0.5
+GAIN = 1.1  # speed-up below which workers did not help
+
+_END = object()
+
+
+@overload
+def benchmark_dataloader(
+    loader: Iterable[Any], num_batches: int = ..., workers: None = ..., *, step_ms: float | None = ...
+) -> DataLoaderResult: ...
+
+
+@overload
+def benchmark_dataloader(
+    loader: Iterable[Any], num_batches: int = ..., *, workers: Sequence[int], step_ms: float | None = ...
+) -> DataLoaderWorkers: ...
+
+
+@overload
+def benchmark_dataloader(
+    loader: Iterable[Any], num_batches: int, workers: Sequence[int], *, step_ms: float | None = ...
+) -> DataLoaderWorkers: ...
+
+
+def benchmark_dataloader(
+    loader: Iterable[Any],
+    num_batches: int = 50,
+    workers: Sequence[int] | None = None,
+    *,
+    step_ms: float | None = None,
+) -> DataLoaderResult | DataLoaderWorkers:
+    """Times how fast a loader delivers batches when nothing else is done with them.
+
+    The first batch, with the start of the workers, is kept apart, and so is the first of each further epoch; with
+    several workers as many batches follow untimed, for they were begun together.
+
+    With `workers` a torch DataLoader is rebuilt for each count, with the same dataset, samplers, collation, pinning
+    and prefetching, and persistent workers; these are shut down before the next count begins. Ctrl-C keeps the counts
+    that are done.
+
+    Args:
+        loader: a DataLoader or any iterable of batches. It begins anew when it ends, if it can.
+        num_batches: batches to time.
+        workers: worker counts to try, as ``[0, 2, 4, 8]``.
+        step_ms: milliseconds that the GPU takes for a batch; the advice is then the smallest count that keeps up.
+
+    Raises:
+        InvalidArgument: the loader is empty or cannot be rebuilt, or another argument is out of range.
+    """
+    if num_batches < 1:
+        raise InvalidArgument(f"num_batches is {num_batches}; accepted are 1 and above")
+    if step_ms is not None and not step_ms > 0:
+        raise InvalidArgument(f"step_ms is {step_ms}; accepted are milliseconds above 0")
+    if workers is None:
+        result = _measured(loader, num_batches)
+        return result if step_ms is None else _judged(result, step_ms)
+    counts = _checked(workers)
+    if not torch.is_loader(loader):
+        kind = type(loader).__name__
+        raise InvalidArgument(f"loader is a {kind}; accepted with workers is a torch DataLoader, which can be rebuilt")
+    results: dict[int, DataLoaderResult] = {}
+    remarks = []
+    for count in counts:
+        try:
+            results[count] = _measured(torch.rebuilt(loader, count), num_batches, own=True)
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            remarks.append(f"interrupted: {len(results)} of {len(counts)} worker counts were measured")
+            break
+    recommended, why = recommendation({count: r["avg_batch_time_ms"] for count, r in results.items()}, step_ms)
+    texts = [f"workers={count}: {text}" for count, result in results.items() for text in result.warnings]
+    return DataLoaderWorkers(results, recommended, why, (*remarks, *_advice(results, loader), *texts))
+
+
+def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) -> tuple[int, str]:
+    """The smallest worker count that is fast enough, and why.
+
+    Args:
+        batch_ms: mean milliseconds a batch of each count.
+        step_ms: milliseconds of a step to keep up with.
+    """
+    best = min(batch_ms, key=lambda count: batch_ms[count])
+    feeding = [count for count, each in batch_ms.items() if step_ms is not None and each <= step_ms]
+    if step_ms is not None and feeding:
+        count = min(feeding)
+        return count, f"the fewest that feed a step of {step_ms:g} ms ({batch_ms[count]:.1f} ms/batch)"
+    count = min(count for count, each in batch_ms.items() if each <= batch_ms[best] * (1 + NOISE))
+    if count == best:
+        why = f"the fastest at {batch_ms[best]:.1f} ms/batch"
+    else:
+        why = f"within {NOISE:.0%} of the fastest, {best} workers at {batch_ms[best]:.1f} ms/batch"
+    if step_ms is not None:
+        why += f"; none feeds a step of {step_ms:g} ms, the GPU idles {1 - step_ms / batch_ms[count]:.0%} of the time"
+    return count, why
+
+
+def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> DataLoaderResult:
+    """Times a loader, then ends the workers that this started, also after an exception.
+
+    Args:
+        loader: see ``benchmark_dataloader``.
+        num_batches: the same.
+        own: nobody else uses it, so that its workers end even if they are persistent.
+    """
+    workers = getattr(loader, "num_workers", None)
+    skipped = max(workers or 0, 1) - 1  # after the first batch
+    steady: list[float] = []
+    starts: list[float] = []
+    warnings: list[str] = []
+    source: Iterator[Any] | None = None
+    try:
+        while len(steady) < num_batches and len(starts) <= num_batches:
+            begun = perf_counter()
+            with torch.many_workers() if own else nullcontext():
+                source = iter(loader)
+            taken = next(source, _END)
+            if taken is _END:
+                break
+            starts.append(perf_counter() - begun)
+            while len(steady) < num_batches:
+                taken = None
+                begun = perf_counter()
+                taken = next(source, _END)
+                if taken is _END:
+                    break
+                if skipped:
+                    skipped -= 1
+                else:
+                    steady.append(perf_counter() - begun)
+    finally:
+        if own or not getattr(loader, "persistent_workers", False):
+            torch.shut_down(source)
+    if not starts:
+        raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
+    if not steady:
+        steady = starts[1:] or starts
+        warnings.append("an epoch is a single batch: each time has the start of one")
+    elif len(steady) < num_batches:
+        warnings.append(f"the loader ended after {len(steady)} of {num_batches} batches")
+    times = Distribution(steady)
+    if starts[0] > max(SLOW_SECONDS, SLOW_START * times.median):
+        warnings.append(f"the first batch took {starts[0]:.1f} s: the start of the workers, or a dataset slow to open")
+    return DataLoaderResult(times, starts[0], tuple(starts[1:]), workers, tuple(warnings))
+
+
+def _judged(result: DataLoaderResult, step_ms: float) -> DataLoaderResult:
+    idle = result.idle_share(step_ms)
+    text = f"the GPU idles {idle:.0%} of the time" if idle else "the loader keeps up"
+    remarks = (*result.warnings, f"with a step of {step_ms:g} ms {text}")
+    return DataLoaderResult(result.times, result.first_batch, result.epoch_starts, result.workers, remarks)
+
+
+def _advice(results: Mapping[int, DataLoaderResult], loader: Any) -> list[str]:
+    found = []
+    cores = _cpu_cores()
+    if max(results) > cores:
+        found.append(f"this process may use {cores} CPU cores: more workers than that take turns")
+    if not loader.pin_memory and torch.uses_cuda():
+        found.append("pin_memory is off: pinned batches are copied to the GPU faster, and without waiting")
+    fewest, others = min(results), [count for count in results if count > min(results)]
+    if others:
+        base = results[fewest]["avg_batch_time_ms"]
+        best = min(results[count]["avg_batch_time_ms"] for count in others)
+        if base < GAIN * best:
+            found.append(
+                f"more workers than {fewest} gain nothing: the storage, a lock, the {cores} cores, "
+                "or the way of batches between processes limit"
+            )
+    return found
+
+
+def _checked(workers: Sequence[int]) -> list[int]:
+    counts = list(dict.fromkeys(workers)) if isinstance(workers, Iterable) else []
+    if not counts or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in counts):
+        raise InvalidArgument(f"workers is {workers!r}; accepted is a list of counts from 0, as [0, 2, 4]")
+    return counts
+
+
+def _cpu_cores() -> int:
+    """CPU cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

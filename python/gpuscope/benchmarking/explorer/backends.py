@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of work on matrices, and NumPy, PyTorch and CuPy as one thing that does them."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope.errors import InvalidArgument, NotAvailable
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One kind of work on matrices with n rows and n columns.
+
+    Attributes:
+        inputs: matrices that it reads.
+        arrays: matrices in memory at once: inputs, results, and workspace that libraries take.
+        work: what one call gets done at size n and with so many bytes a number, in `unit`.
+        unit: ``"FLOP"``, ``"B"`` moved at the least, or ``"items"``.
+    """
+
+    name: str
+    title: str
+    inputs: int
+    arrays: int
+    unit: Literal["FLOP", "B", "items"]
+    work: Callable[[int, int], float]
+
+    def memory(self, n: int, itemsize: int) -> int:
+        """Bytes of memory that a call needs, on the CPU as on the GPU."""
+        return self.arrays * n * n * itemsize
+
+
+# Multiplications and additions: 2 n^3 of a product; 2.5 N log2 N of a transform of N real numbers, which is the half of
+# the 5 N log2 N by which FFTW's authors count complex ones (https://www.fftw.org/speed/method.html).
+OPERATIONS = (
+    Operation("matmul", "Matrix multiplication", 2, 3, "FLOP", lambda n, size: 2.0 * n**3),
+    Operation("elementwise", "Element-wise addition", 2, 3, "B", lambda n, size: 3.0 * n * n * size),
+    Operation("reduction", "Sum of all elements", 1, 2, "B", lambda n, size: 1.0 * n * n * size),
+    Operation("fft", "Fourier transform in two dimensions", 1, 4, "FLOP", lambda n, size: 5.0 * n * n * math.log2(n)),
+    Operation("copy", "Copy", 1, 2, "B", lambda n, size: 2.0 * n * n * size),
+    Operation("sort", "Sort of every row", 1, 6, "items", lambda n, size: 1.0 * n * n),
+)
+
+
+def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
+    """The operations of these names; all of them for None.
+
+    Raises:
+        InvalidArgument: there is no such operation, or none was named.
+    """
+    if names is None:
+        return OPERATIONS
+    known = {operation.name: operation for operation in OPERATIONS}
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(f"operations contains {name!r}; accepted are {', '.join(known)}")
+    if not names:
+        raise InvalidArgument(f"operations is empty; accepted are {', '.join(known)}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+BackendName = Literal["torch", "cupy", "numpy"]
+
+
+class Backend(Protocol):
+    """A library on one processor.
+
+    Attributes:
+        library: name and version, as ``"NumPy 2.3.0"``.
+        device: the processor's name.
+        processor: ``"cpu"`` or ``"gpu"``.
+    """
+
+    library: str
+    device: str
+    processor: Literal["cpu", "gpu"]
+
+    def take(self, host: NDArray[Any]) -> Any:
+        """The matrix in this library's memory."""
+
+    def give(self, value: Any) -> Any:
+        """A result in the host's memory."""
+
+    def function(self, operation: str) -> Callable[..., Any]:
+        """The function that does an operation on matrices taken in."""
+
+    def free_bytes(self) -> int:
+        """Memory that can be had."""
+
+
+class ArrayModule:
+    """NumPy, or what has its functions: CuPy."""
+
+    def __init__(self, module: Any, processor: Literal["cpu", "gpu"], device: str) -> None:
+        self._module = module
+        self.processor = processor
+        self.device = device
+        self.library = f"{'NumPy' if processor == 'cpu' else 'CuPy'} {module.__version__}"
+
+    def take(self, host: NDArray[Any]) -> Any:
+        """The matrix in this library's memory."""
+        return self._module.asarray(host)
+
+    def give(self, value: Any) -> Any:
+        """A result in the host's memory."""
+        return value if self.processor == "cpu" else self._module.asnumpy(value)
+
+    def function(self, operation: str) -> Callable[..., Any]:
+        """The function that does an operation on matrices taken in."""
+        module = self._module
+        functions: dict[str, Callable[..., Any]] = {
+            "matmul": module.matmul,
+            "elementwise": module.add,
+            "reduction": module.sum,
+            "fft": module.fft.rfft2,
+            "copy": module.copy,
+            "sort": module.sort,
+        }
+        return functions[operation]
+
+    def free_bytes(self) -> int:
+        """Memory that can be had."""
+        if self.processor == "cpu":
+            return _free_host_bytes()
+        pool = self._module.get_default_memory_pool()
+        return int(self._module.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
+
+
+class Torch:
+    """PyTorch, on the CPU or on its current GPU."""
+
+    def __init__(self, torch: Any, processor: Literal["cpu", "gpu"], device: str) -> None:
+        self._torch = torch
+        self._place = "cpu" if processor == "cpu" else "cuda"
+        self.processor = processor
+        self.device = device
+        self.library = f"PyTorch {torch.__version__}"
+
+    def take(self, host: NDArray[Any]) -> Any:
+        """The matrix in this library's memory."""
+        return self._torch.from_numpy(host).to(self._place)
+
+    def give(self, value: Any) -> Any:
+        """A result in the host's memory."""
+        return value.cpu()
+
+    def function(self, operation: str) -> Callable[..., Any]:
+        """The function that does an operation on matrices taken in."""
+        torch = self._torch
+        functions: dict[str, Callable[..., Any]] = {
+            "matmul": torch.matmul,
+            "elementwise": torch.add,
+            "reduction": torch.sum,
+            "fft": torch.fft.rfft2,
+            "copy": torch.clone,
+            "sort": _values_of(torch.sort),
+        }
+        return functions[operation]
+
+    def free_bytes(self) -> int:
+        """Memory that can be had."""
+        if self.processor == "cpu":
+            return _free_host_bytes()
+        cached = self._torch.cuda.memory_reserved() - self._torch.cuda.memory_allocated()
+        return int(self._torch.cuda.mem_get_info()[0]) + int(cached)
+
+
+def choose(backend: str | None) -> tuple[Backend, Backend | None, str]:
+    """The libraries to compare.
+
+    Args:
+        backend: ``"torch"`` on both sides; ``"cupy"`` against NumPy; ``"numpy"``, which has no GPU; None for NumPy
+            against PyTorch's GPU, or CuPy's.
+
+    Returns:
+        The CPU's, the GPU's or None, and why there is none for the GPU.
+
+    Raises:
+        InvalidArgument: there is no such backend.
+        NotAvailable: the library asked for is not installed.
+    """
+    if backend not in (None, "torch", "cupy", "numpy"):
+        raise InvalidArgument(f"backend is {backend!r}; accepted are torch, cupy and numpy")
+    if backend in ("torch", "cupy") and _module(backend) is None:
+        raise NotAvailable(
+            f"{backend} is not installed; pip install {'torch' if backend == 'torch' else 'cupy-cuda13x'}"
+        )
+    cpu = _cpu_name()
+    on_cpu: Backend = ArrayModule(np, "cpu", cpu)
+    if backend == "torch":
+        on_cpu = Torch(_module("torch"), "cpu", cpu)
+    if backend == "numpy":
+        return on_cpu, None, "NumPy computes on the CPU only"
+    reasons = []
+    for name, find in (("torch", _torch_gpu), ("cupy", _cupy_gpu)):
+        if backend in (None, name):
+            found, why = find()
+            if found is not None:
+                return on_cpu, found, ""
+            reasons.append(why)
+    return on_cpu, None, "; ".join(reasons)
+
+
+def _torch_gpu() -> tuple[Backend | None, str]:
+    torch = _module("torch")
+    if torch is None:
+        return None, "PyTorch is not installed"
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return None, "PyTorch is installed in a build without CUDA"
+    if not torch.cuda.is_available():
+        return None, "PyTorch finds no GPU"
+    return Torch(torch, "gpu", torch.cuda.get_device_name()), ""
+
+
+def _cupy_gpu() -> tuple[Backend | None, str]:
+    cupy = _module("cupy")
+    if cupy is None:
+        return None, "CuPy is not installed"
+    try:
+        facts = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    except Exception as error:
+        return None, f"CuPy finds no GPU: {error}"
+    return ArrayModule(cupy, "gpu", facts["name"].decode()), ""
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _values_of(sort: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda matrix: sort(matrix)[0]
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{names[0] if names else platform.machine()}, {usable} logical CPU{'s' if usable != 1 else ''}"
+
+
+def _free_host_bytes() -> int:
+    """What the kernel says can be had without swapping, and no more than the container may have."""
+    sizes = []
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            sizes.append(int(line.split()[1]) * 1024)
+    limit, used = _lines("/sys/fs/cgroup/memory.max"), _lines("/sys/fs/cgroup/memory.current")
+    if limit and used and limit[0].isdecimal():
+        sizes.append(max(0, int(limit[0]) - int(used[0])))
+    return min(sizes, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

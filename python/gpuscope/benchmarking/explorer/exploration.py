@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an exploration found, as text, JSON and one HTML page."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuscope.benchmarking.crossovers import Answer
+from gpuscope.benchmarking.explorer.backends import Operation
+from gpuscope.errors import NotAvailable
+from gpuscope.results import Result, without_nan
+from gpuscope.stats import Estimate, Ratio
+from gpuscope.units import format_rate, format_seconds, format_times
+
+Side = Literal["cpu", "gpu", "gpu+transfers"]
+
+SCHEMA = 1
+
+_SIDES = {"cpu": "CPU", "gpu": "GPU", "gpu+transfers": "GPU with transfers"}
+_HEADINGS = ("n", "CPU", "GPU", "speed-up", "GPU+transfers", "speed-up")
+_WIDTHS = (6, 16, 16, 8, 16, 8)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One operation at one size on one side.
+
+    Attributes:
+        operation: its name.
+        n: rows and columns of the matrices.
+        side: the CPU; the GPU with the data in its memory; or the GPU with the data in the host's memory before and
+            after.
+        wall: seconds from the call to its completion.
+        rate: work per second, in the unit of the operation; of the estimate.
+        speedup: the CPU's time over this one, at the same size; None on the CPU.
+        converged: whether `wall` is as narrow as was wanted.
+    """
+
+    operation: str
+    n: int
+    side: Side
+    wall: Estimate
+    rate: float
+    speedup: Ratio | None
+    converged: bool
+
+
+@dataclass(frozen=True)
+class OperationCrossover:
+    """From which size on the GPU is faster than the CPU.
+
+    Attributes:
+        operation: the operation's name.
+        transfers: whether moving the data counts.
+        answer: where the two curves cross, and how certain that is.
+    """
+
+    operation: str
+    transfers: bool
+    answer: Answer
+
+    @property
+    def verdict(self) -> str:
+        """The answer in words."""
+        return f"{'with transfers' if self.transfers else 'data on the GPU'}: {self.answer}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {"operation": self.operation, "transfers": self.transfers, **self.answer.to_dict()}
+
+
+@dataclass(frozen=True)
+class Exploration(Result):
+    """CPU against GPU over kinds of work and sizes.
+
+    Attributes:
+        operations: what was measured, in order.
+        points: one per operation, size and side, sorted.
+        crossovers: per operation, with the data on the GPU and with transfers; empty without a GPU.
+        dtype: of the matrices' numbers.
+        cpu: library and processor that computed on the CPU.
+        gpu: those of the GPU; None without one.
+        why_no_gpu: the reason for that; empty with a GPU.
+        remarks: what was left out, and why.
+        warnings: what makes figures less certain.
+        environment: machine and versions.
+        started: when, in seconds since the epoch.
+        seconds: how long it took.
+        interrupted: whether it was stopped before all was measured.
+    """
+
+    operations: tuple[Operation, ...]
+    points: tuple[Point, ...]
+    crossovers: tuple[OperationCrossover, ...]
+    dtype: str
+    cpu: str
+    gpu: str | None
+    why_no_gpu: str
+    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
+    environment: dict[str, str] = field(repr=False)
+    started: float
+    seconds: float
+    interrupted: bool
+
+    def curve(self, operation: str, side: Side) -> tuple[Point, ...]:
+        """The points of one operation on one side, by size."""
+        return tuple(point for point in self.points if (point.operation, point.side) == (operation, side))
+
+    def table(self) -> str:
+        """Text: per operation the sizes with times and speed-ups, and the crossover under them."""
+        lines = [f"CPU  {self.cpu}", f"GPU  {self.gpu or f'none: {self.why_no_gpu}'}", ""]
+        for operation in self.operations:
+            lines += [*_block(self, operation), ""]
+        if self.interrupted:
+            lines.append("interrupted: only what was measured until then is shown")
+        lines += [f"left out: {remark}" for remark in self.remarks]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines).rstrip("\n") + "\n"
+
+    def to_html(self) -> str:
+        """One page that shows everything and needs nothing but a browser: data, styles and Plotly's JavaScript.
+
+        Raises:
+            NotAvailable: Plotly is not installed.
+        """
+        return _page(self)
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page of `to_html`.
+
+        Raises:
+            NotAvailable: Plotly is not installed.
+            OSError: the file cannot be written.
+        """
+        Path(path).write_text(self.to_html(), encoding="utf-8")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; times are seconds, and what is not known is None."""
+        return {
+            "schema": SCHEMA,
+            "kind": "gpuscope exploration",
+            "operations": [{key: getattr(each, key) for key in ("name", "title", "unit")} for each in self.operations],
+            "points": [without_nan(asdict(point)) for point in self.points],
+            "crossovers": [crossover.to_dict() for crossover in self.crossovers],
+            **{name: getattr(self, name) for name in ("dtype", "cpu", "gpu", "why_no_gpu", "started", "seconds")},
+            "remarks": list(self.remarks),
+            "warnings": list(self.warnings),
+            "environment": dict(self.environment),
+            "interrupted": self.interrupted,
+        }
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _block(found: Exploration, operation: Operation) -> list[str]:
+    columns = len(_HEADINGS) if found.gpu else 2
+    title = f"{operation.title} ({operation.name}), n x n {found.dtype}"
+    by_size: dict[int, dict[str, Point]] = {}
+    for point in found.points:
+        if point.operation == operation.name:
+            by_size.setdefault(point.n, {})[point.side] = point
+    if not by_size:
+        return [title, "  nothing was measured"]
+    rule = "  ".join("-" * width for width in _WIDTHS[:columns])
+    rows = [rule, _row(_HEADINGS[:columns]), rule]
+    for n, sides in sorted(by_size.items()):
+        cpu, gpu, moved = (sides.get(side) for side in ("cpu", "gpu", "gpu+transfers"))
+        cells = (f"{n:,}", _time(cpu), _time(gpu), _speedup(gpu), _time(moved), _speedup(moved))
+        rows.append(_row(cells[:columns]))
+    verdicts = [f"  {crossover.verdict}" for crossover in found.crossovers if crossover.operation == operation.name]
+    return [title, *rows, *verdicts]
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
+
+
+def _time(point: Point | None) -> str:
+    """The time and how far the true one may lie from it."""
+    if point is None:
+        return "-"
+    width = point.wall.relative_half_width
+    return f"{format_seconds(point.wall.value, 4)} +-{f'{width:.1%}' if math.isfinite(width) else '?'}"
+
+
+def _speedup(point: Point | None) -> str:
+    return format_times(point.speedup.value) if point is not None and point.speedup is not None else "-"
+
+
+def _page(found: Exploration) -> str:
+    version = plotly_version()
+    from plotly.offline import get_plotlyjs
+
+    gpu = found.gpu or f"none: {found.why_no_gpu}"
+    environment = {
+        **found.environment,
+        "date": time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(found.started)),
+        "measured for": format_seconds(found.seconds, 4),
+        "charts": f"Plotly {version}",
+    }
+    parts = {
+        "title": escape(found.gpu or found.cpu),
+        "css": _file("page.css"),
+        "cpu": escape(found.cpu),
+        "gpu": escape(gpu),
+        "notices": _notices(found),
+        "options": "".join(
+            f'<option value="{escape(operation.name)}">{escape(operation.title)}</option>'
+            for operation in found.operations
+        ),
+        "tables": "".join(_table(found, operation) for operation in found.operations),
+        "environment": "".join(
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in environment.items()
+        ),
+        "data": _json_element(found),
+        "plotly": get_plotlyjs(),
+        "script": _file("page.js"),
+    }
+    # In one pass: what is put in is not looked at again, whatever it contains.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("page.html"))
+
+
+def plotly_version() -> str:
+    """The version of what draws the page's charts.
+
+    Raises:
+        NotAvailable: Plotly is not installed.
+    """
+    try:
+        import plotly
+    except ImportError:
+        raise NotAvailable("the page needs Plotly, which is not installed; pip install 'gpuscope[report]'") from None
+    return str(plotly.__version__)
+
+
+def _file(name: str) -> str:
+    return resources.files("gpuscope.benchmarking.explorer").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json_element(found: Exploration) -> str:
+    """JSON that no text in it can end: what HTML looks for is written as escapes."""
+    text = json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _notices(found: Exploration) -> str:
+    notices = []
+    if found.gpu is None:
+        notices.append(_notice(f"Only the CPU was measured: {found.why_no_gpu}.", ()))
+    if found.interrupted:
+        notices.append(_notice("The exploration was interrupted: only what was measured until then is shown.", ()))
+    if found.warnings:
+        notices.append(_notice("Warnings", found.warnings))
+    if found.remarks:
+        notices.append(_notice("Left out", found.remarks))
+    return "".join(notices)
+
+
+def _notice(title: str, items: Iterable[str]) -> str:
+    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f'<div class="notice" role="note">{escape(title)}{f"<ul>{rows}</ul>" if rows else ""}</div>'
+
+
+def _table(found: Exploration, operation: Operation) -> str:
+    sides = [side for side in _SIDES if found.gpu or side == "cpu"]
+    heads = []
+    for side in sides:
+        heads += [_SIDES[side], "throughput", *(["speed-up"] if side != "cpu" else [])]
+    points: dict[tuple[int, str], Point] = {
+        (point.n, point.side): point for point in found.points if point.operation == operation.name
+    }
+    rows = []
+    for n in sorted({n for n, _ in points}):
+        cells = "".join(_cells(points.get((n, side)), side, operation) for side in sides)
+        rows.append(f'<tr><th scope="row">{n:,}</th>{cells}</tr>')
+    verdicts = "".join(
+        f"<p>{escape(crossover.verdict)}</p>" for crossover in found.crossovers if crossover.operation == operation.name
+    )
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in ("n", *heads))
+    caption = escape(f"{operation.title}, n by n {found.dtype}")
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+        f"<table><caption>{caption}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{verdicts}</div>"
+    )
+
+
+def _cells(point: Point | None, side: str, operation: Operation) -> str:
+    if point is None:
+        return "<td>-</td>" * (2 if side == "cpu" else 3)
+    low, high = point.wall.low, point.wall.high
+    interval = f"[{format_seconds(low, 4)}, {format_seconds(high, 4)}]" if math.isfinite(high - low) else "[unknown]"
+    cells = [
+        f"{format_seconds(point.wall.value, 4)} <small>{interval}</small>",
+        format_rate(point.rate, operation.unit),
+    ]
+    if side != "cpu":
+        cells.append(format_times(point.speedup.value) if point.speedup is not None else "-")
+    return "".join(f"<td>{cell}</td>" for cell in cells)

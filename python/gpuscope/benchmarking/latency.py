@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a caller waits for one answer of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import stats
+from gpuscope.benchmarking import workloads
+from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks import torch
+from gpuscope.results import Distribution, Figures, Result
+
+SCHEMA = 1
+DRIFT, SURE = 0.05, 0.01  # relative change over the run that is worth a word, and the p from which it is believed
+
+
+@dataclass(frozen=True, eq=False)
+class Latency(Figures, Result):
+    """Latencies of single calls.
+
+    Its figures, as ``latency.median``, are those of ``latency.wall``, in seconds. For NumPy it is the array of wall
+    times in **milliseconds**: ``np.percentile(latency, 95)``, ``latency[10:]``.
+
+    Attributes:
+        wall: from the call until its work on the GPU is done, as a caller waits for it.
+        gpu: between a mark on the stream before and one after; None with the reason in `absent`.
+        absent: why there is no GPU time; empty when there is.
+        warmup: calls made before.
+        warnings: what a reader should know, a sentence each.
+    """
+
+    wall: Distribution
+    gpu: Distribution | None
+    absent: str
+    warmup: int
+    warnings: tuple[str, ...]
+
+    @property
+    def samples(self) -> NDArray[np.float64]:
+        """Wall time of each call, in seconds."""
+        return self.wall.samples
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Wall time of each call, in milliseconds. Always a new array."""
+        return (self.wall.samples * 1000).astype(dtype or np.float64)
+
+    def __len__(self) -> int:
+        return len(self.wall)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(np.asarray(self).tolist())
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions take it for the array, although `mean` and the like are attributes here."""
+        return function(*(np.asarray(each) if isinstance(each, Latency) else each for each in args), **kwargs)
+
+    def __str__(self) -> str:
+        lines = [f"Latency - {_line(self.wall)}"]
+        if self.gpu is not None:
+            lines.append(f"GPU     - {_line(self.gpu)}")
+        quantiles = [self.wall.interval(q) for q in (0.5, 0.9, 0.95, 0.99)]
+        known = [
+            f"P{100 * x.q:g} {_ms(x.low)} to {_ms(x.high)} ms"
+            for x in quantiles
+            if x.low is not None and x.high is not None
+        ]
+        if known:
+            lines.append(f"95 % intervals of {len(self)} calls: {', '.join(known)}")
+        return "\n".join([*lines, *(x.why for x in quantiles if x.why), *self.warnings])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values in seconds, ready for JSON."""
+        return {
+            "schema": SCHEMA,
+            "wall": self.wall.to_dict(),
+            "gpu": self.gpu.to_dict() if self.gpu else None,
+            "absent": self.absent,
+            "warmup": self.warmup,
+            "warnings": list(self.warnings),
+        }
+
+
+def measure_latency(
+    model: Callable[..., object],
+    sample_input: object,
+    num_iterations: int = 100,
+    warmup: int = 10,
+    *,
+    stream: object = None,
+) -> Latency:
+    """Times single calls, each waited for before the next.
+
+    A torch.nn.Module runs in evaluation mode without gradients, its input moved to its device first; afterwards each
+    submodule is back in its mode.
+
+    Args:
+        model: a module or any callable.
+        sample_input: what it is called with: a tuple or list holds positional arguments, a mapping keywords, anything
+            else is the only argument.
+        num_iterations: calls timed.
+        warmup: calls before them, not timed: compilation, algorithm choice and the allocator's first blocks.
+        stream: where the model puts its work, in any form that ``streams.resolve`` knows; by default the current one.
+
+    Raises:
+        InvalidArgument: a count is out of range, or the stream is none.
+    """
+    if num_iterations < 1:
+        raise InvalidArgument(f"num_iterations is {num_iterations}; accepted are 1 and above")
+    if warmup < 0:
+        raise InvalidArgument(f"warmup is {warmup}; accepted are 0 and above")
+    if not torch.is_module(model):
+        for _ in range(warmup):
+            workloads.call(model, sample_input)
+        return _measured(model, sample_input, num_iterations, warmup, marks_of_process(stream))
+    device = torch.device_of(model)
+    inputs = sample_input if device is None else workloads.moved(sample_input, device)
+    with torch.in_mode(model, training=False):
+        for _ in range(warmup):
+            workloads.call(model, inputs)
+        marks = marks_of_process(stream) if device is None else marks_of_device(device.type, device.index, stream)
+        return _measured(model, inputs, num_iterations, warmup, marks)
+
+
+def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: StreamMarks | None) -> Latency:
+    wall = np.empty(iterations)
+    gpu = np.empty(iterations)
+    begin, end = (marks.mark(), marks.mark()) if marks else (None, None)
+    for i in range(iterations):
+        if marks:
+            marks.synchronize()
+            begin = marks.mark(begin)
+        started = perf_counter()
+        output = workloads.call(model, inputs)
+        if marks:
+            end = marks.mark(end)
+            marks.synchronize()
+        wall[i] = perf_counter() - started
+        if marks and begin and end:
+            gpu[i] = marks.seconds(begin, end)
+        del output  # its memory is there for the next call
+    absent = "" if marks else "nothing of the model is on a GPU"
+    return Latency(Distribution(wall), Distribution(gpu) if marks else None, absent, warmup, tuple(_remarks(wall)))
+
+
+def _remarks(wall: NDArray[np.float64]) -> list[str]:
+    found = stats.trend(wall) if len(wall) >= 10 else None
+    if found is None or found.p > SURE or abs(found.drift) < DRIFT:
+        return []
+    if found.drift < 0:
+        return [f"latency fell by {-found.drift:.0%} while it was measured: give a longer warmup"]
+    return [f"latency rose by {found.drift:.0%} while it was measured: the machine slows down"]
+
+
+def _line(times: Distribution) -> str:
+    figures = {
+        "Mean": times.mean,
+        "Std": times.std,
+        "Median": times.median,
+        "Min": times.min,
+        "Max": times.max,
+        "P95": times.p95,
+        "P99": times.p99,
+    }
+    return ", ".join(f"{name}: {_ms(seconds)} ms" for name, seconds in figures.items())
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with two digits behind the point, or more where these would say little."""
+    return f"{1000 * seconds:.2f}" if not 5e-8 <= seconds < 1e-4 else f"{1000 * seconds:.4f}"

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples: times of single calls in the order they were made, each with what was true of the GPU at that time."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core
+from gpuscope.benchmarking.kernel_times import Kernel
+
+Quantity = Literal["kernel", "span", "stream", "launch", "wall"]
+
+# NVML's reasons for lower clocks (nvml.h): thermal or electrical emergencies, and the power limit's own regulation.
+_THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
+_POWER_CAPPED = 0x4
+# A clock this far from the reference is another state of the chip.
+_CLOCK_SHIFT = 0.02
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One row a call, in the order called.
+
+    Attributes:
+        which: the function called, by its index.
+        seconds: a column for each quantity that this kind of pass measures; nan where a call has none.
+        clock_hz: the SM clock of the call's chunk; nan where it is not known.
+        throttled: the chunk ran throttled, or with a clock 2 % off the reference.
+        valid: by record counts, never by value.
+        kernels: per function, what ran in its valid calls; empty without CUPTI.
+        capped: the power limit held the clock down, which is normal for work that uses the whole chip.
+        signature: equal for calls that ran the same kernels; zeros where that is not known.
+    """
+
+    which: NDArray[np.uint32]
+    seconds: dict[Quantity, NDArray[np.float64]]
+    clock_hz: NDArray[np.float64]
+    throttled: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    kernels: tuple[tuple[Kernel, ...], ...] = ()
+    capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    signature: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """One after the other, of the same kind of pass; `kernels` averaged by the valid calls of each part."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays: dict[str, Any] = {
+        column.name: np.concatenate([getattr(part, column.name) for part in parts])
+        for column in fields(Samples)
+        if column.name not in ("seconds", "kernels")
+    }
+    shared = [quantity for quantity in parts[0].seconds if all(quantity in part.seconds for part in parts)]
+    seconds = {quantity: np.concatenate([part.seconds[quantity] for part in parts]) for quantity in shared}
+    return Samples(seconds=seconds, kernels=_joined_kernels(parts), **arrays)
+
+
+def _joined_kernels(parts: Sequence[Samples]) -> tuple[tuple[Kernel, ...], ...]:
+    kernels = []
+    for function in range(max((len(part.kernels) for part in parts), default=0)):
+        calls = [int(np.count_nonzero(part.valid & (part.which == function))) for part in parts]
+        sums: dict[str, list[float]] = {}
+        for part, weight in zip(parts, calls, strict=True):
+            for kernel in part.kernels[function] if function < len(part.kernels) else ():
+                total = sums.setdefault(kernel.name, [0.0, 0.0])
+                total[0] += kernel.count * weight
+                total[1] += kernel.seconds * weight
+        every = max(1, sum(calls))
+        rows = [Kernel(name, count / every, seconds / every) for name, (count, seconds) in sums.items()]
+        kernels.append(tuple(sorted(rows, key=lambda kernel: -kernel.seconds)))
+    return tuple(kernels)
+
+
+class Chunks:
+    """Collects the sampler's chunks and the state of the clocks in each.
+
+    Args:
+        device: whose clocks; None on a machine without GPU.
+        reference_hz: the clock of the steady state; nan when there is none.
+    """
+
+    def __init__(self, device: int | None, reference_hz: float) -> None:
+        self._device, self._reference = device, reference_hz
+        self._columns: dict[str, list[NDArray[Any]]] = {}
+
+    def add(self, chunk: dict[str, Any], calls: int) -> float:
+        """Takes in one chunk of the sampler; returns its clock in Hz, nan when that is not known."""
+        clock, reasons = clock_of(chunk, self._device)
+        row = {name: column for name, column in chunk.items() if isinstance(column, np.ndarray)}
+        row["clock_hz"] = np.full(calls, clock)
+        row["throttled"] = np.full(calls, bool(reasons & _THROTTLED))
+        row["capped"] = np.full(calls, bool(reasons & _POWER_CAPPED))
+        row["held"] = np.full(calls, bool(chunk.get("held", True)))
+        for name, column in row.items():
+            self._columns.setdefault(name, []).append(column)
+        return clock
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of all chunks."""
+        parts = self._columns.get(name)
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def samples(
+        self, which: NDArray[np.uint32], seconds: dict[Quantity, NDArray[np.float64]], **others: Any
+    ) -> Samples:
+        """The samples, their clocks and tags put beside the times."""
+        clock = self.column("clock_hz")
+        known = clock[np.isfinite(clock)]
+        reference = self._reference if np.isfinite(self._reference) else float(np.median(known)) if len(known) else 1.0
+        shifted = np.abs(np.where(np.isfinite(clock), clock, reference) / reference - 1) > _CLOCK_SHIFT
+        facts: dict[str, Any] = {
+            "valid": np.ones(len(which), bool),
+            "signature": np.zeros(len(which), np.uint64),
+            **others,
+        }
+        throttled = self.column("throttled").astype(bool) | shifted
+        return Samples(which, seconds, clock, throttled, capped=self.column("capped").astype(bool), **facts)
+
+
+def clock_of(chunk: dict[str, Any], device: int | None) -> tuple[float, int]:
+    """The SM clock of a chunk in Hz, as the GPU counted it or else as NVML says, and NVML's reasons for it."""
+    state = _core.clock_state(device) if device is not None else {}
+    clock = float(chunk.get("clock_hz", np.nan))
+    if not np.isfinite(clock) or clock <= 0:
+        clock = float(state.get("sm_hz") or np.nan)
+    return clock, int(state.get("reasons") or 0)
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps Python's garbage collector from running inside a sample."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

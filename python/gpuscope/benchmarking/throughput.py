@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many samples a second a loader and a step get through together, and which of the two limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import stats
+from gpuscope.benchmarking import workloads
+from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks import torch
+from gpuscope.results import Figures, Result
+
+SCHEMA = 1
+
+_LIMITS = {
+    "loader": "the loader limits",
+    "gpu": "the GPU limits",
+    "step": "the step limits",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Throughput(Figures, Result):
+    """What a loader and a step got through. ``float(throughput)`` is samples a second, and so are formats as ``:.2f``.
+
+    Its figures, as `median` and `p95`, are of `periods`.
+
+    Attributes:
+        samples_per_second: samples over time, all batches together.
+        samples_per_second_ci: its 95 % interval; None of fewer than 10 workloads.
+        batches_per_second: batches over time.
+        seconds_per_batch: time over workloads.
+        seconds_per_batch_ci: its 95 % interval; None of fewer than 10 workloads.
+        batches: batches measured.
+        samples: samples in them.
+        seconds: time they took, the last one's GPU work included.
+        wait_seconds: of it, time in which the host waited for the loader.
+        wait_share: `wait_seconds` over `seconds`.
+        gpu_idle_share: share of the time in which the GPU had no step to work on; None without a GPU.
+        limit: "loader"; "gpu", which had work queued at most times; or "step", held up by the host or without a GPU.
+        warnings: what a reader should know, a sentence each.
+        periods: seconds of each batch, from the end of the one before.
+    """
+
+    samples_per_second: float
+    samples_per_second_ci: tuple[float, float] | None
+    batches_per_second: float
+    seconds_per_batch: float
+    seconds_per_batch_ci: tuple[float, float] | None
+    batches: int
+    samples: int
+    seconds: float
+    wait_seconds: float
+    wait_share: float
+    gpu_idle_share: float | None
+    limit: str
+    warnings: tuple[str, ...]
+    periods: NDArray[np.float64]
+
+    @property
+    def _values(self) -> NDArray[np.float64]:
+        return self.periods
+
+    def __float__(self) -> float:
+        return self.samples_per_second
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
+
+    def __str__(self) -> str:
+        interval = self.samples_per_second_ci
+        rate = f"Throughput: {self.samples_per_second:.2f} samples/sec"
+        rate += f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+        a_batch = f"time per batch: {1000 * self.seconds_per_batch:.2f} ms"
+        wait = f"{1000 * self.wait_seconds / self.batches:.2f} ms of it waiting for data"
+        idle = "" if self.gpu_idle_share is None else f", GPU idle {self.gpu_idle_share:.0%}"
+        remarks = "".join(f"; {text}" for text in self.warnings)
+        return f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({self.batches} batches{remarks})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; times in seconds."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["periods"] = self.periods.tolist()
+        return {"schema": SCHEMA} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+IDLE = 0.1  # share of the time that a GPU may wait before something other than itself limits
+
+_END = object()
+
+
+def measure_throughput(
+    step: Callable[[Any], object],
+    loader: Iterable[Any],
+    num_batches: int = 100,
+    warmup: int = 3,
+    *,
+    criterion: Callable[[Any, Any], Any] | None = None,
+    optimizer: Any = None,
+    device: Any = None,
+) -> Throughput:
+    """Runs a step on each batch of a loader as a training would, nothing waited for between the workloads.
+
+    `step` is any callable of a batch, or a torch.nn.Module. A module gets its batches on its device. With `criterion`
+    and `optimizer` it is trained, which changes it: forward, loss, backward, step, and gradients to none; with
+    `optimizer` alone the model's output has its ``loss``. Without either it runs in evaluation mode without gradients.
+    The last of a (data, target) pair, or "target" or "labels" of a mapping, is the target.
+
+    The time of GPU work is taken by events around each step, so that time in which the GPU had nothing to do is known
+    although nothing is waited for. Pauses within a step count as computing;
+    whether the GPU still had work when a step had been given to it says whether the step keeps it busy.
+
+    Args:
+        step: see above.
+        loader: any iterable of workloads.
+        num_batches: most batches measured; a shorter loader gives fewer.
+        warmup: batches before them, not measured; with them goes the start of the loader's workers.
+        criterion: of output and target.
+        optimizer: with ``step`` and ``zero_grad``.
+        device: for a module, a torch device to move batches to (its own by default); for a callable, the GPU's ordinal.
+
+    Raises:
+        InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
+    """
+    if num_batches < 1:
+        raise InvalidArgument(f"num_batches is {num_batches}; accepted are 1 and above")
+    if warmup < 0:
+        raise InvalidArgument(f"warmup is {warmup}; accepted are 0 and above")
+    if criterion is not None and optimizer is None:
+        raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
+    mode: AbstractContextManager[None] = nullcontext()
+    target: Any = None
+    run = step
+    if torch.is_module(step):
+        target = torch.device_of(step) if device is None else torch.make_device(device)
+        run = _training(step, criterion, optimizer, target) if optimizer is not None else _inference(step, target)
+        mode = torch.in_mode(step, training=optimizer is not None)
+    elif optimizer is not None:
+        raise InvalidArgument("step is no torch.nn.Module; accepted with an optimizer is the module that it trains")
+
+    def marks() -> StreamMarks | None:
+        if target is not None:
+            return marks_of_device(target.type, target.index)
+        return marks_of_process(device=device if isinstance(device, int) else None)
+
+    with mode:
+        return _Run(run, loader, num_batches, warmup, marks).measure()
+
+
+class _Run:
+    """The loop over the workloads."""
+
+    def __init__(
+        self,
+        step: Callable[[Any], object],
+        loader: Iterable[Any],
+        num_batches: int,
+        warmup: int,
+        marks: Callable[[], StreamMarks | None],
+    ) -> None:
+        self.step = step
+        self.loader = loader
+        self.num_batches = num_batches
+        self.warmup = warmup
+        self.marks_now = marks
+        self.warnings: list[str] = []
+
+    def measure(self) -> Throughput:
+        source = self._warmed_up()
+        marks = self.marks_now()  # only now is it known whether the step uses a GPU
+        begins: list[Any] = []
+        ends: list[Any] = []
+        drained = 0  # steps that the GPU had finished when the next batch was there
+        sizes: list[int | None] = []
+        waits: list[float] = []
+        periods: list[float] = []
+        if marks:
+            marks.synchronize()
+        last = started = perf_counter()
+        first = marks.mark() if marks else None
+        while len(sizes) < self.num_batches:
+            asked = perf_counter()
+            batch = next(source, _END)
+            if batch is _END:
+                break
+            waits.append(perf_counter() - asked)
+            sizes.append(workloads.size(batch))
+            if marks:
+                drained += bool(ends) and marks.passed(ends[-1])
+                begins.append(marks.mark())
+            self.step(batch)
+            if marks:
+                ends.append(marks.mark())
+            del batch
+            now = perf_counter()
+            periods.append(now - last)
+            last = now
+        if marks:
+            marks.synchronize()
+        seconds = perf_counter() - started
+        if not sizes:
+            raise InvalidArgument(f"loader gave no batch beyond the {self.warmup} of the warm-up; accepted is one more")
+        idle = None
+        if marks and first:
+            # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
+            befores = [first, *ends[:-1]]
+            periods = [marks.seconds(before, end) for before, end in zip(befores, ends, strict=True)]
+            gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins, strict=True)]
+            idle = sum(gaps) / sum(periods)
+        return self._result(sizes, waits, np.array(periods), seconds, idle, drained / len(sizes))
+
+    def _warmed_up(self) -> Iterator[Any]:
+        source = iter(self.loader)
+        done = 0
+        for _ in range(self.warmup):
+            batch = next(source, _END)
+            if batch is _END:
+                break
+            self.step(batch)
+            done += 1
+        else:
+            return source
+        if not done:
+            raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
+        again = iter(self.loader)
+        if again is not source:
+            self.warnings.append("the warm-up took the whole loader: the time begins with its start")
+        return again
+
+    def _result(
+        self,
+        sizes: list[int | None],
+        waits: list[float],
+        periods: NDArray[np.float64],
+        seconds: float,
+        idle: float | None,
+        drained: float,
+    ) -> Throughput:
+        if None in sizes:
+            self.warnings.append("the size of the batches cannot be told: each counts as one sample")
+        if len(sizes) < self.num_batches:
+            self.warnings.append(f"the loader ended after {len(sizes)} of {self.num_batches} batches")
+        counts = np.array([1 if each is None else each for each in sizes], dtype=np.float64)
+        if len(set(sizes)) > 1:
+            self.warnings.append(f"batches of {counts.min():.0f} to {counts.max():.0f} samples")
+        wait = sum(waits)
+        wait_share = wait / seconds if seconds else 0.0
+        limit = _limit(wait_share, idle, drained)
+        if limit == "step" and idle is not None:
+            self.warnings.append(
+                f"the GPU had nothing left to do after {drained:.0%} of the steps: "
+                "they are held up by their launches or by waiting for results"
+            )
+        rate_ci = stats.ratio_of_sums(counts, periods)
+        batch_ci = stats.ratio_of_sums(periods, np.ones(len(periods)))
+        return Throughput(
+            samples_per_second=float(counts.sum()) / seconds,
+            samples_per_second_ci=rate_ci,
+            batches_per_second=len(sizes) / seconds,
+            seconds_per_batch=seconds / len(sizes),
+            seconds_per_batch_ci=batch_ci,
+            batches=len(sizes),
+            samples=int(counts.sum()),
+            seconds=seconds,
+            wait_seconds=wait,
+            wait_share=wait_share,
+            gpu_idle_share=idle,
+            limit=limit,
+            warnings=tuple(self.warnings),
+            periods=periods,
+        )
+
+
+def _limit(wait_share: float, idle: float | None, drained: float) -> str:
+    if idle is None:
+        return "loader" if wait_share > 0.5 else "step"
+    if idle >= IDLE and wait_share >= idle / 2:
+        return "loader"
+    return "gpu" if idle < IDLE and drained < 0.5 else "step"
+
+
+def _inference(model: Any, device: Any) -> Callable[[Any], object]:
+    def step(batch: Any) -> object:
+        return workloads.call(model, workloads.parted(workloads.moved(batch, device))[0])
+
+    return step
+
+
+def _training(model: Any, criterion: Any, optimizer: Any, device: Any) -> Callable[[Any], object]:
+    def step(batch: Any) -> None:
+        batch = workloads.moved(batch, device)
+        if criterion is None:
+            loss = getattr(workloads.call(model, batch), "loss", None)
+            if loss is None:
+                raise InvalidArgument("criterion is missing; accepted without one are models whose output has a loss")
+        else:
+            inputs, target = workloads.with_target(batch)
+            loss = criterion(workloads.call(model, inputs), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

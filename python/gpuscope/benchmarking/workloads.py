@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the measurements of models share: batches as loaders give them, and times on the stream that a model uses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gpuscope import _core, streams
+from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks import torch
+from gpuscope.streams import Stream
+
+TARGETS = ("target", "targets", "label", "labels", "y")
+
+
+def size(batch: Any) -> int | None:
+    """Samples in a batch: the first length found in it; None when nothing in it has one."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if isinstance(batch, Mapping):
+        return next((found for found in map(size, batch.values()) if found is not None), None)
+    if isinstance(batch, (tuple, list)):
+        if batch and (hasattr(batch[0], "shape") or isinstance(batch[0], (tuple, list, Mapping))):
+            return size(batch[0])
+        return len(batch)
+    return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (str, bytes)) else None
+
+
+def moved(batch: Any, device: Any) -> Any:
+    """The batch with every tensor in it on `device`; pinned ones are copied without waiting."""
+    if hasattr(batch, "to") and hasattr(batch, "device"):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(each, device) for each in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(moved(each, device) for each in batch)
+    return batch
+
+
+def call(model: Any, inputs: Any) -> Any:
+    """Calls a model: a tuple or list holds positional arguments, a mapping keywords, else it is the only argument."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+def parted(batch: Any) -> tuple[Any, Any]:
+    """Inputs and target: the last of a tuple or list, or what a mapping has as one of `TARGETS`; None without one."""
+    if isinstance(batch, Mapping):
+        name = next((name for name in TARGETS if name in batch), None)
+        return {key: value for key, value in batch.items() if key != name}, batch[name] if name else None
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return batch[:-1], batch[-1]
+    return batch, None
+
+
+def with_target(batch: Any) -> tuple[Any, Any]:
+    """Inputs and target.
+
+    Raises:
+        InvalidArgument: there is no target.
+    """
+    inputs, target = parted(batch)
+    if target is None:
+        what = f"a mapping of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
+        names = ", ".join(TARGETS)
+        raise InvalidArgument(
+            f"loader gives {what}; accepted with a criterion are (data, target) and mappings with one of {names}"
+        )
+    return inputs, target
+
+
+class StreamMarks:
+    """Takes the time on one stream by CUDA events.
+
+    Args:
+        stream: the stream whose work is timed.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def mark(self, again: _core.Event | None = None) -> _core.Event:
+        """A point in the stream, behind all that it has been given; `again` is a mark no longer needed."""
+        event = again or _core.Event(self.stream.device)
+        event.record(self.stream.handle)
+        return event
+
+    def passed(self, mark: _core.Event) -> bool:
+        """Whether the stream has come to the mark; does not wait."""
+        return bool(mark.query())
+
+    def seconds(self, begin: _core.Event, end: _core.Event) -> float:
+        """Between two marks that the stream has passed."""
+        return begin.elapsed_time(end) / 1000
+
+    def synchronize(self) -> None:
+        """Waits for all work on the device, whatever its stream."""
+        _core.synchronize(self.stream.device)
+
+
+def marks_of_device(device: str, ordinal: int | None, stream: object = None) -> StreamMarks | None:
+    """Marks for a model on a device of torch, as "cuda"; None when that is no GPU."""
+    return StreamMarks(streams.resolve(stream, ordinal)) if device == "cuda" else None
+
+
+def marks_of_process(stream: object = None, device: int | None = None) -> StreamMarks | None:
+    """Marks for any callable; None when this process has used no GPU, and neither stream nor device is given."""
+    if stream is None and device is None and not _uses_a_gpu():
+        return None
+    return StreamMarks(streams.resolve(stream, device)) if _core.environment()["devices"] else None
+
+
+def _uses_a_gpu() -> bool:
+    return torch.initialized() is not None or any(
+        name in sys.modules for name in ("cupy", "jax", "numba.cuda", "cuda.bindings", "tensorflow")
+    )

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch, once the program has imported it: modules, data loaders, graph capture and a matrix product."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuscope.frameworks.graph_capture import (
+    DEFAULT_STREAMS,
+    WARM_UP_CALLS,
+    Captured,
+    EmptyGraph,
+    call_repeatedly,
+    record,
+)
+
+if TYPE_CHECKING:
+    from gpuscope.streams import Stream
+
+_OPTIONS = ("pin_memory", "drop_last", "collate_fn", "worker_init_fn", "generator", "in_order")
+_WORKER_OPTIONS = ("timeout", "multiprocessing_context")
+
+
+# torch's allocators keep pointing at a graph whose capture failed.
+_failed_graphs: list[object] = []
+
+
+def initialized() -> Any:
+    """torch, where the program has used a GPU by it; else None."""
+    torch: Any = sys.modules.get("torch")
+    return torch if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized() else None
+
+
+def is_module(value: object) -> bool:
+    """Whether it is a torch.nn.Module."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "nn") and isinstance(value, torch.nn.Module)
+
+
+def device_of(module: Any) -> Any:
+    """The torch.device of a module's first parameter or buffer; None when it has neither."""
+    for tensors in (module.parameters(), module.buffers()):
+        for tensor in tensors:
+            return tensor.device
+    return None
+
+
+def make_device(device: Any) -> Any:
+    """A torch.device of anything that torch takes for one."""
+    import torch
+
+    return torch.device(device)
+
+
+@contextlib.contextmanager
+def in_mode(module: Any, training: bool) -> Iterator[None]:
+    """Training or evaluation; afterwards each submodule is back in the mode it had, be it its parent's or not.
+
+    Evaluation also switches gradients off, by ``no_grad``: what a model keeps from ``inference_mode`` could not be
+    trained with afterwards.
+    """
+    import torch
+
+    before = [(each, each.training) for each in module.modules()]
+    module.train(training)
+    try:
+        with torch.set_grad_enabled(training):
+            yield
+    finally:
+        for each, was in before:
+            each.training = was
+
+
+def is_loader(loader: object) -> bool:
+    """Whether it is a torch.utils.data.DataLoader."""
+    data: Any = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(loader, data.DataLoader)
+
+
+def rebuilt(loader: Any, workers: int) -> Any:
+    """The same loader with so many workers, which outlive an epoch."""
+    import torch
+
+    options = {name: getattr(loader, name) for name in _OPTIONS if hasattr(loader, name)}
+    if loader.pin_memory and getattr(loader, "pin_memory_device", ""):
+        options["pin_memory_device"] = loader.pin_memory_device
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):  # takes no samplers
+        options["batch_size"] = loader.batch_size
+    elif loader.batch_sampler is not None:
+        options["batch_sampler"] = loader.batch_sampler
+        del options["drop_last"]  # the sampler's
+    else:
+        options |= {"batch_size": None, "sampler": loader.sampler}
+    if workers:
+        options |= {name: getattr(loader, name) for name in _WORKER_OPTIONS}
+        options |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": True}
+    with many_workers():
+        return torch.utils.data.DataLoader(loader.dataset, num_workers=workers, **options)
+
+
+@contextlib.contextmanager
+def many_workers() -> Iterator[None]:
+    """Keeps torch from warning of more workers than cores, where the result says it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+def shut_down(iterator: object) -> None:
+    """Ends the workers behind a loader's iterator, where it has any, and waits for them."""
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()
+
+
+def uses_cuda() -> bool:
+    """Whether torch is imported and has a GPU."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_available())
+
+
+def capture_graph(function: Callable[[], object], calls: int, stream: Stream) -> Captured:
+    """Captures calls from a memory pool of the graph's own; see `cuda_graphs.capture`."""
+    import torch
+
+    replayed_on = _stream_of(stream)
+    side = replayed_on if stream.handle not in DEFAULT_STREAMS else torch.cuda.Stream(stream.device)
+    pool = torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(stream.device):
+        side.wait_stream(replayed_on)
+        with torch.cuda.stream(side):
+            call_repeatedly(function, WARM_UP_CALLS)
+        side.synchronize()
+        generator = torch.cuda.default_generators[stream.device]
+        spare = generator.clone_state() if hasattr(generator, "clone_state") else None  # from torch 2.4 on
+        try:
+            with torch.cuda.stream(side), _empty_graph_is_an_error():
+                # Only this thread's calls can spoil the capture: other threads go on with their work.
+                begin = functools.partial(graph.capture_begin, pool=pool, capture_error_mode="thread_local")
+                result, _ = record(begin, function, calls, graph.capture_end)
+        except EmptyGraph:
+            raise
+        except BaseException:
+            _failed_graphs.append(graph)
+            _undo_capture(stream.device, pool, spare)
+            raise
+
+    def launch() -> None:
+        with torch.cuda.stream(replayed_on):
+            graph.replay()
+
+    return Captured(calls, launch, None, "torch", [graph, result, function])
+
+
+def _stream_of(stream: Stream) -> Any:
+    import torch
+
+    if stream.handle in DEFAULT_STREAMS:
+        return torch.cuda.default_stream(stream.device)
+    return torch.cuda.ExternalStream(stream.handle, device=stream.device)
+
+
+@contextlib.contextmanager
+def _empty_graph_is_an_error() -> Iterator[None]:
+    """An empty graph, of which torch only warns, is an error here. Other warnings go on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    empty = [warning for warning in caught if "Graph is empty" in str(warning.message)]
+    for warning in caught:
+        if warning not in empty:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if empty:
+        raise EmptyGraph
+
+
+def _undo_capture(device: int, pool: Any, spare: Any) -> None:
+    """Undoes what a capture that failed leaves in torch: its allocator waits for the end, and so does its generator."""
+    import torch
+
+    with contextlib.suppress(RuntimeError, AttributeError):  # ended already, or a torch that names them otherwise
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+    current = torch.cuda.default_generators[device]
+    state = current.get_state()
+    try:
+        torch.empty(1, device=torch.device("cuda", device)).uniform_()
+    except RuntimeError:
+        if spare is not None:
+            current.graphsafe_set_state(spare)
+    else:
+        current.set_state(state)
+
+
+@contextlib.contextmanager
+def matrix_product(kind: str, size: int, device: int) -> Iterator[Callable[[], object]]:
+    """A matrix product of random numbers: of zeros it would need less power, and so run at a higher clock."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    with torch.cuda.device(device), torch.no_grad():
+        # A generator of its own: the program's goes on where it was.
+        random = torch.Generator(torch.device("cuda", device)).manual_seed(0)
+        dtype = torch.float32 if kind == "tf32" else getattr(torch, kind)
+        a, b = (torch.randn(size, size, device=random.device, generator=random).to(dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        if kind == "tf32":
+            torch.set_float32_matmul_precision("high")
+        try:
+            yield lambda: torch.mm(a, b, out=out)
+            torch.cuda.synchronize(device)
+        finally:
+            if kind == "tf32":
+                torch.set_float32_matmul_precision(before)
