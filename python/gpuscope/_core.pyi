@@ -10,7 +10,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'PeakMemory', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'measure_groups', 'measure_instances', 'memory_history', 'memory_pools', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'Durations', 'Event', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'NameStat', 'PathStat', 'PeakMemory', 'RegionGroups', 'Sampler', 'Session', 'Store', 'Summary', 'TorchCallbacks', 'TorchRanges', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Store:
     """
@@ -119,13 +119,22 @@ class NameStat:
     def bytes(self) -> int:
         ...
     @property
+    def cpu_bytes(self) -> int:
+        ...
+    @property
     def cpu_ns(self) -> int:
+        ...
+    @property
+    def device_bytes(self) -> int:
         ...
     @property
     def device_ns(self) -> int:
         ...
     @property
     def durations(self) -> Durations:
+        ...
+    @property
+    def first_row(self) -> int:
         ...
     @property
     def is_top_level(self) -> bool:
@@ -140,38 +149,16 @@ class NameStat:
     def region_kind(self) -> int:
         ...
     @property
+    def self_cpu_bytes(self) -> int:
+        ...
+    @property
     def self_cpu_ns(self) -> int:
         ...
     @property
+    def self_device_bytes(self) -> int:
+        ...
+    @property
     def self_device_ns(self) -> int:
-        ...
-class Summary:
-    """
-    What a recording comes to, per call path and per name.
-    """
-    @property
-    def cpu_ns(self) -> int:
-        ...
-    @property
-    def device_ns(self) -> int:
-        ...
-    @property
-    def has_device(self) -> bool:
-        ...
-    @property
-    def names(self) -> list[str]:
-        ...
-    @property
-    def path_names(self) -> list[int]:
-        ...
-    @property
-    def paths(self) -> list[PathStat]:
-        ...
-    @property
-    def totals(self) -> list[NameStat]:
-        ...
-    @property
-    def work(self) -> list[WorkStat]:
         ...
 class Instances:
     """
@@ -187,6 +174,9 @@ class Instances:
     def device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
     @property
+    def forward(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
     def outermost(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
     @property
@@ -200,6 +190,53 @@ class Instances:
         ...
     @property
     def self_device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def stack(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+class RegionGroups:
+    """
+    Regions by name, and by shapes and call stack if asked for.
+    """
+    @property
+    def group_of_row(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
+    def totals(self) -> list[NameStat]:
+        ...
+class Summary:
+    """
+    What a recording comes to, per call path and per name.
+    """
+    @property
+    def cpu_ns(self) -> int:
+        ...
+    @property
+    def device_ns(self) -> int:
+        ...
+    @property
+    def has_device(self) -> bool:
+        ...
+    @property
+    def instances(self) -> Instances:
+        ...
+    @property
+    def names(self) -> list[str]:
+        ...
+    @property
+    def path_names(self) -> list[int]:
+        ...
+    @property
+    def paths(self) -> list[PathStat]:
+        ...
+    @property
+    def regions(self) -> RegionGroups:
+        ...
+    @property
+    def totals(self) -> list[NameStat]:
+        ...
+    @property
+    def work(self) -> list[WorkStat]:
         ...
 class Event:
     """
@@ -518,6 +555,10 @@ def find_device(device: int = 0) -> int:
     """
     The device itself; raises NotAvailable where there is no such GPU. Makes no context.
     """
+def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: int) -> RegionGroups:
+    """
+    Regions by name, by the shapes of their inputs and by so many of the innermost frames of their call stacks.
+    """
 def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
     The demangled name of each row of the variant table.
@@ -533,14 +574,6 @@ def live_allocations() -> dict:
 def mark(name: str) -> None:
     """
     Notes an instant on the calling thread's timeline.
-    """
-def measure_groups(durations_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], group: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], count: int) -> list[Durations]:
-    """
-    The durations of each of `count` groups; `group` says which one each duration belongs to.
-    """
-def measure_instances(store: Store) -> Instances:
-    """
-    Times and memory of each region.
     """
 def memory_history() -> dict:
     """

@@ -201,10 +201,10 @@ class Trace:
         """Statistics per call path and per name, worked out once; tables and trees are made from them."""
         return _core.summarize(self.store)
 
-    @cached_property
+    @property
     def instances(self) -> _core.Instances:
         """Times and memory of each row of ``regions``, worked out once."""
-        return _core.measure_instances(self.store)
+        return self.summary.instances
 
     def __repr__(self) -> str:
         mode = self.info.get("session.mode", "full")

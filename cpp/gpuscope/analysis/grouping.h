@@ -2,17 +2,47 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace gpuscope::analysis {
 
-/// What rows are told apart by; in sorting order, so that the groups of one name lie side by side.
+/// What a set of durations comes to. A quantile is the smallest duration that at least that share does not exceed.
+struct Durations {
+  uint64_t count = 0;
+  int64_t total_ns = 0;
+  int64_t min_ns = 0;
+  int64_t max_ns = 0;
+  int64_t p50_ns = 0;
+  int64_t p95_ns = 0;
+  int64_t p99_ns = 0;
+};
+
+/// Exact; leaves the values in another order.
+Durations measure(std::span<int64_t> durations_ns);
+
+/// The durations of each group: `group[row]` says which of `count` a row belongs to.
+std::vector<Durations> measure_groups(std::span<const int64_t> durations_ns, std::span<const uint32_t> group,
+                                      std::size_t count);
+
+struct BinCount {
+  uint32_t bin;  // of store::histogram_bin
+  uint64_t count;
+};
+
+/// Fills in the quantiles of `known` from its histogram, within its min and max; leaves the bins sorted.
+void fill_quantiles(Durations& known, std::span<BinCount> bins);
+
+/// Count, total, min and max of two disjoint sets; quantiles are left to fill_quantiles.
+void merge(Durations& into, const Durations& other) noexcept;
+
+/// What rows are grouped by, in sorting order: the groups of one name lie side by side.
 struct GroupKey {
   uint32_t name;
-  uint32_t path;
-  uint32_t capture;
+  uint32_t first;   // of work the path, of regions the shapes of their inputs
+  uint32_t second;  // of work the capture, of regions the call stack
   auto operator<=>(const GroupKey&) const = default;
 };
 
@@ -22,12 +52,13 @@ struct Group {
   std::span<int64_t> durations_ns;
 };
 
-/// Gathers the durations of equal rows: `add` once a row, then `arrange`. One thread.
+/// Groups rows by their keys: `add` once a row, then `arrange` where their durations are wanted. One thread.
 class Grouping {
  public:
   explicit Grouping(std::size_t rows);
 
-  void add(const GroupKey& key, uint64_t bytes = 0) {
+  /// The number of the row's group; groups are numbered in the order in which they first come up.
+  uint32_t add(const GroupKey& key, uint64_t bytes = 0) {
     if (key != last_key_ || groups_.empty()) [[unlikely]] {
       last_ = find(key);
       last_key_ = key;
@@ -35,7 +66,10 @@ class Grouping {
     groups_[last_].bytes += bytes;
     ++counts_[last_];
     group_of_row_.push_back(last_);
+    return last_;
   }
+  /// The group of each row added.
+  std::span<const uint32_t> group_of_row() const noexcept { return group_of_row_; }
   /// The groups by key, each with the durations of its rows, one directly behind the other. Call once, with one
   /// duration for every row that was added.
   std::span<Group> arrange(const int64_t* durations_ns);

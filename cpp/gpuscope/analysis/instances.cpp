@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
-#include "gpuscope/analysis/call_paths.h"
+#include "gpuscope/base/event_log.h"
 
 namespace gpuscope::analysis {
 namespace {
@@ -52,6 +53,67 @@ void add_device_time(const Table& table, std::vector<int64_t>& self) {
   }
 }
 
+/// One column of the details by region; `kNone` for regions without.
+std::vector<uint32_t> detail_of(const store::Store& store, const store::Column<uint32_t>& column) {
+  std::vector<uint32_t> values(store.region.size(), kNone);
+  for (std::size_t row = 0; row < store.detail.size(); ++row) {
+    if (store.detail.region[row] < values.size()) {
+      values[store.detail.region[row]] = column[row];
+    }
+  }
+  return values;
+}
+
+/// Fills in `forward` and `stack`, from the outermost regions inwards.
+void find_forward(const store::Store& store, const std::vector<uint32_t>& order, Instances& result) {
+  const std::size_t count = order.size();
+  result.forward = detail_of(store, store.detail.forward);
+  result.stack = detail_of(store, store.detail.stack);
+  for (std::size_t place = count; place-- > 0;) {
+    const uint32_t row = order[place];
+    const uint32_t parent = store.region.parent[row];
+    if (result.forward[row] == kNone && parent < count) {
+      result.forward[row] = result.forward[parent];
+    }
+  }
+  const std::vector<uint32_t> own = result.stack;
+  for (std::size_t row = 0; row < count; ++row) {
+    if (result.forward[row] < count) {
+      result.stack[row] = own[result.forward[row]];
+    }
+  }
+}
+
+/// Fills in `counted_as`, from the outermost regions inwards.
+void find_counted(const store::Store& store, const CallPaths& paths, const std::vector<uint32_t>& order,
+                  Instances& result) {
+  const store::Regions& regions = store.region;
+  const std::size_t count = order.size();
+  std::vector<uint32_t> inside(count);
+  const auto add = [&](uint32_t region) {
+    if (region < count) {
+      ++inside[region];
+    }
+  };
+  std::ranges::for_each(regions.parent, add);
+  std::ranges::for_each(store.api.region, add);
+  result.counted_as.resize(count);
+  std::iota(result.counted_as.begin(), result.counted_as.end(), 0U);
+  for (std::size_t place = count; place-- > 0;) {
+    const uint32_t row = order[place];
+    const uint32_t parent = regions.parent[row];
+    if (parent >= count || inside[parent] != 1) {
+      continue;
+    }
+    const uint32_t path = paths.valid(regions.path[row]);
+    const uint32_t around = paths.valid(regions.path[parent]);
+    if (path != kNone && around != kNone && paths.kind(path) == static_cast<uint32_t>(base::RegionKind::Op) &&
+        paths.kind(around) == paths.kind(path) && paths.name(around) == paths.name(path)) {
+      result.counted_as[row] = result.counted_as[parent];
+    }
+  }
+}
+
 /// What lies below each region, or what its own CUDA events measured.
 std::vector<int64_t> inclusive_device_time(const store::Store& store, const std::vector<uint32_t>& order,
                                            std::vector<int64_t>& self) {
@@ -77,8 +139,7 @@ std::vector<int64_t> inclusive_device_time(const store::Store& store, const std:
   return below;
 }
 
-}  // namespace
-
+/// For each region, how long its own thread was in the regions and driver calls directly inside it.
 std::vector<int64_t> time_inside(const store::Store& store) {
   const store::Regions& regions = store.region;
   std::vector<int64_t> inside(regions.size());
@@ -96,6 +157,41 @@ std::vector<int64_t> time_inside(const store::Store& store) {
     add(store.api.region[row], store.api.thread[row], store.api.duration_ns[row]);
   }
   return inside;
+}
+
+}  // namespace
+
+std::vector<bool> CallPaths::outermost() const {
+  const auto count = static_cast<uint32_t>(size());
+  std::vector<uint32_t> first_child(count, store::kNone);
+  std::vector<uint32_t> next_sibling(count, store::kNone);
+  uint32_t first_root = store::kNone;
+  for (uint32_t path = count; path-- > 0;) {
+    uint32_t& first = parent(path) == store::kNone ? first_root : first_child[parent(path)];
+    next_sibling[path] = first;
+    first = path;
+  }
+
+  // Depth first, counting the open regions of each name: linear, however deep a recursion goes.
+  std::vector<bool> result(count);
+  std::unordered_map<uint64_t, uint32_t> open;
+  const auto key = [&](uint32_t path) { return uint64_t{kind(path)} << 32 | name(path); };
+  for (uint32_t path = first_root; path != store::kNone;) {
+    result[path] = open[key(path)]++ == 0;
+    if (first_child[path] != store::kNone) {
+      path = first_child[path];
+      continue;
+    }
+    while (path != store::kNone) {
+      --open[key(path)];
+      if (next_sibling[path] != store::kNone) {
+        path = next_sibling[path];
+        break;
+      }
+      path = parent(path);
+    }
+  }
+  return result;
 }
 
 Instances measure_instances(const store::Store& store) {
@@ -132,6 +228,8 @@ Instances measure_instances(const store::Store& store) {
   result.device_bytes = result.self_device_bytes;
   add_up(regions, order, result.device_bytes);
 
+  find_forward(store, order, result);
+  find_counted(store, paths, order, result);
   const std::vector<bool> outermost = paths.outermost();
   result.outermost.resize(count);
   for (std::size_t row = 0; row < count; ++row) {

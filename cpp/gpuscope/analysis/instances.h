@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,10 +9,38 @@
 
 namespace gpuscope::analysis {
 
+/// The path table, checked: a parent always has a lower row than its child, so loops in damaged files cannot be.
+class CallPaths {
+ public:
+  explicit CallPaths(const store::Store& store) : paths_(store.path), regions_(store.region) {}
+
+  std::size_t size() const noexcept { return paths_.size(); }
+  uint32_t name(uint32_t path) const noexcept { return paths_.name[path]; }
+  /// A base::RegionKind.
+  uint32_t kind(uint32_t path) const noexcept { return paths_.kind[path]; }
+  /// kNone for an outermost region.
+  uint32_t parent(uint32_t path) const noexcept {
+    return paths_.parent[path] < path ? paths_.parent[path] : store::kNone;
+  }
+  uint32_t valid(uint32_t path) const noexcept { return path < size() ? path : store::kNone; }
+  /// The path of a row of the region table.
+  uint32_t of_region(uint32_t region) const noexcept {
+    return region < regions_.size() ? valid(regions_.path[region]) : store::kNone;
+  }
+  /// For each path, whether none of those it lies in has its name and kind.
+  std::vector<bool> outermost() const;
+
+ private:
+  const store::Paths& paths_;
+  const store::Regions& regions_;
+};
+
 /// What each region came to: one entry a row of the region table, times in ns, memory in bytes.
 ///
 /// Self leaves out what regions and driver calls inside have. Start/end ranges (kAsync) overlap whatever runs beside
 /// them: they have no self time, no GPU work and no memory.
+///
+/// An operator that only calls another overload of its name is counted once, as torch.profiler does: `counted_as`.
 struct Instances {
   std::vector<int64_t> self_cpu_ns;
   std::vector<int64_t> device_ns;
@@ -20,12 +49,12 @@ struct Instances {
   std::vector<int64_t> self_cpu_bytes;
   std::vector<int64_t> device_bytes;  // likewise from the GPUs'
   std::vector<int64_t> self_device_bytes;
-  std::vector<uint8_t> outermost;  // no region that it lies in has its name
+  std::vector<uint8_t> outermost;    // no region that it lies in has its name
+  std::vector<uint32_t> forward;     // of the innermost backward operator that it is or lies in; kNone for none
+  std::vector<uint32_t> stack;       // the call stack; of what has a `forward`, the call stack of that
+  std::vector<uint32_t> counted_as;  // itself; of an operator that is all that one of its name has inside, that one
 };
 
 Instances measure_instances(const store::Store& store);
-
-/// For each region, how long its own thread was in the regions and driver calls directly inside it.
-std::vector<int64_t> time_inside(const store::Store& store);
 
 }  // namespace gpuscope::analysis

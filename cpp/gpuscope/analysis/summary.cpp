@@ -2,16 +2,260 @@
 #include "gpuscope/analysis/summary.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <span>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
-#include "gpuscope/analysis/collect.h"
+#include "gpuscope/store/labels.h"
 
 namespace gpuscope::analysis {
 namespace {
 
 using store::kNone;
+
+/// Calls `take(first, last)` for each run of groups that have one name.
+template <class F>
+void each_name(std::span<Group> groups, F&& take) {
+  for (std::size_t first = 0; first < groups.size();) {
+    std::size_t last = first;
+    while (last + 1 < groups.size() && groups[last + 1].key.name == groups[first].key.name) {
+      ++last;
+    }
+    take(groups.subspan(first, last - first + 1));
+    first = last + 1;
+  }
+}
+
+/// Everything of one name, whose groups lie one behind the other. `single` is what its only group came to.
+NameStat total_of(Kind kind, std::span<const Group> groups, const Durations& single) {
+  NameStat total{.kind = kind, .name = groups.front().key.name};
+  for (const Group& group : groups) {
+    total.bytes += group.bytes;
+  }
+  const std::span<int64_t> last = groups.back().durations_ns;
+  total.durations =
+      groups.size() == 1 ? single : measure({groups.front().durations_ns.data(), last.data() + last.size()});
+  return total;
+}
+
+/// The capture of each row of one event table; empty where no row is a node of a graph.
+std::vector<uint32_t> captures_of(const store::GraphNodes& nodes, store::Work kind, std::size_t rows) {
+  std::vector<uint32_t> captures;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    if (nodes.kind[node] != static_cast<uint16_t>(kind) || nodes.event[node] >= rows) {
+      continue;
+    }
+    if (captures.empty()) {
+      captures.assign(rows, kNone);
+    }
+    captures[nodes.event[node]] = nodes.path[node] == kNone ? kUnknownCapture : nodes.path[node];
+  }
+  return captures;
+}
+
+/// What the regions of each path and of each name come to.
+void add_regions(const store::Store& store, const CallPaths& paths, Summary& summary) {
+  const store::Regions& regions = store.region;
+  summary.instances = measure_instances(store);
+  std::vector<uint32_t> path_of(regions.size());
+  for (std::size_t row = 0; row < regions.size(); ++row) {
+    path_of[row] = std::min(regions.path[row], static_cast<uint32_t>(paths.size()));
+    if (path_of[row] < paths.size()) {
+      summary.paths[path_of[row]].self_cpu_ns += summary.instances.self_cpu_ns[row];
+    }
+  }
+  const std::vector<Durations> durations =
+      measure_groups({regions.duration_ns.data(), regions.size()}, path_of, paths.size() + 1);
+  for (uint32_t path = 0; path < paths.size(); ++path) {
+    summary.paths[path].cpu = durations[path];
+  }
+  summary.regions = group_regions(store, summary.instances, summary.path_names);
+}
+
+/// Groups the rows of one table of work after the other.
+class WorkCollector {
+ public:
+  WorkCollector(const store::Store& store, const CallPaths& paths, Summary& summary)
+      : store_(store), paths_(paths), summary_(summary) {}
+
+  /// `name_of(row)` and `bytes_of(row)` say what a row of the table is.
+  template <class Table, class NameOf, class BytesOf>
+  void add(Kind kind, const Table& table, NameOf&& name_of, BytesOf&& bytes_of) {
+    const std::vector<uint32_t> captures =
+        captures_of(store_.graph_node, static_cast<store::Work>(kind), is_device(kind) ? table.size() : 0);
+    Grouping grouping(table.size());
+    for (std::size_t row = 0; row < table.size(); ++row) {
+      grouping.add({name_of(row), paths_.of_region(table.region[row]), captures.empty() ? kNone : captures[row]},
+                   bytes_of(row));
+    }
+    each_name(grouping.arrange(table.duration_ns.data()), [&](std::span<const Group> groups) {
+      for (const Group& group : groups) {
+        const auto& [name, path, capture] = group.key;
+        summary_.work.push_back({kind, name, path, capture, group.bytes, measure(group.durations_ns)});
+      }
+      summary_.totals.push_back(total_of(kind, groups, summary_.work.back().durations));
+    });
+  }
+
+ private:
+  const store::Store& store_;
+  const CallPaths& paths_;
+  Summary& summary_;
+};
+
+/// Names made once for each code that rows are told apart by.
+class CodedNames {
+ public:
+  explicit CodedNames(DisplayNames& names) : names_(names) {}
+
+  template <class Make>
+  uint32_t of(uint32_t code, Make&& make) {
+    const auto [entry, added] = ids_.try_emplace(code, 0);
+    if (added) {
+      entry->second = names_.intern(make());
+    }
+    return entry->second;
+  }
+
+ private:
+  DisplayNames& names_;
+  std::unordered_map<uint32_t, uint32_t> ids_;
+};
+
+/// The rows of full and ring mode.
+void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
+  WorkCollector collector(store, paths, summary);
+  const auto no_bytes = [](std::size_t) { return uint64_t{0}; };
+  std::vector<uint32_t> variants(store.variant.size());
+  for (std::size_t row = 0; row < variants.size(); ++row) {
+    variants[row] = names.of_kernel(store.variant.name[row]);
+  }
+  // One name more than there are variants or calls: that of a row whose dictionary entry is missing.
+  variants.push_back(names.intern(""));
+  collector.add(
+      Kind::Kernel, store.kernel,
+      [&](std::size_t row) { return variants[std::min<std::size_t>(store.kernel.variant[row], variants.size() - 1)]; },
+      no_bytes);
+
+  std::vector<uint32_t> calls(store.call.size());
+  for (std::size_t row = 0; row < calls.size(); ++row) {
+    calls[row] = names.of_string(store.call.name[row]);
+  }
+  calls.push_back(names.intern(""));
+  collector.add(
+      Kind::Call, store.api,
+      [&](std::size_t row) { return calls[std::min<std::size_t>(store.api.call[row], calls.size() - 1)]; }, no_bytes);
+
+  CodedNames copies(names);
+  collector.add(
+      Kind::Memcpy, store.memcpy,
+      [&, &table = store.memcpy](std::size_t row) {
+        const auto [kind, source, destination] = std::tuple(table.kind[row], table.source[row], table.destination[row]);
+        return copies.of(uint32_t{kind} << 16 | uint32_t{source} << 8 | destination, [&] {
+          return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
+        });
+      },
+      [&](std::size_t row) { return store.memcpy.bytes[row]; });
+  const uint32_t memset_name = names.intern(store::kMemsetName);
+  collector.add(
+      Kind::Memset, store.memset, [&](std::size_t) { return memset_name; },
+      [&](std::size_t row) { return store.memset.bytes[row]; });
+  CodedNames syncs(names);
+  collector.add(
+      Kind::Sync, store.sync,
+      [&](std::size_t row) {
+        return syncs.of(store.sync.kind[row], [&] { return store::sync_name(store::SyncKind{store.sync.kind[row]}); });
+      },
+      no_bytes);
+  CodedNames graphs(names);
+  collector.add(
+      Kind::GraphLaunch, store.graph_launch,
+      [&](std::size_t row) {
+        return graphs.of(store.graph_launch.graph[row],
+                         [&] { return store::graph_name(store.graph_launch.graph[row]); });
+      },
+      no_bytes);
+}
+
+/// The histogram table by histogram.
+class Histograms {
+ public:
+  explicit Histograms(const store::Histograms& table) {
+    for (std::size_t row = 0; row < table.size(); ++row) {
+      bins_[table.histogram[row]].push_back({table.bin[row], table.count[row]});
+    }
+  }
+  std::vector<BinCount> of(uint32_t histogram) const {
+    const auto found = bins_.find(histogram);
+    return found == bins_.end() ? std::vector<BinCount>{} : found->second;
+  }
+
+ private:
+  std::unordered_map<uint32_t, std::vector<BinCount>> bins_;
+};
+
+/// Totals by kind and name with the bins behind them.
+class Totals {
+ public:
+  explicit Totals(Summary& summary) : summary_(summary) {}
+
+  void add(Kind kind, uint32_t name, uint64_t bytes, const Durations& durations, const std::vector<BinCount>& bins) {
+    Entry& entry = entries_[{kind, name}];
+    entry.total.kind = kind;
+    entry.total.name = name;
+    entry.total.bytes += bytes;
+    merge(entry.total.durations, durations);
+    entry.bins.insert(entry.bins.end(), bins.begin(), bins.end());
+  }
+  void finish() {
+    for (auto& [key, entry] : entries_) {
+      fill_quantiles(entry.total.durations, entry.bins);
+      summary_.totals.push_back(entry.total);
+    }
+  }
+
+ private:
+  struct Entry {
+    NameStat total{};
+    std::vector<BinCount> bins;
+  };
+  Summary& summary_;
+  std::map<std::pair<Kind, uint32_t>, Entry> entries_;
+};
+
+/// The rows of aggregate mode.
+void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
+  const Histograms histograms(store.histogram);
+  Totals totals(summary);
+
+  for (std::size_t row = 0; row < store.region_total.size(); ++row) {
+    const auto region = store.region_total[row];
+    if (paths.valid(region.path) == store::kNone) {
+      continue;
+    }
+    PathStat& stat = summary.paths[region.path];
+    stat.cpu = {.count = region.count, .total_ns = region.total_ns, .min_ns = region.min_ns, .max_ns = region.max_ns};
+    stat.self_cpu_ns = std::max<int64_t>(0, region.total_ns - region.child_ns);
+    std::vector<BinCount> bins = histograms.of(region.histogram);
+    fill_quantiles(stat.cpu, bins);
+    totals.add(Kind::Region, summary.path_names[region.path], 0, stat.cpu, bins);
+  }
+  for (std::size_t row = 0; row < store.work_total.size(); ++row) {
+    const auto work = store.work_total[row];
+    const auto kind = static_cast<Kind>(work.kind);
+    const uint32_t name = kind == Kind::Kernel ? names.of_kernel(work.name) : names.of_string(work.name);
+    Durations durations{.count = work.count, .total_ns = work.total_ns, .min_ns = work.min_ns, .max_ns = work.max_ns};
+    std::vector<BinCount> bins = histograms.of(work.histogram);
+    fill_quantiles(durations, bins);
+    totals.add(kind, name, work.bytes, durations, bins);
+    summary.work.push_back({kind, name, paths.valid(work.path), store::kNone, work.bytes, durations});
+  }
+  totals.finish();
+}
 
 /// Device time of each path: the work launched there and below, or what the region's own CUDA events measured.
 void add_device_times(const store::Store& store, const CallPaths& paths, Summary& summary) {
@@ -47,12 +291,16 @@ void add_device_times(const store::Store& store, const CallPaths& paths, Summary
   }
 }
 
+/// The times of regions of which there are totals alone: the sums over the paths of each name.
 void add_region_times(const CallPaths& paths, Summary& summary) {
   std::unordered_map<uint32_t, NameStat*> regions;
   for (NameStat& total : summary.totals) {
     if (total.kind == Kind::Region) {
       regions.emplace(total.name, &total);
     }
+  }
+  if (regions.empty()) {
+    return;
   }
   const std::vector<bool> outermost = paths.outermost();
   for (uint32_t path = 0; path < paths.size(); ++path) {
@@ -92,6 +340,9 @@ void add_work_times(Summary& summary) {
     total.is_top_level |= top_level.contains({total.kind, total.name});
     summary.cpu_ns += total.self_cpu_ns;
   }
+  for (const NameStat& total : summary.regions.totals) {
+    summary.cpu_ns += total.self_cpu_ns;
+  }
 }
 
 }  // namespace
@@ -104,8 +355,9 @@ Summary summarize(const store::Store& store) {
   for (uint32_t path = 0; path < paths.size(); ++path) {
     summary.path_names.push_back(names.of_region(paths.name(path), paths.kind(path)));
   }
-  collect_events(store, paths, names, summary);
-  collect_totals(store, paths, names, summary);
+  add_regions(store, paths, summary);
+  add_work(store, paths, names, summary);
+  add_totals(store, paths, names, summary);
   add_device_times(store, paths, summary);
   add_region_times(paths, summary);
   add_work_times(summary);

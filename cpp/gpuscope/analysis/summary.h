@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/analysis/durations.h"
-#include "gpuscope/analysis/kind.h"
+#include "gpuscope/analysis/grouping.h"
+#include "gpuscope/analysis/instances.h"
+#include "gpuscope/analysis/names.h"
+#include "gpuscope/analysis/region_groups.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::analysis {
@@ -32,31 +34,18 @@ struct WorkStat {
   Durations durations;
 };
 
-/// Everything of one kind and name; regions also of one region kind. An inclusive time counts only the outermost region
-/// of the name on a call path, so that recursion counts no moment twice; `durations` are those of all instances.
-struct NameStat {
-  Kind kind;
-  uint32_t name;
-  uint32_t region_kind = 0;  // of a region: base::RegionKind
-  uint64_t bytes = 0;
-  Durations durations{};
-  int64_t cpu_ns = 0;
-  int64_t self_cpu_ns = 0;
-  int64_t device_ns = 0;
-  int64_t self_device_ns = 0;
-  bool is_top_level = false;  // some instance lay in no region
-};
-
 /// What a recording comes to, per call path and per name. Plain data.
 struct Summary {
   std::vector<std::string> names;    // kernels demangled
   std::vector<PathStat> paths;       // one a row of the path table
   std::vector<uint32_t> path_names;  // likewise: the number in `names`, another one for each kind of region
   std::vector<WorkStat> work;
-  std::vector<NameStat> totals;
-  int64_t cpu_ns = 0;       // self CPU times summed
-  int64_t device_ns = 0;    // GPU work summed, or the GPU time of outermost regions where only that was measured
-  bool has_device = false;  // some GPU time was recorded
+  Instances instances;           // of each region; empty in aggregate mode, which keeps no single ones
+  RegionGroups regions;          // likewise, by name
+  std::vector<NameStat> totals;  // work by name; in aggregate mode regions too
+  int64_t cpu_ns = 0;            // self CPU times summed
+  int64_t device_ns = 0;         // GPU work summed, or the GPU time of outermost regions where only that was measured
+  bool has_device = false;       // some GPU time was recorded
 };
 
 /// Reads event rows and aggregate rows alike: exact from events, quantiles from histograms in aggregate mode.

@@ -2,14 +2,13 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "gpuscope/analysis/instances.h"
+#include "gpuscope/analysis/names.h"
+#include "gpuscope/analysis/region_groups.h"
 #include "gpuscope/analysis/summary.h"
-#include "gpuscope/analysis/work_names.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
@@ -19,9 +18,6 @@ namespace py = pybind11;
 
 namespace gpuscope::bindings {
 namespace {
-
-template <class T>
-using Numbers = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 /// The name of each row of the variant table.
 std::vector<std::string> kernel_names(const store::Store& store, bool shorten) {
@@ -41,38 +37,21 @@ std::vector<std::string> kernel_names(const store::Store& store, bool shorten) {
   return names;
 }
 
-/// One column of an Instances as a read-only array on its memory, which it keeps alive.
-template <auto Column>
+/// One column of a C++ object as a read-only array on its memory, which it keeps alive.
+template <class Owner, auto Column>
 py::array column(const py::object& owner) {
-  const auto& values = owner.cast<const analysis::Instances&>().*Column;
+  const auto& values = owner.cast<const Owner&>().*Column;
   using T = typename std::remove_cvref_t<decltype(values)>::value_type;
   py::array_t<T> array(static_cast<py::ssize_t>(values.size()), values.data(), owner);
   array.attr("setflags")(py::arg("write") = false);
   return array;
 }
 
-std::vector<analysis::Durations> measure_groups(const Numbers<int64_t>& durations_ns, const Numbers<uint32_t>& group,
-                                                std::size_t count) {
-  const std::span<const int64_t> durations(durations_ns.data(), static_cast<std::size_t>(durations_ns.size()));
-  const std::span<const uint32_t> groups(group.data(), static_cast<std::size_t>(group.size()));
-  if (durations.size() != groups.size()) {
-    throw base::InvalidArgument("group has " + std::to_string(groups.size()) +
-                                " entries; accepted is one for each of " + std::to_string(durations.size()) +
-                                " durations");
-  }
-  if (!groups.empty() && std::ranges::max(groups) >= count) {
-    throw base::InvalidArgument("group holds " + std::to_string(std::ranges::max(groups)) +
-                                "; accepted are numbers below count, " + std::to_string(count));
-  }
-  const py::gil_scoped_release release;
-  return analysis::measure_groups(durations, groups, count);
-}
-
 }  // namespace
 
 void bind_analysis(py::module_& module) {
-  using analysis::Durations, analysis::Instances, analysis::NameStat, analysis::PathStat, analysis::Summary,
-      analysis::WorkStat;
+  using analysis::Durations, analysis::Instances, analysis::NameStat, analysis::PathStat, analysis::RegionGroups,
+      analysis::Summary, analysis::WorkStat;
 
   py::class_<Durations>(module, "Durations", "What a set of durations comes to, in ns.")
       .def_readonly("count", &Durations::count)
@@ -98,38 +77,53 @@ void bind_analysis(py::module_& module) {
       .def_property_readonly("kind", [](const NameStat& stat) { return static_cast<int>(stat.kind); })
       .def_readonly("name", &NameStat::name)
       .def_readonly("region_kind", &NameStat::region_kind)
+      .def_readonly("first_row", &NameStat::first_row)
       .def_readonly("bytes", &NameStat::bytes)
       .def_readonly("durations", &NameStat::durations)
       .def_readonly("cpu_ns", &NameStat::cpu_ns)
       .def_readonly("self_cpu_ns", &NameStat::self_cpu_ns)
       .def_readonly("device_ns", &NameStat::device_ns)
       .def_readonly("self_device_ns", &NameStat::self_device_ns)
+      .def_readonly("cpu_bytes", &NameStat::cpu_bytes)
+      .def_readonly("self_cpu_bytes", &NameStat::self_cpu_bytes)
+      .def_readonly("device_bytes", &NameStat::device_bytes)
+      .def_readonly("self_device_bytes", &NameStat::self_device_bytes)
       .def_readonly("is_top_level", &NameStat::is_top_level);
-  // Its lists are made anew on each read: read each once.
+  py::class_<Instances>(module, "Instances", "What each region came to: arrays with one entry a region, ns and bytes.")
+      .def_property_readonly("self_cpu_ns", &column<Instances, &Instances::self_cpu_ns>)
+      .def_property_readonly("device_ns", &column<Instances, &Instances::device_ns>)
+      .def_property_readonly("self_device_ns", &column<Instances, &Instances::self_device_ns>)
+      .def_property_readonly("cpu_bytes", &column<Instances, &Instances::cpu_bytes>)
+      .def_property_readonly("self_cpu_bytes", &column<Instances, &Instances::self_cpu_bytes>)
+      .def_property_readonly("device_bytes", &column<Instances, &Instances::device_bytes>)
+      .def_property_readonly("self_device_bytes", &column<Instances, &Instances::self_device_bytes>)
+      .def_property_readonly("outermost", &column<Instances, &Instances::outermost>)
+      .def_property_readonly("forward", &column<Instances, &Instances::forward>)
+      .def_property_readonly("stack", &column<Instances, &Instances::stack>);
+  // Lists are made anew on each read: read each once.
+  py::class_<RegionGroups>(module, "RegionGroups", "Regions by name, and by shapes and call stack if asked for.")
+      .def_readonly("totals", &RegionGroups::totals)
+      .def_property_readonly("group_of_row", &column<RegionGroups, &RegionGroups::group_of_row>);
   py::class_<Summary>(module, "Summary", "What a recording comes to, per call path and per name.")
       .def_readonly("names", &Summary::names)
       .def_readonly("paths", &Summary::paths)
       .def_readonly("path_names", &Summary::path_names)
+      .def_readonly("instances", &Summary::instances)
+      .def_readonly("regions", &Summary::regions)
       .def_readonly("work", &Summary::work)
       .def_readonly("totals", &Summary::totals)
       .def_readonly("cpu_ns", &Summary::cpu_ns)
       .def_readonly("device_ns", &Summary::device_ns)
       .def_readonly("has_device", &Summary::has_device);
 
-  py::class_<Instances>(module, "Instances", "What each region came to: arrays with one entry a region, ns and bytes.")
-      .def_property_readonly("self_cpu_ns", &column<&Instances::self_cpu_ns>)
-      .def_property_readonly("device_ns", &column<&Instances::device_ns>)
-      .def_property_readonly("self_device_ns", &column<&Instances::self_device_ns>)
-      .def_property_readonly("cpu_bytes", &column<&Instances::cpu_bytes>)
-      .def_property_readonly("self_cpu_bytes", &column<&Instances::self_cpu_bytes>)
-      .def_property_readonly("device_bytes", &column<&Instances::device_bytes>)
-      .def_property_readonly("self_device_bytes", &column<&Instances::self_device_bytes>)
-      .def_property_readonly("outermost", &column<&Instances::outermost>);
-
-  module.def("measure_instances", &analysis::measure_instances, py::arg("store"),
-             py::call_guard<py::gil_scoped_release>(), "Times and memory of each region.");
-  module.def("measure_groups", &measure_groups, py::arg("durations_ns"), py::arg("group"), py::arg("count"),
-             "The durations of each of `count` groups; `group` says which one each duration belongs to.");
+  module.def(
+      "group_regions",
+      [](const store::Store& store, const Summary& summary, bool shapes, uint32_t stack_frames) {
+        return analysis::group_regions(store, summary.instances, summary.path_names, {shapes, stack_frames});
+      },
+      py::arg("store"), py::arg("summary"), py::arg("shapes"), py::arg("stack_frames"),
+      py::call_guard<py::gil_scoped_release>(),
+      "Regions by name, by the shapes of their inputs and by so many of the innermost frames of their call stacks.");
   module.def("summarize", &analysis::summarize, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
              "Statistics per call path and per name.");
   module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,

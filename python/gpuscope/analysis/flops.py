@@ -288,7 +288,7 @@ def _outputs(
     """The number of each region's output shape, as far as it is a convolution; the last is for what is no row."""
     outputs = np.full(len(rows) + 1, NO_SHAPE, dtype=np.int64)
     outputs[makers] = shapes.of(takers, 0)
-    origins = rows.origin[backward]
+    origins = rows.trace.instances.forward[backward]
     outputs[np.minimum(origins, len(rows))] = shapes.of(backward, 0)
     results = shapes.of_results(forward, 0)
     outputs[forward[results != NO_SHAPE]] = results[results != NO_SHAPE]
@@ -340,7 +340,9 @@ def _count_backward(rows: RegionRows, shapes: _InputShapes, backward: Array, mak
         each = convolution(x, weight, out, _is_transposed(rows, origin_path))
         return UNKNOWN if each is None else gradients * each
 
-    origin_paths = np.append(rows.path, len(rows.path_texts) - 1)[np.minimum(rows.origin[backward], len(rows))]
+    origin_paths = np.append(rows.path, len(rows.path_texts) - 1)[
+        np.minimum(rows.trace.instances.forward[backward], len(rows))
+    ]
     columns = (origin_paths, rows.shapes[backward], made)
     return [count(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 

@@ -266,7 +266,7 @@ class FunctionEvent(TorchNames):
     def stack(self) -> list[str]:
         """Python frames as "file.py(12): function", innermost first (``with_stack``); backward: the forward one's."""
         if self._is_region:
-            stack = int(self._regions.stack[self._row])
+            stack = int(self._source.index.trace.instances.stack[self._row])
         elif self._source.kind == Kind.CALL:
             stack = self._source.index.call_stacks.get(self._row, NONE)
         else:

@@ -203,44 +203,6 @@ class RegionRows:
         """The number in torch of the operator that made the first input; 0 for none."""
         return self._detail("producer", 0, np.uint32)
 
-    @cached_property
-    def origin(self) -> Array:
-        """The forward operator of the innermost backward operator that each lies in, or is; NONE for none."""
-        origin = self.forward.copy()
-        if not (origin != NONE).any():
-            return origin
-        above = self.parent.copy()
-        climbing = np.flatnonzero((origin == NONE) & (above < self._length))
-        while len(climbing):
-            origin[climbing] = self.forward[above[climbing]]
-            above[climbing] = self.parent[above[climbing]]
-            climbing = climbing[(origin[climbing] == NONE) & (above[climbing] < self._length)]
-        return origin
-
-    @cached_property
-    def counted_as(self) -> Array:
-        """The region that each counts as: itself, or for an operator one of its name that has nothing else inside.
-
-        So torch.profiler counts an operator that only hands on to another of its overloads: once.
-        """
-        length = self._length
-        names = np.array([*self.trace.summary.path_names, -1])[self.path]
-        children = np.bincount(self.parent, minlength=length + 1)
-        children[:length] += np.bincount(np.minimum(self.trace.api.region, length), minlength=length + 1)[:length]
-        is_op = np.array([kind == RegionKind.OP for kind in self.path_kinds])[self.path]
-        only = is_op & (children[self.parent] == 1) & (np.append(names, -2)[self.parent] == names)
-        counted = np.where(only, self.parent, np.arange(length))
-        while (counted != counted[counted]).any():
-            counted = counted[counted]
-        return counted
-
-    @cached_property
-    def stack(self) -> Array:
-        """Rows of the stack table; NONE for none. Backward operators have those of the forward one, as in torch."""
-        own = self._detail("stack", NONE, np.uint32)
-        forward = np.append(own, np.uint32(NONE))[np.minimum(self.origin, self._length)]
-        return np.where(self.origin < self._length, forward, own)
-
     def shapes_of(self, string_id: int) -> Shapes:
         """What a string id of ``shapes`` says."""
         return parse_shapes(self.trace.string(string_id)) if string_id != NONE else ()

@@ -3,11 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <vector>
 
 #include "fakes/recording.h"
-#include "gpuscope/analysis/durations.h"
 #include "gpuscope/analysis/summary.h"
 
 namespace gpuscope::analysis {
@@ -71,10 +69,10 @@ TEST(Instances, OnlyTheOutermostOfANameAndKindCountsInclusively) {
   recording.region(2, 7, op);
   EXPECT_EQ(measure_instances(recording.store).outermost, (std::vector<uint8_t>{1, 1, 0}));
   const Summary summary = summarize(recording.store);
-  ASSERT_EQ(summary.totals.size(), 2U);
-  EXPECT_EQ(summary.totals[0].region_kind, 0U);
-  EXPECT_EQ(summary.totals[1].region_kind, 1U);
-  EXPECT_EQ(summary.totals[1].cpu_ns, 8);
+  ASSERT_EQ(summary.regions.totals.size(), 2U);
+  EXPECT_EQ(summary.regions.totals[0].region_kind, 0U);
+  EXPECT_EQ(summary.regions.totals[1].region_kind, 1U);
+  EXPECT_EQ(summary.regions.totals[1].cpu_ns, 8);
 }
 
 TEST(Instances, AStartEndRangeTakesNoTimeAndHasNone) {
@@ -92,18 +90,6 @@ TEST(Instances, RegionsMayStandBeforeTheirParents) {
   recording.region(outer, 100);
   recording.kernel("a", 7, inner);
   EXPECT_EQ(measure_instances(recording.store).device_ns, (std::vector<int64_t>{7, 7}));
-}
-
-TEST(MeasureGroups, EachGroupHasItsOwnDurations) {
-  const std::array<int64_t, 5> durations{5, 1, 9, 3, 7};
-  const std::array<uint32_t, 5> group{0, 2, 0, 2, 0};
-  const std::vector<Durations> measured = measure_groups(durations, group, 3);
-  ASSERT_EQ(measured.size(), 3U);
-  EXPECT_EQ(measured[0].count, 3U);
-  EXPECT_EQ(measured[0].total_ns, 21);
-  EXPECT_EQ(measured[0].p50_ns, 7);
-  EXPECT_EQ(measured[1].count, 0U);
-  EXPECT_EQ(measured[2].max_ns, 3);
 }
 
 }  // namespace

@@ -17,9 +17,11 @@ using fakes::Recording;
 using store::kNone;
 
 const NameStat& find(const Summary& summary, Kind kind, const std::string& name) {
-  for (const NameStat& total : summary.totals) {
-    if (total.kind == kind && summary.names[total.name] == name) {
-      return total;
+  for (const std::vector<NameStat>* totals : {&summary.regions.totals, &summary.totals}) {
+    for (const NameStat& total : *totals) {
+      if (total.kind == kind && summary.names[total.name] == name) {
+        return total;
+      }
     }
   }
   throw std::out_of_range("no row named " + name);
@@ -28,6 +30,7 @@ const NameStat& find(const Summary& summary, Kind kind, const std::string& name)
 TEST(Summary, OfAnEmptyRecordingIsEmpty) {
   const Summary summary = summarize(store::Store());
   EXPECT_TRUE(summary.totals.empty());
+  EXPECT_TRUE(summary.regions.totals.empty());
   EXPECT_FALSE(summary.has_device);
 }
 

@@ -6,13 +6,7 @@ import pytest
 from fakes.gscope import NONE
 from fakes.operators import SPELLED, training_step
 from fakes.recordings import make_trace
-from gpuscope.analysis import audit, events, key_averages, rows, tree
-
-
-@pytest.fixture(autouse=True)
-def spelled(monkeypatch):
-    """Stands in for the function that spells call stacks."""
-    monkeypatch.setattr(rows, "stack_texts", lambda trace: [SPELLED[1:], SPELLED][: len(trace.stacks)])
+from gpuscope.analysis import audit, events, key_averages, tree
 
 
 def row(key, trace=None, **options):

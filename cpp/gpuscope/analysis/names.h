@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,6 +11,14 @@
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::analysis {
+
+/// A region, or the kind of work that store::Work numbers.
+enum class Kind : uint16_t { Region = 0, Kernel = 1, Memcpy = 2, Memset = 3, Call = 4, Sync = 5, GraphLaunch = 6 };
+
+/// Runs on the GPU, rather than on the thread that asked for it.
+constexpr bool is_device(Kind kind) noexcept {
+  return kind == Kind::Kernel || kind == Kind::Memcpy || kind == Kind::Memset || kind == Kind::GraphLaunch;
+}
 
 /// Hands out numbers for the names that people read; each kernel is demangled once. One thread.
 class DisplayNames {
@@ -32,5 +41,8 @@ class DisplayNames {
   std::unordered_map<std::string, uint32_t> regions_;
   std::unordered_map<uint32_t, uint32_t> kernels_;
 };
+
+/// The name of one row of the event table that `kind` is about; kernels are demangled.
+std::string event_name(const store::Store& store, Kind kind, std::size_t row);
 
 }  // namespace gpuscope::analysis

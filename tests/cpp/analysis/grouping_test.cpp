@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/analysis/durations.h"
+#include "gpuscope/analysis/grouping.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -81,6 +82,18 @@ TEST(Merge, IgnoresTheExtremesOfAnEmptySet) {
   merge(into, {});
   EXPECT_EQ(into.min_ns, 7);
   EXPECT_EQ(into.total_ns, 7);
+}
+
+TEST(MeasureGroups, EachGroupHasItsOwnDurations) {
+  const std::array<int64_t, 5> durations{5, 1, 9, 3, 7};
+  const std::array<uint32_t, 5> group{0, 2, 0, 2, 0};
+  const std::vector<Durations> measured = measure_groups(durations, group, 3);
+  ASSERT_EQ(measured.size(), 3U);
+  EXPECT_EQ(measured[0].count, 3U);
+  EXPECT_EQ(measured[0].total_ns, 21);
+  EXPECT_EQ(measured[0].p50_ns, 7);
+  EXPECT_EQ(measured[1].count, 0U);
+  EXPECT_EQ(measured[2].max_ns, 3);
 }
 
 }  // namespace
