@@ -12,15 +12,18 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope import stats
 from gpuscope.benchmarking import blocks
 from gpuscope.benchmarking.blocks import CONFIDENCE, FEWEST_BLOCKS, LOOKS, Judgement, Looks, Verdict, judge, patience
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
 from gpuscope.benchmarking.stopping import Budget
+from gpuscope.benchmarking.sweeps import time_text
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Distribution, Result, without_nan
 from gpuscope.stats import Ratio
+from gpuscope.units import format_seconds
 
 SCHEMA = "gpuscope.comparison"
 VERSION = 1
@@ -132,6 +135,19 @@ class Comparison(Result):
             return f"{b} is as fast as {a}: ratio {_short(value)} {facts}"
         advice = f"; {self.advice}" if self.advice else ""
         return f"{b} against {a} is inconclusive: ratio {_short(value)} {facts}{advice}"
+
+    def report(self) -> str:
+        """Several lines: the verdict, the time of each function, its kernels, and the warnings."""
+        lines = [str(self)]
+        width = max(map(len, self.names))
+        for name, samples in zip(self.names, (self.a.samples, self.b.samples), strict=True):
+            time = stats.estimate(samples)
+            lines.append(f"  {name:<{width}}  {self.quantity} {time_text(time)}, {time.n} samples")
+        for name, kernels in zip(self.names, self.kernels, strict=False):
+            lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
+        if self.stopped == "interrupted":
+            lines.append("  warning: interrupted before the verdict was settled")
+        return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 
 
 def _short(value: float) -> str:

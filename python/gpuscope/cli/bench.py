@@ -101,7 +101,7 @@ class Bench:
         if alone:
             out.line(result.to_json().rstrip("\n"))
         else:
-            out.report(_report(result))
+            out.report(result.report())
         if options.json is not None and not alone:
             result.to_json(options.json)
             out.line("wrote ", (console.display(Path(os.path.abspath(options.json))), "bold"))
@@ -165,31 +165,6 @@ def _make_folder_importable() -> None:
     """As ``python -c`` has it: modules of the current folder come first."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)) and os.getcwd() not in sys.path[:1]:
         sys.path.insert(0, os.getcwd())
-
-
-def _report(result: BenchmarkResult | Comparison) -> str:
-    """Everything that a reader should know, in lines."""
-    from gpuscope.benchmarking.result import BenchmarkResult
-
-    return result.report() if isinstance(result, BenchmarkResult) else _comparison(result)
-
-
-def _comparison(result: Comparison) -> str:
-    """The verdict, the time of each, and the warnings."""
-    from gpuscope import stats
-    from gpuscope.benchmarking.sweeps import time_text
-    from gpuscope.units import format_seconds
-
-    lines = [str(result)]
-    width = max(map(len, result.names))
-    for name, samples in zip(result.names, (result.a.samples, result.b.samples), strict=True):
-        time = stats.estimate(samples)
-        lines.append(f"  {name:<{width}}  {result.quantity} {time_text(time)}, {time.n} samples")
-    for name, kernels in zip(result.names, result.kernels, strict=False):
-        lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
-    if result.stopped == "interrupted":
-        lines.append("  warning: interrupted before the verdict was settled")
-    return "\n".join([*lines, *(f"  warning: {warning}" for warning in result.warnings)])
 
 
 class Namespace:
