@@ -14,6 +14,7 @@ from gpuscope.frameworks.torch_model import ModelStep, device_of, is_model, kept
 from gpuscope.memory import host
 from gpuscope.memory.batch_tries import NOT_TRIED, Tries, Try, line, release
 from gpuscope.memory.out_of_memory_reports import muted
+from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
 LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
@@ -204,7 +205,7 @@ def _check_model(
         raise InvalidArgument("fn_or_model has parameters without a shape yet; call it once with one batch first")
 
 
-class MaxBatchSize(int):
+class MaxBatchSize(int, Result):
     """The largest batch size that fits, as an int; 0 when none does.
 
     Attributes:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.results import import_pandas
+
 NEVER = -1  # in place of an event: not seen
 # By number: who told of an event. "driver" is memory taken from the CUDA driver itself, by whatever library.
 SOURCES = ("torch", "cupy", "driver", "other")
@@ -74,6 +76,20 @@ class MemoryEvents:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    def __repr__(self) -> str:
+        return f"<MemoryEvents: {len(self)}{f', {self.lost} older ones lost' if self.lost else ''}>"
+
+    def to_pandas(self) -> Any:
+        """The columns as a DataFrame, regions and sources by their names.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        frame = import_pandas().DataFrame({name: getattr(self, name) for name in COLUMNS})
+        frame["region"] = [self.regions[number] for number in self.region.tolist()]
+        frame["source"] = [SOURCES[number] for number in self.source.tolist()]
+        return frame
 
     def select(self, rows: NDArray[Any]) -> MemoryEvents:
         """Some of the rows, by numbers or a mask, in their order."""

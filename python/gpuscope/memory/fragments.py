@@ -11,6 +11,7 @@ from gpuscope.devices import ordinal_of, why_no_gpu
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.torch_memory import DEFAULT, Segment, segments
 from gpuscope.memory.leaks import wrapped
+from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
 # PyTorch's CUDACachingAllocator: requests of at most 1 MiB are served from segments of 2 MiB, larger ones never are.
@@ -27,7 +28,7 @@ _USUAL = 0.9  # of the blocks in use are of that size or smaller
 
 
 @dataclass(frozen=True)
-class Fragmentation:
+class Fragmentation(Result):
     """How much of what PyTorch holds on a GPU is of no use, and what would help. Sizes are bytes.
 
     Attributes:
@@ -69,6 +70,10 @@ class Fragmentation:
     def ratio(self) -> float:
         """The share of the free bytes that the largest free piece does not hold: 0 is one piece, near 1 is crumbs."""
         return 1 - self.largest_free / self.free if self.free else 0.0
+
+    def __repr__(self) -> str:
+        free = f"{format_bytes(self.free)} free in {_counted(self.pieces, 'piece')}"
+        return f"<Fragmentation of GPU {self.device}: {format_bytes(self.reserved)} reserved, {free}>"
 
     def __str__(self) -> str:
         unused = self.reserved - self.allocated

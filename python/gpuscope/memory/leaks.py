@@ -20,6 +20,7 @@ from gpuscope.memory.events import Frame, MemoryEvents
 from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
 from gpuscope.memory.history import Recorder, times_at
 from gpuscope.memory.holders import Holder, who_holds
+from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
 WIDTH = 100
@@ -291,7 +292,7 @@ class Leak:
 
 
 @dataclass(frozen=True)
-class LeakReport:
+class LeakReport(Result):
     """What `find_leaks` found; true when there are leaks. ``print(report)`` tells all.
 
     Attributes:
@@ -329,8 +330,11 @@ class LeakReport:
     def __iter__(self) -> Iterator[Leak]:
         return iter(self.leaks)
 
+    def __repr__(self) -> str:
+        return f"<LeakReport: {_verdict(self)}>"
+
     def __str__(self) -> str:
-        return report_text(self)
+        return _text(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON has them; sizes are bytes."""
@@ -376,7 +380,7 @@ def _growth_dict(growth: Growth) -> dict[str, Any]:
     }
 
 
-def report_text(report: LeakReport) -> str:
+def _text(report: LeakReport) -> str:
     """The verdict, then each leak, then what limits the findings."""
     lines = wrapped(_verdict(report))
     for number, leak in enumerate(report.leaks[:_MOST_LEAKS], 1):

@@ -23,6 +23,7 @@ from gpuscope.memory.bare_context import additions_bytes, bare_context_bytes
 from gpuscope.memory.call_stacks import cached_lines, line_text, own_line_of
 from gpuscope.memory.events import SOURCES, MemoryEvents
 from gpuscope.memory.host import HostMemory, host_memory
+from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_bytes
 
 UNEXPLAINED = "unexplained"
@@ -49,7 +50,7 @@ _COLUMNS = ("Library", "What", "Size", "Share", "Region", "Where")
 
 
 @dataclass(frozen=True)
-class MemoryLedger:
+class MemoryLedger(Result):
     """The memory of this process on one GPU, by who holds it. Sizes are bytes.
 
     Attributes:
@@ -92,9 +93,20 @@ class MemoryLedger:
         sums = {"total": self.total, "explained": self.explained, "unexplained": self.unexplained}
         return asdict(self) | sums
 
+    def to_pandas(self) -> Any:
+        """The rows as a DataFrame.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame([asdict(row) for row in self.rows])
+
+    def __repr__(self) -> str:
+        return f"<MemoryLedger of GPU {self.device}: {self.why or _explained(self)}>"
+
     def __str__(self) -> str:
         """A table, what share of NVML's figure it explains, and the notes."""
-        return ledger_text(self)
+        return _text(self)
 
 
 def memory_ledger(device: object = 0, *, measure_context: bool = True) -> MemoryLedger:
@@ -433,7 +445,7 @@ def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[
     return sorted(found, key=lambda each: each.bytes, reverse=True)
 
 
-def ledger_text(ledger: MemoryLedger) -> str:
+def _text(ledger: MemoryLedger) -> str:
     """The table, what share of NVML's figure it explains, the host's memory, and the notes."""
     lines = []
     if ledger.why:

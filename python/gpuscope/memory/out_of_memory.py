@@ -28,6 +28,7 @@ from gpuscope.memory.host import available_memory
 from gpuscope.memory.ledger import memory_ledger
 from gpuscope.memory.out_of_memory_errors import Request
 from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
 _NOTEWORTHY = 0.05  # of the device: less in other hands explains nothing
@@ -78,7 +79,7 @@ class LivePieces:
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemory(Result):
     """What memory looked like when it ran out. Sizes are bytes; None is not known.
 
     Attributes:
@@ -139,8 +140,11 @@ class OutOfMemory:
         """The pool of the library that asked; None without one."""
         return next((pool for pool in self.pools if pool.library == self.library), None)
 
+    def __repr__(self) -> str:
+        return f"<OutOfMemory {self.number}: {_headline(self)}>"
+
     def __str__(self) -> str:
-        return whole(self)
+        return _text(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; sizes in bytes."""
@@ -172,7 +176,7 @@ def short(report: OutOfMemory) -> str:
     return "\n".join(lines)
 
 
-def whole(report: OutOfMemory) -> str:
+def _text(report: OutOfMemory) -> str:
     """The short text, then the ledger, the allocations, the refusals of the driver, the notes and the stack."""
     when = datetime.fromtimestamp(report.time_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds")
     parts = [short(report), f"{when}, process {report.pid}, thread {report.thread}\n{report.error}"]

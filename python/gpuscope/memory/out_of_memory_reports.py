@@ -21,7 +21,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import of_caller, of_error
 from gpuscope.memory.events import Frame
-from gpuscope.memory.out_of_memory import OutOfMemory, gather, short, whole
+from gpuscope.memory.out_of_memory import OutOfMemory, gather, short
 from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, request_of
 from gpuscope.units import first_line, format_bytes
 
@@ -189,7 +189,7 @@ class OutOfMemoryReports:
         if "{n}" not in self._path and self.reports[0] is not report:
             path = path.with_name(f"{path.stem}-{report.number}{path.suffix}")  # the first is not lost
         text = path.with_suffix(".txt") if path.suffix == ".json" else path
-        text.write_text(whole(report) + "\n", encoding="utf-8")
+        text.write_text(str(report) + "\n", encoding="utf-8")
         figures = json.dumps(report.to_dict(), indent=1, default=str)
         path.with_suffix(".json").write_text(figures + "\n", encoding="utf-8")
         return text

@@ -15,7 +15,8 @@ from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_ours
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, events_of, pieces_of, select
-from gpuscope.memory.history import Recorder
+from gpuscope.memory.history import history_events
+from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_bytes
 
 _DRIVER = SOURCES.index("driver")
@@ -50,7 +51,7 @@ class PeakPlace:
 
 
 @dataclass(frozen=True)
-class PeakReport:
+class PeakReport(Result):
     """What lived when most memory was in use. ``print(report)`` shows the largest places. Sizes are bytes.
 
     Attributes:
@@ -89,8 +90,20 @@ class PeakReport:
     def __bool__(self) -> bool:
         return self.bytes > 0
 
+    def to_pandas(self) -> Any:
+        """The places as a DataFrame, each with its line as text.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        rows = [{**vars(one), "place": _place_text(one), "stack": len(one.stack)} for one in self.places]
+        return import_pandas().DataFrame(rows)
+
+    def __repr__(self) -> str:
+        return f"<PeakReport: {_headline(self)}>"
+
     def __str__(self) -> str:
-        return report_text(self)
+        return _text(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""
@@ -128,7 +141,7 @@ def peak_memory(
     if device is not None and device != HOST:
         device = HOST if is_cpu(device) else ordinal_of(device)
     if events is None:
-        events = Recorder().events()
+        events = history_events()
     pieces = pieces_of(events)
     counted = events_of(events, pieces)
     device = _busiest(events, counted) if device is None else device
@@ -228,19 +241,16 @@ def _lies_at(place: Frame, wanted: str | Frame) -> bool:
     return line == str(place.line) and (path == file or path.endswith("/" + file.replace(os.sep, "/")))
 
 
-def report_text(report: PeakReport) -> str:
+def _text(report: PeakReport) -> str:
     """When and how much, then the places with the most bytes, the rest in one row, and what limits it."""
     notes = [f"note: {note}" for note in report.notes]
     if not report:
-        return "\n".join(["peak: nothing was allocated", *notes])
-    device = "host memory" if report.device == -1 else f"GPU {report.device}"
-    step = "" if report.step is None else f", in step {report.step}"
-    head = f"peak of {device}: {format_bytes(report.bytes)}, {report.since_begin_ns / 1e9:.3f} s after the first event"
+        return "\n".join([_headline(report), *notes])
     rows: list[tuple[str, ...]] = [("allocated at", "bytes", "share", "pieces", "first s", "last s")]
     begin = report.time_ns - report.since_begin_ns
     for one in report.places[:_MOST_ROWS]:
         times = [f"{(time - begin) / 1e9:.3f}" for time in (one.first_ns, one.last_ns)]
-        place = _cut(WITHOUT_PYTHON if one.backward else line_text(one.place, NO_PYTHON_STACK))
+        place = _cut(_place_text(one))
         rows.append((place, format_bytes(one.bytes), _percent(one.share), f"{one.count:,}", *times))
     others = report.places[_MOST_ROWS:]
     if others:
@@ -253,7 +263,20 @@ def report_text(report: PeakReport) -> str:
         rows.append(("before the first event", format_bytes(report.base), share, "", "", ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    return "\n".join([head + step, lines[0], "-" * sum(widths, 2 * (len(widths) - 1)), *lines[1:], *notes])
+    return "\n".join([_headline(report), lines[0], "-" * sum(widths, 2 * (len(widths) - 1)), *lines[1:], *notes])
+
+
+def _headline(report: PeakReport) -> str:
+    if not report:
+        return "peak: nothing was allocated"
+    device = "host memory" if report.device == HOST else f"GPU {report.device}"
+    step = "" if report.step is None else f", in step {report.step}"
+    after = f"{report.since_begin_ns / 1e9:.3f} s after the first event{step}"
+    return f"peak of {device}: {format_bytes(report.bytes)}, {after}"
+
+
+def _place_text(place: PeakPlace) -> str:
+    return WITHOUT_PYTHON if place.backward else line_text(place.place, NO_PYTHON_STACK)
 
 
 def _percent(share: float) -> str:

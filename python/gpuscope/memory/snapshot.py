@@ -13,6 +13,7 @@ from gpuscope.devices import ordinal_of, why_no_gpu
 from gpuscope.frameworks.pools import Pool
 from gpuscope.memory import allocators
 from gpuscope.memory.host import HostMemory, host_memory
+from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
 _WIDTH = 14  # of a line's name
@@ -68,7 +69,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True)
-class MemorySnapshot:
+class MemorySnapshot(Result):
     """The memory of this process at a moment. ``after - before`` is what changed.
 
     Attributes:
@@ -93,9 +94,13 @@ class MemorySnapshot:
             device |= {"cached": found.cached, "fragmentation": found.fragmentation}
         return facts
 
+    def __repr__(self) -> str:
+        gpus = "".join(f"GPU {gpu.device} {format_bytes(gpu.reserved)} held, " for gpu in self.devices)
+        return f"<MemorySnapshot: {gpus}host {format_bytes(self.host.resident)} resident>"
+
     def __str__(self) -> str:
         """A block for each GPU and one for the host."""
-        return snapshot_text(self)
+        return _text(self)
 
 
 def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnapshot:
@@ -186,7 +191,7 @@ class DeviceDifference:
 
 
 @dataclass(frozen=True)
-class MemoryDifference:
+class MemoryDifference(Result):
     """What changed between two snapshots; sizes are bytes.
 
     Attributes:
@@ -266,7 +271,7 @@ def _listed(figures: Iterable[tuple[str, int | None]]) -> str:
     return ", ".join(f"{name} {format_bytes(size, signed=True)}" for name, size in figures if size is not None)
 
 
-def snapshot_text(snapshot: MemorySnapshot) -> str:
+def _text(snapshot: MemorySnapshot) -> str:
     """A block for each GPU and one for the host."""
     lines = [f"host memory only: {snapshot.why}"] if snapshot.why else []
     if not snapshot.why and not snapshot.devices:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuscope.devices import HOST
+from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_bytes
 
 _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
@@ -98,7 +99,7 @@ class MemoryStage:
 
 
 @dataclass(frozen=True)
-class MemoryStages:
+class MemoryStages(Result):
     """All stages in the order of their first appearance; prints as a table.
 
     Attributes:
@@ -127,6 +128,18 @@ class MemoryStages:
             "highest": self.highest.name if self.highest else None,
             "hints": list(self.hints),
         }
+
+    def to_pandas(self) -> Any:
+        """The stages as a DataFrame.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame([stage.to_dict() for stage in self.stages])
+
+    def __repr__(self) -> str:
+        highest = "" if self.highest is None else f', the highest peak {_peak(self.highest)} in "{self.highest.name}"'
+        return f"<MemoryStages: {len(self.stages)} stages{highest}>"
 
     def __str__(self) -> str:
         return _table(self.stages, self.highest, self.hints)
