@@ -119,8 +119,8 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
 def segments(device: int) -> tuple[Segment, ...]:
     """The segments of torch's allocator on a device, in the order of addresses.
 
-    () where torch does not use CUDA. What torch raises where its allocator cannot tell (cudaMallocAsync, pluggable
-    ones) goes on.
+    () where torch does not use CUDA. What torch raises where its allocator has no segments (cudaMallocAsync,
+    pluggable ones) is passed on.
     """
     torch = imported()
     if torch is None:
@@ -190,7 +190,7 @@ def free_bytes(device: int) -> int | None:
 def full_snapshot() -> dict[str, Any] | None:
     """What ``torch.cuda.memory._snapshot()`` returns; None where torch does not use CUDA.
 
-    What torch raises where its allocator cannot tell goes on.
+    What torch raises where its allocator has no segments is passed on.
     """
     torch = imported()
     if torch is None:
@@ -200,7 +200,7 @@ def full_snapshot() -> dict[str, Any] | None:
 
 
 def pinned_bytes() -> int | None:
-    """Pinned host memory that torch's host allocator holds; None where it does not say."""
+    """Pinned host memory that torch's host allocator holds; None where it has no such figure."""
     torch = imported()
     ask = getattr(getattr(torch, "cuda", None), "host_memory_stats", None)
     if ask is None:
@@ -228,7 +228,7 @@ class TorchReports:
             self._use = torch_profiler.Use(need, on_pause=lambda: note(MISSING), on_resume=lambda: None)
 
     def end(self) -> None:
-        """Ends it, on any thread. A thread that did not end its own pays for reports that nobody takes, some ns."""
+        """Ends it, on any thread. A thread that did not end its own pays some ns for reports that are dropped."""
         if self._use is not None:
             self._use.end()
             self._use = None

@@ -33,7 +33,7 @@ def device_of(model: Any) -> Any:
 
 
 class ModelStep:
-    """Called with a batch size, runs one step and lets go of all that it made.
+    """Called with a batch size, runs one step and keeps nothing of what it made.
 
     Args:
         model: a torch.nn.Module, already where it shall run.
@@ -74,7 +74,7 @@ class ModelStep:
         import torch
 
         self._model.train(self._training)
-        inputs = moved(self._make_input(size), self._device)
+        inputs = move(self._make_input(size), self._device)
         if not self._training:
             with torch.no_grad():
                 _called(self._model, inputs)
@@ -109,17 +109,17 @@ class ModelStep:
             return tensor.float().mean()
         if self._make_target is None:
             return self._loss(output)
-        return self._loss(output, moved(self._make_target(size), self._device))
+        return self._loss(output, move(self._make_target(size), self._device))
 
 
-def moved(values: Any, device: Any) -> Any:
+def move(values: Any, device: Any) -> Any:
     """Inputs with every tensor in them on `device`."""
     if hasattr(values, "to") and hasattr(values, "device"):
         return values.to(device)
     if isinstance(values, Mapping):
-        return {name: moved(value, device) for name, value in values.items()}
+        return {name: move(value, device) for name, value in values.items()}
     if isinstance(values, (tuple, list)):
-        return tuple(moved(value, device) for value in values)
+        return tuple(move(value, device) for value in values)
     return values
 
 
@@ -144,8 +144,8 @@ def _trainable(output: Any) -> Any:
 def kept_state(model: Any, optimizer: Any = None, host_free: int | None = None) -> Iterator[None]:
     """Keeps a module's state, and with an optimizer that steps also the parameters and its state.
 
-    Copies wait in the host's memory, so that they take none of the GPU's; values are put back in place, so that whoever
-    refers to a tensor still does.
+    Copies wait in the host's memory, so that they take none of the GPU's; values are put back in place, so that
+    references to tensors stay valid.
 
     Args:
         model: a torch.nn.Module.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stretches of addresses."""
+"""Ranges of addresses, so that no byte is counted twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Range = tuple[int, int]  # address and bytes
 
 
-class Piece(NamedTuple):
+class AddressRange(NamedTuple):
     """Some memory.
 
     Attributes:
@@ -24,8 +24,8 @@ class Piece(NamedTuple):
     bytes: int
 
 
-class Spans:
-    """Stretches of addresses that do not touch, ascending."""
+class AddressRanges:
+    """Ranges of addresses that do not touch, ascending."""
 
     def __init__(self, starts: NDArray[np.uint64], ends: NDArray[np.uint64]) -> None:
         self._starts = starts
@@ -33,8 +33,8 @@ class Spans:
 
     @classmethod
     def merged(
-        cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0, between: Spans | None = None
-    ) -> Spans:
+        cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0, between: AddressRanges | None = None
+    ) -> AddressRanges:
         """What pieces cover, with the gaps among them up to `gap`, but for those in which `between` has something."""
         order = np.argsort(address, kind="stable")
         starts, ends = address[order], np.maximum.accumulate((address + size)[order])
@@ -46,10 +46,10 @@ class Spans:
         begins = np.flatnonzero(np.append(True, apart))
         return cls(starts[begins], ends[np.append(begins[1:], len(starts)) - 1])
 
-    def joined(self, other: Spans) -> Spans:
+    def joined(self, other: AddressRanges) -> AddressRanges:
         """What either covers."""
         starts, ends = np.append(self._starts, other._starts), np.append(self._ends, other._ends)
-        return Spans.merged(starts, ends - starts)
+        return AddressRanges.merged(starts, ends - starts)
 
     def index(self, address: NDArray[np.uint64]) -> NDArray[np.intp]:
         """Number of the last one that begins at or before each address, -1 for none."""
@@ -62,9 +62,9 @@ class Spans:
             return np.zeros(len(address), dtype=bool)
         return np.asarray((at >= 0) & (address < self._ends[np.maximum(at, 0)]))
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[AddressRange]:
         for start, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True):
-            yield Piece(start, end - start)
+            yield AddressRange(start, end - start)
 
 
 def uncovered(ranges: Sequence[Range], cover: Sequence[Range] = ()) -> list[int]:

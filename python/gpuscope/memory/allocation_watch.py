@@ -105,7 +105,7 @@ class Watched:
         from_start: nothing can have been allocated before the watch began.
         unknown_releases: releases of what had been allocated before.
         code_bytes: kernels' code that was loaded since; None where functions are loaded one by one, when they are used
-            first (CUDA_MODULE_LOADING=LAZY, the default): that is little, and nobody tells how much.
+            first (CUDA_MODULE_LOADING=LAZY, the default): that is little, and not known.
         services: what kernels call of the driver, which keeps memory for each: "assert", "printf", "malloc".
         cupti_path: the library that the watch uses.
     """

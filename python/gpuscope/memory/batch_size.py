@@ -211,7 +211,7 @@ class MaxBatchSize(int, Result):
     Attributes:
         limited_by: "memory"; "limit", when all sizes up to the limit fit; "interrupted" by Ctrl-C, when a larger one
             may fit.
-        why: what stands in the way of the next size, in words.
+        why: what keeps the next size from fitting, in words.
         training: whether whole training steps were tried, not only the forward.
         margin: the share that `recommended` leaves free.
         multiple_of: sizes that are no multiple of it were not tried.
@@ -373,7 +373,7 @@ class Search:
         return max(middle, self.fails - self._doubled()) if self._step else middle
 
     def _doubled(self) -> int:
-        # A prediction that is off by more than this was no good one: libraries change their ways from size to size.
+        # A prediction that is off by more than this was bad: libraries change their algorithms from size to size.
         step = self._step
         self._step = 2 * step if step != _EXACT else max(2 * step, self.fits // _NEARBY)
         return step

@@ -16,7 +16,7 @@ from gpuscope.frameworks import cupy as cupy_pools
 from gpuscope.frameworks import jax as jax_pools
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory import host
-from gpuscope.memory.out_of_memory_errors import in_the_wake, is_out_of_memory
+from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
 from gpuscope.units import first_line, format_bytes
 
 NOT_TRIED = "not tried"
@@ -112,13 +112,13 @@ class Tries:
             for _ in range(self._steps):
                 finish(self._step(size))
         except Exception as raised:
-            ran_out = in_the_wake(raised) and torch_memory.count_failures() > failures
+            ran_out = may_be_out_of_memory(raised) and torch_memory.count_failures() > failures
             if not ran_out and not is_out_of_memory(raised):
-                self._say_where(raised, size)
+                self._add_note(raised, size)
                 release()
                 raise
             error = first_line(raised)
-            _forget(raised)
+            _clear_frames(raised)
         seconds = perf_counter() - started
         on_host, on_gpu = self._host.peak(), self._gpu.peak() if self._gpu is not None else None
         if on_host is not None and not error:
@@ -142,14 +142,14 @@ class Tries:
             f"{format_bytes(HOST_SHARE * room)} for it"
         )
 
-    def _say_where(self, raised: BaseException, size: int) -> None:
+    def _add_note(self, raised: BaseException, size: int) -> None:
         ran = max((each.size for each in self.done if each.fits), default=0)
         if hasattr(raised, "add_note"):  # of Python 3.11
             raised.add_note(f"raised at batch size {size}; " + (f"{ran} ran" if ran else "none ran before"))
 
 
-def _forget(error: BaseException | None) -> None:
-    """Lets go of what the frames that an error came through hold."""
+def _clear_frames(error: BaseException | None) -> None:
+    """Releases what the frames that an error came through hold."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -208,7 +208,7 @@ class GpuMeter:
         return None if record == self._jax_before else record
 
     def room(self) -> int | None:
-        """Bytes that `peak` can come to: what is free now, whoever else uses the GPU, and what is held already."""
+        """Bytes that `peak` can come to: what is free now, with other users of the GPU, and what is held already."""
         torch, cupy = torch_memory.imported(), cupy_pools.in_use()
         if torch is not None:
             free, total = torch.cuda.mem_get_info(self._device)

@@ -2,9 +2,9 @@
 """What the memory of a PyTorch program is for: parameters, activations, gradients and so on.
 
 The categories are those of torch.profiler's memory timeline, which follows the data through every operator. Here they
-follow from where a piece was handed out, where it was given back, and what lives at the end, which costs next to
+follow from where an allocation was handed out, where it was given back, and what lives at the end, which costs next to
 nothing and needs no recording of operators. What no rule decides is UNKNOWN, and so are the segments that a framework
-takes from the driver: its own pieces have the categories.
+takes from the driver: its own allocations have the categories.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def categorize(
     live: Mapping[int, int] | None = None,
     graph_pools: Sequence[tuple[int, int]] = (),
 ) -> NDArray[np.uint8]:
-    """The category of each piece, a number of CATEGORIES.
+    """The category of each allocation, a number of CATEGORIES.
 
     Args:
-        events: the history; its stacks tell forward, backward and optimizer apart.
-        lifetimes: the pieces; those of `events` when left out.
+        events: the history; its stacks distinguish forward, backward and optimizer.
+        lifetimes: the allocations; those of `events` when left out.
         live: category by address of what lives at the history's end, from `live_categories`. Without it
             parameters made outside of modules are unknown.
-        graph_pools: first address and the one behind the last of each piece of CUDA graphs' private pools.
+        graph_pools: first address and the one behind the last of each allocation of CUDA graphs' private pools.
 
     Returns:
         Shape (lifetimes,).
@@ -92,10 +92,10 @@ def categorize(
 def by_phase(
     lifetimes: Lifetimes, phases: NDArray[np.uint8], operators: NDArray[np.int64] | None = None
 ) -> NDArray[np.uint8]:
-    """The category of each piece by the phases it was born, lived and died in.
+    """The category of each allocation by the phases it was born, lived and died in.
 
     Args:
-        lifetimes: the pieces.
+        lifetimes: the allocations.
         phases: the phase of each event, a `Phase`.
         operators: number of the operator of autograd's graph that each event belongs to, below 0 for none. With it,
             what one operator of a backward needs for itself is TEMPORARY; else all that a backward takes and gives
@@ -129,7 +129,7 @@ def by_phase(
         Phase.FORWARD: (
             (died_in_backward | backward, ACTIVATION),
             (~alive, TEMPORARY),
-            (alive, ACTIVATION),  # waits for its backward, or for whoever called the model
+            (alive, ACTIVATION),  # waits for its backward, or for the model's caller
         ),
         Phase.BACKWARD: (
             (died_in_backward & ~optimizer, AUTOGRAD_DETAIL),
@@ -170,15 +170,15 @@ def _between(happens: NDArray[np.bool_], first: NDArray[np.int64], end: NDArray[
 
 def _rounds(phases: NDArray[np.uint8]) -> NDArray[np.int64]:
     """How many rounds of training had begun their backward before each row, and at the end: an optimizer ends one."""
-    told = np.flatnonzero((phases == Phase.BACKWARD) | (phases == Phase.OPTIMIZER))
+    rows = np.flatnonzero((phases == Phase.BACKWARD) | (phases == Phase.OPTIMIZER))
     begins = np.zeros(len(phases) + 1, dtype=np.int64)
-    is_backward = (phases[told] == Phase.BACKWARD).astype(np.int8)
-    begins[told[np.diff(is_backward, prepend=0) == 1] + 1] = 1
+    is_backward = (phases[rows] == Phase.BACKWARD).astype(np.int8)
+    begins[rows[np.diff(is_backward, prepend=0) == 1] + 1] = 1
     return np.asarray(np.cumsum(begins))
 
 
 def phase_of(frames: Sequence[Frame]) -> int:
-    """The phase that a call stack tells; the innermost frame that tells one counts.
+    """The phase that a call stack is in; the innermost frame that shows one counts.
 
     A forward that is computed again within a backward (checkpointing) is a forward therefore.
     """
@@ -204,7 +204,7 @@ def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
     """The phase of each event, shape (events,).
 
     Autograd computes backward on threads of its own, which run no Python of the program: where other threads have
-    stacks, an event without one is BACKWARD on a thread that allocates without. Files of snapshots tell no threads;
+    stacks, an event without one is BACKWARD on a thread that allocates without. Files of snapshots have no threads;
     there no stack means BACKWARD, if releases have stacks at all. Other releases without a stack belong to what their
     thread does before and after them.
     """
@@ -260,7 +260,7 @@ def live_categories() -> dict[int, int]:
     if torch is None or not hasattr(torch, "nn") or not hasattr(torch, "optim"):
         return {}
     found: dict[int, int] = {}
-    # What a piece is most of all stands last: a parameter may be part of an optimizer's state.
+    # What an allocation is most of all stands last: a parameter may be part of an optimizer's state.
     parts: dict[int, list[Any]] = {OPTIMIZER_STATE: [], GRADIENT: [], PARAMETER: []}
     for thing in gc.get_objects():
         kind = type(thing)  # isinstance() would ask proxies for their class, which may run anything

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What allocators handed out and took back, as columns, and how long each piece lived."""
+"""What allocators handed out and took back, as columns, and how long each allocation lived."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuscope.results import import_pandas
 
 NEVER = -1  # in place of an event: not seen
-# By number: who told of an event. "driver" is memory taken from the CUDA driver itself, by whatever library.
+# By number: who reported an event. "driver" is memory that any library takes from the CUDA driver itself.
 SOURCES = ("torch", "cupy", "driver", "other")
 
 _DRIVER = SOURCES.index("driver")
@@ -46,10 +46,10 @@ class MemoryEvents:
 
     Attributes:
         time_ns: ns since the Unix epoch.
-        address: of the piece.
+        address: of the allocation.
         bytes: negative when given back.
-        allocated: handed out by that allocator on that device, this counted; 0 where it does not say.
-        reserved: held by that allocator on that device; 0 where it does not say.
+        allocated: handed out by that allocator on that device, this counted; 0 where it does not report it.
+        reserved: held by that allocator on that device; 0 where it does not report it.
         device: ordinal of the GPU, HOST for host memory.
         stack: number of the call stack, for `frames`; 0 for none.
         region: number of the region that the program was in, an index of `regions`; 0 for none.
@@ -97,7 +97,7 @@ class MemoryEvents:
         return MemoryEvents(**columns, lost=self.lost, frames=self.frames, regions=self.regions)
 
     def lifetimes(self) -> Lifetimes:
-        """Each piece that was handed out here, with the event that took it back.
+        """Each allocation that was handed out here, with the event that took it back.
 
         Releases of what was handed out before the first event are left out. A second allocation at an address that was
         not seen released ends the first at that moment.
@@ -110,12 +110,12 @@ COLUMNS = ("time_ns", "address", "bytes", "allocated", "reserved", "device", "st
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Pieces of memory in the order in which they were handed out.
+    """Allocations in the order in which they were handed out.
 
     Attributes:
         born: row of the event that handed it out.
         died: row of the event that took it back, NEVER when it still lives.
-        address: of the piece.
+        address: of the allocation.
         bytes: its size.
         device: ordinal of the GPU, HOST for host memory.
         stack: where it was handed out.
@@ -135,12 +135,16 @@ class Lifetimes:
         """Those not given back."""
         return np.asarray(self.died == NEVER)
 
+    def select(self, rows: NDArray[np.bool_]) -> Lifetimes:
+        """Some of them, by a mask, in their order."""
+        return Lifetimes(**{name: getattr(self, name)[rows] for name in Lifetimes.__dataclass_fields__})
+
     def __len__(self) -> int:
         return len(self.born)
 
 
 def _paired(events: MemoryEvents) -> Lifetimes:
-    # Sorted by piece of address space and time, an event's successor is its end.
+    # Sorted by address and time, an event's successor is its end.
     order = np.lexsort((np.arange(len(events)), events.address, events.device, events.source))
     same = np.zeros(len(order), dtype=bool)
     if len(order):
@@ -164,69 +168,64 @@ def _paired(events: MemoryEvents) -> Lifetimes:
     )
 
 
-def pieces_of(events: MemoryEvents) -> Lifetimes:
-    """All pieces but the segments of frameworks whose own pieces are among the events."""
-    pieces = events.lifetimes()
-    return select(pieces, ~is_segment(events, pieces))
+def allocations_of(events: MemoryEvents) -> Lifetimes:
+    """All allocations but the segments of frameworks whose own allocations are among the events."""
+    allocations = events.lifetimes()
+    return allocations.select(~is_segment(events, allocations))
 
 
-def events_of(events: MemoryEvents, pieces: Lifetimes) -> NDArray[np.bool_]:
+def counted_events(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.bool_]:
     """A mask over the events: those that add up to what is in use, each byte once.
 
     What a framework gives back of before the first event counts, as its allocator says how much there was.
 
     Args:
         events: the history.
-        pieces: `pieces_of` it.
+        allocations: `allocations_of` it.
     """
     counted = np.asarray(events.source != _DRIVER)
-    counted[pieces.born] = True
-    counted[pieces.died[~pieces.alive]] = True
+    counted[allocations.born] = True
+    counted[allocations.died[~allocations.alive]] = True
     return counted
 
 
-def select(pieces: Lifetimes, rows: NDArray[np.bool_]) -> Lifetimes:
-    """Some of the pieces, by a mask, in their order."""
-    return Lifetimes(**{name: getattr(pieces, name)[rows] for name in Lifetimes.__dataclass_fields__})
+def is_segment(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.bool_]:
+    """A mask over the allocations: taken from the driver by an allocator whose own allocations are among the events.
 
-
-def is_segment(events: MemoryEvents, pieces: Lifetimes) -> NDArray[np.bool_]:
-    """A mask over the pieces: taken from the driver by an allocator whose own pieces are among the events.
-
-    Two signs tell: a framework's piece lies within, or the framework's next event on that device says that it holds
-    as much more as was taken (memory that is mapped later has no address in common). A growth explains no more bytes
-    than its own: what a library took shortly before a segment is not the framework's.
+    There are two signs: a framework's allocation lies within, or the framework's next event on that device shows that
+    it holds as much more as was taken (memory that is mapped later has no address in common). A growth explains no
+    more bytes than its own: what a library took shortly before a segment is not the framework's.
 
     Args:
         events: the history.
-        pieces: its ``lifetimes()``.
+        allocations: its ``lifetimes()``.
     """
-    driver = pieces.source == _DRIVER
+    driver = allocations.source == _DRIVER
     if not driver.any() or (events.source == _DRIVER).all():
-        return np.zeros(len(pieces), dtype=bool)
-    found = np.zeros(len(pieces), dtype=bool)
-    inside = _contains(pieces, driver)
-    found[driver] = inside | _explains_growth(events, pieces, driver, inside)
+        return np.zeros(len(allocations), dtype=bool)
+    found = np.zeros(len(allocations), dtype=bool)
+    inside = _contains(allocations, driver)
+    found[driver] = inside | _explains_growth(events, allocations, driver, inside)
     return found
 
 
-def _contains(pieces: Lifetimes, driver: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _contains(allocations: Lifetimes, driver: NDArray[np.bool_]) -> NDArray[np.bool_]:
     inside = np.zeros(int(driver.sum()), dtype=bool)
-    devices = pieces.device[driver]
+    devices = allocations.device[driver]
     for device in np.unique(devices):
-        held = np.sort(pieces.address[~driver & (pieces.device == device)])
+        held = np.sort(allocations.address[~driver & (allocations.device == device)])
         here = devices == device
-        begin = pieces.address[driver][here]
-        end = begin + pieces.bytes[driver][here].astype(np.uint64)
+        begin = allocations.address[driver][here]
+        end = begin + allocations.bytes[driver][here].astype(np.uint64)
         inside[here] = np.searchsorted(held, begin) < np.searchsorted(held, end)
     return inside
 
 
 def _explains_growth(
-    events: MemoryEvents, pieces: Lifetimes, driver: NDArray[np.bool_], inside: NDArray[np.bool_]
+    events: MemoryEvents, allocations: Lifetimes, driver: NDArray[np.bool_], inside: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     explained = np.zeros(int(driver.sum()), dtype=bool)
-    devices, born, size = pieces.device[driver], pieces.born[driver], pieces.bytes[driver]
+    devices, born, size = allocations.device[driver], allocations.born[driver], allocations.bytes[driver]
     for source in np.unique(events.source[events.source != _DRIVER]):
         for device in np.unique(devices):
             rows = np.flatnonzero((events.source == source) & (events.device == device))
@@ -234,13 +233,13 @@ def _explains_growth(
             following = np.searchsorted(rows, born)
             within = np.flatnonzero((devices == device) & (following < len(rows)))
             within = within[grew[following[within]] >= size[within]]
-            # Segments that are known come first, then the latest: an allocator tells of its memory right after.
+            # Segments that are known come first, then the latest: an allocator reports its memory right after.
             order = within[np.lexsort((-born[within], ~inside[within]))]
             left = grew.tolist()
-            for piece, event, taken in zip(
+            for allocation, event, taken in zip(
                 order.tolist(), following[order].tolist(), size[order].tolist(), strict=True
             ):
                 if taken <= left[event]:
                     left[event] -= taken
-                    explained[piece] = True
+                    explained[allocation] = True
     return explained

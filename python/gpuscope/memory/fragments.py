@@ -112,7 +112,7 @@ def fragmentation(device: object = None) -> Fragmentation:
 
     Raises:
         InvalidArgument: `device` is no ordinal.
-        NotAvailable: PyTorch does not use a GPU here, or its allocator cannot tell.
+        NotAvailable: PyTorch does not use a GPU here, or its allocator has no segments.
     """
     at = ordinal_of(device)
     try:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.memory.call_stacks import cached_lines, frames_of, without_ours
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, pieces_of, select
+from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of
 
 FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
@@ -63,7 +63,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
     Args:
         events: what allocators did. Where older events were lost, only steps that are whole are judged.
         steps_ns: ends of the steps, ns since the epoch; before them the begin of the first step. Events after the last
-            only tell what was given back: what is, does not live at the end.
+            only show what was given back: it does not live at the end.
         warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
 
     Returns:
@@ -129,13 +129,13 @@ def _known(events: MemoryEvents, steps_ns: Sequence[int]) -> NDArray[np.int64]:
 
 def _by_step(events: MemoryEvents, ends: NDArray[np.int64]) -> tuple[Lifetimes, NDArray[np.int64], NDArray[np.int64]]:
     """The pieces with the steps, from 1, in which they were born and died; 0 is before the first, steps + 1 never."""
-    pieces = pieces_of(events)
+    pieces = allocations_of(events)
     never = len(ends)
     step = np.searchsorted(ends, events.time_ns, side="right")
     born = step[pieces.born]
     died = np.where(pieces.alive, never, step[np.where(pieces.alive, 0, pieces.died)])
     counted = (born < never) & (pieces.alive | (died < never))
-    return select(pieces, counted), born[counted], died[counted]
+    return pieces.select(counted), born[counted], died[counted]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _Keys:
 
 
 def _keys(pieces: Lifetimes, survivors: NDArray[np.bool_], place: Callable[[int], Frame | None]) -> _Keys:
-    # Only stacks that left something behind are spelled out.
+    # Only stacks that left something behind are resolved.
     places: dict[int, Frame | None] = {int(stack): place(int(stack)) for stack in np.unique(pieces.stack[survivors])}
     columns = (pieces.stack, pieces.device, pieces.source, np.where(pieces.stack == 0, pieces.bytes, 0))
     table = np.stack([column.astype(np.int64) for column in columns], axis=1)
@@ -195,7 +195,7 @@ def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Grow
             total = np.where(last >= 0, said[np.maximum(last, 0)], 0).astype(np.float64)
             claimed = _CONFIRMED * sum(growth.bytes for growth in found)
             floor = _floor(total)
-            # The usual step tells where something large was given back in between.
+            # The median step counts where something large was given back in between.
             if max(floor[-1] - floor[0], float(np.median(np.diff(total))) * (len(total) - 1)) < claimed:
                 continue
         kept += found

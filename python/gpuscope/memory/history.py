@@ -26,7 +26,7 @@ _ENABLED = ("all", "state", True, None, False)
 _STACKS = (True, False, "python", "all")
 _CONTEXTS = ("all", "alloc", "state", None)
 
-Say = Callable[[str], None]
+Note = Callable[[str], object]
 
 _MOST_EVENTS = 500_000  # 32 MB
 
@@ -46,7 +46,7 @@ def record_memory_history(
     `max_entries` events are kept, 64 bytes each; look at them with ``events()``, or write them with
     ``dump_memory_snapshot``. An event costs 0.1 to 0.3 us with its Python stack, by the depth of that.
 
-    torch and CuPy tell of the calling thread, and of autograd's threads that work for it; called on another thread
+    torch and CuPy report the calling thread, and of autograd's threads that work for it; called on another thread
     meanwhile, this adds that thread to the same history, as it is, until the result's ``stop()``. Called again on the
     same thread it begins anew.
 
@@ -78,9 +78,9 @@ def record_memory_history(
         begun = _Recording()
         if current is not None:
             if current.active:
-                begun.say(f"the history that was being recorded has ended: this one, of {max_entries}, began instead")
+                begun.note(f"the history that was being recorded has ended: this one, of {max_entries}, began instead")
             current.stop()
-            current.make_room()
+            current.copy_out()
         begun.start(max_entries, bool(stacks) and context is not None)
         _state.recording = begun
         return MemoryHistory(begun, None)
@@ -168,9 +168,9 @@ class _Recording:
         self._kept = None
         self.active = True
         if stacks and not _core.knows_stacks():
-            self.say("stacks are not recorded: this version of Python keeps its frames elsewhere")
+            self.note("stacks are not recorded: this version of Python keeps its frames elsewhere")
         self._watch_driver(stacks)
-        self._threads.append(ThreadReports(self.say))
+        self._threads.append(ThreadReports(self.note))
 
     def stop(self) -> None:
         if not self.active:
@@ -185,8 +185,8 @@ class _Recording:
 
     def add_thread(self, max_entries: int) -> ThreadReports:
         if max_entries != (capacity := _core.memory_history()["capacity"]):
-            self.say(f"max_entries stays {capacity}: a thread was added to a history that was recorded already")
-        self._threads.append(ThreadReports(self.say))
+            self.note(f"max_entries stays {capacity}: a thread was added to a history that was recorded already")
+        self._threads.append(ThreadReports(self.note))
         return self._threads[-1]
 
     def end_thread(self, reports: ThreadReports) -> None:
@@ -201,12 +201,12 @@ class _Recording:
         with _lock:
             return self._kept if self._kept is not None else _read()
 
-    def make_room(self) -> None:
-        """The ring is about to be used for another history: takes out what somebody may still ask for."""
+    def copy_out(self) -> None:
+        """The ring is about to be used for another history: copies out what may still be read."""
         if self._kept is None:
             self._kept = _read() if self.handles else _no_events()
 
-    def say(self, note: str) -> None:
+    def note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
 
@@ -214,13 +214,13 @@ class _Recording:
         why = watch_allocations(stacks)
         self._watches_driver = not why
         if why:
-            self.say(f"memory that libraries take from the CUDA driver is not recorded: {why}")
+            self.note(f"memory that libraries take from the CUDA driver is not recorded: {why}")
 
 
 def _read() -> MemoryEvents:
     columns = _core.read_memory_history()
-    told = {name: columns[name] for name in COLUMNS}
-    return MemoryEvents(**told, lost=columns["lost"], frames=_frames, regions=tuple(columns["regions"]))
+    kept = {name: columns[name] for name in COLUMNS}
+    return MemoryEvents(**kept, lost=columns["lost"], frames=_frames, regions=tuple(columns["regions"]))
 
 
 @lru_cache(maxsize=65_536)
@@ -261,9 +261,9 @@ class ThreadReports:
     A framework that is imported later begins then, when it is this thread that imports it.
     """
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, note: Note) -> None:
         self.thread = threading.get_ident()
-        self._say = say
+        self._note = note
         self._reports: list[_Reports] = []
         self._waiting = [WhenImported("torch", self._begin_torch), WhenImported("cupy", self._begin_cupy)]
 
@@ -276,7 +276,7 @@ class ThreadReports:
             try:
                 reports.end()
             except Exception as error:
-                self._say(f"{type(reports).__name__} could not be ended: {error!r}")
+                self._note(f"{type(reports).__name__} could not be ended: {error!r}")
 
     def _begin_torch(self) -> None:
         self._begin("torch", self._torch)
@@ -286,19 +286,19 @@ class ThreadReports:
 
     def _begin(self, framework: str, begin: Callable[[], _Reports]) -> None:
         if threading.get_ident() != self.thread:
-            self._say(f"{framework}'s allocations are not recorded: another thread imported it")
+            self._note(f"{framework}'s allocations are not recorded: another thread imported it")
             return
         try:
             self._reports.append(begin())
         except Exception as error:  # the program, or an import in it, goes on
-            self._say(f"{framework}'s allocations are not recorded: {error!r}")
+            self._note(f"{framework}'s allocations are not recorded: {error!r}")
 
     def _torch(self) -> TorchReports:
-        reports = TorchReports(self._say)
+        reports = TorchReports(self._note)
         if reports.why:
-            self._say(f"torch's allocations are not recorded: {reports.why}")
+            self._note(f"torch's allocations are not recorded: {reports.why}")
         elif (backend := _cuda_allocator()) != "native":
-            self._say(f"torch's allocations on GPUs are not recorded: its allocator {backend!r} does not report them")
+            self._note(f"torch's allocations on GPUs are not recorded: its allocator {backend!r} does not report them")
         return reports
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps memory alive: the way from a named variable to the tensors that stand for pieces of memory."""
+"""Who keeps memory alive: the references from a named variable to the tensors in that memory."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def _sample(tensors: Tensors, addresses: Sequence[int]) -> list[list[object]]:
 
 
 def _chains(sample: Sequence[Sequence[object]], found: Mapping[int, Chain]) -> list[Chain]:
-    """One way to each piece, to a named variable if there is one."""
-    ways = ([found[id(thing)] for thing in group if id(thing) in found] for group in sample)
-    return [min(chains, key=lambda chain: chain[0].where == NAMELESS) for chains in ways if chains]
+    """One chain of references to each block, from a named variable if there is one."""
+    found_chains = ([found[id(thing)] for thing in group if id(thing) in found] for group in sample)
+    return [min(chains, key=lambda chain: chain[0].where == NAMELESS) for chains in found_chains if chains]
 
 
 def _with_graph(sample: Sequence[Sequence[object]]) -> bool:
@@ -112,7 +112,7 @@ def _with_graph(sample: Sequence[Sequence[object]]) -> bool:
 def _holder(chains: Sequence[Chain], keeps_graphs: bool) -> Holder | None:
     if not chains:
         return None
-    # Where the ways to all samples part is what grows: a list of dicts, not one of the dicts.
+    # What grows is where the chains to all samples part: a list of dicts, not one of the dicts.
     root = Counter(chain[0].id for chain in chains).most_common(1)[0][0]
     shared = [chain for chain in chains if chain[0].id == root]
     depth = 0
@@ -141,7 +141,7 @@ def _spanning_graph(tensors: Tensors, names: Names, hidden: set[int], steps: int
 
 
 class Tensors:
-    """The tensors and arrays among the objects that Python's collector knows of; let go of it soon.
+    """The tensors and arrays among the objects that Python's collector knows of; it keeps them alive.
 
     To be used within `untouched_by_programs`.
 

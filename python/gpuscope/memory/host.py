@@ -13,7 +13,9 @@ from gpuscope.errors import GpuscopeError
 from gpuscope.frameworks import cupy, torch_memory
 from gpuscope.memory.allocation_watch import watched_pinned
 
-_NOBODY = "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
+_PINNED_UNKNOWN = (
+    "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
+)
 
 _UNLIMITED = 1 << 60  # control groups of version 1 write a number of this order for none
 
@@ -29,7 +31,7 @@ class HostMemory:
     Attributes:
         resident: in physical memory now.
         peak_resident: the most that ever was.
-        pinned: page-locked for the GPU, as far as known; None where nobody tells.
+        pinned: page-locked for the GPU, as far as known; None where that is not known.
         pinned_why: what is not counted in `pinned`, or why it is None.
     """
 
@@ -68,7 +70,7 @@ def _pinned() -> tuple[int | None, str]:
     if held is not None:
         others = ", CuPy's pinned pool among it" if cupy.imported() is not None else ""
         return held, f"torch's alone: what other libraries pinned is not known{others}"
-    return (None, _NOBODY) if _uses_gpu() else (0, "")
+    return (None, _PINNED_UNKNOWN) if _uses_gpu() else (0, "")
 
 
 def _uses_gpu() -> bool:
@@ -79,7 +81,7 @@ def _uses_gpu() -> bool:
 
 
 def available_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
-    """Bytes that can still be taken without swapping, and bytes in all; None where the system does not tell.
+    """Bytes that can still be taken without swapping, and bytes in all; None where the system does not report it.
 
     The least of /proc/meminfo's MemAvailable (proc(5)) and what the control group leaves, whose file cache counts as
     free, as the kernel drops it first.

@@ -59,7 +59,7 @@ def find_leaks(
     ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on.
 
     Args:
-        fn: one step of the program; what it returns is let go.
+        fn: one step of the program; what it returns is dropped.
         *args: for `fn`.
         steps: how often `fn` is called.
         warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
@@ -70,7 +70,7 @@ def find_leaks(
         the steps so far.
 
     Raises:
-        InvalidArgument: `fn` cannot be called, or the steps are too few to tell anything.
+        InvalidArgument: `fn` cannot be called, or the steps are too few for a verdict.
         NotAvailable: memory events cannot be recorded here.
 
     Example:
@@ -136,18 +136,18 @@ class LeakFinder:
             return self._report
         if not self._watching:
             return LeakReport((), 0, 0, 0, notes=("nothing has been watched yet: use `with find_leaks() as leaks:`",))
-        return self._judged(interrupted=False)
+        return self._make_report(interrupted=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._report = self._judged(interrupted=kind is not None)
+            self._report = self._make_report(interrupted=kind is not None)
         finally:
             self._watching = False
             self._recorder.stop()
 
-    def _judged(self, interrupted: bool) -> LeakReport:
+    def _make_report(self, interrupted: bool) -> LeakReport:
         try:
             return _report(self._recorder, self._positions, self._warmup, interrupted)
         except Exception as error:  # the program goes on whatever we make of it
@@ -293,7 +293,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakReport(Result):
-    """What `find_leaks` found; true when there are leaks. ``print(report)`` tells all.
+    """What `find_leaks` found; true when there are leaks. ``print(report)`` shows all.
 
     Attributes:
         leaks: largest first.
@@ -313,7 +313,7 @@ class LeakReport(Result):
 
     @property
     def judged(self) -> bool:
-        """Whether the steps are enough to tell anything."""
+        """Whether the steps are enough for a verdict."""
         return self.steps >= FEWEST_STEPS and self.events > 0
 
     @property
@@ -490,7 +490,7 @@ def free_memory(device: int, events: MemoryEvents) -> int | None:
         events: the last ones say what is held; the allocators' own figures.
 
     Returns:
-        None where it cannot be told.
+        None where it is not known.
     """
     if device < 0:
         return None

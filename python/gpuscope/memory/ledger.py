@@ -16,7 +16,7 @@ from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.pools import Pool
 from gpuscope.frameworks.torch_memory import DEFAULT, Segment
 from gpuscope.memory import allocators, history
-from gpuscope.memory.addresses import Spans, uncovered
+from gpuscope.memory.addresses import AddressRanges, uncovered
 from gpuscope.memory.allocation_watch import PINNED, DriverAllocation, Watched, watched
 from gpuscope.memory.allocators import CUDA_POOL
 from gpuscope.memory.bare_context import additions_bytes, bare_context_bytes
@@ -56,7 +56,7 @@ class MemoryLedger(Result):
     Attributes:
         device: ordinal of the GPU.
         rows: largest first, no byte in two of them; the row "unexplained" last, where NVML counts more.
-        process: what NVML counts for this process; None where it does not tell.
+        process: what NVML counts for this process; None where NVML does not report it.
         process_why: why it does not.
         notes: what limits the ledger.
         host_rows: pinned memory of the host by library, and managed memory, whose pages may be on either side.
@@ -80,12 +80,12 @@ class MemoryLedger(Result):
 
     @property
     def unexplained(self) -> int | None:
-        """What NVML counts over that; None where it does not tell."""
+        """What NVML counts over that; None where NVML does not report it."""
         return None if self.process is None else max(0, self.process - self.explained)
 
     @property
     def total(self) -> int:
-        """What NVML counts for this process; where it does not tell, what is explained."""
+        """What NVML counts for this process; where NVML does not report it, what is explained."""
         return self.explained if self.process is None else self.process
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
 
 
 def _segments(device: int) -> tuple[Segment, ...] | None:
-    """Torch's; None where its allocator cannot tell."""
+    """Torch's; None where its allocator has none."""
     try:
         return torch_memory.segments(device)
     except Exception:
@@ -281,7 +281,7 @@ def accounts_of(
         segments: torch's on it; None where they cannot be read.
         seen: live allocations at the driver; None where they are not watched.
         cuda_pools: handles of the driver's pools that the pool "cuda pool" stands for.
-        events: what allocators of frameworks told since the watch began; None where that is not recorded.
+        events: what allocators of frameworks reported since the watch began; None where that is not recorded.
         alone: this is the only GPU in use, so that it has what is known of no certain device.
     """
     accounts = Accounts()
@@ -423,7 +423,7 @@ def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[
     """The live pieces of a library's allocator on a device, those of a region together, the most bytes first.
 
     Args:
-        events: what its allocator told.
+        events: what its allocator reported.
         library: one of SOURCES.
         device: ordinal of the GPU.
         apart: segments whose pieces are left out.
@@ -433,7 +433,7 @@ def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[
     of_library = events.select((events.source == SOURCES.index(library)) & (events.device == device))
     pieces = of_library.lifetimes()
     left_out = np.array([(segment.address, segment.bytes) for segment in apart], dtype=np.uint64).reshape(-1, 2)
-    alive = np.flatnonzero(pieces.alive & ~Spans.merged(left_out[:, 0], left_out[:, 1]).holds(pieces.address))
+    alive = np.flatnonzero(pieces.alive & ~AddressRanges.merged(left_out[:, 0], left_out[:, 1]).holds(pieces.address))
     line_of = cached_lines(events.frames)
     regions = of_library.region[pieces.born[alive]]
     found = []

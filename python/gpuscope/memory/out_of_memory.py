@@ -34,7 +34,7 @@ from gpuscope.units import format_bytes
 _NOTEWORTHY = 0.05  # of the device: less in other hands explains nothing
 _LARGE_LINE = 0.1  # of what lives
 
-_RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error tells of
+_RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error is about
 _ALL = 0.98  # NVML's total is up to a hundredth above CUDA's, which leaves out what the GPU keeps to itself
 HISTORY_HINT = "record_memory_history() before would tell the newest allocations and the lines that hold most"
 _numbers = itertools.count(1)
@@ -87,7 +87,7 @@ class OutOfMemory(Result):
         time_ns: since the Unix epoch.
         pid: of this process.
         thread: name of the thread that ran into it.
-        error: class and first line of the error; of torch, which tells before it raises, a sentence of the same sense.
+        error: class and first line of the error, or a sentence for it: torch's observer runs before it is raised.
         library: which one asked: "torch", "cupy", "jax", "numba", "rmm", "CUDA" or "host".
         device: ordinal of the GPU, HOST for host memory.
         asked: bytes that could not be had.
@@ -291,7 +291,7 @@ def _other_processes(report: OutOfMemory) -> str:
 
 
 def _other_libraries(report: OutOfMemory) -> str:
-    ways = {
+    remedies = {
         "torch": "torch.cuda.empty_cache() gives it back",
         "cupy": "cupy.get_default_memory_pool().free_all_blocks() gives it back",
         "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false before the start keeps it from taking that in advance",
@@ -299,8 +299,8 @@ def _other_libraries(report: OutOfMemory) -> str:
     for pool in sorted(report.pools, key=lambda each: each.allocated - each.reserved):
         cached = pool.reserved - pool.allocated
         wanted = report.asked if report.asked is not None else _NOTEWORTHY * (report.total or 0)
-        if pool.library != report.library and pool.library in ways and cached and cached >= wanted:
-            return f"{pool.library} holds {format_bytes(cached)} that it does not use: {ways[pool.library]}"
+        if pool.library != report.library and pool.library in remedies and cached and cached >= wanted:
+            return f"{pool.library} holds {format_bytes(cached)} that it does not use: {remedies[pool.library]}"
     return ""
 
 
@@ -353,7 +353,7 @@ def gather(
         request: what was asked for.
         error: class and first line of the error.
         stack: where, innermost frame first; () for a thread without Python.
-        free: bytes free on the device, where the library has told.
+        free: bytes free on the device, where the library reports it.
         allowed: bytes that the library lets itself take, where it has told.
         since_ns: refusals of the driver before this time are left out.
     """

@@ -23,7 +23,9 @@ _TEXTS = re.compile(
     r"|CPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
 )
 # torch's convolutions try one plan after the other; where each lacked memory this is all that they say.
-_WAKE = re.compile(r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm")
+_NO_ALGORITHM = re.compile(
+    r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm"
+)
 _SIZE = re.compile(r"(?:allocat|request)\w*\D{0,24}?([\d,]+(?:\.\d+)?) ?(bytes|[KMGTPE]i?B|B)\b", re.IGNORECASE)
 _DEVICE = re.compile(r"\b(?:GPU|device) (\d+)\b")
 _POWERS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -49,8 +51,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error says that memory of a GPU or the host ran out, itself or by what it came from.
 
     What it was raised ``from`` counts. What was being handled when it was raised counts only if it is a RuntimeError,
-    as libraries raise in the wake of another: a KeyError in a handler is a mistake of its own. Of a group all members
-    must be of the kind.
+    as libraries raise while they handle another: a KeyError in a handler is a mistake of its own. Of a group all
+    members must be of the kind.
     """
     return find_out_of_memory(error) is not None
 
@@ -58,7 +60,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def find_out_of_memory(error: BaseException | None) -> BaseException | None:
     """The error among this one and those it came from that says so, as `is_out_of_memory`; None without one."""
     for each in _chain(error):
-        if _says_so(each):
+        if _is_out_of_memory(each):
             return each
         members: tuple[BaseException, ...] = getattr(each, "exceptions", ()) if _is_group(each) else ()
         found = [find_out_of_memory(member) for member in members]
@@ -67,9 +69,9 @@ def find_out_of_memory(error: BaseException | None) -> BaseException | None:
     return None
 
 
-def in_the_wake(error: BaseException) -> bool:
+def may_be_out_of_memory(error: BaseException) -> bool:
     """Whether this is what torch's convolutions raise when memory ran out for each plan, and for other reasons too."""
-    return isinstance(error, RuntimeError) and _WAKE.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and _NO_ALGORITHM.search(str(error)) is not None
 
 
 def request_of(error: BaseException) -> Request:
@@ -91,7 +93,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or handled
 
 
-def _says_so(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, Exception) or _is_group(error):
         return False
     names = {each.__name__ for each in type(error).__mro__}

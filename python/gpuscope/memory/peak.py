@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.devices import HOST, is_cpu, ordinal_of
+from gpuscope.memory import history
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_ours
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, events_of, pieces_of, select
-from gpuscope.memory.history import history_events
+from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_bytes
 
@@ -141,9 +141,9 @@ def peak_memory(
     if device is not None and device != HOST:
         device = HOST if is_cpu(device) else ordinal_of(device)
     if events is None:
-        events = history_events()
-    pieces = pieces_of(events)
-    counted = events_of(events, pieces)
+        events = history.history_events()
+    pieces = allocations_of(events)
+    counted = counted_events(events, pieces)
     device = _busiest(events, counted) if device is None else device
     rows = np.flatnonzero(counted & (events.device == device)) if device is not None else np.empty(0, np.int64)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
@@ -152,7 +152,7 @@ def peak_memory(
     level = np.cumsum(events.bytes[rows])
     row = int(rows[int(np.argmax(level))])
     lives = (pieces.device == device) & (pieces.born <= row) & (pieces.alive | (pieces.died > row))
-    lived = select(pieces, lives)
+    lived = pieces.select(lives)
     base = _base(events, lived, device, row)
     total = int(lived.bytes.sum()) + base
     time = int(events.time_ns[row])

@@ -3,7 +3,7 @@
 
 Where torch reports its allocations to gpuscope, the highest figure it reports is taken. Where it does not, torch's own
 peak counter is restarted when a stage begins, and what it said until then is kept for the stages that are open; the
-program's own `torch.cuda.max_memory_allocated` then tells of the time since the last stage began.
+program's own `torch.cuda.max_memory_allocated` is then the peak since the last stage began.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _UINT16, _INT32, _UINT32, _UINT64, _FLOAT = (struct.Struct(form) for form in ("<
 _NEWEST = 5
 
 
-class Damaged(Exception):  # noqa: N818 - how it is told to users is the caller's business
+class Damaged(Exception):  # noqa: N818 - the caller makes an error for users of it
     """The bytes are no pickle of plain data.
 
     Attributes:

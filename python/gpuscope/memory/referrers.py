@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways from names of a program to objects, found backwards through what refers to them."""
+"""Chains of references from a program's names to objects, found backwards with gc.get_referrers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONTAINERS: tuple[type, ...] = (*_SEQUENCES, dict)
 
 
 class Link(NamedTuple):
-    """One object on the way from a name to a tensor.
+    """One object of the chain from a name to a tensor.
 
     Attributes:
         id: of the object.
@@ -56,11 +56,11 @@ Chain = tuple[Link, ...]  # from the name to the tensor
 
 
 def chains_to(things: Sequence[Any], names: Names, hidden: set[int]) -> dict[int, Chain]:
-    """A shortest way to each object, by its id; objects to which none leads are missing.
+    """A shortest chain to each object, by its id; objects that no name leads to are missing.
 
     Args:
         things: the objects.
-        names: where ways begin.
+        names: where chains begin.
         hidden: ids of containers that are not the program's.
     """
     search = _Search(names, hidden | {id(things)})
@@ -72,7 +72,7 @@ class _Search:
         self._names = names
         self._hidden = hidden | names.ours
         self._known: dict[int, Any] = {}  # objects that were met
-        self._child: dict[int, dict[int, int]] = {}  # by target: the next object on the way down, by id
+        self._child: dict[int, dict[int, int]] = {}  # by target: the next object of the chain, by id
         self._hidden |= {id(self._known), id(self._child), id(self.__dict__), id(self)}
 
     def chains(self, things: Sequence[Any]) -> dict[int, Chain]:
@@ -140,17 +140,17 @@ class _Search:
         return None
 
     def _nameless(self, target: int, found: dict[int, Chain]) -> None:
-        """No name was reached: the farthest object of a class, or else a container, tells at least its type."""
+        """No name was reached: the farthest object of a class, or else a container, shows at least its type."""
         above = list(self._child[target])
         top = next((key for key in reversed(above) if not _is_plain(self._known[key])), above[-1] if above else None)
         if top is not None:
             found[target] = self._chain(top, target, type(self._known[top]).__name__, NAMELESS)
 
     def _chain(self, start: int, target: int, name: str, where: str) -> Chain:
-        way = [start]
-        while way[-1] != target:
-            way.append(self._child[target][way[-1]])
-        things = [self._known[key] for key in way]
+        keys = [start]
+        while keys[-1] != target:
+            keys.append(self._child[target][keys[-1]])
+        things = [self._known[key] for key in keys]
         links = [Link(start, name, where, type(things[0]).__name__, entries(things[0]))]
         for at, (parent, child) in enumerate(itertools.pairwise(things)):
             step = self._step(things, at, parent, child)
@@ -272,7 +272,7 @@ def _locals(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def step_text(parent: Any, child: Any) -> str:
-    """How one gets from an object to one it refers to: ".name", "['key']" or "[...]"; "" where that is not told."""
+    """How one gets from an object to one it refers to: ".name", "['key']" or "[...]"; "" where that is not known."""
     kind = type(parent)
     if issubclass(kind, dict):
         return _index_text(_key(parent, child))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of this process at a moment: each GPU as its allocators and NVML tell it, and the host."""
+"""The memory of this process at a moment: each GPU by its allocators and NVML, and the host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeviceMemory:
         name: as the driver calls it.
         allocated: in use by the program, by all pools.
         reserved: held by all pools.
-        peak_allocated: the sum of the pools' peaks, which need not have been at one time; None where none tells.
+        peak_allocated: the sum of the pools' peaks, which need not have been at one time; None where none counts it.
         peak_reserved: likewise.
         process: what NVML counts for this process: pools, other libraries' memory and the CUDA context.
         used: by all processes.
@@ -104,7 +104,7 @@ class MemorySnapshot(Result):
 
 
 def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnapshot:
-    """The memory of this process now, as its allocators, NVML and the system tell it.
+    """The memory of this process now, by its allocators, NVML and the system.
 
     Does not wait for the GPU, makes no CUDA context and starts no process.
 

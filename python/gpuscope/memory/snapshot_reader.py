@@ -54,7 +54,7 @@ class MemoryFile:
         path: the file.
         events: allocations and releases of all devices, in the order of time; empty where no history was recorded.
             Those of the source "other" are of memory that libraries took from the driver for themselves, which files
-            of gpuscope tell.
+            of gpuscope have.
         segments: what the allocator held at the end.
         settings: the allocator's settings, as "expandable_segments": True.
         refused: bytes of each allocation that failed, in the order of time.
@@ -192,7 +192,7 @@ class _Interpreter:
         }
         for name in ("allocated", "reserved"):
             columns[name][source == OF_LIBRARIES] = 0  # they do not say
-        pieces = change != 0  # what the allocator took from the driver is told by `reserved`
+        pieces = change != 0  # what the allocator took from the driver is in `reserved`
         return {name: column[pieces] for name, column in columns.items()}
 
     def _stack(self, frames: Any) -> int:

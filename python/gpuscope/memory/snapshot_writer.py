@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks import torch_memory
-from gpuscope.memory.addresses import Piece, Spans
+from gpuscope.memory.addresses import AddressRange, AddressRanges
 from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
 from gpuscope.memory.history import history_events
 from gpuscope.paths import as_path, check_writable, replacing
@@ -26,7 +26,7 @@ SUFFIXES = (".pickle", ".pkl")
 _PROTOCOL = 4
 _HOST_NOTE = "no GPU was used: device 0 is the host's memory, and its segments are where pieces lie close together"
 _DRIVER = SOURCES.index("driver")
-# Pieces whose segment nobody tells of are taken to lie in one when they are no further apart: 2 MiB, the least that
+# Blocks whose segment is not known are taken to lie in one when they are no further apart: 2 MiB, the least that
 # torch takes from the driver (kSmallBuffer in c10/cuda/CUDACachingAllocator.cpp).
 _CLOSE = 2 << 20
 Frames = list[dict[str, Any]]
@@ -118,7 +118,7 @@ def _events() -> MemoryEvents | None:
 
 
 def _shared_frames(events: MemoryEvents) -> Callable[[int], Frames]:
-    """The frames of a stack as torch spells them; one list a stack, so that the file has each once."""
+    """The frames of a stack in torch's form; one list a stack, so that the file has each once."""
     known: dict[int, Frames] = {0: []}
 
     def frames(stack: int) -> Frames:
@@ -138,7 +138,7 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
     """One device's events as torch's entries, with the segments that came and went around them."""
     entries: list[dict[str, Any]] = []
 
-    def add(action: str, piece: Piece, time_ns: int, stack: int, **more: str) -> None:
+    def add(action: str, piece: AddressRange, time_ns: int, stack: int, **more: str) -> None:
         entries.append(
             {
                 "action": action,
@@ -156,7 +156,7 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         strict=True,
     )
     for row, (time_ns, address, size, stack, region, source) in enumerate(rows):
-        piece = Piece(address, abs(size))
+        piece = AddressRange(address, abs(size))
         for segment in segments.first_seen_at.get(row, ()):
             add("segment_alloc", segment, time_ns, 0)
         is_piece = source != _DRIVER or row in segments.whole
@@ -180,27 +180,27 @@ class Segments:
     """One device's segments: torch's, those that the driver handed to others, and those that pieces imply.
 
     Attributes:
-        all: those that are there at the end, as torch spells them.
+        all: those that are there at the end, in torch's form.
         first_seen_at: by row of an event, the segments that are gone at the end and held no piece before that event,
-            not one from before the history either; of those whose coming and going nobody told.
+            not one from before the history either; of those whose own events are not known.
         last_seen_at: likewise, that held no piece after it.
         whole: rows of the driver's events about memory that no allocator divides: it is a segment and its only piece.
     """
 
-    def __init__(self, device: int, told: list[dict[str, Any]], events: MemoryEvents, frames: FramesOf) -> None:
+    def __init__(self, device: int, of_torch: list[dict[str, Any]], events: MemoryEvents, frames: FramesOf) -> None:
         self._device = device
         self._frames = frames
         self._alive = _Alive(events)
-        self._expandable = [segment for segment in told if segment.get("is_expandable")]
-        self.all = [self._with_frames(segment) for segment in told]
-        self.first_seen_at: dict[int, list[Piece]] = defaultdict(list)
-        self.last_seen_at: dict[int, list[Piece]] = defaultdict(list)
+        self._expandable = [segment for segment in of_torch if segment.get("is_expandable")]
+        self.all = [self._with_frames(segment) for segment in of_torch]
+        self.first_seen_at: dict[int, list[AddressRange]] = defaultdict(list)
+        self.last_seen_at: dict[int, list[AddressRange]] = defaultdict(list)
         torch = _spans_of(self.all)
         self.whole = self._alive.whole_rows(torch)
         self._add_driver_pieces()
         self._add_implied(events)
 
-    def is_expandable(self, piece: Piece) -> bool:
+    def is_expandable(self, piece: AddressRange) -> bool:
         """Whether it was mapped into one of torch's expandable segments."""
         return any(
             segment["address"] <= piece.address < segment["address"] + segment["total_size"]
@@ -228,13 +228,13 @@ class Segments:
     def _add_implied(self, events: MemoryEvents) -> None:
         driver = events.source == _DRIVER
         known = _spans_of(self.all).joined(
-            Spans.merged(events.address[driver], np.abs(events.bytes[driver]).astype(np.uint64))
+            AddressRanges.merged(events.address[driver], np.abs(events.bytes[driver]).astype(np.uint64))
         )
         rows = np.flatnonzero(~driver & ~known.holds(events.address))
         if not len(rows):
             return
         address, size = events.address[rows], np.abs(events.bytes[rows]).astype(np.uint64)
-        spans = Spans.merged(address, size, _CLOSE, between=known)
+        spans = AddressRanges.merged(address, size, _CLOSE, between=known)
         span_of = spans.index(address)
         first = rows[np.unique(span_of, return_index=True)[1]]
         last = rows[len(rows) - 1 - np.unique(span_of[::-1], return_index=True)[1]]
@@ -247,7 +247,7 @@ class Segments:
                 self.first_seen_at[begin].append(piece)
             self.last_seen_at[end].append(piece)
 
-    def _segment(self, piece: Piece, stack: int, alive: list[tuple[Piece, int]] | None) -> dict[str, Any]:
+    def _segment(self, piece: AddressRange, stack: int, alive: list[tuple[AddressRange, int]] | None) -> dict[str, Any]:
         held = self._alive.within(piece) if alive is None else alive
         in_use = sum(part.bytes for part, _ in held)
         return {
@@ -266,7 +266,7 @@ class Segments:
         }
 
 
-def _blocks(segment: Piece, alive: list[tuple[Piece, int]], frames: FramesOf) -> Iterator[dict[str, Any]]:
+def _blocks(segment: AddressRange, alive: list[tuple[AddressRange, int]], frames: FramesOf) -> Iterator[dict[str, Any]]:
     """What fills a segment from its beginning to its end."""
 
     def block(address: int, size: int, state: str, stack: int) -> dict[str, Any]:
@@ -309,17 +309,17 @@ class _Alive:
         pools = events.source != _DRIVER
         self._ever = np.unique(events.address[pools])
 
-    def within(self, segment: Piece) -> list[tuple[Piece, int]]:
+    def within(self, segment: AddressRange) -> list[tuple[AddressRange, int]]:
         """Those whose first byte lies in it, by address."""
         first, last = np.searchsorted(self._starts, _bounds(segment))
         return self._pieces[first:last]
 
-    def is_whole(self, segment: Piece) -> bool:
+    def is_whole(self, segment: AddressRange) -> bool:
         """Whether no allocator ever handed out something within it."""
         first, last = np.searchsorted(self._ever, _bounds(segment))
         return bool(first == last)
 
-    def whole_rows(self, torch: Spans) -> set[int]:
+    def whole_rows(self, torch: AddressRanges) -> set[int]:
         """The events of whole pieces that came within the history, but for what is in `torch`."""
         taken = self._lifetimes.source == _DRIVER
         address, size = self._lifetimes.address[taken], self._lifetimes.bytes[taken].astype(np.uint64)
@@ -329,22 +329,22 @@ class _Alive:
         return set(rows.tolist()) - {NEVER}
 
 
-def _spans_of(segments: list[dict[str, Any]]) -> Spans:
+def _spans_of(segments: list[dict[str, Any]]) -> AddressRanges:
     address, size = (
         np.array([segment[key] for segment in segments], dtype=np.uint64) for key in ("address", "total_size")
     )
-    return Spans.merged(address, size)
+    return AddressRanges.merged(address, size)
 
 
-def _bounds(segment: Piece) -> NDArray[np.uint64]:
+def _bounds(segment: AddressRange) -> NDArray[np.uint64]:
     return np.array([segment.address, segment.address + segment.bytes], dtype=np.uint64)
 
 
-def _disjoint(born: list[int], address: list[int], size: list[int], stack: list[int]) -> list[tuple[Piece, int]]:
+def _disjoint(born: list[int], address: list[int], size: list[int], stack: list[int]) -> list[tuple[AddressRange, int]]:
     """By address. Of two that overlap the later one is right: that the other was given back was not seen."""
-    kept: list[tuple[int, Piece, int]] = []
+    kept: list[tuple[int, AddressRange, int]] = []
     for start, when, length, where in sorted(zip(address, born, size, stack, strict=True)):
-        piece = Piece(start, length)
+        piece = AddressRange(start, length)
         while kept and kept[-1][1].address + kept[-1][1].bytes > start and kept[-1][0] < when:
             kept.pop()
         if not kept or kept[-1][1].address + kept[-1][1].bytes <= start:

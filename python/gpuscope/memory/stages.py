@@ -21,7 +21,7 @@ _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
 _LONGEST_NAME = 40
 _MARK = "  <- highest peak"
 
-# Shares of the highest peak: worth a sentence, worth one of what stays for ever, and no longer nothing.
+# Shares of the highest peak: worth a sentence, worth one of what is kept for ever, and more than noise.
 _LARGE = 0.2
 _LASTING = 0.1
 _SMALL = 0.05
@@ -261,10 +261,10 @@ def _of_state(stages: Sequence[MemoryStage], highest: int) -> list[str]:
     found = []
     for stage in stages:
         # What it took the first time beyond what it takes now: a stage that frees gradients each time may do both.
-        stays = (stage.first_delta or 0) - (stage.delta or 0)
-        if stage.count > 1 and stays >= _LASTING * highest:
+        kept = (stage.first_delta or 0) - (stage.delta or 0)
+        if stage.count > 1 and kept >= _LASTING * highest:
             found.append(
-                f'"{stage.name}" took {format_bytes(stays)} more the first time than the last: most likely the '
+                f'"{stage.name}" took {format_bytes(kept)} more the first time than the last: most likely the '
                 "optimizer's state, which stays; an optimizer with less state, or one of 8 bits, needs less."
             )
     return found

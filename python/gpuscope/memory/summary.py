@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`memory_summary`: what torch.cuda.memory_summary tells of torch, of everything that holds memory."""
+"""`memory_summary`: torch.cuda.memory_summary, for everything that holds memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
 def _counters(device: int) -> dict[str, Any]:
     try:
         return torch_memory.counters(device) or {}
-    except Exception:  # an allocator that does not count, of which the snapshot's notes tell
+    except Exception:  # an allocator that does not count, which the snapshot notes
         return {}
 
 

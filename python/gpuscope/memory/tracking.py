@@ -90,7 +90,7 @@ def track_memory(name: str, device: object = None, *, quiet: bool = False) -> Tr
 
     Peaks: a block knows its peak from torch's reports of its allocations, which come from the threads that enter
     blocks and from autograd's threads working for them. Where these cannot be had, it restarts torch's peak counter,
-    and `torch.cuda.max_memory_allocated` tells of the time since the latest block began. A statement only reads that
+    and `torch.cuda.max_memory_allocated` is then the peak since the latest block began. A statement only reads that
     counter: it knows the peak whenever it is a new one, and otherwise a lower and an upper bound of it.
 
     Args:
@@ -153,7 +153,7 @@ class TrackMemory(Figures):
         traceback: TracebackType | None,
     ) -> None:
         block = self._open.pop()
-        with contextlib.suppress(Exception):  # nothing of ours may come in the way of what the block raised
+        with contextlib.suppress(Exception):  # an error of ours must not replace the block's
             self._add(block.end())
 
     def __call__(self, function: Function) -> Function:
@@ -175,7 +175,7 @@ class TrackMemory(Figures):
                 self._settle(prints=not self._quiet)
 
     def __repr__(self) -> str:
-        # A prompt shows what a statement returns and keeps it: the line, instead of one printed when it is let go.
+        # A prompt shows what a statement returns and keeps it: the line, instead of one printed when it is dropped.
         if hasattr(sys, "ps1"):
             self._settle(prints=False)
             if self._stage is not None:
@@ -263,7 +263,7 @@ class Steps:
 
     def __exit__(self, *exception: object) -> None:
         assert self._now is not None
-        with contextlib.suppress(Exception):  # nothing of ours may come in the way of what the step raised
+        with contextlib.suppress(Exception):  # an error of ours must not replace the step's
             ended = self._now.end()
             self._until_now = ended if self._until_now is None else _resumed(self._until_now, ended)
         self._now = None

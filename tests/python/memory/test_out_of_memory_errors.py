@@ -9,7 +9,7 @@ import pytest
 
 from gpuscope.devices import HOST
 from gpuscope.errors import CudaError, CuptiError
-from gpuscope.memory.out_of_memory_errors import Request, in_the_wake, is_out_of_memory, request_of
+from gpuscope.memory.out_of_memory_errors import Request, is_out_of_memory, may_be_out_of_memory, request_of
 
 GiB = 1 << 30
 
@@ -146,5 +146,5 @@ def test_a_group_counts_when_all_of_it_does(members, expected):
 
 
 def test_a_convolution_without_an_engine_may_be_in_its_wake():
-    assert in_the_wake(OTHERS["convolution without an engine"])
-    assert not in_the_wake(OTHERS["illegal access"])
+    assert may_be_out_of_memory(OTHERS["convolution without an engine"])
+    assert not may_be_out_of_memory(OTHERS["illegal access"])

@@ -20,7 +20,7 @@ from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.call_stacks import library, line_text, program_line
 from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, events_of, pieces_of
+from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.paths import check_writable, replacing
 from gpuscope.units import format_bytes
 
@@ -208,7 +208,7 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
     Returns:
         The steps, and the row in `events.lifetimes()` of each of their lifetimes.
     """
-    kept = (events.device == device) & events_of(events, pieces_of(events))
+    kept = (events.device == device) & counted_events(events, allocations_of(events))
     mine = events.select(kept)
     lifetimes = mine.lifetimes()
     known = np.zeros(len(mine), dtype=np.int64)
