@@ -156,6 +156,9 @@ class Recording(Results):
         """The events as columns."""
         return self._trace
 
+    def __repr__(self) -> str:
+        return f"<Recording: {repr(self._trace)[1:-1]}; {self.audit().verdict}>"
+
 
 def load(path: str | os.PathLike[str]) -> Recording:
     """Opens a ``.gscope`` file.

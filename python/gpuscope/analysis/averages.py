@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from gpuscope import _core
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
 from gpuscope.analysis.flops import count_flops
-from gpuscope.analysis.rows import KINDS, MEMORY, Kind, RegionKind, RegionRows, flat_shapes
+from gpuscope.analysis.rows import KINDS, MEMORY, NS_PER_US, Kind, RegionKind, RegionRows, flat_shapes
 from gpuscope.errors import InvalidArgument
 from gpuscope.trace import ASYNC, NONE, Trace
 
@@ -94,6 +94,8 @@ class FunctionEventAvg(TorchNames):
 class Averages(EventList[FunctionEventAvg]):
     """What ``key_averages`` gives."""
 
+    COLUMNS = tuple(field.name for field in fields(FunctionEventAvg))
+
     def total_average(self) -> FunctionEventAvg:
         """All rows as one, as torch.profiler sums them: inclusive figures add up what is inside each other."""
 
@@ -123,7 +125,6 @@ _SUMMED = (
 )
 
 
-NS_PER_US = 1e3
 Array = np.ndarray[Any, Any]
 
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.rows import KINDS, REGION_LABELS, Kind, RegionKind
+from gpuscope.analysis.rows import KINDS, NS_PER_US, REGION_LABELS, Kind, RegionKind
 from gpuscope.dataframe import path_texts
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import Result, import_pandas
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
-NS_PER_US = 1e3
+if TYPE_CHECKING:  # pandas is optional
+    import pandas as pd
+
 GAP = "  "
 GRAPH = "[graph]"
 UNKNOWN_GRAPH = "[graph] captured before profiling, or in no region"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Node:
     """Everything that happened on one call path under one name. Times are in ns.
 
@@ -58,9 +62,13 @@ class Node:
             yield node
             stack.extend(reversed(node.children))
 
+    def __repr__(self) -> str:
+        times = f"CPU {format_time(self.cpu_ns / NS_PER_US)}, GPU {format_time(self.device_ns / NS_PER_US)}"
+        return f"<Node {self.kind} {self.name!r}: {self.count:,} times, {times}, {len(self.children)} children>"
 
-@dataclass(frozen=True)
-class Tree:
+
+@dataclass(frozen=True, repr=False)
+class Tree(Result):
     """The tree of one recording; printing it shows it, iterating it visits every node below the root.
 
     Attributes:
@@ -101,8 +109,30 @@ class Tree:
             raise InvalidArgument(f"width is {width!r}; accepted are whole numbers from 80")
         return _render(self.root, self.has_device, max_depth, min_percent, width) + self.verdict + "\n"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The nodes in printed order, the root first, each with the place of its ``parent``; times in ns."""
+        nodes: list[dict[str, Any]] = []
+        stack: list[tuple[Node, int | None]] = [(self.root, None)]
+        while stack:
+            node, parent = stack.pop()
+            stack += [(child, len(nodes)) for child in reversed(node.children)]
+            values = {field.name: getattr(node, field.name) for field in fields(node) if field.name != "children"}
+            nodes.append({"parent": parent, **values})
+        return {"has_device": self.has_device, "verdict": self.verdict, "nodes": nodes}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a node, as in ``to_dict``.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame(self.to_dict()["nodes"])
+
     def __str__(self) -> str:
         return self.render()
+
+    def __repr__(self) -> str:
+        return f"<Tree of {self.root!r}>"
 
 
 def tree(trace: Trace) -> Tree:

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionKind, RegionRows
+from gpuscope.results import Result
 from gpuscope.trace import ASYNC, NONE, OPEN, Trace
 
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Result):
     """The audit of one recording. ``str(audit)`` lists everything.
 
     Attributes:
@@ -123,11 +125,19 @@ class Audit:
             f"{graphs if self.graph_launches else ''}, {self.dropped:,} dropped, {overhead}"
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes."""
+        derived = ("verdict", "overhead_percent", "decode_ns_per_record")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+    def __repr__(self) -> str:
+        return f"<Audit: {self.verdict.removeprefix('audit: ')}>"
+
     def __str__(self) -> str:
         lines = [self.verdict]
         lines += [f"  lost: {reason}" for reason in self.reasons]
         lines += [f"  note: {remark}" for remark in self.remarks]
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = asdict(self)
         counts = {name: f"{value:,}" for name, value in values.items() if type(value) is int}
         counts["overhead_percent"] = f"{self.overhead_percent:.2f}"
         counts["decode_ns_per_record"] = f"{self.decode_ns_per_record:.1f}"

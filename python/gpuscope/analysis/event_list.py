@@ -8,10 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_memory, format_time
+
+if TYPE_CHECKING:  # pandas is optional
+    import pandas as pd
 
 
 def _text_of(name: str) -> property:
@@ -71,7 +75,7 @@ SORT_KEYS = (
 TIME_UNITS = ("s", "ms", "us")
 
 
-class EventList(list[E], Generic[E]):
+class EventList(Result, list[E], Generic[E]):
     """Events of one recording; ``table`` prints them.
 
     Attributes:
@@ -81,6 +85,9 @@ class EventList(list[E], Generic[E]):
         has_memory: what the framework's allocators did was recorded.
         verdict: the audit's line, printed under every table.
     """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """The attributes of an event that ``to_dict`` and ``to_pandas`` give."""
 
     def __init__(
         self,
@@ -224,8 +231,28 @@ class EventList(list[E], Generic[E]):
 
         return sorted(self, key=by, reverse=attribute != "key")
 
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes of the list and, as ``events``, those of each event; times in us."""
+        totals = ("self_cpu_time_total", "self_device_time_total", "has_device", "has_memory", "verdict")
+        return {
+            **{name: getattr(self, name) for name in totals},
+            "events": [{name: getattr(event, name) for name in self.COLUMNS} for event in self],
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row an event; times in us.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame({name: [getattr(event, name) for event in self] for name in self.COLUMNS})
+
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        device = f", GPU {format_time(self.self_device_time_total)}" if self.has_device else ""
+        return f"<{type(self).__name__}: {len(self):,} rows, CPU {format_time(self.self_cpu_time_total)}{device}>"
 
 
 def format_share(time_us: float, total_us: float) -> str:

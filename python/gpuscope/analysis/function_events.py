@@ -19,6 +19,7 @@ from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
 from gpuscope.analysis.rows import (
     DEVICE_KINDS,
     MEMORY,
+    NS_PER_US,
     SCOPE_FUNCTION,
     STEP,
     STEPS,
@@ -31,7 +32,6 @@ from gpuscope.analysis.rows import (
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.trace import ASYNC, NONE, Table, Trace
 
-NS_PER_US = 1e3
 STACK_METRICS = ("self_cpu_time_total", "self_device_time_total", "self_cuda_time_total")
 Array = np.ndarray[Any, Any]
 
@@ -128,6 +128,16 @@ class FunctionEvent(TorchNames):
         """When it ran, in us from the start of the recording."""
         start_ns = int(self._source.start_ns[self._row]) - self._source.index.start_ns
         return Interval(start_ns / NS_PER_US, (start_ns + self._duration_ns) / NS_PER_US)
+
+    @property
+    def start_us(self) -> float:
+        """When it began, in us from the start of the recording."""
+        return self.time_range.start
+
+    @property
+    def end_us(self) -> float:
+        """When it ended, in us from the start of the recording."""
+        return self.time_range.end
 
     @property
     def is_top_level(self) -> bool:
@@ -507,6 +517,12 @@ def _index(values: Array) -> tuple[Array, Array]:
 
 class Events(EventList[FunctionEvent]):
     """What ``events`` gives."""
+
+    COLUMNS = (
+        *("id", "name", "kind", "start_us", "end_us", "device_index", "device_resource_id", "thread", "is_top_level"),
+        *("cpu_time_total", "self_cpu_time_total", "device_time_total", "self_device_time_total", "cpu_memory_usage"),
+        *("device_memory_usage", "flops", "input_shapes", "sequence_nr"),
+    )
 
     def __init__(self, trace: Trace) -> None:
         summary = trace.summary

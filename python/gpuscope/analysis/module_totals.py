@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuscope.analysis.rows import NS_PER_US, RegionKind
 from gpuscope.errors import NotAvailable
-from gpuscope.trace import NONE
+from gpuscope.results import Result, import_pandas
+from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
-if TYPE_CHECKING:
-    from gpuscope.trace import Trace
+if TYPE_CHECKING:  # pandas is optional
+    import pandas as pd
 
-_MODULE = 3  # base::RegionKind
-_NS_PER_US = 1e3
 _Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -45,8 +45,8 @@ class ModuleTotal:
         return self.forward_device_time + self.backward_device_time
 
 
-@dataclass(frozen=True)
-class Modules:
+@dataclass(frozen=True, repr=False)
+class Modules(Result):
     """A row for each path, in the order of first calls; prints as a table."""
 
     rows: tuple[ModuleTotal, ...]
@@ -78,8 +78,23 @@ class Modules:
             for line in lines
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The rows; times in us."""
+        return {"modules": [asdict(row) for row in self.rows]}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a module; times in us.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame(self.to_dict()["modules"])
+
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        return f"<Modules: {len(self):,} modules{f', {self.rows[0].path} first' if self.rows else ''}>"
 
 
 def modules(trace: Trace) -> Modules:
@@ -108,7 +123,7 @@ def modules(trace: Trace) -> Modules:
     outermost = _outermost(is_module, row_of, around)
     is_backward = _nearest(forward != NONE, parent) != NONE
 
-    device = _device_ns(trace)
+    device = trace.instances.self_device_ns
     count = np.bincount(row_of[is_module], minlength=len(names))
     cpu = np.bincount(row_of[outermost], weights=regions.duration_ns[outermost], minlength=len(names))
     inside = [np.zeros(len(names)), np.zeros(len(names))]
@@ -127,9 +142,9 @@ def modules(trace: Trace) -> Modules:
             ModuleTotal(
                 trace.string(int(names[row])),
                 int(count[row]),
-                cpu[row] / _NS_PER_US,
-                inside[0][row] / _NS_PER_US,
-                inside[1][row] / _NS_PER_US,
+                cpu[row] / NS_PER_US,
+                inside[0][row] / NS_PER_US,
+                inside[1][row] / NS_PER_US,
             )
             for row in np.argsort(first)
             if names[row] != NONE
@@ -140,7 +155,7 @@ def modules(trace: Trace) -> Modules:
 def _names(trace: Trace) -> _Rows:
     """The name of each region that is a module, else NONE."""
     paths = trace.paths
-    names = np.where(paths.kind == _MODULE, paths.name, NONE).astype(np.int64)
+    names = np.where(paths.kind == RegionKind.MODULE, paths.name, NONE).astype(np.int64)
     return names[trace.regions.path] if len(names) else np.zeros(0, dtype=np.int64)
 
 
@@ -171,12 +186,3 @@ def _outermost(is_module: np.ndarray[Any, Any], row_of: _Rows, around: _Rows) ->
         result[start[row_of[start] == row_of[at]]] = False
         at = around[at]
     return result
-
-
-def _device_ns(trace: Trace) -> np.ndarray[Any, Any]:
-    """GPU time of what each region launched itself."""
-    total = np.zeros(len(trace.regions))
-    for table in (trace.kernels, trace.memcpy, trace.memset, trace.graph_launches):
-        inside = table.region < len(total)
-        total += np.bincount(table.region[inside], weights=table.duration_ns[inside], minlength=len(total))
-    return total

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuscope.trace import NONE, Trace
 
+NS_PER_US = 1e3
 Array = np.ndarray[Any, Any]
 
 
