@@ -23,7 +23,7 @@ CPP_LADDER = (
     ("base",),
     ("driver", "store"),
     ("nvml",),
-    ("timing", "region", "activity", "memory", "counters", "monitor"),
+    ("timing", "activity", "memory"),
     ("attribution", "nvtx", "torch", "analysis"),
     ("session", "exporters"),
     ("bindings",),
@@ -37,7 +37,7 @@ PYTHON_LADDER = (
     ("dataframe",),
     ("devices", "late_imports", "paths", "regions", "system", "trace"),
     ("frameworks",),
-    ("timing", "memory", "monitor", "counters"),
+    ("timing", "memory"),
     ("analysis", "exporters", "benchmarking"),
     ("recording",),
     ("profiler",),
@@ -327,11 +327,11 @@ OFFENCES: tuple[tuple[Rule, str, str, str], ...] = (
     ),
     (python_ladder, "python/gpuscope/misplaced.py", "from gpuscope import errors", "misplaced has no step"),
     (no_iostreams, "cpp/gpuscope/session/a.cpp", SOURCE + "#include <fstream>", "fstream is an iostream's header"),
-    (python_headers_in_bindings_only, "cpp/gpuscope/region/a.cpp", "#include <Python.h>", "Python.h outside bindings"),
+    (python_headers_in_bindings_only, "cpp/gpuscope/memory/a.cpp", "#include <Python.h>", "Python.h outside bindings"),
     (python_headers_in_bindings_only, "cpp/gpuscope/store/a.h", "#include <pybind11/stl.h>", "outside bindings"),
     (vendor_headers_in_sources_only, "cpp/gpuscope/activity/a.h", "#include <cupti.h>", "cupti.h in a header"),
     (vendor_headers_in_sources_only, "cpp/gpuscope/driver/a.h", '#include "cuda_runtime_api.h"', "in a header"),
-    (vendor_headers_in_sources_only, "cpp/gpuscope/monitor/a.h", "#include <nvml.h>", "nvml.h in a header"),
+    (vendor_headers_in_sources_only, "cpp/gpuscope/nvml/a.h", "#include <nvml.h>", "nvml.h in a header"),
     (libraries_opened_in_driver_only, "cpp/gpuscope/activity/a.cpp", 'dlopen("libcupti.so", 1);', "opens a library"),
     (headers_guarded, "cpp/gpuscope/base/a.h", "namespace gpuscope::base {}", "no #pragma once"),
     (
@@ -420,6 +420,16 @@ def test_rule_finds_an_offence(rule: Rule, name: str, text: str, expected: str, 
     offences = rule(tree)
     assert len(offences) == 1
     assert expected in offences[0]
+
+
+def test_the_ladders_name_the_rooms_that_there_are() -> None:
+    rooms = {path.name for path in (REPOSITORY / "cpp" / "gpuscope").iterdir() if any(path.glob("*.h"))}
+    assert sorted(room for step in CPP_LADDER for room in step) == sorted(rooms)
+    package = REPOSITORY / "python" / "gpuscope"
+    rooms = {path.relative_to(package).parts[0].removesuffix(".py") for path in package.rglob("*.py")}
+    assert sorted(room for step in PYTHON_LADDER for room in step) == sorted(
+        rooms - {"__init__"} | {"_core", "gpuscope"}
+    )
 
 
 def test_sources_are_found() -> None:
