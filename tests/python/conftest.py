@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests without a GPU share; those in tests/gpu use real frameworks, which may replace modules of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fakes.modules import modules_unchanged
+
+
+@pytest.fixture(autouse=True)
+def modules_of_the_test() -> Iterator[None]:
+    """No stand-in for a module outlives its test: set up before all other fixtures, this one ends after them."""
+    with modules_unchanged():
+        yield
