@@ -33,13 +33,13 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 _ALLOCATORS = {"torch", "cupy", "rmm", "jax", "jaxlib"}  # every allocation passes through one of them
 
 
-def own_frame(stack: Iterable[Frame]) -> Frame | None:
+def program_frame(stack: Iterable[Frame]) -> Frame | None:
     """The innermost frame of the program's own code; None without one.
 
     Args:
         stack: innermost frame first.
     """
-    return next((frame for frame in stack if is_own(frame.file)), None)
+    return next((frame for frame in stack if is_program(frame.file)), None)
 
 
 def program_line(stack: Iterable[Frame]) -> Frame | None:
@@ -50,9 +50,9 @@ def program_line(stack: Iterable[Frame]) -> Frame | None:
     Args:
         stack: innermost frame first.
     """
-    theirs = [frame for frame in stack if not is_ours(frame.file)]
+    theirs = [frame for frame in stack if not is_gpuscope(frame.file)]
     python = (frame for frame in theirs if is_python(frame.file))
-    return own_frame(theirs) or next(python, theirs[0] if theirs else None)
+    return program_frame(theirs) or next(python, theirs[0] if theirs else None)
 
 
 def line_text(line: Frame | None, missing: str = NO_STACK) -> str:
@@ -62,26 +62,26 @@ def line_text(line: Frame | None, missing: str = NO_STACK) -> str:
     return f"{os.path.basename(line.file) or line.file}:{line.line} {line.function}"
 
 
-def own_line_of(stack: int) -> str:
+def program_line_text(stack: int) -> str:
     """The program's own line of a stack of the core's, by its number, as `line_text`; empty for none."""
-    return line_text(own_frame(Frame(*frame) for frame in _core.stack_frames(stack)), "") if stack else ""
+    return line_text(program_frame(Frame(*frame) for frame in _core.stack_frames(stack)), "") if stack else ""
 
 
-def without_ours(stack: Iterable[Frame]) -> tuple[Frame, ...]:
+def without_gpuscope(stack: Iterable[Frame]) -> tuple[Frame, ...]:
     """A stack without gpuscope's own frames."""
-    return tuple(frame for frame in stack if not is_ours(frame.file))
+    return tuple(frame for frame in stack if not is_gpuscope(frame.file))
 
 
 @functools.lru_cache(maxsize=4096)
-def is_ours(file: str) -> bool:
+def is_gpuscope(file: str) -> bool:
     """Whether a file is gpuscope's."""
     return file.startswith(_GPUSCOPE)
 
 
 @functools.lru_cache(maxsize=4096)
-def is_own(file: str) -> bool:
+def is_program(file: str) -> bool:
     """Whether a file is the program's own: Python that is not installed; notebooks' cells and what was typed count."""
-    if is_ours(file) or is_standard(file) or any(part in file for part in _INSTALLED):
+    if is_gpuscope(file) or is_standard(file) or any(part in file for part in _INSTALLED):
         return False
     return file.startswith(_TYPED) if file.startswith("<") else is_python(file)
 
@@ -130,7 +130,7 @@ def frames_of(frames: Callable[[int], tuple[Frame, ...]], stack: int) -> tuple[F
         return ()
 
 
-def of_error(error: BaseException) -> tuple[Frame, ...]:
+def stack_of_error(error: BaseException) -> tuple[Frame, ...]:
     """Where an error was raised, and how the program came there; innermost frame first."""
     entries: list[TracebackType] = []
     entry = error.__traceback__
@@ -139,18 +139,18 @@ def of_error(error: BaseException) -> tuple[Frame, ...]:
         entry = entry.tb_next
     frames = [_frame(each.tb_frame, each.tb_lineno) for each in reversed(entries)]
     outer = entries[0].tb_frame.f_back if entries else None
-    return without_ours([*frames, *_outwards(outer)])[:DEEPEST]
+    return without_gpuscope([*frames, *_outwards(outer)])[:DEEPEST]
 
 
-def of_caller() -> tuple[Frame, ...]:
+def stack_of_caller() -> tuple[Frame, ...]:
     """Where the calling thread is, gpuscope left out; innermost frame first."""
-    return without_ours(_outwards(sys._getframe(1)))[:DEEPEST]
+    return without_gpuscope(_outwards(sys._getframe(1)))[:DEEPEST]
 
 
-def of_main_thread() -> tuple[Frame, ...]:
+def stack_of_main_thread() -> tuple[Frame, ...]:
     """Where the main thread is; innermost frame first."""
     found = sys._current_frames().get(threading.main_thread().ident or 0)
-    return without_ours(_outwards(found))[:DEEPEST]
+    return without_gpuscope(_outwards(found))[:DEEPEST]
 
 
 def _outwards(frame: FrameType | None) -> Iterator[Frame]:
@@ -164,7 +164,7 @@ def _frame(frame: FrameType, line: int | None) -> Frame:
     return Frame(getattr(code, "co_qualname", code.co_name), code.co_filename, line or 0)
 
 
-def library(frames: Sequence[Frame]) -> str:
+def library_of(frames: Sequence[Frame]) -> str:
     """The library that asked for the memory: the innermost package that is no framework with an allocator of its own.
 
     "your code" for what is in no package; "no call stack" for an empty stack. Frames of C++ belong to no package: they
@@ -186,6 +186,6 @@ def _package(file: str) -> str:
         _, found, rest = path.rpartition(folder)
         if found:
             return rest.partition("/")[0].removesuffix(".py")
-    if is_ours(file):
+    if is_gpuscope(file):
         return "gpuscope"
     return "python" if path.startswith("<") or is_standard(file) else ""

@@ -105,7 +105,19 @@ class MemoryEvents:
         return _paired(self)
 
 
-COLUMNS = ("time_ns", "address", "bytes", "allocated", "reserved", "device", "stack", "region", "thread", "source")
+COLUMNS: dict[str, type[np.integer[Any]]] = {
+    "time_ns": np.int64,
+    "address": np.uint64,
+    "bytes": np.int64,
+    "allocated": np.int64,
+    "reserved": np.int64,
+    "device": np.int32,
+    "stack": np.uint32,
+    "region": np.uint32,
+    "thread": np.uint64,
+    "source": np.uint8,
+}
+"""Names of the columns, and their types."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.call_stacks import cached_lines, frames_of, without_ours
+from gpuscope.memory.call_stacks import cached_lines, frames_of, without_gpuscope
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of
 
 FEWEST_STEPS = 5
@@ -98,7 +98,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
         growths.append(
             Growth(
                 place=place,
-                stack=without_ours(frames_of(events.frames, stack)),
+                stack=without_gpuscope(frames_of(events.frames, stack)),
                 source=SOURCES[source],
                 device=device,
                 steps=steps - first,

@@ -146,9 +146,7 @@ class MemoryHistory:
 
 
 def _no_events() -> MemoryEvents:
-    types = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
-    types |= dict.fromkeys(("stack", "region"), np.uint32)
-    columns: dict[str, Any] = {name: np.empty(0, dtype=types.get(name, np.int64)) for name in COLUMNS}
+    columns: dict[str, Any] = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
     return MemoryEvents(**columns)
 
 

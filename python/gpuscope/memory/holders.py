@@ -60,7 +60,7 @@ class Holder:
         return f"tensors in {self.kind} `{self.name}` keep their autograd graphs: use .item() or .detach()"
 
 
-def who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
+def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
     """The holder of each growth's pieces, and remarks on what was not looked at.
 
     Only what Python's collector knows is seen: CuPy's arrays and PyTorch's tensors, and the containers, objects,

@@ -15,11 +15,11 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
-from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_own, line_text
+from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_program, line_text
 from gpuscope.memory.events import Frame, MemoryEvents
 from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
 from gpuscope.memory.history import Recorder, times_at
-from gpuscope.memory.holders import Holder, who_holds
+from gpuscope.memory.holders import Holder, find_holders
 from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
@@ -177,7 +177,7 @@ def _report(recorder: Recorder, positions: list[int], warmup: int | None, interr
     holders: tuple[Holder | None, ...] = (None,) * len(growths)
     try:
         if growths:
-            holders, remarks = who_holds(growths)
+            holders, remarks = find_holders(growths)
             notes += remarks
     except Exception as error:
         notes.append(f"who holds the memory could not be looked up: {type(error).__name__}: {error}")
@@ -469,7 +469,7 @@ def _others(leak: Leak) -> list[str]:
 
 
 def _frames(stack: tuple[Frame, ...]) -> list[str]:
-    own = [frame for frame in stack if is_own(frame.file)] or list(stack)
+    own = [frame for frame in stack if is_program(frame.file)] or list(stack)
     return [_cut(str(frame), WIDTH - len(_INDENT) - 13) for frame in own[:_MOST_FRAMES]]
 
 

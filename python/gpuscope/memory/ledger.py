@@ -20,7 +20,7 @@ from gpuscope.memory.addresses import AddressRanges, uncovered
 from gpuscope.memory.allocation_watch import PINNED, DriverAllocation, Watched, watched
 from gpuscope.memory.allocators import CUDA_POOL
 from gpuscope.memory.bare_context import additions_bytes, bare_context_bytes
-from gpuscope.memory.call_stacks import cached_lines, line_text, own_line_of
+from gpuscope.memory.call_stacks import cached_lines, line_text, program_line_text
 from gpuscope.memory.events import SOURCES, MemoryEvents
 from gpuscope.memory.host import HostMemory, host_memory
 from gpuscope.results import Result, import_pandas
@@ -396,7 +396,7 @@ def _by_library(pieces: Sequence[_Left]) -> list[LedgerRow]:
 def _place(pieces: Iterable[DriverAllocation]) -> str:
     """The program's line of the largest piece."""
     largest = max(pieces, key=lambda piece: piece.bytes, default=None)
-    return "" if largest is None else own_line_of(largest.stack)
+    return "" if largest is None else program_line_text(largest.stack)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpuscope import _core
 from gpuscope.devices import HOST
 from gpuscope.errors import NotAvailable
-from gpuscope.memory.call_stacks import line_text, of_main_thread, program_line
+from gpuscope.memory.call_stacks import line_text, program_line, stack_of_main_thread
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.memory.history import history_events
 from gpuscope.memory.host import available_memory
@@ -143,6 +143,15 @@ class OutOfMemory(Result):
     def __repr__(self) -> str:
         return f"<OutOfMemory {self.number}: {_headline(self)}>"
 
+    def summary(self) -> str:
+        """What was asked for, who holds what, the verdict, the line and the advice: a few lines for the terminal."""
+        lines = [f"gpuscope: {_headline(self)}"]
+        lines += [f"  {line}" for line in (_holders(self), self.verdict) if line]
+        at = line_text(program_line(self.stack), "")
+        lines += [f"  at {at}"] if at else []
+        lines += [f"  {number}. {text}" for number, text in enumerate(self.advice, 1)]
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         return _text(self)
 
@@ -166,20 +175,10 @@ def _plain(pool: Any) -> Any:
     return dataclasses.asdict(pool) if dataclasses.is_dataclass(pool) and not isinstance(pool, type) else vars(pool)
 
 
-def short(report: OutOfMemory) -> str:
-    """What was asked for, who holds what, the verdict, the line and the advice."""
-    lines = [f"gpuscope: {_headline(report)}"]
-    lines += [f"  {line}" for line in (_holders(report), report.verdict) if line]
-    at = line_text(program_line(report.stack), "")
-    lines += [f"  at {at}"] if at else []
-    lines += [f"  {number}. {text}" for number, text in enumerate(report.advice, 1)]
-    return "\n".join(lines)
-
-
 def _text(report: OutOfMemory) -> str:
-    """The short text, then the ledger, the allocations, the refusals of the driver, the notes and the stack."""
+    """The summary, then the ledger, the allocations, the refusals of the driver, the notes and the stack."""
     when = datetime.fromtimestamp(report.time_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds")
-    parts = [short(report), f"{when}, process {report.pid}, thread {report.thread}\n{report.error}"]
+    parts = [report.summary(), f"{when}, process {report.pid}, thread {report.thread}\n{report.error}"]
     if report.ledger is not None:
         parts.append(str(report.ledger))
     if report.largest:
@@ -359,7 +358,7 @@ def gather(
     """
     notes: list[str] = []
     if not stack:
-        stack = of_main_thread()
+        stack = stack_of_main_thread()
         notes.append("the thread that asked runs no Python; the stack is the main thread's")
     report = OutOfMemory(
         number=next(_numbers),

@@ -19,9 +19,9 @@ from typing import Any, TextIO, TypeVar
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.late_imports import WhenImported
-from gpuscope.memory.call_stacks import of_caller, of_error
+from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
 from gpuscope.memory.events import Frame
-from gpuscope.memory.out_of_memory import OutOfMemory, gather, short
+from gpuscope.memory.out_of_memory import OutOfMemory, gather
 from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, request_of
 from gpuscope.units import first_line, format_bytes
 
@@ -173,7 +173,7 @@ class OutOfMemoryReports:
         file = self._file if self._file is not None else sys.stderr
         if file is None:  # a program without a console
             return
-        lines = [] if id(file) in printed else [short(report)]
+        lines = [] if id(file) in printed else [report.summary()]
         printed.add(id(file))
         if self._path is not None:
             lines.append(f"  whole report: {written}" if written is not None else f"  {self.failures[-1]}")
@@ -301,7 +301,7 @@ class _Reporter:
             setattr(found, _MARK, True)
             request = request_of(found)
             if not self._was_observed(found, request):
-                self._report(request, first_line(found), of_error(found))
+                self._report(request, first_line(found), stack_of_error(found))
         except Exception:  # the program's own error is what it must see
             return
 
@@ -312,7 +312,7 @@ class _Reporter:
         try:
             self._observed.append(asked)
             error = f"torch could not allocate {format_bytes(asked)} on GPU {device}"
-            self._report(Request("torch", asked, device), error, of_caller(), free=free, allowed=allowed)
+            self._report(Request("torch", asked, device), error, stack_of_caller(), free=free, allowed=allowed)
         except Exception:  # an exception here would take the place of torch's own
             return
 

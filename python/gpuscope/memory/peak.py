@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.memory import history
-from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_ours
+from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_gpuscope
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.results import Result, import_pandas
@@ -213,7 +213,7 @@ def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPla
     found = [
         PeakPlace(
             place=place,
-            stack=without_ours(frames_of(events.frames, main[at])),
+            stack=without_gpuscope(frames_of(events.frames, main[at])),
             bytes=int(sizes[at]),
             share=int(sizes[at]) / total,
             count=int(counts[at]),

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gpuscope.memory.call_stacks import is_ours, is_own
+from gpuscope.memory.call_stacks import is_gpuscope, is_program
 
 NAMELESS = "no name leads to it"
 _MOST_LEVELS = 7
@@ -226,7 +226,7 @@ class Names:
         frame: types.FrameType | None = sys._getframe(0)
         while frame is not None:
             file, code = frame.f_code.co_filename, frame.f_code
-            if is_ours(file):
+            if is_gpuscope(file):
                 self.ours.add(id(frame))
             elif code.co_flags & _OPTIMIZED:
                 where = f"a local of {code.co_name}() ({os.path.basename(file)}:{frame.f_lineno})"
@@ -241,7 +241,7 @@ class Names:
                 continue  # __main__ is the first, and may have aliases
             self.modules[id(space)] = name
             file = space.get("__file__")
-            if isinstance(file, str) and is_own(file):
+            if isinstance(file, str) and is_program(file):
                 for variable, value in list(space.items()):
                     self.variables[id(value)] = (f"{name}.{variable}" if name else variable, "")
 

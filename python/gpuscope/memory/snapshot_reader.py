@@ -209,11 +209,7 @@ class _Interpreter:
         return self._regions.setdefault(name, len(self._regions))
 
 
-_TYPES = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
-
-_TYPES |= dict.fromkeys(("stack", "region"), np.uint32)
-
-_EMPTY: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype=_TYPES.get(name, np.int64)) for name in COLUMNS}
+_EMPTY: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
 
 
 def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:

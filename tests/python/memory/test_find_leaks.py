@@ -203,7 +203,7 @@ def test_a_failure_to_find_holders_leaves_the_leaks(monkeypatch, training):
     def fail(*args):
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(module, "who_holds", fail)
+    monkeypatch.setattr(module, "find_holders", fail)
     report = find_leaks(training.leaky)
     assert len(report) == 1
     assert "who holds the memory could not be looked up: RuntimeError: ours" in report.notes

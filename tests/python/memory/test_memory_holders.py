@@ -17,7 +17,7 @@ from gpuscope.memory import holders as tensors
 from gpuscope.memory import referrers
 from gpuscope.memory import referrers as names
 from gpuscope.memory.growth import Growth
-from gpuscope.memory.holders import who_holds
+from gpuscope.memory.holders import find_holders
 
 KEPT = []
 COUNT = 12
@@ -36,7 +36,7 @@ def new(count=COUNT):
 
 
 def holder(at):
-    (found,), _ = who_holds([growth(at)])
+    (found,), _ = find_holders([growth(at)])
     return found
 
 
@@ -158,7 +158,7 @@ def test_a_closure_is_put_down_to_its_function():
     remember = make()
     for _ in range(COUNT):
         kept = remember()
-    (found,), _ = who_holds([growth(kept)])
+    (found,), _ = find_holders([growth(kept)])
     assert found.name.endswith("make.<locals>.remember")
 
 
@@ -168,7 +168,7 @@ def test_a_function_cache_is_put_down_to_its_function():
         return torch.ones(10)
 
     kept = [cached(number).untyped_storage().data_ptr() for number in range(COUNT)]
-    (found,), _ = who_holds([growth(kept)])
+    (found,), _ = find_holders([growth(kept)])
     assert found.where == "the lru_cache of that function"
 
 
@@ -179,7 +179,7 @@ def test_a_running_generator_is_named():
         yield mine
 
     producer = produce()
-    (found,), _ = who_holds([growth(next(producer))])
+    (found,), _ = find_holders([growth(next(producer))])
     assert found.kind == "list"
     assert found.entries == COUNT
 
@@ -214,7 +214,7 @@ def test_a_list_of_detached_losses_keeps_no_graphs():
 def test_memory_that_no_tensor_stands_for_is_put_down_to_the_graphs_that_are_kept():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum() for _ in range(COUNT)]
-    found, _ = who_holds([growth([1, 2, 3]), growth(addresses(losses))])
+    found, _ = find_holders([growth([1, 2, 3]), growth(addresses(losses))])
     assert [one.name for one in found] == ["losses", "losses"]
 
 
@@ -224,7 +224,7 @@ def test_a_sum_of_losses_whose_graph_spans_the_steps_is_found():
     total = torch.zeros(())
     for _ in range(COUNT):
         total = total + (weight * 2).sum()
-    (found,), _ = who_holds([growth([1, 2, 3])])
+    (found,), _ = find_holders([growth([1, 2, 3])])
     assert (found.name, found.operations) == ("total", 1 + 3 * COUNT)
     assert found.advice.startswith("the autograd graph of `total` spans the steps")
 
@@ -233,7 +233,7 @@ def test_a_sum_of_losses_whose_graph_spans_the_steps_is_found():
 def test_the_graph_of_one_step_is_not_blamed():
     layers = [torch.ones(4, requires_grad=True) for _ in range(50)]
     loss = sum((layer * 2).sum() for layer in layers)
-    found, _ = who_holds([growth([1, 2, 3])])
+    found, _ = find_holders([growth([1, 2, 3])])
     assert loss.grad_fn is not None
     assert found == (None,)
 
@@ -242,7 +242,7 @@ def test_the_graph_of_one_step_is_not_blamed():
 def test_the_drivers_memory_is_not_put_down_to_graphs():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum() for _ in range(COUNT)]
-    found, _ = who_holds([growth([1], source="driver"), growth(addresses(losses))])
+    found, _ = find_holders([growth([1], source="driver"), growth(addresses(losses))])
     assert found[0] is None
 
 
@@ -280,7 +280,7 @@ def test_tensors_of_the_programs_own_class_are_read_without_its_code():
     kept = [torch.ones(10).as_subclass(Guarded) for _ in range(COUNT)]
     with torch._C.DisableTorchFunctionSubclass():
         at = addresses(kept)
-    (found,), _ = who_holds([growth(at)])
+    (found,), _ = find_holders([growth(at)])
     assert found.name == "kept"
 
 
@@ -315,17 +315,17 @@ def test_arrays_of_cupy_are_found(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=Array))
     arrays = [Array(0x10000 + 1024 * number) for number in range(COUNT)]
-    (found,), _ = who_holds([growth([0x10000 - 512 + 1024 * number for number in range(COUNT)], "other")])
+    (found,), _ = find_holders([growth([0x10000 - 512 + 1024 * number for number in range(COUNT)], "other")])
     assert (found.name, len(arrays)) == ("arrays", COUNT)
 
 
 def test_no_holder_is_made_up():
-    assert who_holds([growth([1, 2, 3])]) == ((None,), ())
+    assert find_holders([growth([1, 2, 3])]) == ((None,), ())
 
 
 def test_too_many_objects_are_not_all_looked_at_and_that_is_said(monkeypatch):
     monkeypatch.setattr(tensors, "MOST_OBJECTS", 10)
-    _, remarks = who_holds([growth([1, 2, 3])])
+    _, remarks = find_holders([growth([1, 2, 3])])
     assert remarks == ("there were too many Python objects to look at them all for who holds the memory",)
 
 

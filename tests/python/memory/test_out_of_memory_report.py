@@ -14,7 +14,7 @@ from gpuscope import _core
 from gpuscope.devices import HOST
 from gpuscope.memory import out_of_memory as evidence
 from gpuscope.memory.events import Frame
-from gpuscope.memory.out_of_memory import HISTORY_HINT, gather, short
+from gpuscope.memory.out_of_memory import HISTORY_HINT, gather
 from gpuscope.memory.out_of_memory_errors import Request
 
 STACK = (Frame("forward", "/lib/site-packages/torch/nn.py", 7), Frame("step", "/home/me/train.py", 31))
@@ -41,11 +41,10 @@ def only(report, *parts_of_texts):
         assert part in text
 
 
-def test_the_short_text_says_what_was_asked_for_and_where(report):
-    text = short(
-        report(used=78 * GiB, total=80 * GiB, process=78 * GiB, pools=[pool(allocated=77 * GiB, reserved=77 * GiB)])
-    )
-    first, holders, at, advice = text.splitlines()
+def test_the_summary_says_what_was_asked_for_and_where(report):
+    pools = [pool(allocated=77 * GiB, reserved=77 * GiB)]
+    found = report(used=78 * GiB, total=80 * GiB, process=78 * GiB, pools=pools)
+    first, holders, at, advice = found.summary().splitlines()
     assert first == "gpuscope: out of GPU memory: torch asked for 2.00 GiB on GPU 0; 2.00 GiB of 80.0 GiB free"
     assert holders == "  this process holds 78.0 GiB; torch 77.0 GiB, of which 77.0 GiB in use"
     assert at == "  at train.py:31 step"
@@ -206,7 +205,7 @@ def test_parts_that_all_fail_leave_what_there_is(monkeypatch):
 def test_host_memory_is_told_of_the_host(report, monkeypatch):
     monkeypatch.setattr(evidence, "available_memory", lambda: (3 * GiB, 8 * GiB))
     found = report(asked=9 * GiB, library="host", device=HOST)
-    assert short(found).startswith(
+    assert found.summary().startswith(
         "gpuscope: out of host memory: the program asked for 9.00 GiB; 3.00 GiB of 8.00 GiB free"
     )
     only(found, "more than all of this host")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.call_stacks import library, line_text, program_line
+from gpuscope.memory.call_stacks import library_of, line_text, program_line
 from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.paths import check_writable, replacing
@@ -299,7 +299,7 @@ class _Stacks:
         lines: dict[Frame | None, int] = {}
         libraries: dict[str, int] = {}
         line = [lines.setdefault(program_line(frames), len(lines)) for frames in self._frames]
-        found = [libraries.setdefault(library(frames), len(libraries)) for frames in self._frames]
+        found = [libraries.setdefault(library_of(frames), len(libraries)) for frames in self._frames]
         self._of_allocation = self._of_allocation.reshape(-1)
         self.line = np.array(line, dtype=np.int64)[self._of_allocation]
         self.library = np.array(found, dtype=np.int64)[self._of_allocation]

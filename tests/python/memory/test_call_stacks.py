@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's own line is found among the lines of libraries."""
+"""The program's own line is found among the lines of libraries, and the library that asked for memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import pytest
 
 import gpuscope
 from gpuscope import _core
-from gpuscope.memory.call_stacks import NO_STACK, is_own, line_text, own_frame, own_line_of, program_line
+from gpuscope.memory.call_stacks import (
+    CPP_CODE,
+    NO_STACK,
+    YOUR_CODE,
+    is_program,
+    library_of,
+    line_text,
+    program_frame,
+    program_line,
+    program_line_text,
+)
 from gpuscope.memory.events import Frame
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
@@ -27,6 +37,9 @@ MAIN = Frame("<module>", "/me/train.py", 80)
 CELL = Frame("<module>", "/tmp/ipykernel_7/123.py", 2)
 UNWIND = Frame("torch::unwind::unwind()", "??", 0)
 ALLOCATOR = Frame("c10::cuda::malloc(int)", "/pytorch/c10/cuda/CUDACachingAllocator.cpp", 900)
+CUPY = Frame("zeros", f"{PACKAGES}/cupy/_creation/basic.py", 3)
+SINGLE = Frame("pad", "/usr/lib/python3/dist-packages/single.py", 5)
+CPP = Frame("c10::malloc", "Allocator.cpp", 88)
 LIBRARIES = [DEBIAN, TORCH, STANDARD, GPUSCOPE, FROZEN]
 
 
@@ -66,7 +79,7 @@ def test_what_was_typed_is_the_programs_own(file):
     ],
 )
 def test_cpp_is_never_the_programs_own(file):
-    assert not is_own(file)
+    assert not is_program(file)
 
 
 def test_where_all_is_installed_the_innermost_line_is_the_line():
@@ -87,18 +100,35 @@ def test_without_a_line_of_another_there_is_no_line(stack):
 
 
 def test_the_own_line_is_among_libraries():
-    assert line_text(own_frame([*LIBRARIES, OWN, Frame("main", "x.py", 1)])) == "train.py:41 step"
+    assert line_text(program_frame([*LIBRARIES, OWN, Frame("main", "x.py", 1)])) == "train.py:41 step"
 
 
 def test_a_stack_of_libraries_alone_has_no_own_line():
-    assert own_frame([*LIBRARIES, UNWIND]) is None
+    assert program_frame([*LIBRARIES, UNWIND]) is None
 
 
 def test_no_stack_has_no_own_line(monkeypatch):
     monkeypatch.setattr(_core, "stack_frames", lambda stack: [("f", "a.py", stack)])
-    assert (own_line_of(0), own_line_of(4)) == ("", "a.py:4 f")
+    assert (program_line_text(0), program_line_text(4)) == ("", "a.py:4 f")
 
 
 def test_lines_are_written_short():
     assert line_text(OWN) == "train.py:41 step"
     assert line_text(None) == NO_STACK
+
+
+@pytest.mark.parametrize(
+    ("frames", "name"),
+    [
+        ((), NO_STACK),
+        ((TORCH, OWN), YOUR_CODE),
+        ((TORCH, LLAMA, TORCH, OWN), "transformers"),
+        ((CUPY, THREADING, OWN), YOUR_CODE),
+        ((SINGLE,), "single"),
+        ((TORCH,), "torch"),
+        ((CPP, TORCH, LLAMA), "transformers"),
+        ((CPP,), CPP_CODE),
+    ],
+)
+def test_the_library_is_the_innermost_that_asked_a_framework(frames, name):
+    assert library_of(frames) == name
