@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuscope import stats
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -147,6 +148,17 @@ def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:
         except OSError as error:
             raise GpuscopeError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
     return text
+
+
+def format_estimate(estimate: stats.Estimate) -> str:
+    """The value with half of its interval, as "12.34 us +-1.2 %"."""
+    return f"{format_seconds(estimate.value, 4)} {format_half_width(estimate)}"
+
+
+def format_half_width(estimate: stats.Estimate) -> str:
+    """Half of the interval in percent of the value, as "+-1.2 %"."""
+    spread = estimate.relative_half_width
+    return f"+-{100 * spread:.1f} %" if math.isfinite(spread) else "+-?"
 
 
 def import_pandas() -> Any:

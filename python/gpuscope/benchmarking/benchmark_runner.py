@@ -16,15 +16,38 @@ from numpy.typing import NDArray
 from gpuscope import _core, stats
 from gpuscope.benchmarking import cuda_graphs
 from gpuscope.benchmarking.dry_run import Facts
-from gpuscope.benchmarking.engine import CPU_TICK, Engine
+from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
 from gpuscope.benchmarking.roofline import Rate, rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
-from gpuscope.benchmarking.stopping import Budget, Progress, WarmUp, judge, next_batch, settled
+from gpuscope.benchmarking.stopping import (
+    Budget,
+    Progress,
+    WarmUp,
+    check_budget,
+    check_fraction,
+    is_number,
+    judge,
+    next_batch,
+    settled,
+)
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.streams import resolve
 from gpuscope.system import environment
 from gpuscope.units import format_seconds, format_share
+
+# Parts of the budget: the headline has what the others leave.
+_WARM_UP, _SIDE, _SLOPE = 0.25, 0.05, 0.02
+_SIDE_SAMPLES = 64
+_ENOUGH_VALID = 0.5
+# Of functions that launch more, or take longer, no graphs of many calls are made.
+_MOST_CAPTURED = 64
+_LONGEST_CAPTURED = 5e-3
+
+# Stream time holds two events and the start of the first kernel beside the kernels: some microseconds (measured).
+_METHOD = 6e-6
+_DISAGREEMENT = 0.05
+_TAGGED = 0.05
 
 
 def benchmark(
@@ -92,17 +115,11 @@ def benchmark(
 def _check(fn: object, target: float, budget: float, bytes: float | None, flops: float | None) -> None:  # noqa: A002
     if not callable(fn):
         raise InvalidArgument(f"fn is {fn!r}; accepted is a function or anything else that can be called")
-    if not _is_number(target) or not 0 < target < 1:
-        raise InvalidArgument(f"target is {target!r}; accepted are fractions above 0 and below 1")
-    if not _is_number(budget) or not 0 < budget < math.inf:
-        raise InvalidArgument(f"budget is {budget!r}; accepted are seconds above 0")
+    check_fraction("target", target)
+    check_budget(budget)
     for name, work in (("bytes", bytes), ("flops", flops)):
-        if work is not None and not (_is_number(work) and 0 < work < math.inf):
+        if work is not None and not (is_number(work) and 0 < work < math.inf):
             raise InvalidArgument(f"{name} is {work!r}; accepted are numbers above 0")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _name(fn: object) -> str:
@@ -177,15 +194,6 @@ def _environment(engine: Engine) -> dict[str, object]:
     return found
 
 
-# Parts of the budget: the headline has what the others leave.
-_WARM_UP, _SIDE, _SLOPE = 0.25, 0.05, 0.02
-_SIDE_SAMPLES = 64
-_ENOUGH_VALID = 0.5
-# Of functions that launch more, or take longer, no graphs of many calls are made.
-_MOST_CAPTURED = 64
-_LONGEST_CAPTURED = 5e-3
-
-
 class BenchmarkRunner:
     """One benchmark under way: what has been sampled so far, kept when it is interrupted."""
 
@@ -202,10 +210,7 @@ class BenchmarkRunner:
     @property
     def headline(self) -> Quantity:
         """The quantity that decides: the first that is to be had of kernel, stream and wall."""
-        if self._instead is not None:
-            return self._instead
-        choices: tuple[Quantity, ...] = ("kernel", "stream")
-        return next((choice for choice in choices if choice not in self.engine.absent), "wall")
+        return self._instead or self.engine.headline
 
     @property
     def samples(self) -> Samples:
@@ -309,7 +314,7 @@ class BenchmarkRunner:
                 times, valid = self.measured(quantity, samples)
                 if quantity in found or quantity in self.engine.absent or not len(times):
                     continue
-                tick = self.engine.tick if quantity in ("kernel", "span", "stream") else CPU_TICK
+                tick = self.engine.tick_of(quantity)
                 estimate = settled(times, tick) if quantity == self.headline else stats.estimate(times, tick=tick)
                 found[quantity] = Measured(quantity, samples.seconds[quantity], valid, estimate)
         if self.slope is not None:
@@ -339,14 +344,8 @@ def _why_no_slope(facts: Facts) -> str:
     return ""
 
 
-# Stream time holds two events and the start of the first kernel beside the kernels: some microseconds (measured).
-_METHOD = 6e-6
-_DISAGREEMENT = 0.05
-_TAGGED = 0.05
-
-
 def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Iterator[str]:
-    """What the dry run told."""
+    """What the dry run showed."""
     if devices and not on_gpu:
         yield "the function puts no work on the GPU: its time on the CPU is measured"
     if facts.synchronizes:
@@ -360,7 +359,7 @@ def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Itera
 def _warnings_of_samples(
     headline: Samples, quantity: Quantity, progress: Progress, warm_up: WarmUp, tick: float
 ) -> Iterator[str]:
-    """What the headline's samples tell of themselves."""
+    """What the headline's samples show."""
     times = headline.seconds[quantity]
     times = times[headline.valid & np.isfinite(times)]
     if not warm_up.steady:

@@ -19,6 +19,16 @@ ARMS = len(FUNCTION)
 # Calls of an arm in a block: one on the way there and one on the way back, or more where the clock is coarse.
 FEWEST_CALLS, MOST_CALLS = 2, 32
 
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+
+CONFIDENCE = 0.95
+"""Of the interval that is reported, all looks taken together."""
+LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+"""When the blocks are looked at, as shares of the time for them."""
+FEWEST_BLOCKS = 10
+# A longer wait than so many times the one there was is no advice.
+MOST_PATIENCE = 1000.0
+
 
 def order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
     """The arms of all calls of some blocks.
@@ -67,17 +77,6 @@ def log_ratios(
     whole = np.logical_and.reduce([(count > 0) & (total > 0) for count, total in zip(counts, sums, strict=True)])
     a, b, control = (np.log(total[whole] / count[whole]) for total, count in zip(sums, counts, strict=True))
     return b - a, control - a
-
-
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
-
-CONFIDENCE = 0.95
-"""Of the interval that is reported, all looks taken together."""
-LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-"""When the blocks are looked at, as shares of the time for them."""
-FEWEST_BLOCKS = 10
-# A longer wait than so many times the one there was is no advice.
-MOST_PATIENCE = 1000.0
 
 
 class Looks:

@@ -18,15 +18,19 @@ from gpuscope.benchmarking.blocks import CONFIDENCE, FEWEST_BLOCKS, LOOKS, Judge
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
-from gpuscope.benchmarking.stopping import Budget
-from gpuscope.benchmarking.sweeps import time_text
+from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Distribution, Result, without_nan
+from gpuscope.results import Distribution, Result, format_estimate, without_nan
 from gpuscope.stats import Ratio
 from gpuscope.units import format_seconds
 
 SCHEMA = "gpuscope.comparison"
 VERSION = 1
+
+WARM_UP = 0.25  # of the budget, at most
+PILOT, PILOT_TIME = 8, 0.05  # blocks that tell how coarse the clock is, and the most of the budget for them
+LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
+TAGGED = 0.05
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class Comparison(Result):
         width = max(map(len, self.names))
         for name, samples in zip(self.names, (self.a.samples, self.b.samples), strict=True):
             time = stats.estimate(samples)
-            lines.append(f"  {name:<{width}}  {self.quantity} {time_text(time)}, {time.n} samples")
+            lines.append(f"  {name:<{width}}  {self.quantity} {format_estimate(time)}, {time.n} samples")
         for name, kernels in zip(self.names, self.kernels, strict=False):
             lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
         if self.stopped == "interrupted":
@@ -152,12 +156,6 @@ class Comparison(Result):
 
 def _short(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.3g}"
-
-
-WARM_UP = 0.25  # of the budget, at most
-PILOT, PILOT_TIME = 8, 0.05  # blocks that tell how coarse the clock is, and the most of the budget for them
-LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
-TAGGED = 0.05
 
 
 def compare(
@@ -257,7 +255,7 @@ class _Run:
         block = blocks.ARMS * blocks.FEWEST_CALLS * call_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
         while True:
-            self._quantity = self._choice()
+            self._quantity = self._given or self.engine.headline
             self._sample(count)
             if self._given is not None or self._quantity not in self.engine.absent:
                 break
@@ -266,12 +264,6 @@ class _Run:
         if self._calls > blocks.FEWEST_CALLS:
             self._cost *= self._calls / blocks.FEWEST_CALLS
             self._parts, self._arms = [], []
-
-    def _choice(self) -> Quantity:
-        if self._given is not None:
-            return self._given
-        choices: tuple[Quantity, ...] = ("kernel", "stream")
-        return next((choice for choice in choices if choice not in self.engine.absent), "wall")
 
     @property
     def _tick(self) -> float:
@@ -387,15 +379,10 @@ def _check(a: object, b: object, quantity: object, margin: object, target: objec
     if quantity is not None and quantity not in get_args(Quantity):
         accepted = ", ".join(get_args(Quantity))
         raise InvalidArgument(f"quantity is {quantity!r}; accepted are {accepted}, or None")
-    for name, fraction in (("margin", margin), ("target", target)):
-        if (name == "margin" or fraction is not None) and not (_is_number(fraction) and 0 < fraction < 1):  # type: ignore[operator]
-            raise InvalidArgument(f"{name} is {fraction!r}; accepted are fractions above 0 and below 1")
-    if not (_is_number(budget) and 0 < budget < math.inf):  # type: ignore[operator]
-        raise InvalidArgument(f"budget is {budget!r}; accepted are seconds above 0")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    check_fraction("margin", margin)
+    if target is not None:
+        check_fraction("target", target)
+    check_budget(budget)
 
 
 def _names(a: object, b: object, names: Sequence[str] | None) -> tuple[str, str]:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint, checked_axes, prepared, time_text
+from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint, checked_axes, prepared
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Result, import_pandas
+from gpuscope.results import Result, format_estimate, import_pandas
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -28,6 +28,15 @@ SURE = 0.99
 SHORTEST = 1e-9  # seconds; a clock that saw less saw nothing
 
 Array = NDArray[np.float64]
+
+SCHEMA = 1
+FOR_THE_GRID = 0.6  # of the budget; the rest refines
+REFINEMENTS = 8  # most sizes added for one answer
+CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
+
+# Told apart with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".
+_COLOURS = {"cpu": "#ee6677", "gpu": "#4477aa", "transfers": "#228833"}
+_TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
 
 
 @dataclass(frozen=True)
@@ -198,15 +207,6 @@ def _resampled_medians(samples: Array, generator: np.random.Generator) -> Array:
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
-FOR_THE_GRID = 0.6  # of the budget; the rest refines
-REFINEMENTS = 8  # most sizes added for one answer
-CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
-
-# Told apart with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".
-_COLOURS = {"cpu": "#ee6677", "gpu": "#4477aa", "transfers": "#228833"}
-_TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
-
 
 @dataclass(frozen=True, eq=False)
 class Crossover(Result):
@@ -247,7 +247,7 @@ class Crossover(Result):
         for size, base in cells["cpu"].items():
             row = [size_text(float(cast(float, size)))]
             points = [column[size] for column in cells.values()]
-            row += [time_text(point.estimate) if point.estimate else "-" for point in points]
+            row += [format_estimate(point.estimate) if point.estimate else "-" for point in points]
             for point in points[1:]:
                 both = base.estimate and point.estimate
                 row.append(f"{base.estimate.value / point.estimate.value:.3g}x" if both else "-")  # type: ignore[union-attr]

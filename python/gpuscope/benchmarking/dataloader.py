@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
+NOISE = 0.05  # within which two worker counts are equally fast
+SLOW_START = 10  # times the median at which the first batch is worth a word, if it also takes SLOW_SECONDS
+SLOW_SECONDS = 0.5
+GAIN = 1.1  # speed-up below which workers did not help
+
+_END = object()
+
 
 @dataclass(frozen=True, eq=False)
 class DataLoaderResult(Figures, Result, Mapping[str, float]):
@@ -148,14 +155,6 @@ class DataLoaderWorkers(Result):
             NotAvailable: pandas is not installed.
         """
         return import_pandas().DataFrame([{"workers": result.workers, **result} for result in self])
-
-
-NOISE = 0.05  # within which two worker counts are equally fast
-SLOW_START = 10  # times the median at which the first batch is worth a word, if it also takes SLOW_SECONDS
-SLOW_SECONDS = 0.5
-GAIN = 1.1  # speed-up below which workers did not help
-
-_END = object()
 
 
 @overload

@@ -26,6 +26,15 @@ _PAGEABLE = 1
 # How much longer than nothing a stream must be busy to be thought of as used, where nothing is traced.
 _NOTICEABLE = 1e-6
 
+# Driver calls that a stream takes while it is held back: a queue holds about a thousand.
+_QUEUE = 700
+_QUEUE_A_CHUNK = 256
+_QUEUED_AROUND_A_CALL = 4  # flushes and events
+_LARGEST_CHUNK = 32
+# A chunk is over soon, so that clocks are looked at often and Ctrl-C is heard.
+_LONGEST_CHUNK = 0.02
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -166,16 +175,6 @@ def _median_of(chunk: dict[str, Any], column: str) -> float:
 
 def _nothing() -> None:
     pass
-
-
-# Driver calls that a stream takes while it is held back: a queue holds about a thousand.
-_QUEUE = 700
-_QUEUE_A_CHUNK = 256
-_QUEUED_AROUND_A_CALL = 4  # flushes and events
-_LARGEST_CHUNK = 32
-# A chunk is over soon, so that clocks are looked at often and Ctrl-C is heard.
-_LONGEST_CHUNK = 0.02
-_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
 
 
 @dataclass(frozen=True)

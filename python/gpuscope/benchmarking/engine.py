@@ -21,6 +21,7 @@ from gpuscope.trace import Trace
 GPU_TICK = 32e-9  # of an H100's timestamps; older ones are coarser unless a tool is attached
 CPU_TICK = 1e-9
 GPU_QUANTITIES: tuple[Quantity, ...] = ("kernel", "span", "stream", "launch")
+_HEADLINES: tuple[Quantity, ...] = ("kernel", "stream")
 _EVENTS: Quantity = "stream"
 
 
@@ -46,7 +47,7 @@ class Engine:
         values: what each function returned when it was first called.
         sampler: the core's, for measurements beyond these; None without a GPU.
         stream: the stream, resolved.
-        reference_hz: the clock of the steady state, by which shifted clocks are told; nan before `warm_up`.
+        reference_hz: the clock of the steady state, against which shifted clocks are found; nan before `warm_up`.
 
     Raises:
         InvalidArgument: there is no function, or the device or the stream is not there, or the stream is of another
@@ -87,6 +88,15 @@ class Engine:
     def tick(self) -> float:
         """Resolution of the headline's times, in seconds."""
         return GPU_TICK if self.on_gpu else CPU_TICK
+
+    def tick_of(self, quantity: Quantity) -> float:
+        """Resolution of the times of a quantity, in seconds."""
+        return self.tick if quantity in ("kernel", "span", "stream") else CPU_TICK
+
+    @property
+    def headline(self) -> Quantity:
+        """The first of kernel, stream and wall that can be had."""
+        return next((quantity for quantity in _HEADLINES if quantity not in self.absent), "wall")
 
     @property
     def chunk(self) -> int:

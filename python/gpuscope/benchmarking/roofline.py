@@ -42,6 +42,17 @@ MATRIX_FLOPS = 2 * MATRIX**3
 # papers on each architecture; bfloat16 has the same, TensorFloat-32 half of it, from 8.0 on.
 _TENSOR_FLOPS_A_CLOCK = {"7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 512, "8.9": 1024, "9.0": 4096, "10.0": 8192}
 
+_lock = threading.Lock()
+_measured: dict[tuple[int, str], Peak] = {}
+
+# Over the measured peak by more than the measurement's own uncertainty.
+IMPOSSIBLE = 1.05
+
+# Below this part of both peaks neither is the bound: the rule of Nsight Compute's section "speed of light".
+BUSY = 0.6
+
+_SAME = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "tfloat32": "tf32"}
+
 
 @dataclass(frozen=True)
 class Peak:
@@ -72,10 +83,6 @@ class Peaks:
     float16: Peak
     bfloat16: Peak
     tf32: Peak
-
-
-_lock = threading.Lock()
-_measured: dict[tuple[int, str], Peak] = {}
 
 
 def measured(device: int = 0) -> Peaks:
@@ -188,15 +195,6 @@ def _free_bytes(device: int) -> int:
         with sys.modules["cupy"].cuda.Device(device) as current:
             return int(current.mem_info[0])
     return int(_core.environment()["devices"][device]["memory_bytes"])
-
-
-# Over the measured peak by more than the measurement's own uncertainty.
-IMPOSSIBLE = 1.05
-
-# Below this part of both peaks neither is the bound: the rule of Nsight Compute's section "speed of light".
-BUSY = 0.6
-
-_SAME = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "tfloat32": "tf32"}
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.errors import InvalidArgument
 from gpuscope.stats.shape import mann_kendall, theil_sen
 
 FEWEST_SAMPLES = 30
@@ -25,6 +27,32 @@ LONGEST_BATCH = 0.25
 DRIFT = 0.005
 CHANCE = 0.01
 CONFIDENCE, SEQUENTIAL = 0.95, 0.957
+
+WINDOW = 8
+"""Chunks that are looked at."""
+SHORTEST = 0.02
+"""Seconds before which nothing is called steady: clocks take some milliseconds to leave idle."""
+
+_DRIFT = 0.005
+_CLEAR = 1.645  # standard deviations: p below 0.1
+_CLOCK_RANGE = 0.01
+
+
+def check_fraction(name: str, value: object) -> None:
+    """Raises InvalidArgument unless the argument lies between 0 and 1."""
+    if not (is_number(value) and 0 < value < 1):
+        raise InvalidArgument(f"{name} is {value!r}; accepted are fractions above 0 and below 1")
+
+
+def check_budget(value: object) -> None:
+    """Raises InvalidArgument unless it is a time above 0."""
+    if not (is_number(value) and 0 < value < math.inf):
+        raise InvalidArgument(f"budget is {value!r}; accepted are seconds above 0")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is an integer or a float, and no truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def now() -> float:
@@ -118,16 +146,6 @@ def next_batch(progress: Progress | None, target: float, call_seconds: float, le
         wanted = int(min(max(missing, have // 2, FIRST_BATCH), 4 * have + FIRST_BATCH))
     affordable = int(min(left, LONGEST_BATCH) / max(call_seconds, 1e-9))
     return max(1, min(wanted, affordable, LARGEST_BATCH))
-
-
-WINDOW = 8
-"""Chunks that are looked at."""
-SHORTEST = 0.02
-"""Seconds before which nothing is called steady: clocks take some milliseconds to leave idle."""
-
-_DRIFT = 0.005
-_CLEAR = 1.645  # standard deviations: p below 0.1
-_CLOCK_RANGE = 0.01
 
 
 @dataclass(frozen=True)

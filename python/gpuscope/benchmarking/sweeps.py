@@ -18,19 +18,31 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.benchmarking.engine import Engine
-from gpuscope.benchmarking.samples import Quantity
+from gpuscope.benchmarking.samples import Quantity, Samples
+from gpuscope.benchmarking.stopping import check_budget, check_fraction
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Figures, Result, import_pandas
+from gpuscope.results import Figures, Result, format_estimate, format_half_width, import_pandas
 from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gpuscope.benchmarking.engine import Engine
-    from gpuscope.benchmarking.samples import Quantity, Samples
-
 FEWEST_VISITS = 2  # one visit sees one state of the machine
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
+
+ROUNDS = 5  # about as many as the budget is laid out for
+SHORTEST_VISIT, LONGEST_VISIT = 0.05, 1.0  # seconds
+FEWEST_CALLS, MOST_CALLS = 3, 100  # between two looks at the clock
+MOST_CALLS_OF_A_VISIT = 500
+
+SCHEMA = 1
+
+_STOPPED = {
+    "target": "all points reached the target",
+    "budget": "the budget was spent",
+    "interrupted": "interrupted",
+    "failed": "no point could be measured",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +75,7 @@ class SweepPoint(Figures):
     def __str__(self) -> str:
         if self.estimate is None:
             return f"{self.name}: {self.error}"
-        return f"{self.name}: {self.quantity} {time_text(self.estimate)}, {self.estimate.n} calls"
+        return f"{self.name}: {self.quantity} {format_estimate(self.estimate)}, {self.estimate.n} calls"
 
     def row(self) -> dict[str, Any]:
         """The columns of a frame; an axis keeps its name, whatever it is."""
@@ -121,7 +133,6 @@ class Series:
         self._steady = True
         self._tick = 0.0
         self._estimate: stats.Estimate | None = None
-        self._remarks: dict[str, None] = {}
 
     def enter(self, engine: Engine, steady: bool) -> None:
         """A visit begins."""
@@ -144,10 +155,6 @@ class Series:
         """The point raised; what it gave before is kept."""
         self.failed = True
         self.error = f"{type(error).__name__}: {error}".strip().rstrip(":")
-
-    def remark(self, text: str) -> None:
-        """Adds a warning, once."""
-        self._remarks[text] = None
 
     @property
     def samples(self) -> NDArray[np.float64]:
@@ -185,7 +192,7 @@ class Series:
         )
 
     def _warnings(self, measured: stats.Estimate | None) -> list[str]:
-        found = list(self._remarks)
+        found: list[str] = []
         if not self._calls or measured is None:
             return found
         if self.error:
@@ -202,17 +209,6 @@ class Series:
         return found
 
 
-def time_text(estimate: stats.Estimate) -> str:
-    """The value with half of its interval, as "12.34 us +-1.2 %"."""
-    return f"{format_seconds(estimate.value, 4)} {spread_text(estimate)}"
-
-
-def spread_text(estimate: stats.Estimate) -> str:
-    """Half of the interval in percent of the value, as "+-1.2 %"."""
-    spread = estimate.relative_half_width
-    return f"+-{100 * spread:.1f} %" if isfinite(spread) else "+-?"
-
-
 def _plain(value: object) -> Any:
     """A value that JSON knows, or its text; "float16" of torch.float16."""
     if isinstance(value, np.generic):
@@ -223,13 +219,6 @@ def _plain(value: object) -> Any:
         return value.__name__
     text = str(value)
     return text.removeprefix("torch.")
-
-
-HEADLINES: tuple[Quantity, ...] = ("kernel", "stream", "wall")
-ROUNDS = 5  # about as many as the budget is laid out for
-SHORTEST_VISIT, LONGEST_VISIT = 0.05, 1.0  # seconds
-FEWEST_CALLS, MOST_CALLS = 3, 100  # between two looks at the clock
-MOST_CALLS_OF_A_VISIT = 500
 
 
 class Rounds:
@@ -256,8 +245,7 @@ class Rounds:
         device: int | None = None,
         progress: Callable[[str], object] | None = None,
     ) -> None:
-        if not 0 < target < 1:
-            raise InvalidArgument(f"target is {target}; accepted are fractions above 0 and below 1")
+        check_fraction("target", target)
         Engine([int], stream=stream, device=device, cold=cold).close()  # a bad stream or device is no point's failure
         self.target = target
         self.cold = cold
@@ -277,8 +265,7 @@ class Rounds:
         Raises:
             InvalidArgument: the budget is not above 0.
         """
-        if not budget > 0:
-            raise InvalidArgument(f"budget is {budget}; accepted are seconds above 0")
+        check_budget(budget)
         started = perf_counter()
         waiting = list(series)
         try:
@@ -309,7 +296,7 @@ class Rounds:
         return chosen
 
     def visit(self, series: Series, seconds: float) -> None:
-        """Makes the inputs of one point, measures for a while, lets them go."""
+        """Makes the inputs of one point, measures for a while, releases them."""
         try:
             self._measure(series, seconds)
         except Exception as error:
@@ -320,8 +307,7 @@ class Rounds:
     def _measure(self, series: Series, seconds: float) -> None:
         with Engine([series.make()], stream=self.stream, device=self.device, cold=self.cold) as engine:
             engine.prepare()
-            headline: Quantity = next((name for name in HEADLINES if name not in engine.absent), "wall")
-            quantity = series.quantity or headline
+            quantity = series.quantity or engine.headline
             if quantity in engine.absent:
                 raise NotAvailable(f"{quantity} is not available: {engine.absent[quantity]}")
             warm = engine.warm_up(seconds)
@@ -342,16 +328,6 @@ class Rounds:
         self.progress(
             f"{visited.title}{visited.point(self.target, '')} - {done} of {len(series)} points done, {spent:.1f} s"
         )
-
-
-SCHEMA = 1
-
-_STOPPED = {
-    "target": "all points reached the target",
-    "budget": "the budget was spent",
-    "interrupted": "interrupted",
-    "failed": "no point could be measured",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,7 +402,7 @@ class Sweep(Result):
             if point.estimate is None:
                 rows.append((*values, "-", "-", "-", "0", point.error or ""))
             else:
-                time, spread = format_seconds(point.estimate.value, 4), spread_text(point.estimate)
+                time, spread = format_seconds(point.estimate.value, 4), format_half_width(point.estimate)
                 remarks = "; ".join(point.warnings)
                 rows.append((*values, point.quantity or "", time, spread, str(point.estimate.n), remarks))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
@@ -484,7 +460,7 @@ def sweep(
 
     The points are measured in rounds of random order, so that a drift of the machine is not taken for an effect of a
     parameter; after two rounds the budget goes to the points whose intervals are widest. One point's inputs exist
-    at a time: they are made anew for each visit, and let go after it. A point that raises is kept with its error's
+    at a time: they are made anew for each visit, and released after it. A point that raises is kept with its error's
     text. Ctrl-C ends the sweep and keeps what there is.
 
     Args:

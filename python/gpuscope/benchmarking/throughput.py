@@ -27,6 +27,10 @@ _LIMITS = {
     "step": "the step limits",
 }
 
+IDLE = 0.1  # share of the time that a GPU may wait before something other than itself limits
+
+_END = object()
+
 
 @dataclass(frozen=True, eq=False)
 class Throughput(Figures, Result):
@@ -91,11 +95,6 @@ class Throughput(Figures, Result):
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["periods"] = self.periods.tolist()
         return {"schema": SCHEMA} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-
-
-IDLE = 0.1  # share of the time that a GPU may wait before something other than itself limits
-
-_END = object()
 
 
 def measure_throughput(

@@ -10,6 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuscope.errors import InvalidArgument
 
+# Correlations of neighbours above this are told from drift by nothing.
+STRONGEST = 0.98
+# Chance makes short runs of independent samples look as if they corrected each other, down to this.
+SHORTEST = 0.9
+# Many samples tell by themselves what so long batches of them vary by; its factor of Student's, squared, over the
+# normal distribution's, for 15 degrees of freedom at 95 %.
+BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
+CORRELATED = 2.0  # what is so many times another is not so by chance
+LEAST = 0.1  # of sixteen batches that happen to agree
+DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
+
 
 def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
     """The samples as a flat array of finite numbers, at least one of them.
@@ -51,18 +62,6 @@ def checked_tick(tick: float) -> float:
     if not (np.isfinite(tick) and tick >= 0):
         raise InvalidArgument(f"tick is {tick}; accepted is the clock's resolution, 0 or above")
     return float(tick)
-
-
-# Correlations of neighbours above this are told from drift by nothing.
-STRONGEST = 0.98
-# Chance makes short runs of independent samples look as if they corrected each other, down to this.
-SHORTEST = 0.9
-# Many samples tell by themselves what so long batches of them vary by; its factor of Student's, squared, over the
-# normal distribution's, for 15 degrees of freedom at 95 %.
-BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
-CORRELATED = 2.0  # what is so many times another is not so by chance
-LEAST = 0.1  # of sixteen batches that happen to agree
-DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
 
 
 def autocorrelation_time(samples: ArrayLike) -> float:

@@ -20,6 +20,9 @@ GRID = 512
 DEPTH = 0.7
 ERRORS = 3.0
 
+# All pairs of samples are compared; longer runs are first put together to so many medians.
+MOST_POINTS = 200
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -97,10 +100,6 @@ def _borders(values: NDArray[np.float64], tick: float) -> list[int]:
 def _clearness(valley: float, peak: float) -> float:
     """By how many standard errors of the counts the valley lies below DEPTH of the lower peak."""
     return float((DEPTH * peak - valley) / np.sqrt(DEPTH**2 * peak + valley + 1))
-
-
-# All pairs of samples are compared; longer runs are first put together to so many medians.
-MOST_POINTS = 200
 
 
 @dataclass(frozen=True)

@@ -225,8 +225,3 @@ def _is_event(target: object) -> bool:
     package = type(target).__module__.partition(".")[0]
     has_methods = hasattr(target, "record") and hasattr(target, "synchronize")
     return package in {"torch", "cupy"} and has_methods and not hasattr(target, "wait_event")  # as streams have
-
-
-def _is_cpu(target: object) -> bool:
-    kind = target if isinstance(target, str) else getattr(target, "type", getattr(target, "platform", ""))
-    return isinstance(kind, str) and kind == "cpu"

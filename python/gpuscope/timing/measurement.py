@@ -21,6 +21,11 @@ _RETRY_NS = 100_000_000  # after a short wait in vain, so that these cost 0.2 % 
 # What the clocks of a GPU and its host may drift apart: crystals of 50 ppm on either side.
 _DRIFT = 1e-4
 
+_CAPTURING = "the stream was being captured into a CUDA graph, whose work does not run now"
+_NO_ANCHOR = "the GPU's clock could not be compared with the host's: it did not answer in time"
+
+_MOST_UNREAD = 1024
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -73,10 +78,6 @@ class _Anchors:
 
 
 _anchors = _Anchors()
-
-
-_CAPTURING = "the stream was being captured into a CUDA graph, whose work does not run now"
-_NO_ANCHOR = "the GPU's clock could not be compared with the host's: it did not answer in time"
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,6 @@ class Measurement:
         except GpuscopeError as error:
             return Times(launch, None, None, None, str(error))
         return Times(launch, gpu, (end_ns - self._began_ns) / 1e9, error_ns / 1e9, "")
-
-
-_MOST_UNREAD = 1024
 
 
 class Steps:

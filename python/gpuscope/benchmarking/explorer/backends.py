@@ -70,9 +70,6 @@ def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-BackendName = Literal["torch", "cupy", "numpy"]
-
-
 class Backend(Protocol):
     """A library on one processor.
 

@@ -19,6 +19,7 @@ from gpuscope.benchmarking.crossovers import answer
 from gpuscope.benchmarking.explorer import backends
 from gpuscope.benchmarking.explorer.backends import Backend, Operation, chosen
 from gpuscope.benchmarking.explorer.exploration import Exploration, OperationCrossover, Point, Side
+from gpuscope.benchmarking.stopping import check_budget
 from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint
 from gpuscope.errors import InvalidArgument
 from gpuscope.system import environment as look
@@ -32,6 +33,9 @@ BUDGET = 60.0
 _SPARE = 0.9  # of the free memory; the rest is for what libraries take besides
 _SIDES = {"cpu": "the CPU", "gpu": "the GPU", "gpu+transfers": "the GPU with transfers"}
 _FIGURES = re.compile(r"\d[\d.,]*\s?(?:ns|us|ms|s|%|\b)")
+
+# What libraries read the number of their threads from.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,7 @@ def explore(
     numbers = _checked_sizes(sizes)
     if dtype not in DTYPES:
         raise InvalidArgument(f"dtype is {dtype!r}; accepted are {' and '.join(DTYPES)}")
-    if not budget > 0:
-        raise InvalidArgument(f"budget is {budget}; accepted are seconds above 0")
+    check_budget(budget)
     cpu, gpu, why = backends.choose(backend)
     started, clock = time.time(), time.perf_counter()
 
@@ -241,10 +244,6 @@ def pattern(warning: str) -> str:
 def _shortened(text: str) -> str:
     line = first_line(text)
     return line if len(line) <= 200 else f"{line[:197]}..."
-
-
-# What libraries read the number of their threads from.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def _environment(cpu: Backend, gpu: Backend | None) -> dict[str, str]:
