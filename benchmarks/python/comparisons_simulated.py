@@ -21,6 +21,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.samples import Samples
 from gpuscope.benchmarking.stopping import WarmUp
 
@@ -57,6 +58,7 @@ class ModelEngine:
     """As `gpuscope.benchmarking.engine.Engine`, of a model."""
 
     on_gpu, device_name, tick = True, "a model", TICK
+    headline = Engine.headline
 
     def __init__(self, model: Model, random: np.random.Generator) -> None:
         self.model, self.random, self.now = model, random, 0.0

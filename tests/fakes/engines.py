@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from gpuscope.benchmarking.engine import Engine
 from gpuscope.errors import InvalidArgument
 
 OVERHEAD = 1e-3  # seconds that opening an engine takes
@@ -47,6 +48,8 @@ class Engines:
 
 class _Engine:
     tick = 1e-9
+
+    headline = Engine.headline
 
     def __init__(self, engines, function):
         self.engines = engines

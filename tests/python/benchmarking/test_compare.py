@@ -13,6 +13,7 @@ import pytest
 
 from gpuscope.benchmarking import blocks
 from gpuscope.benchmarking.blocks import LOOKS, Looks, judge
+from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Samples
 from gpuscope.benchmarking.stopping import WarmUp
@@ -29,6 +30,8 @@ def nothing() -> None:
 
 class ModelEngine:
     """Takes the time of functions from `true`, with noise and drift, and moves a clock of its own."""
+
+    headline = Engine.headline
 
     def __init__(self, *true, noise=0.005, drift=0.0, cost=40e-6, seed=0, absent=(), invalid=0.0, kernels=()):
         self.true, self.noise, self.drift, self.cost = np.array(true), noise, drift, cost
