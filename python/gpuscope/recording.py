@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpuscope.trace import Trace
 
 
-class Results(ABC):
-    """The questions a recording answers. Analyses and exporters are imported by the first that needs them."""
+class Analyses(ABC):
+    """The analyses and exports of a recording. Their modules are imported by the first call that needs them."""
 
     @property
     @abstractmethod
@@ -143,7 +143,7 @@ class Results(ABC):
         save(self.trace.store, path)
 
 
-class Recording(Results):
+class Recording(Analyses):
     """One recorded window."""
 
     def __init__(self, store: _core.Store) -> None:

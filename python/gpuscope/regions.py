@@ -76,17 +76,17 @@ class OpenBlocks(Generic[Block]):
     def push(self, block: Block) -> None:
         """One has begun."""
         with self._lock:
-            self._blocks.append((_whose_turn(), block))
+            self._blocks.append((_current_task(), block))
 
     def pop(self) -> Block:
         """The one that ends: the last of this thread or task; of any, when it ends on another one than it began on."""
-        whose = _whose_turn()
+        task = _current_task()
         with self._lock:
-            own = (at for at in reversed(range(len(self._blocks))) if self._blocks[at][0] == whose)
+            own = (at for at in reversed(range(len(self._blocks))) if self._blocks[at][0] == task)
             return self._blocks.pop(next(own, -1))[1]
 
 
-def _whose_turn() -> object:
+def _current_task() -> object:
     """The asyncio task or the thread that runs now: those that share an object do not end each other's blocks."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:
@@ -146,23 +146,23 @@ def _awaiter(region: Region) -> Callable[[Awaitable[Any]], Awaitable[Any]]:
 
 
 def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
-    in_steps = _awaiter(region)
+    resume_inside = _awaiter(region)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return await in_steps(function(*args, **kwargs))
+        return await resume_inside(function(*args, **kwargs))
 
     return wrapper
 
 
 def _async_generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
-    in_steps = _awaiter(region)
+    resume_inside = _awaiter(region)
 
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)
         step = _first_step(inner)
         while True:
             try:
-                item = await in_steps(step)
+                item = await resume_inside(step)
             except StopAsyncIteration:
                 return
             finally:

@@ -21,6 +21,9 @@ NONE = 0xFFFFFFFF
 OPEN, ASYNC = 1 << 5, 1 << 8
 """Flags of regions: still open when recording ended; a start/end range, which overlaps what runs beside it."""
 
+AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
+"""What torch calls the range around each backward operator, before the operator's name."""
+
 
 class MemoryKind(IntEnum):
     """What memory is: ``kind`` of ``Trace.device_memory``, ``source`` and ``destination`` of ``Trace.memcpy``."""

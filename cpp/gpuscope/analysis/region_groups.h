@@ -32,7 +32,7 @@ struct NameStat {
   bool is_top_level = false;  // some instance lay in no region
 };
 
-/// What regions of one name are told apart by.
+/// What regions are grouped by beside their names.
 struct RegionKeys {
   bool shapes = false;        // of their inputs
   uint32_t stack_frames = 0;  // so many of the innermost frames of their call stacks

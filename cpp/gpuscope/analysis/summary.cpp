@@ -107,7 +107,7 @@ class WorkCollector {
   Summary& summary_;
 };
 
-/// Names made once for each code that rows are told apart by.
+/// Names by the code of a row, each made once.
 class CodedNames {
  public:
   explicit CodedNames(DisplayNames& names) : names_(names) {}

@@ -41,12 +41,12 @@ class FunctionEventAvg(TorchNames):
         cpu_memory_usage: host memory taken less given back, where ``profile_memory`` was on; device_memory_usage
             likewise on the GPU, self_cpu_memory_usage and self_device_memory_usage in no region inside.
         input_shapes: sizes of each input; [] for what is no tensor; "" unless rows were grouped by them.
-        flops: floating-point operations summed, of those operators whose shapes tell them; see ``analysis.flops``.
+        flops: floating-point operations summed, of the operators whose shapes determine them; see ``analysis.flops``.
         stack: the innermost Python frames, as many as rows were grouped by.
         scope: torch's RecordScope: 0 for operators, 1 for backward functions, 7 for what a program or library named.
         is_user_annotation: it is such a name.
         is_async: it may end on another thread, overlaps what runs beside it and has no time of its own.
-        overload_name: always "": torch's operator ranges do not tell overloads.
+        overload_name: always "": torch's operator ranges do not name overloads.
     """
 
     key: str
@@ -135,13 +135,13 @@ def key_averages(
 
     Args:
         trace: the recording.
-        group_by_input_shape: tell regions and operators apart by the shapes of their inputs too (``record_shapes``).
+        group_by_input_shape: group regions and operators by the shapes of their inputs too (``record_shapes``).
         group_by_stack_n: and by so many of the innermost Python frames (``with_stack``).
         group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
 
     Returns:
         The rows, in the order in which regions and then work of each kind first came up. In aggregate mode, which keeps
-        no single events, nothing is told apart by shapes and stacks.
+        no single events, nothing is grouped by shapes and stacks.
 
     Raises:
         InvalidArgument: ``group_by_stack_n`` is not a whole number from 0.

@@ -262,7 +262,7 @@ def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[
 
 
 def _title(node: Node) -> str:
-    """The name; with a mark where it does not tell that this is a module or a library's range."""
+    """The name, with a mark for modules and for the ranges of libraries."""
     mark = {"module": "module ", "range": "range "}.get(node.kind, "")
     return mark + node.name.replace("\n", " ")
 

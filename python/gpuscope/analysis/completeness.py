@@ -263,10 +263,10 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
         remarks.append(f"{_count(open_ranges, 'range')} had not ended when the recording did")
     if SCOPE_BACKWARD in rows.path_scopes:
         in_backward = np.array([scope == SCOPE_BACKWARD for scope in rows.path_scopes])[rows.path]
-        lonely = int(np.count_nonzero(in_backward & (rows.sequence >= 0) & (rows.forward == NONE)))
-        if lonely:
+        unjoined = int(np.count_nonzero(in_backward & (rows.sequence >= 0) & (rows.forward == NONE)))
+        if unjoined:
             remarks.append(
-                f"{_count(lonely, 'backward operator')} could not be joined to the forward one: "
+                f"{_count(unjoined, 'backward operator')} could not be joined to the forward one: "
                 "it ran before the recording, or several could be it"
             )
     return remarks

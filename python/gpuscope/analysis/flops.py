@@ -175,7 +175,7 @@ UNKNOWN_GRADIENTS = "which gradients it made is not known: no operator that take
 
 
 def count_flops(rows: RegionRows) -> Array:
-    """For each region its floating-point operations; 0 for what has none, UNKNOWN where they cannot be told.
+    """For each region its floating-point operations; 0 for what has none, UNKNOWN where they cannot be determined.
 
     Nothing counts twice down the call tree: an operator inside one that is counted is not counted. So "aten::addmm"
     counts and "aten::linear" around it does not, and of the several convolutions inside each other the outermost does.
@@ -226,7 +226,7 @@ NO_SHAPE = -1
 
 
 def count_convolutions(rows: RegionRows, counts: Array) -> None:
-    """Writes the count of each convolution, forward and backward, into its row; UNKNOWN where it cannot be told."""
+    """Writes the count of each convolution, forward and backward, into its row; UNKNOWN where that fails."""
     named = [name in CONVOLUTIONS for name in rows.path_texts]
     forward = np.flatnonzero(np.array(named)[rows.path] & rows.has_shapes)
     named = [name == CONVOLUTION_BACKWARD for name in rows.path_texts]
@@ -292,15 +292,15 @@ def _outputs(
     outputs[np.minimum(origins, len(rows))] = shapes.of(backward, 0)
     results = shapes.of_results(forward, 0)
     outputs[forward[results != NO_SHAPE]] = results[results != NO_SHAPE]
-    # It is also that of the convolutions around. Innermost first, so that what an outer one was told itself stays.
+    # It is also that of the convolutions around: innermost first, and what is known of an outer one itself is kept.
     is_forward = np.zeros(len(rows) + 1, dtype=bool)
     is_forward[forward] = True
     outputs[~is_forward] = NO_SHAPE
     known = np.flatnonzero(outputs != NO_SHAPE)
     above = rows.parent[known]
     while len(known):
-        tell = is_forward[above] & (outputs[above] == NO_SHAPE)
-        outputs[above[tell]] = outputs[known[tell]]
+        unknown = is_forward[above] & (outputs[above] == NO_SHAPE)
+        outputs[above[unknown]] = outputs[known[unknown]]
         inside = above < len(rows)
         known, above = known[inside], rows.parent[above[inside]]
     return outputs
@@ -328,9 +328,9 @@ def _count_backward(rows: RegionRows, shapes: _InputShapes, backward: Array, mak
         has_taker[makers[(shapes.of(makers, place) == taken) & (taken != NO_SHAPE)]] = True
         wanted.append(has_taker[backward])
     made = wanted[0].astype(np.int64) + wanted[1]
-    told = rows.results[backward] != NONE  # which gradients there were
+    recorded = rows.results[backward] != NONE  # which gradients there were
     results = [shapes.of_results(backward, place) != NO_SHAPE for place in (0, 1)]
-    made[told] = (results[0].astype(np.int64) + results[1])[told]
+    made[recorded] = (results[0].astype(np.int64) + results[1])[recorded]
 
     @cache
     def count(origin_path: int, text: int, gradients: int) -> int:

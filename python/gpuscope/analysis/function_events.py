@@ -329,7 +329,7 @@ class FunctionEvent(TorchNames):
 
     @property
     def overload_name(self) -> str:
-        """Always "": torch's operator ranges do not tell overloads."""
+        """Always "": torch's operator ranges do not name overloads."""
         return ""
 
     @property
@@ -456,7 +456,7 @@ class _EventIndex:
         begun = trace.info.get("session.start_ns", "")
         self.start_ns = int(begun) if begun.isdecimal() else int(starts.min()) if len(starts) else 0
 
-        order = np.argsort(starts, kind="stable")  # what begins together stays in the order of the tables: outer first
+        order = np.argsort(starts, kind="stable")  # of equal starts in the order of the tables: outer first
         ids = np.empty_like(order)
         ids[order] = np.arange(len(order))
         events: list[FunctionEvent] = []

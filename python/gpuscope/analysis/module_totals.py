@@ -100,7 +100,7 @@ class Modules(Result):
 def modules(trace: Trace) -> Modules:
     """Totals for each module; none without ``with_modules=True``.
 
-    A backward operator belongs to the module in which its forward operator ran, which autograd's sequence numbers tell;
+    A backward operator belongs to the module in which its forward operator ran, found by autograd's sequence numbers;
     what a checkpoint computes anew in the backward pass counts as backward work. Adding up gradients belongs to none.
 
     Raises:

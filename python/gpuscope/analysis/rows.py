@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 NS_PER_US = 1e3
 Array = np.ndarray[Any, Any]
@@ -113,9 +113,6 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
 
 
-ENGINE = "autograd::engine::evaluate_function: "
-"""What torch calls the range around each backward operator, before the operator's name."""
-
 # at::RecordScope's numbers (aten/src/ATen/record_function.h), as torch.profiler gives them.
 SCOPE_FUNCTION, SCOPE_BACKWARD, SCOPE_USER = 0, 1, 7
 
@@ -164,7 +161,7 @@ class RegionRows:
         for name, kind, parent in zip(names, kinds, parents, strict=True):
             if kind == RegionKind.OP:
                 above = names[parent] if parent < len(names) else ""
-                scopes.append(SCOPE_BACKWARD if above == ENGINE + name else SCOPE_FUNCTION)
+                scopes.append(SCOPE_BACKWARD if above == AUTOGRAD_ENGINE + name else SCOPE_FUNCTION)
             else:
                 scopes.append(SCOPE_FUNCTION if kind == RegionKind.MODULE else SCOPE_USER)
         return scopes

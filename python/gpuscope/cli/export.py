@@ -16,9 +16,9 @@ from gpuscope.cli.options import writable_paths
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from gpuscope.recording import Recording, Results
+    from gpuscope.recording import Analyses, Recording
 
-_WRITERS: dict[str, Callable[[Results, Path], None]] = {
+_WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
     ".gscope": lambda results, path: results.save(path),
     ".json": lambda results, path: results.export_chrome_trace(path),
     ".json.gz": lambda results, path: results.export_chrome_trace(path),
@@ -44,7 +44,7 @@ class Outputs:
         """The files written so far."""
         return tuple(self._written)
 
-    def write(self, results: Results, out: Console | None = None) -> None:
+    def write(self, results: Analyses, out: Console | None = None) -> None:
         """Writes every file; from the second time on under numbered names, as ``run-2.gscope``.
 
         Args:

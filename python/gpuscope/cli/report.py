@@ -17,7 +17,7 @@ from gpuscope.trace import NONE
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit
-    from gpuscope.recording import Results
+    from gpuscope.recording import Analyses
 
 _TIERS = {
     "cupti": "CUPTI tracing",
@@ -63,7 +63,7 @@ def check(options: argparse.Namespace) -> None:
         EventList[Any]().sorted_by(options.sort_by)
 
 
-def show_origin(results: Results, out: Console) -> None:
+def show_origin(results: Analyses, out: Console) -> None:
     """What ran, when, for how long, where, and how it was recorded."""
     info = results.trace.info
     start_ns, stop_ns = (int(info.get(f"session.{end}_ns", "0")) for end in ("start", "stop"))
@@ -90,7 +90,7 @@ def show_origin(results: Results, out: Console) -> None:
     out.line()
 
 
-def show_summary(results: Results, out: Console) -> None:
+def show_summary(results: Analyses, out: Console) -> None:
     """One line: how long was recorded, and how."""
     info = results.trace.info
     elapsed_ns = int(info.get("session.stop_ns", "0")) - int(info.get("session.start_ns", "0"))
@@ -99,7 +99,7 @@ def show_summary(results: Results, out: Console) -> None:
     out.line()
 
 
-def show(results: Results, options: argparse.Namespace, out: Console) -> None:
+def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
     """The parts that the options ask for, and the verdict under them."""
     if not options.no_table:
         show_table(
@@ -116,7 +116,7 @@ def show(results: Results, options: argparse.Namespace, out: Console) -> None:
 
 
 def show_table(
-    results: Results,
+    results: Analyses,
     out: Console,
     *,
     sort_by: str | None = None,
@@ -157,7 +157,7 @@ def show_table(
     out.line()
 
 
-def show_tree(results: Results, out: Console, *, max_depth: int | None = None) -> None:
+def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
     """The regions as they lie in one another, with the GPU work launched in each."""
     tree = results.tree()
     if not tree.root.children:
@@ -192,7 +192,7 @@ def _how(info: Mapping[str, str]) -> list[str]:
     return [f"{info.get('session.mode', 'full')} mode", _TIERS.get(tier, tier)]
 
 
-def _extras(results: Results) -> list[str]:
+def _extras(results: Analyses) -> list[str]:
     """What was recorded of operators and calls beside their time."""
     trace = results.trace
     there = {
@@ -203,7 +203,7 @@ def _extras(results: Results) -> list[str]:
     return [name for name, is_there in there.items() if is_there]
 
 
-def _devices(results: Results) -> list[str]:
+def _devices(results: Analyses) -> list[str]:
     trace = results.trace
     return [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []
 

@@ -18,7 +18,7 @@ from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
     from gpuscope.profiler import Schedule, profile
-    from gpuscope.recording import Results
+    from gpuscope.recording import Analyses
 
 # Options of profile() that say what of operators is recorded.
 _OPERATOR_OPTIONS = {
@@ -124,7 +124,7 @@ class _Delivery:
         self._windows = 0
         self._failed = False
 
-    def __call__(self, results: Results) -> None:
+    def __call__(self, results: Analyses) -> None:
         """Writes the files of one window."""
         self._windows += 1
         try:

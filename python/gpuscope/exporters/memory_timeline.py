@@ -23,7 +23,7 @@ from gpuscope.exporters.page.memory import render
 from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.paths import check_writable, replacing
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 # torch.profiler._memory_profiler: the order of its categories, the last for what has none, and its actions.
 CATEGORIES = (
@@ -35,7 +35,6 @@ _SUFFIXES = (".html", ".json", ".json.gz")
 _RAW_SUFFIX = ".raw.json.gz"
 _DEEPEST = 1000  # regions in regions
 _REGION, _RANGE, _MODULE = 0, 2, 3  # kinds of paths: record_function's, a library's, a call of a torch.nn.Module
-_BACKWARD = "autograd::engine::evaluate_function: "
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 
 
@@ -204,7 +203,7 @@ class _Regions:
 
 
 def _named(name: str, kind: int) -> int:
-    if name.startswith(_BACKWARD):
+    if name.startswith(AUTOGRAD_ENGINE):
         return Phase.BACKWARD
     if name.startswith(_OPTIMIZER):
         return Phase.OPTIMIZER

@@ -35,8 +35,8 @@ def kineto_available() -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the `activities` argument of `profile` comes to.
+class ActivitySelection:
+    """The `activities` argument of `profile`, parsed.
 
     Attributes:
         groups: the activities asked for.
@@ -62,7 +62,7 @@ _GPU_TABLES = ("kernel", "memcpy", "memset")
 _SYNC = "CUDA_SYNC"
 
 
-def parse_activities(activities: Iterable[Any] | None) -> Asked:
+def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
     """Reads the `activities` argument of `profile`, in any form that torch.profiler takes.
 
     Args:
@@ -74,7 +74,7 @@ def parse_activities(activities: Iterable[Any] | None) -> Asked:
         InvalidArgument: an activity is unknown or named twice, or there is none; names are no list of text.
     """
     if activities is None:
-        return Asked(frozenset(ProfilerActivity))
+        return ActivitySelection(frozenset(ProfilerActivity))
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
     wanted: dict[ProfilerActivity, frozenset[str] | None] = {}
@@ -89,7 +89,7 @@ def parse_activities(activities: Iterable[Any] | None) -> Asked:
     groups = frozenset(activity for activity, names in wanted.items() if names is None or names)
     lists = {activity: names for activity, names in wanted.items() if names}
     if not lists:
-        return Asked(groups)
+        return ActivitySelection(groups)
     named = frozenset().union(*lists.values())
     left_out = {
         table
@@ -97,8 +97,8 @@ def parse_activities(activities: Iterable[Any] | None) -> Asked:
         if not events & named
         and (ProfilerActivity.CUDA in lists if table in _GPU_TABLES else len(lists) == len(wanted))
     }
-    said = "; ".join(f"of {activity.name} {', '.join(sorted(names))}" for activity, names in lists.items())
-    return Asked(groups, frozenset(left_out), _SYNC in named, f"recorded as activities asks: {said}")
+    listed = "; ".join(f"of {activity.name} {', '.join(sorted(names))}" for activity, names in lists.items())
+    return ActivitySelection(groups, frozenset(left_out), _SYNC in named, f"recorded as activities asks: {listed}")
 
 
 def _names(activity: ProfilerActivity, names: Any) -> frozenset[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profile`: torch.profiler's names, arguments and manners over gpuscope's collector."""
+"""`profile`: torch.profiler's names, arguments and behaviour over gpuscope's collector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuscope.profiler.collector import Collector
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Windows
-from gpuscope.recording import Results
+from gpuscope.recording import Analyses
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from gpuscope.trace import Trace
 
 
-class AutogradResults(Results):
+class AutogradResults(Analyses):
     """The results of a profiler under the names of torch.autograd.profiler.profile."""
 
-    def __init__(self, results: Results, trace_id: str | None) -> None:
+    def __init__(self, results: Analyses, trace_id: str | None) -> None:
         self._results = results
         self.trace_id = trace_id
 
@@ -77,7 +77,7 @@ def _always_record(_: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
-class profile(Results):  # noqa: N801 - torch.profiler's name
+class profile(Analyses):  # noqa: N801 - torch.profiler's name
     """Records what runs inside it: a context manager, or a decorator of functions and coroutine functions.
 
     Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`.
@@ -167,8 +167,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             raise NotAvailable(
                 f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
             )
-        asked = parse_activities(activities)
-        self.activities = asked.groups
+        selected = parse_activities(activities)
+        self.activities = selected.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
             cuda = frozenset({ProfilerActivity.CUDA})
@@ -195,8 +195,8 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
             graphs=graphs,
-            sync=sync or asked.sync,
-            left_out=asked.left_out,
+            sync=sync or selected.sync,
+            left_out=selected.left_out,
             stacks=self.with_stack,
             memory=self.profile_memory,
             max_bytes=max_bytes,
@@ -219,7 +219,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
             accumulates=self.acc_events,
             strict=bool(strict),
         )
-        for sentence in filter(None, (*self._collector.notes, asked.note)):
+        for sentence in filter(None, (*self._collector.notes, selected.note)):
             self._annotations.note(sentence)
         if experimental_config:
             self._annotations.note("without effect in this version: experimental_config")
@@ -383,7 +383,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         self._annotations.add_json(key, value)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
-        """Does what `add_metadata_json` does; torch.profiler tells the two apart."""
+        """Does what `add_metadata_json` does; torch.profiler has both."""
         self._annotations.add_json(key, value)
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
@@ -414,7 +414,7 @@ class profile(Results):  # noqa: N801 - torch.profiler's name
         return AutogradResults(self, self._windows.trace_id) if self._windows.trace_id is not None else None
 
     def export_chrome_trace(self, path: str | PathLike[str], use_python_export: bool = False) -> None:
-        """Writes the latest window, as `Results.export_chrome_trace`; with `acc_events` too, as torch does."""
+        """Writes the latest window, as `Analyses.export_chrome_trace`; with `acc_events` too, as torch does."""
         if self.acc_events and self._windows.latest is not None:
             self._windows.latest.export_chrome_trace(path, use_python_export)
         else:

@@ -13,7 +13,7 @@ from gpuscope.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuscope.recording import Results
+    from gpuscope.recording import Analyses
 
 
 def tensorboard_trace_handler(
@@ -21,7 +21,7 @@ def tensorboard_trace_handler(
     worker_name: str | None = None,
     use_gzip: bool = False,
     use_python_export: bool = False,
-) -> Callable[[Results], None]:
+) -> Callable[[Analyses], None]:
     """Writes every recording into a folder as TensorBoard's profile plugin expects.
 
     The folder is created, and found writable, now: before the run.
@@ -55,7 +55,7 @@ def tensorboard_trace_handler(
 
     check_writable(name(), (".json", ".json.gz"))
 
-    def write(recording: Results) -> None:
+    def write(recording: Analyses) -> None:
         recording.export_chrome_trace(name())
 
     return write

@@ -40,7 +40,7 @@ def test_a_whole_recording_is_complete():
         ("unread_bytes", 216, "216 bytes of CUPTI's buffers made no record"),
     ],
 )
-def test_each_loss_makes_it_incomplete_and_is_told(counter, count, reason):
+def test_each_loss_makes_it_incomplete_and_is_reported(counter, count, reason):
     result = audit_of(**{f"audit__{counter}": str(count)})
     assert not result.complete
     assert result.reasons == (reason,)
@@ -48,7 +48,7 @@ def test_each_loss_makes_it_incomplete_and_is_told(counter, count, reason):
     assert getattr(result, counter) == count
 
 
-def test_all_losses_are_told():
+def test_all_losses_are_reported():
     assert audit_of(audit__missing="2", audit__dropped="1").verdict.count(";") == 1
 
 
@@ -78,13 +78,13 @@ def test_without_a_gpu_it_says_so_and_why():
     )
 
 
-def test_events_in_place_of_kernels_are_told():
+def test_events_in_place_of_kernels_are_reported():
     result = audit_of(session__tier="events", session__tier_reason="libcupti was not found")
     assert not result.gpu_traced
     assert "kernels were not traced: libcupti was not found" in result.verdict
 
 
-def test_no_launch_is_told():
+def test_no_launch_is_reported():
     result = audit_of(audit__launches="0", audit__graph_launches="0")
     assert result.verdict.startswith("audit: complete - no kernel was launched")
 

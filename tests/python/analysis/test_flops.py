@@ -18,12 +18,12 @@ def record(*ops):
     for row, (name, shapes, parent, *more) in enumerate(ops):
         names.append(name)
         parents.append(NONE if parent is None else parent)
-        told = more[0] if more else {}
+        detail = more[0] if more else {}
         details["region"].append(row)
         details["shapes"].append(shapes)
-        details["forward"].append(told.get("forward", NONE))
-        details["op"].append(told.get("op", 0))
-        details["producer"].append(told.get("producer", 0))
+        details["forward"].append(detail.get("forward", NONE))
+        details["op"].append(detail.get("op", 0))
+        details["producer"].append(detail.get("producer", 0))
     count = len(ops)
     return make_trace(
         {
@@ -90,9 +90,9 @@ CONV_FLOPS = 2 * 2 * 16 * 6 * 3 * 9
 CONVS = [("aten::conv2d", CONV, None), ("aten::convolution", CONV, 0), ("aten::mkldnn_convolution", CONV, 1)]
 
 
-def backward(**told):
+def backward(**details):
     node = ("ConvolutionBackward0", f"[{OUT}]", None, {"forward": 1})
-    return node, ("aten::convolution_backward", f"[{OUT}, [2, 3, 8, 8], [6, 3, 3, 3], [], []]", 3, told)
+    return node, ("aten::convolution_backward", f"[{OUT}, [2, 3, 8, 8], [6, 3, 3, 3], [], []]", 3, details)
 
 
 def test_a_convolution_counts_once_with_the_size_that_its_backward_operator_tells():

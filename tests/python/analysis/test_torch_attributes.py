@@ -68,10 +68,10 @@ def test_methods_take_torchs_arguments(name):
 
 
 def test_key_averages_of_the_profiler_take_torchs_arguments():
-    from gpuscope.recording import Results
+    from gpuscope.recording import Analyses
 
     theirs = inspect.signature(torch.profiler.profile.key_averages).parameters
-    ours = inspect.signature(Results.key_averages).parameters
+    ours = inspect.signature(Analyses.key_averages).parameters
     assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
 
 
