@@ -410,9 +410,9 @@ class Session:
         """
         Ends the window and returns its Store; waits for its GPU work, at most two seconds.
         """
-    def let_go_of_gpu(self) -> bool:
+    def release_cupti(self) -> bool:
         """
-        Ends the recording of GPU work for good, as somebody else needs CUPTI; False when none was recorded.
+        Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none was recorded.
         """
     def open(self) -> None:
         """

@@ -26,7 +26,7 @@ inline constexpr uint32_t kGraphLaunch = 514;
 inline constexpr uint32_t kCtxSynchronize = 17;
 inline constexpr uint32_t kMemAlloc = 243;
 
-/// A CUPTI that does what it is told, and remembers what it was asked. Any thread; reset between tests.
+/// A CUPTI whose answers a test sets, and which records its calls. Any thread; reset between tests.
 struct Cupti {
   static Cupti& instance() {
     static Cupti state;

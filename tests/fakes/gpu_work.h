@@ -176,7 +176,7 @@ struct GpuWork {
   timing::Gate::Words* gate_ = nullptr;
 };
 
-/// A program of one C++ function, which is told its number. It notes its calls in the GPU's log.
+/// A program of one C++ function, which gets the number of the call. It logs its calls in the fake GPU.
 struct CalledProgram : timing::Program {
   explicit CalledProgram(std::function<void(uint32_t)> function = [](uint32_t) {}) : called(std::move(function)) {}
 

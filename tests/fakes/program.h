@@ -26,7 +26,7 @@
 
 namespace gpuscope::fakes {
 
-/// A thread that does one thing after another, as it is told: it has an event log of its own.
+/// A thread that runs the given actions one after another: it has an event log of its own.
 class Puppet {
  public:
   Puppet() : thread_([this] { live(); }) {
@@ -70,13 +70,13 @@ class Puppet {
   std::thread thread_;
 };
 
-/// A random program on several threads, told to a decoder and, in plain words, remembered for comparison.
+/// A random program on several threads, logged for a decoder and kept in plain structs for comparison.
 class Program {
  public:
   struct Options {
     attribution::Settings settings;
     uint32_t seed = 1;
-    bool orderly = false;  // no tasks, no exits out of turn: self times can be told
+    bool orderly = false;  // no tasks, no exits out of order: self times are known
     uint32_t first_correlation = 1;
   };
   struct Region {
@@ -152,7 +152,7 @@ class Program {
   }
   bool launched_inside(int64_t at_ns) const { return at_ns >= open_ns && at_ns < close_ns; }
   /// Whether the thread did anything inside the window.
-  bool spoke(std::size_t thread) const { return threads_[thread].last_ns >= open_ns || thread == 0; }
+  bool logged_inside(std::size_t thread) const { return threads_[thread].last_ns >= open_ns || thread == 0; }
 
   int64_t open_ns = INT64_MAX;
   int64_t close_ns = INT64_MAX;
@@ -168,9 +168,9 @@ class Program {
   };
   struct Thread {
     std::unique_ptr<Puppet> puppet;
-    std::vector<Task> tasks;  // the first is what the thread did before it turned to tasks
+    std::vector<Task> tasks;  // the first is what the thread ran before its first task
     std::size_t current;
-    uint64_t told;  // the key that its log heard last
+    uint64_t logged_key;  // of the newest task switch in its log
     int64_t last_ns;
   };
   struct Pending {
@@ -224,21 +224,21 @@ class Program {
     threads_[number].puppet->run([&] { base::EventLogs::current()->append(word, 0, op, detail); });
   }
 
-  // A region event belongs to a task, which the log is told when it changes.
+  // A region event belongs to a task, which is logged when it changes.
   void choose_task(std::size_t number) {
     Thread& thread = threads_[number];
     if (thread.tasks.empty()) {
       thread.tasks.push_back({1000, {}});
     }
-    if (!options_.orderly && thread.told != 0 && draw(4) == 0) {
+    if (!options_.orderly && thread.logged_key != 0 && draw(4) == 0) {
       thread.current = draw(4);
       while (thread.tasks.size() <= thread.current) {
         thread.tasks.push_back({1000 + thread.tasks.size(), {}});
       }
     }
-    if (thread.told != thread.tasks[thread.current].key) {
-      thread.told = thread.tasks[thread.current].key;
-      say_word(number, thread.told, base::Op::Strand);
+    if (thread.logged_key != thread.tasks[thread.current].key) {
+      thread.logged_key = thread.tasks[thread.current].key;
+      say_word(number, thread.logged_key, base::Op::Strand);
     }
   }
 

@@ -7,7 +7,6 @@
 #include <cstring>
 
 namespace gpuscope::activity {
-
 uint8_t* BufferPool::take() noexcept {
   uint64_t ready = ready_bits_.load(std::memory_order_relaxed);
   while (ready != 0) {
@@ -30,7 +29,7 @@ void BufferPool::complete(void* context, uint32_t stream, uint8_t* data, std::si
     }
     const uint64_t bit = uint64_t{1} << index;
     if ((lent_bits_.fetch_and(~bit, std::memory_order_relaxed) & bit) == 0) {
-      break;  // not lent: linking it twice would close the list to a ring
+      break;  // not with CUPTI: linking it twice would make the list circular
     }
     buffer.valid = valid < kBufferBytes ? valid : kBufferBytes;
     buffer.context = context;
@@ -45,7 +44,7 @@ void BufferPool::complete(void* context, uint32_t stream, uint8_t* data, std::si
 
 void BufferPool::provide(unsigned want) noexcept {
   for (unsigned index = mapped_.load(std::memory_order_relaxed); ready() < want && index < kMaxBuffers; ++index) {
-    // Populated here, so that no launch of the program pays for a page fault; anonymous memory comes zeroed.
+    // Populated here, so that no launch of the program takes a page fault; anonymous memory is zeroed.
     void* data = mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (data == MAP_FAILED) {
       return;
@@ -81,6 +80,27 @@ unsigned BufferPool::ready() const noexcept {
 
 unsigned BufferPool::lent() const noexcept {
   return static_cast<unsigned>(std::popcount(lent_bits_.load(std::memory_order_relaxed)));
+}
+
+std::size_t Walker::measure(uint8_t* data, std::size_t valid, std::size_t at, uint32_t kind) {
+  // Asked for the record after this one, CUPTI reveals this one's length; for the last record it is all that is left.
+  void* record = data + at;
+  std::size_t end = valid;
+  const driver::CuptiResult code = get_next_record_(data, valid, &record);
+  if (code == driver::kCuptiSuccess) {
+    end = static_cast<std::size_t>(static_cast<uint8_t*>(record) - data);
+  } else if (code != driver::kCuptiMaxLimitReached) {
+    return 0;  // CUPTI cannot read it either
+  }
+  if (end <= at || end > valid) {
+    return 0;
+  }
+  const std::size_t stride = end - at;
+  // A last record's stride is not learnt: trailing bytes may belong to it or not.
+  if (end < valid && kind < strides_.size() && stride <= UINT16_MAX) {
+    strides_[kind] = static_cast<uint16_t>(stride);
+  }
+  return stride;
 }
 
 }  // namespace gpuscope::activity

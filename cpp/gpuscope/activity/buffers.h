@@ -5,14 +5,18 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+
+#include "gpuscope/activity/layout.h"
+#include "gpuscope/driver/cupti.h"
 
 namespace gpuscope::activity {
 
-/// Memory lent to CUPTI for its records.
+/// The memory that CUPTI writes its records into.
 ///
 /// take and complete: any thread, no lock, no allocation, since CUPTI calls them on the program's launching threads
 /// with locks of its own held. Everything else: the one decode thread. A buffer is never freed: CUPTI may write into
-/// what it holds even after it was told to stop.
+/// what it holds even after its last kind was disabled.
 class BufferPool {
  public:
   // 1 MiB holds 4,854 kernel records. CUPTI works with any size; smaller buffers mean fresher data and less memory for
@@ -37,7 +41,7 @@ class BufferPool {
   /// CUPTI hands a buffer back. Buffers that are not of this pool are counted and left alone.
   void complete(void* context, uint32_t stream, uint8_t* data, std::size_t valid) noexcept;
 
-  /// Maps and touches memory until `want` buffers lie ready, within the cap.
+  /// Maps and touches memory until `want` buffers are ready, within the cap.
   void provide(unsigned want) noexcept;
   /// Completed buffers, oldest first, linked by `next`.
   Buffer* take_completed() noexcept;
@@ -58,6 +62,74 @@ class BufferPool {
   std::atomic<Buffer*> completed_{nullptr};
   std::atomic<uint64_t> exhausted_{0};
   std::atomic<uint64_t> foreign_{0};
+};
+
+/// The buffers that CUPTI has completed; each returns to its pool, also by an exception. The decode thread.
+class CompletedBuffers {
+ public:
+  explicit CompletedBuffers(BufferPool& pool) noexcept : pool_(pool), first_(pool.take_completed()) {}
+  ~CompletedBuffers() {
+    while (first_ != nullptr) {
+      release_first();
+    }
+  }
+  CompletedBuffers(const CompletedBuffers&) = delete;
+  CompletedBuffers& operator=(const CompletedBuffers&) = delete;
+
+  BufferPool::Buffer* first() const noexcept { return first_; }
+  void release_first() noexcept { pool_.release(std::exchange(first_, first_->next)); }
+
+ private:
+  BufferPool& pool_;
+  BufferPool::Buffer* first_;
+};
+
+/// Steps through the records of a buffer. One thread at a time.
+///
+/// Records have no length field: it follows from their kind and the libcupti that wrote them. The walker asks CUPTI for
+/// the first record of each kind and steps by itself from then on (1.4 ns against 7.6 ns a record).
+class Walker {
+ public:
+  explicit Walker(const driver::Cupti& cupti) : get_next_record_(cupti.get_next_record) {}
+
+  /// Calls `take(kind, record)` for each record; returns the bytes that could not be read.
+  template <class F>
+  std::size_t walk(uint8_t* data, std::size_t valid, F&& take) {
+    std::size_t at = 0;
+    while (at + sizeof(uint64_t) <= valid) {
+      const uint32_t kind = *reinterpret_cast<const uint32_t*>(data + at);
+      if (kind == 0) {
+        break;  // the zeroed rest of a buffer that was handed back early
+      }
+      std::size_t stride = kind < strides_.size() ? strides_[kind] : 0;
+      if (stride == 0) [[unlikely]] {
+        stride = measure(data, valid, at, kind);
+        if (stride == 0) {
+          break;
+        }
+      }
+      if (at + stride > valid || stride < smallest_record(kind)) {
+        break;  // cut off
+      }
+      // The lines were last written by another core, and will be zeroed here: prefetched for writing, they are
+      // a sixth cheaper (two threads, H100 machine).
+      for (std::size_t line = 0; line < stride; line += kLine) {
+        __builtin_prefetch(data + at + kAhead * stride + line, 1);
+      }
+      take(kind, data + at);
+      at += stride;
+    }
+    return valid - at;
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kAhead = 8;  // records
+
+  std::size_t measure(uint8_t* data, std::size_t valid, std::size_t at, uint32_t kind);
+
+  decltype(driver::Cupti::get_next_record) get_next_record_;
+  std::array<uint16_t, 128> strides_{};  // kinds are below 60 in CUPTI 13
 };
 
 }  // namespace gpuscope::activity

@@ -23,18 +23,18 @@ enum class Tier {
   Sole,    // records and callbacks
 };
 
-/// CUPTI's side of a recording: subscribes, switches kinds on and off, and moves what CUPTI delivers into the buffer
-/// pool and the threads' event logs. Beside it, and for as long as is wanted, the watch of the driver's allocations.
+/// CUPTI's side of a recording: subscribes, enables and disables activity kinds, and moves what CUPTI delivers into the
+/// buffer pool and the threads' event logs. Independent of it: the watch of the driver's allocations.
 ///
-/// CUPTI has one subscription for a process, which both use: whoever comes first takes it, the last one gives it back.
+/// CUPTI has one subscription for a process, which both share: the first takes it, the last unsubscribes.
 ///
-/// start, flush, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time. One may
-/// be started at a time in a process, as CUPTI has one pair of buffer callbacks.
+/// start, flush, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time. One
+/// collector may be started at a time in a process, as CUPTI has one pair of buffer callbacks.
 ///
-/// CUPTI calls the callbacks on any thread, with locks of its own held, so they only append, or tell
-/// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody. The mutex of the switching
-/// is held while CUPTI is called, and CUPTI may wait for callbacks that run: they never take it, so they always end.
-/// Whoever switches must not hold Python's GIL, for which a callback's thread may wait.
+/// CUPTI calls the callbacks on any thread, with locks of its own held, so they only append, or call
+/// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody. `switching_` serializes
+/// those who enable and disable, also over their calls into CUPTI, which may wait for running callbacks: none takes it,
+/// so they always end. Its callers must not hold Python's GIL, for which a callback's thread may wait.
 class Collector {
  public:
   struct Options {
@@ -49,18 +49,18 @@ class Collector {
   Collector& operator=(const Collector&) = delete;
   ~Collector();
 
-  /// Never throws: what CUPTI refuses lowers the tier, and why() tells.
+  /// Never throws: what CUPTI refuses lowers the tier, and why() has the reason.
   Tier start(const Options& options);
   /// Asks CUPTI for finished buffers; `forced` also for those with records of running work, which then stay unfinished.
   void flush(bool forced) noexcept;
   void stop() noexcept;
 
-  /// From now on base::allocation_sink hears of what the driver gives and takes back. Returns why that cannot be had,
-  /// "" when it can; does nothing while it is on.
+  /// From now on base::allocation_sink is called for what the driver allocates and frees. Returns why that is not
+  /// possible, "" when it is; does nothing while it is on.
   std::string watch_allocations();
   void unwatch_allocations() noexcept;
   bool watches_allocations() const noexcept;
-  /// What came to be in the process while allocations were watched, since the collector was made.
+  /// Contexts created and modules loaded while allocations were watched, since the collector was made.
   struct Loaded {
     uint64_t contexts = 0;
     uint64_t modules = 0;
@@ -68,22 +68,22 @@ class Collector {
     uint32_t services = 0;    // DeviceService bits: what kernels of any module call
   };
   Loaded loaded() const noexcept;
-  /// In the child of a fork: CUPTI was used before it, and did not come along. Nothing here may be used again.
-  bool left_behind() const noexcept;
+  /// In the child of a fork after CUPTI was used: it does not survive the fork. Nothing here may be used again.
+  bool in_forked_child() const noexcept;
 
   Tier tier() const noexcept { return tier_; }
   const std::string& why() const noexcept { return why_; }
-  /// Who held the slot, as far as CUPTI tells.
+  /// The subscriber that holds the slot, where CUPTI names it.
   const std::string& holder() const noexcept { return holder_; }
-  /// Why memory that was asked for is not recorded, in whole or in part; empty when it is.
+  /// Why Options::memory is not recorded, in whole or in part; empty when it is.
   const std::string& memory_why() const noexcept { return memory_why_; }
-  /// Records of memory name the library that asked for it.
+  /// Memory records name the library that allocated.
   bool names_libraries() const noexcept { return names_libraries_; }
   /// CUPTI had to end by itself after an error in it or in the program.
   bool broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
-  /// Records that CUPTI itself threw away since start.
+  /// Records that CUPTI dropped since start.
   uint64_t dropped() noexcept;
-  /// Module unloads seen: name pointers from before may be reused.
+  /// Number of module unloads: after one, kernel name pointers may be reused.
   uint64_t unloads() const noexcept { return unloads_.load(std::memory_order_acquire); }
   BufferPool& buffers() noexcept { return buffers_; }
   const driver::Cupti& cupti() const noexcept { return cupti_; }
@@ -96,8 +96,8 @@ class Collector {
   static void on_callback(void* self, int domain, uint32_t callback, const void* data);
   void on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept;
   void on_allocation_call(uint32_t callback, const ApiCallback& call) noexcept;
-  // Those that follow: with switching_ held.
-  /// Returns why not; `holder`: who has the slot, as far as CUPTI tells.
+  // The rest is called with switching_ held.
+  /// Returns why not; `holder`: the subscriber that has the slot, where CUPTI names it.
   std::string subscribe(std::string& holder);
   void switch_callbacks(Wanted who, bool on) noexcept;
   void stop_recording() noexcept;
@@ -108,10 +108,10 @@ class Collector {
 
   driver::Cupti cupti_;
   BufferPool buffers_;
-  mutable std::mutex switching_;  // guards subscriber_; no callback takes it
+  std::mutex switching_;  // guards subscriber_; no callback takes it
   driver::CuptiSubscriber subscriber_ = nullptr;
   std::atomic<uint32_t> wanted_{0};
-  std::atomic<int> process_{0};  // that first subscribed
+  std::atomic<int> process_{0};  // the id of the process that first subscribed
   Tier tier_ = Tier::None;
   uint64_t enabled_kinds_ = 0;
   std::string why_;

@@ -54,7 +54,7 @@ class Sections {
       return;
     }
     begin_ = header->e_shoff;
-    // Numbers that do not fit the header stand in the first section's.
+    // Numbers that do not fit the header are in the first section's header.
     const auto first = image.at<Elf64_Shdr>(begin_);
     if (!first) {
       return;

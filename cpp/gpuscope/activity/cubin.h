@@ -10,9 +10,9 @@ namespace gpuscope::activity {
 /// such calls is loaded: 92 MiB for assert, 64 for printf, both in one; some 50 for malloc (driver 13.0 on an H200).
 enum DeviceService : uint32_t { kAssert = 1, kPrintf = 2, kMalloc = 4 };
 
-/// What a module's image, an ELF file, tells of the memory that it takes on the device.
+/// The device memory that a module takes, from its image, an ELF file.
 struct Cubin {
-  uint64_t device_bytes = 0;  // once all of it is loaded, which CUDA's lazy loading does by and by
+  uint64_t device_bytes = 0;  // once all of it is loaded: CUDA's lazy loading does so function by function
   uint32_t services = 0;      // DeviceService bits
 };
 

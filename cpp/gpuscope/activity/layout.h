@@ -179,7 +179,7 @@ struct MemoryRecord {
 /// As CUDA 12.6 and later write it.
 struct SourcedMemoryRecord {
   MemoryRecord memory;
-  const char* source;  // path of the library that asked; nullptr unless switched on
+  const char* source;  // path of the library that allocated; nullptr unless enabled
 };
 
 struct MemoryPoolRecord {

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
+
+#include "gpuscope/base/flat_map.h"
+#include "gpuscope/store/schema.h"
 
 namespace gpuscope::attribution {
 
 /// Which region launched what: the newest 262,144 correlation ids, and up to two million while they await their
 /// records. One thread at a time.
 ///
-/// CUPTI numbers driver calls one after another, so that pages of consecutive ids need no hashing; a page whose turn
-/// has come round again is emptied, and ids on it count as unknown.
+/// CUPTI numbers driver calls consecutively, so that pages of ids need no hashing; a page that is reused for later ids
+/// is emptied, and the earlier ids count as unknown.
 class Correlations {
  public:
-  static constexpr uint32_t kUnknown = 0;           // no such launch was seen
+  static constexpr uint32_t kUnknown = 0;           // no such launch was logged
   static constexpr uint32_t kOutside = 0x3FFFFFFF;  // launched outside the recorded window
   static constexpr uint32_t kNowhere = 0x3FFFFFFE;  // launched outside every region
   static constexpr uint32_t kMaxReference = 0x3FFFFFFC;
@@ -29,20 +36,24 @@ class Correlations {
     entry = value | static_cast<uint32_t>(awaits);
   }
   uint32_t find(uint32_t correlation) const noexcept {
-    const uint32_t* entry = entry_of(correlation);
-    return entry != nullptr ? *entry & ~kAwaits : kUnknown;
+    const Page* page = find_page(correlation);
+    return page != nullptr ? page->entries[correlation & kMask] & ~kAwaits : kUnknown;
   }
-  /// What the call still awaited; nothing from then on.
-  Awaits take_awaited(uint32_t correlation) noexcept {
+  struct Taken {
+    uint32_t value;
+    Awaits awaited;
+  };
+  /// The value, and what the call still awaited; it awaits nothing from then on.
+  Taken take(uint32_t correlation) noexcept {
     Page* page = find_page(correlation);
     if (page == nullptr) {
-      return Awaits::Nothing;
+      return {kUnknown, Awaits::Nothing};
     }
     uint32_t& entry = page->entries[correlation & kMask];
     const auto awaited = static_cast<Awaits>(entry & kAwaits);
     page->waiting -= awaited != Awaits::Nothing ? 1 : 0;
     entry &= ~kAwaits;
-    return awaited;
+    return {entry, awaited};
   }
   /// Replaces every reference by `change(reference)`, which may be store::kNone.
   template <class F>
@@ -72,7 +83,7 @@ class Correlations {
   static constexpr uint32_t kPageBits = 12;
   static constexpr uint32_t kMask = (1U << kPageBits) - 1;
   static constexpr uint32_t kPages = 512;
-  // The pages that stay even when all that they awaited has come: a graph's nodes may follow its first by this much.
+  // Pages kept though all that they awaited has come: a graph's nodes may follow its first by this much.
   static constexpr uint32_t kLinger = 64;
 
   struct Page {
@@ -107,12 +118,68 @@ class Correlations {
     Page* page = pages_[number % kPages].get();
     return page != nullptr && page->number == number ? page : nullptr;
   }
-  const uint32_t* entry_of(uint32_t correlation) const noexcept {
-    const Page* page = find_page(correlation);
-    return page != nullptr ? &page->entries[correlation & kMask] : nullptr;
-  }
 
   std::array<std::unique_ptr<Page>, kPages> pages_;
+};
+
+/// Which region a forward operator ran in, by thread and autograd's sequence number, for the backward operators that
+/// carry the same number. Of several with one number, the newest, which is the innermost. One thread at a time.
+class ForwardOps {
+ public:
+  void add(uint16_t thread, uint64_t sequence, uint32_t region) {
+    if (std::find(threads_.begin(), threads_.end(), thread) == threads_.end() && threads_.size() < kMostThreads) {
+      threads_.push_back(thread);
+    }
+    if (newer_.size() >= kMost) {
+      older_ = std::exchange(newer_, {});
+    }
+    newer_.set(key(thread, sequence), region);
+  }
+  /// The forward operator's region, kNone when there is none or several could be it. Each thread numbers for itself,
+  /// and the backward operator does not say which thread's number it has: then `matches(region)` decides.
+  template <class F>
+  uint32_t find(uint64_t sequence, F&& matches) {
+    uint32_t only = store::kNone;
+    uint32_t matching = store::kNone;
+    std::size_t found = 0;
+    std::size_t matched = 0;
+    for (const uint16_t thread : threads_) {
+      const uint32_t* region = newer_.find(key(thread, sequence));
+      region = region != nullptr ? region : older_.find(key(thread, sequence));
+      if (region == nullptr || *region == store::kNone) {
+        continue;
+      }
+      only = *region;
+      ++found;
+      if (matches(*region)) {
+        matching = *region;
+        ++matched;
+      }
+    }
+    return found == 1 ? only : matched == 1 ? matching : store::kNone;
+  }
+  template <class F>
+  void change_regions(F&& change) {
+    for (auto* map : {&newer_, &older_}) {
+      map->each([&](uint64_t, uint32_t& region) { region = change(region); });
+    }
+  }
+  void clear() {
+    newer_.clear();
+    older_.clear();
+    threads_.clear();
+  }
+
+ private:
+  static constexpr std::size_t kMost = std::size_t{1} << 19;  // operators between a forward and its backward
+  static constexpr std::size_t kMostThreads = 64;
+  static uint64_t key(uint16_t thread, uint64_t sequence) noexcept {
+    return (static_cast<uint64_t>(thread) << 48) ^ sequence;
+  }
+
+  base::FlatMap<uint32_t> newer_;
+  base::FlatMap<uint32_t> older_;
+  std::vector<uint16_t> threads_;
 };
 
 }  // namespace gpuscope::attribution

@@ -1,21 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "gpuscope/attribution/correlations.h"
 #include "gpuscope/attribution/dictionaries.h"
-#include "gpuscope/attribution/forward_ops.h"
-#include "gpuscope/attribution/switch.h"
 #include "gpuscope/attribution/totals.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::attribution {
+
+/// When something was switched off and on again: rising times, alternating, off first. One thread switches while
+/// another asks; no lock, and a switch that was never used costs one load to ask.
+class Switch {
+ public:
+  /// Whether it was off at a moment.
+  bool off_at(int64_t at_ns) const noexcept {
+    const std::size_t count = count_.load(std::memory_order_acquire);
+    if (count == 0) [[likely]] {
+      return false;
+    }
+    std::size_t low = 0;  // the times before `low` are at or before the moment, those from `high` on after it
+    for (std::size_t high = count; low < high;) {
+      const std::size_t middle = (low + high) / 2;
+      (at(middle) <= at_ns ? low : high) = at(middle) <= at_ns ? middle + 1 : middle;
+    }
+    return low % 2 == 1;
+  }
+
+  /// Switches; repeating the same state does nothing. Throws std::bad_alloc, and then nothing has changed.
+  void turn(bool on, int64_t at_ns) {
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    if ((count % 2 == 0) == on || segment_of(count) == kSegments) {
+      return;
+    }
+    std::unique_ptr<int64_t[]>& segment = segments_[segment_of(count)];
+    if (segment == nullptr) {
+      segment = std::make_unique<int64_t[]>(kFirst << segment_of(count));
+    }
+    segment[place_of(count)] = at_ns;
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+  /// On, as if it had always been. Not while another thread asks.
+  void reset() noexcept { count_.store(0, std::memory_order_relaxed); }
+
+  struct Total {
+    uint64_t times = 0;
+    int64_t duration_ns = 0;
+  };
+  /// How often it was off until a moment, and for how long in all.
+  Total off_until(int64_t end_ns) const noexcept {
+    const std::size_t count = count_.load(std::memory_order_acquire);
+    Total total;
+    for (std::size_t index = 0; index < count && at(index) < end_ns; index += 2) {
+      const int64_t on_ns = index + 1 < count ? at(index + 1) : end_ns;
+      total.duration_ns += (on_ns < end_ns ? on_ns : end_ns) - at(index);
+      ++total.times;
+    }
+    return total;
+  }
+
+ private:
+  // Segments of doubling size: those that hold times never move.
+  static constexpr std::size_t kFirst = 64;
+  static constexpr std::size_t kSegments = 24;
+  static std::size_t segment_of(std::size_t index) noexcept {
+    return static_cast<std::size_t>(std::bit_width(index / kFirst + 1)) - 1;
+  }
+  static std::size_t place_of(std::size_t index) noexcept {
+    return index - kFirst * ((std::size_t{1} << segment_of(index)) - 1);
+  }
+  int64_t at(std::size_t index) const noexcept { return segments_[segment_of(index)][place_of(index)]; }
+
+  std::array<std::unique_ptr<int64_t[]>, kSegments> segments_;
+  std::atomic<std::size_t> count_{0};
+};
 
 enum class Mode { Full, Ring, Aggregate };
 
@@ -25,18 +93,18 @@ struct Settings {
   bool by_time = false;       // launches are joined to regions by thread and time: no callbacks
   uint64_t max_bytes = uint64_t{1} << 30;
   int64_t ring_ns = 10'000'000'000;
-  // What gets no rows, though it is counted like all else.
+  // These get no rows, though they are counted.
   bool no_kernels = false;
   bool no_copies = false;
   bool no_fills = false;
   bool no_calls = false;
 };
 
-/// The stretch of time whose launches are recorded. Written by the session, read by the decode thread.
+/// The time span whose launches are recorded. Written by the session, read by the decode thread.
 struct Window {
   std::atomic<int64_t> open_ns{INT64_MAX};
   std::atomic<int64_t> close_ns{INT64_MAX};
-  Switch gpu;      // driver calls and the GPU work that they ask for
+  Switch gpu;      // driver calls and the GPU work that they launch
   Switch regions;  // regions, operators and marks
 
   bool contains(int64_t at_ns) const noexcept {
@@ -51,10 +119,10 @@ struct Counters {
   uint64_t launches = 0;
   uint64_t matched = 0;         // launches whose kernel arrived
   uint64_t copies = 0;          // calls that copy or fill
-  uint64_t matched_copies = 0;  // of which a record came: some, as between host buffers, bring none
+  uint64_t matched_copies = 0;  // whose record arrived: some, as between host buffers, have none
   uint64_t kernels = 0;
   uint64_t graph_launches = 0;
-  uint64_t matched_graphs = 0;  // graph launches of which a record came
+  uint64_t matched_graphs = 0;  // graph launches whose first record arrived
   uint64_t graph_nodes = 0;
   uint64_t zero_time = 0;
   uint64_t backward_time = 0;
@@ -66,7 +134,7 @@ struct Counters {
   uint64_t region_events = 0;
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
-  uint64_t evicted = 0;  // rows that the ring let go
+  uint64_t evicted = 0;  // rows that the ring dropped
 };
 
 /// A region timed by CUDA events: the pair, and the region that it belongs to.

@@ -9,38 +9,13 @@
 #include "gpuscope/attribution/bounds.h"
 
 namespace gpuscope::attribution {
+namespace {
 
 using base::EventLog;
 using base::EventLogs;
 
-namespace {
-
-// A full recording overshoots its cap by no more than this many rows, or a buffer's.
+// Full mode exceeds its cap by no more than this many rows, or by those of one buffer.
 constexpr uint64_t kEventsBetweenLooks = 4096;
-
-}  // namespace
-
-namespace {
-
-/// The buffers that CUPTI has handed back: whatever happens, they return to their pool.
-class Buffers {
- public:
-  explicit Buffers(activity::BufferPool& pool) noexcept : pool_(pool), first_(pool.take_completed()) {}
-  ~Buffers() {
-    while (first_ != nullptr) {
-      release_first();
-    }
-  }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-
-  activity::BufferPool::Buffer* first() const noexcept { return first_; }
-  void release_first() noexcept { pool_.release(std::exchange(first_, first_->next)); }
-
- private:
-  activity::BufferPool& pool_;
-  activity::BufferPool::Buffer* first_;
-};
 
 }  // namespace
 
@@ -98,22 +73,22 @@ void Decoder::retire(std::unique_ptr<Replay> replay) {
 }
 
 void Decoder::drain_logs() {
-  // Where the others are is looked at first and read last: whatever they did, the main thread's regions of that moment
-  // are known by then.
+  // The ends of all logs are taken first and the main thread's is read first: whatever the other threads did up to
+  // there, the main thread's regions of that moment are known.
   std::vector<std::pair<EventLog*, EventLog::Position>> logs;
   EventLogs::process().each([&](EventLog& log) { logs.emplace_back(&log, log.end()); });
   std::stable_partition(logs.begin(), logs.end(),
                         [this](const auto& log) { return log.first->system_id == main_thread_; });
   for (auto& [log, end] : logs) {
-    const bool speaks = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
-    if (!speaks && threads_.find(log) == threads_.end()) {
+    const bool is_read = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
+    if (!is_read && threads_.find(log) == threads_.end()) {
       EventLogs::release_if_done(*log);
-      continue;  // a thread that has nothing to do with this recording
+      continue;  // a thread that logged nothing in this recording
     }
     Replay& replay = replay_of(*log);
     const bool is_main = &replay == main_;
     if (is_main) {
-      // Not past the end of the thread: another may have taken its log over by now.
+      // Not past the end of the thread: another thread may have taken its log over by now.
       const EventLog::Position newest = log->end();
       if (log->generation.load(std::memory_order_acquire) == threads_[log].generation) {
         end = newest;
@@ -172,13 +147,13 @@ void Decoder::discard(activity::BufferPool& pool) noexcept {
     log_dropped_ += log.take_dropped();
     EventLogs::release_if_done(log);
   });
-  for (Buffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
+  for (activity::CompletedBuffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
     state_.counters.unread_bytes += buffers.first()->valid;
   }
 }
 
 void Decoder::decode(activity::BufferPool& pool) {
-  Buffers buffers(pool);
+  activity::CompletedBuffers buffers(pool);
   drain_logs();
   for (; buffers.first() != nullptr; buffers.release_first()) {
     state_.counters.unread_bytes +=
@@ -200,7 +175,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
     gpu_records_.retry(true);
   }
   each_replay([&](Replay& replay) { replay.close_window(close_ns); });
-  // What is still to come was launched in this window and belongs to no other.
+  // Records that are still to come were launched in this window and belong to no other.
   state_.correlations.end_window();
   for (GpuSpan& span : state_.gpu_spans) {
     span.region = span.path = store::kNone;

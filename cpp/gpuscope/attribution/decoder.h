@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpuscope/activity/buffers.h"
-#include "gpuscope/activity/walker.h"
 #include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/attribution/gpu_records.h"
 #include "gpuscope/attribution/replay.h"
@@ -15,7 +14,8 @@
 
 namespace gpuscope::attribution {
 
-/// Turns what the threads and CUPTI delivered into the rows of a store. One thread at a time, but for `window()`.
+/// Turns the threads' event logs and CUPTI's buffers into the rows of a store. One thread at a time, but for
+/// `window()`.
 class Decoder {
  public:
   /// `main_thread`: the system id of the thread whose regions others inherit.
@@ -33,14 +33,14 @@ class Decoder {
   /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
-  /// Launches of kernels and graphs of which nothing came yet.
+  /// Some launch of a kernel or graph has no record yet.
   bool awaits_kernels() const noexcept {
     return state_.counters.launches > state_.counters.matched ||
            state_.counters.graph_launches > state_.counters.matched_graphs;
   }
-  /// Copies whose records are still to come, if they bring any.
+  /// Some copy has no record yet; not every copy gets one.
   bool awaits_copies() const noexcept { return state_.counters.copies > state_.counters.matched_copies; }
-  /// Throws away what the logs and the pool hold; it counts as dropped and unread.
+  /// Drops what the logs and the pool hold, and counts it as dropped and unread.
   void discard(activity::BufferPool& pool) noexcept;
   /// Events that found no room in their thread's log.
   uint64_t log_dropped() const noexcept { return log_dropped_; }
@@ -50,7 +50,7 @@ class Decoder {
     uint32_t generation = 0;
     std::unique_ptr<Replay> replay;
   };
-  // Threads may come and go for ever: so many ended ones are remembered, for records that come late.
+  // A program may start threads for ever: so many ended ones are kept, for records that arrive late.
   static constexpr std::size_t kMaxEnded = 1024;
 
   void drain_logs();
@@ -66,7 +66,7 @@ class Decoder {
   uint64_t main_thread_;
   Replay* main_ = nullptr;
   std::unordered_map<base::EventLog*, Thread> threads_;
-  std::vector<std::unique_ptr<Replay>> former_mains_;  // others may inherit from them still
+  std::vector<std::unique_ptr<Replay>> former_mains_;  // other threads may still inherit from them
   // Where launches are joined by thread and time: ended threads, and those that have no log.
   std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;

@@ -82,7 +82,7 @@ uint32_t Dictionaries::path(uint32_t parent, uint32_t name, base::RegionKind kin
 }
 
 uint32_t Dictionaries::stack(uint32_t stack) {
-  // Outermost frames first, so that a row's parent always stands before it.
+  // Outermost frames first, so that a row's parent always precedes it.
   std::vector<uint32_t> missing;
   for (uint32_t id = stack; id != 0 && (id >= stacks_.size() || stacks_[id] == kUnmapped);) {
     missing.push_back(id);
@@ -157,7 +157,7 @@ uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
   if (tables_.thread.size() > kMostIds) {
     return kMostIds;
   }
-  const bool last = tables_.thread.size() == kMostIds;  // stands for all that come after it
+  const bool last = tables_.thread.size() == kMostIds;  // for all later ones
   return narrow(tables_.thread.append(last ? store::Threads::Row{0, string("(more threads)"), 0}
                                            : store::Threads::Row{system_id, string(name), 0}));
 }

@@ -13,7 +13,7 @@
 
 namespace gpuscope::attribution {
 
-/// The dictionaries of a session: they live on from one recorded window to the next, and each store gets a copy, so
+/// The dictionaries of a session: they are kept from one recorded window to the next, and each store gets a copy, so
 /// that ids mean the same in all of them. One thread at a time.
 class Dictionaries {
  public:
@@ -26,7 +26,7 @@ class Dictionaries {
   uint32_t string(std::string_view text);
   /// The string of a base::Names id.
   uint32_t region_name(uint32_t name);
-  /// The string at `text`, which stays where it is until forget_pointers().
+  /// The string at `text`, whose address is valid until forget_pointers().
   uint32_t pinned(const char* text);
   void forget_pointers() { pointers_.clear(); }
 
@@ -46,10 +46,10 @@ class Dictionaries {
  private:
   uint32_t find_variant(const store::Variants::Row& row);
 
-  // A program that makes up names for ever must not fill the memory: past these, all else is one "(more names)".
+  // A program that makes new names for ever must not fill the memory: past these, all are one "(more names)".
   static constexpr uint32_t kMaxStrings = 1U << 20;
   static constexpr uint32_t kMaxPaths = 1U << 20;
-  static constexpr uint32_t kMaxVariants = 1U << 20;  // past these, a kernel's configuration is not told
+  static constexpr uint32_t kMaxVariants = 1U << 20;  // past these, a kernel's configuration is not kept
 
   base::StringTable strings_;
   store::Store tables_;  // its dictionary tables only

@@ -53,13 +53,14 @@ void GpuRecords::take(uint32_t kind, const uint8_t* record) {
   }
 }
 
-bool GpuRecords::defer(uint32_t kind, const void* record, std::size_t bytes, uint32_t correlation) {
+template <class Record>
+bool GpuRecords::defer(const Record& record, std::size_t bytes) {
   if (!state_->settings.by_time || retrying_ || deferred_.size() >= kMaxDeferred ||
-      state_->correlations.find(correlation) != Correlations::kUnknown) {
+      state_->correlations.find(record.correlation) != Correlations::kUnknown) {
     return false;
   }
-  const auto* first = static_cast<const uint8_t*>(record);
-  deferred_.push_back({kind, {first, first + bytes}});
+  const auto* first = reinterpret_cast<const uint8_t*>(&record);
+  deferred_.push_back({record.kind, {first, first + bytes}});
   --records_;
   return true;
 }
@@ -87,6 +88,12 @@ void GpuRecords::apply(const Eviction& eviction) {
   merged_.each([&](uint64_t, uint32_t& row) { row = eviction.graph_launch(row); });
 }
 
+template <class Record>
+GpuRecords::Work GpuRecords::work_of(const Record& record) {
+  return {record.start,  record.end,         record.device, record.context,
+          record.stream, record.correlation, record.graph,  record.graph_node};
+}
+
 GpuRecords::Row GpuRecords::place(const Work& work) {
   Counters& counters = state_->counters;
   Row row{ns(work.start), 0, kNone, 0, 0, true};
@@ -100,7 +107,7 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   } else {
     row.duration_ns = ns(work.end) - row.start_ns;
   }
-  const uint32_t value = state_->correlations.find(work.correlation);
+  const auto [value, awaited] = state_->correlations.take(work.correlation);
   if (value == Correlations::kOutside) {
     row.keep = false;
     return row;
@@ -111,7 +118,6 @@ GpuRecords::Row GpuRecords::place(const Work& work) {
   } else if (value != Correlations::kNowhere) {
     row.reference = Correlations::decode(value);
   }
-  const Correlations::Awaits awaited = state_->correlations.take_awaited(work.correlation);
   if (!row.keep) {
     return row;
   }
@@ -176,8 +182,8 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
 }
 
 uint32_t GpuRecords::capture_path(uint64_t node) {
-  // A clone is created like any node, where the graph is instantiated, before CUPTI tells what it was cloned from: only
-  // the first of its line was captured.
+  // A clone is created like any node, where the graph is instantiated, before CUPTI reports what it was cloned from:
+  // only the first of the chain was captured.
   for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
     const uint64_t* origin = state_->node_origins.find(node);
     if (origin == nullptr) {
@@ -197,11 +203,10 @@ void GpuRecords::graph_node(const Work& work, const Row& row, store::Work kind, 
 }
 
 void GpuRecords::kernel(const activity::KernelRecord& record) {
-  if (defer(activity::kConcurrentKernel, &record, sizeof(record), record.correlation)) {
+  if (defer(record)) {
     return;
   }
-  const Work work{record.start,  record.end,         record.device, record.context,
-                  record.stream, record.correlation, record.graph,  record.graph_node};
+  const Work work = work_of(record);
   const Row row = place(work);
   if (!row.keep) {
     return;
@@ -251,33 +256,28 @@ void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
 }
 
 void GpuRecords::memcpy(const activity::MemcpyRecord& record) {
-  if (defer(activity::kMemcpy, &record, sizeof(record), record.correlation)) {
+  if (defer(record)) {
     return;
   }
   constexpr uint8_t kNoPeer = 255;
-  copy({record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph,
-        record.graph_node},
-       {0, 0, record.bytes, record.correlation, kNone, 0, 0, record.copy_kind, record.source, record.destination,
-        kNoPeer});
+  copy(work_of(record), {0, 0, record.bytes, record.correlation, kNone, 0, 0, record.copy_kind, record.source,
+                         record.destination, kNoPeer});
 }
 
 void GpuRecords::memcpy_peer(const activity::MemcpyPeerRecord& record) {
-  if (defer(activity::kMemcpyPeer, &record, sizeof(record), record.correlation)) {
+  if (defer(record)) {
     return;
   }
   const uint32_t peer = record.device == record.source_device ? record.destination_device : record.source_device;
-  copy({record.start, record.end, record.device, record.context, record.stream, record.correlation, record.graph,
-        record.graph_node},
-       {0, 0, record.bytes, record.correlation, kNone, 0, 0, record.copy_kind, record.source, record.destination,
-        static_cast<uint8_t>(peer)});
+  copy(work_of(record), {0, 0, record.bytes, record.correlation, kNone, 0, 0, record.copy_kind, record.source,
+                         record.destination, static_cast<uint8_t>(peer)});
 }
 
 void GpuRecords::memset(const activity::MemsetRecord& record) {
-  if (defer(activity::kMemset, &record, sizeof(record), record.correlation)) {
+  if (defer(record)) {
     return;
   }
-  const Work work{record.start,  record.end,         record.device, record.context,
-                  record.stream, record.correlation, record.graph,  record.graph_node};
+  const Work work = work_of(record);
   const Row row = place(work);
   if (!row.keep || state_->settings.no_fills) {
     return;
@@ -313,7 +313,7 @@ void GpuRecords::synchronization(const activity::SynchronizationRecord& record) 
 }
 
 void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
-  if (defer(activity::kGraphTrace, &record, sizeof(record), record.correlation)) {
+  if (defer(record)) {
     return;
   }
   const Row row = place(
@@ -331,16 +331,67 @@ void GpuRecords::graph_trace(const activity::GraphTraceRecord& record) {
   }
 }
 
-void GpuRecords::memory(const activity::MemoryRecord& record) {
-  if (!defer(activity::kMemory, &record, memory_.record_bytes(), record.correlation)) {
-    memory_.memory(record, ns(record.timestamp));
+GpuRecords::Row GpuRecords::place_memory(uint64_t timestamp, uint32_t correlation) {
+  const bool timed = timestamp != 0;
+  Row row{timed ? ns(timestamp) : 0, 0, kNone, 0, 0, true};
+  row.flags |= timed ? 0 : store::kZeroTime;
+  const uint32_t value = state_->correlations.find(correlation);
+  if (value == Correlations::kUnknown) {
+    row.keep = timed && state_->window.keeps_calls(row.start_ns);
+    row.flags |= store::kNoLaunch;
+  } else if (value == Correlations::kOutside) {
+    row.keep = false;
+  } else if (value != Correlations::kNowhere) {
+    row.reference = Correlations::decode(value);
   }
+  if (row.keep && !state_->keeps_rows()) {
+    state_->counters.refused += state_->full;
+    row.keep = false;
+  }
+  return row;
+}
+
+uint32_t GpuRecords::library(const activity::MemoryRecord& record) {
+  if (!names_libraries_) {
+    return kNone;
+  }
+  // By its text: CUPTI does not document how long the pointer is valid.
+  const char* source = reinterpret_cast<const activity::SourcedMemoryRecord&>(record).source;
+  return source != nullptr && *source != '\0' ? state_->dictionaries.string(source) : kNone;
+}
+
+void GpuRecords::memory(const activity::MemoryRecord& record) {
+  if (defer(record, names_libraries_ ? sizeof(activity::SourcedMemoryRecord) : sizeof(record)) ||
+      (record.operation != activity::kTaken && record.operation != activity::kGivenBack)) {
+    return;
+  }
+  Row row = place_memory(record.timestamp, record.correlation);
+  if (!row.keep) {
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(record.bytes);
+  const bool in_order = record.is_async != 0;
+  const bool is_local = record.pool_type == activity::kLocalPool;
+  const bool is_pooled = is_local || record.pool_type == activity::kImportedPool;
+  row.track = state_->dictionaries.track(record.device, record.context, in_order ? record.stream : kNone);
+  state_->store->device_memory.append(
+      {row.start_ns, record.operation == activity::kTaken ? bytes : -bytes, record.address, is_pooled ? record.pool : 0,
+       is_local ? record.pool_size : 0, is_local ? record.pool_used : 0, record.correlation, row.reference,
+       library(record), row.track, row.flags, static_cast<uint8_t>(record.memory_kind)});
 }
 
 void GpuRecords::memory_pool(const activity::MemoryPoolRecord& record) {
-  if (!defer(activity::kMemoryPool, &record, sizeof(record), record.correlation)) {
-    memory_.pool(record, ns(record.timestamp));
+  if (defer(record)) {
+    return;
   }
+  const Row row = place_memory(record.timestamp, record.correlation);
+  if (!row.keep) {
+    return;
+  }
+  const bool is_local = record.pool_type == activity::kLocalPool;
+  state_->store->memory_pool.append({row.start_ns, record.pool, is_local ? record.size : 0, is_local ? record.used : 0,
+                                     is_local ? record.release_threshold : 0, record.correlation, row.reference,
+                                     record.device, row.flags, static_cast<uint8_t>(record.operation)});
 }
 
 }  // namespace gpuscope::attribution

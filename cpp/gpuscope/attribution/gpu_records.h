@@ -3,16 +3,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/bounds.h"
 #include "gpuscope/attribution/decode_state.h"
-#include "gpuscope/attribution/memory_records.h"
 
 namespace gpuscope::attribution {
 
-/// Turns CUPTI's records into rows, each with the region that launched it. The decode thread's.
+/// Turns CUPTI's records into rows, each with the region that launched it. The decode thread alone.
+///
+/// Records of memory are no GPU work: the audit does not count them, and the end of a window does not wait for them, as
+/// each is complete when its call returns.
 class GpuRecords {
  public:
   /// `to_ns`: CUPTI's timestamps on the process's clock.
@@ -20,26 +23,27 @@ class GpuRecords {
   /// `on_api`: gets whole-driver API records, where launches are joined by thread and time.
   using OnApi = std::function<void(const activity::ApiRecord&)>;
 
-  explicit GpuRecords(DecodeState& state) : state_(&state), memory_(state) {}
+  explicit GpuRecords(DecodeState& state) : state_(&state) {}
 
   /// Empty: the timestamps are on the clock already.
   void set_clock(ToNs to_ns) { to_ns_ = std::move(to_ns); }
   void set_api(OnApi on_api) { on_api_ = std::move(on_api); }
-  /// Records of memory name the library that asked for it.
-  void set_names_libraries(bool names_libraries) { memory_.set_names_libraries(names_libraries); }
+  /// Memory records are as long as CUDA 12.6 and later write them, and name the library that allocated.
+  void set_names_libraries(bool names_libraries) { names_libraries_ = names_libraries; }
 
   void take(uint32_t kind, const uint8_t* record);
-  /// Tries again what came before its launch was known. `last`: what is still unknown is stored without a region.
+  /// Retries the records that arrived before their launch was known. `last`: those still unknown are stored without a
+  /// region.
   void retry(bool last);
   void start_window();
   /// After a forced flush records without timestamps are those of work that still ran, not lost ones.
   void set_forced(bool forced) { forced_ = forced; }
-  /// The rows of graph launches have eviction.
+  /// Renumbers the rows of graph launches.
   void apply(const Eviction& eviction);
 
   /// A graph's last launch brought fewer nodes so far than an earlier one.
   bool has_short_graphs() const noexcept { return short_graphs_ != 0; }
-  /// A graph was launched only once, so that nobody knows how many nodes it has.
+  /// A graph was launched only once, so that its number of nodes is not known.
   bool has_new_graphs() const noexcept { return new_graphs_ != 0; }
   /// A timestamp of CUPTI's on the process's clock.
   int64_t ns(uint64_t timestamp) const { return to_ns_ ? to_ns_(timestamp) : static_cast<int64_t>(timestamp); }
@@ -53,7 +57,7 @@ class GpuRecords {
   };
   struct Row {
     int64_t start_ns, duration_ns;
-    uint32_t reference;
+    Reference reference;
     uint16_t track, flags;
     bool keep;
   };
@@ -67,14 +71,20 @@ class GpuRecords {
   void memory(const activity::MemoryRecord& record);
   void memory_pool(const activity::MemoryPoolRecord& record);
 
+  template <class Record>
+  static Work work_of(const Record& record);
   Row place(const Work& work);
+  Row place_memory(uint64_t timestamp, uint32_t correlation);
   void count_node(const Work& work);
   void copy(const Work& work, const store::Memcpys::Row& like);
   /// True when the row was folded into its graph launch's.
   bool merge(const Work& work, const Row& row);
   void graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event);
   uint32_t capture_path(uint64_t node);
-  bool defer(uint32_t kind, const void* record, std::size_t bytes, uint32_t correlation);
+  uint32_t library(const activity::MemoryRecord& record);
+  /// True when the record is kept for retry, as its launch is not known yet.
+  template <class Record>
+  bool defer(const Record& record, std::size_t bytes = sizeof(Record));
 
   struct Deferred {
     uint32_t kind;
@@ -85,9 +95,9 @@ class GpuRecords {
   };
 
   DecodeState* state_;
-  MemoryRecords memory_;
   ToNs to_ns_;
   OnApi on_api_;
+  bool names_libraries_ = false;
   bool retrying_ = false;
   bool forced_ = false;
   std::vector<Deferred> deferred_;

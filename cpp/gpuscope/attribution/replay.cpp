@@ -2,87 +2,153 @@
 #include "gpuscope/attribution/replay.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace gpuscope::attribution {
 namespace {
 
+using base::Argument;
+using base::EnterDetail;
+using base::Op;
 using store::kNone;
+using store::PayloadType;
 
 /// Whether an event's word is the time.
-constexpr bool has_time(base::Op op) noexcept {
+constexpr bool has_time(Op op) noexcept {
   switch (op) {
-    case base::Op::Enter:
-    case base::Op::Exit:
-    case base::Op::Mark:
-    case base::Op::CallEnter:
-    case base::Op::CallExit:
-    case base::Op::Pop:
-    case base::Op::RangeStart:
-    case base::Op::RangeEnd:
-    case base::Op::Allocation:
+    case Op::Enter:
+    case Op::Exit:
+    case Op::Mark:
+    case Op::CallEnter:
+    case Op::CallExit:
+    case Op::Pop:
+    case Op::RangeStart:
+    case Op::RangeEnd:
+    case Op::Allocation:
       return true;
     default:
       return false;
   }
 }
 
+// A program that captures graphs for ever must not fill the memory.
+constexpr std::size_t kMaxNodes = std::size_t{1} << 20;
+
+Correlations::Awaits awaits(store::CallKind kind) {
+  switch (kind) {
+    case store::CallKind::Launch:
+      return Correlations::Awaits::Kernel;
+    case store::CallKind::Memcpy:
+    case store::CallKind::Memset:
+      return Correlations::Awaits::Copy;
+    case store::CallKind::GraphLaunch:
+      return Correlations::Awaits::Graph;
+    default:
+      return Correlations::Awaits::Nothing;
+  }
+}
+
+// A program that starts ranges and never ends them must not fill the memory.
+constexpr std::size_t kMaxStarted = std::size_t{1} << 16;
+constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
+
+PayloadType payload_type(Argument argument) noexcept {
+  switch (argument) {
+    case Argument::Signed:
+      return PayloadType::Signed;
+    case Argument::Float:
+      return PayloadType::Float;
+    case Argument::Text:
+      return PayloadType::Text;
+    default:
+      return PayloadType::Unsigned;
+  }
+}
+
+constexpr char lower(char letter) noexcept {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+std::string_view without_namespace(std::string_view name) noexcept {
+  const std::size_t colons = name.rfind("::");
+  return colons != std::string_view::npos ? name.substr(colons + 2) : name;
+}
+
 }  // namespace
 
+bool is_backward_of(std::string_view backward, std::string_view forward) noexcept {
+  backward = without_namespace(backward);
+  backward = backward.substr(0, backward.rfind("Backward"));
+  forward = without_namespace(forward);
+  std::size_t at = 0;
+  for (const char letter : forward) {
+    if (letter == '_') {
+      continue;
+    }
+    if (at == backward.size() || lower(backward[at]) != lower(letter)) {
+      return false;
+    }
+    ++at;
+  }
+  return at == backward.size() && at != 0;
+}
+
 void Replay::take(const base::Event& event) {
-  if (static_cast<base::Op>(event.op) == base::Op::Argument) {
+  const auto op = static_cast<Op>(event.op);
+  if (op == Op::Argument) {
     has_arguments_ = true;
     return argument(event);
   }
-  if (has_time(static_cast<base::Op>(event.op))) {
+  const bool timed = has_time(op);
+  if (timed) {
     last_ns_ = state_->clock.to_ns(event.word);
     if (!window_seen_ && state_->window.contains(last_ns_)) {
       open_window();
     }
   }
-  if (next_strand_.has_value() && static_cast<base::Op>(event.op) != base::Op::Strand) {
+  if (next_strand_.has_value() && op != Op::Strand) {
     select_strand(*next_strand_);
     next_strand_.reset();
   }
   play(event);
-  if (has_arguments_ && has_time(static_cast<base::Op>(event.op))) {
+  if (has_arguments_ && timed) {
     arguments_.clear();
     has_arguments_ = false;
   }
 }
 
 void Replay::play(const base::Event& event) {
-  const auto at = [&] { return last_ns_; };
-  switch (static_cast<base::Op>(event.op)) {
-    case base::Op::Enter:
-      return enter(at(), event.id, event.detail);
-    case base::Op::Exit:
-      return exit(at(), event.id);
-    case base::Op::Mark:
-      return mark(at(), event.id);
-    case base::Op::CallEnter:
-      return call_enter(at(), event.id, event.detail);
-    case base::Op::CallExit:
-      return call_exit(at(), event.id, event.detail);
-    case base::Op::Strand:
-      next_strand_ = event.word;  // has no time of its own: the thread turned to it with the event that follows
+  switch (static_cast<Op>(event.op)) {
+    case Op::Enter:
+      return enter(last_ns_, event.id, event.detail);
+    case Op::Exit:
+      return exit(last_ns_, event.id);
+    case Op::Mark:
+      return mark(last_ns_, event.id);
+    case Op::CallEnter:
+      return call_enter(last_ns_, event.id, event.detail);
+    case Op::CallExit:
+      return call_exit(last_ns_, event.id, event.detail);
+    case Op::Strand:
+      next_strand_ = event.word;  // has no time of its own: the thread switched to it with the event that follows
       return;
-    case base::Op::Node:
+    case Op::Node:
       return node(event.word, event.detail != 0);
-    case base::Op::NodeOrigin:
+    case Op::NodeOrigin:
       state_->node_origins.set(last_node_, event.word);
       return;
-    case base::Op::GpuTime:
+    case Op::GpuTime:
       return gpu_time(static_cast<uint32_t>(event.word), event.id);
-    case base::Op::Pop:
-      return pop(at(), event.detail);
-    case base::Op::RangeStart:
-      return range_start(at(), event.id, event.detail);
-    case base::Op::RangeEnd:
-      return range_end(at());
-    case base::Op::Allocation:
-      return allocation(at());
-    case base::Op::Argument:
+    case Op::Pop:
+      return pop(last_ns_, event.detail);
+    case Op::RangeStart:
+      return range_start(last_ns_, event.id, event.detail);
+    case Op::RangeEnd:
+      return range_end(last_ns_);
+    case Op::Allocation:
+      return allocation(last_ns_);
+    case Op::Argument:
       return;  // taken above
   }
 }
@@ -101,8 +167,8 @@ void Replay::open_window() {
     return;
   }
   window_seen_ = true;
-  if (lender_ != nullptr) {
-    lender_->open_window();  // its regions are lent from here on, whether or not anything happens in it
+  if (parent_thread_ != nullptr) {
+    parent_thread_->open_window();  // its regions are inherited from here on, whether or not it logs anything
   }
   const int64_t open_ns = state_->window.open_ns.load(std::memory_order_relaxed);
   bool shows_hidden = false;
@@ -168,8 +234,8 @@ uint32_t Replay::add_row(const OpenRegion& region, uint32_t parent_row) {
 
 uint32_t Replay::path_of(const OpenRegion& region, uint32_t parent_path) {
   Dictionaries& dictionaries = state_->dictionaries;
-  const uint32_t domain = dictionaries.region_name(base::EnterDetail::domain(region.detail));
-  return dictionaries.path(parent_path, dictionaries.region_name(region.name), base::EnterDetail::kind(region.detail),
+  const uint32_t domain = dictionaries.region_name(EnterDetail::domain(region.detail));
+  return dictionaries.path(parent_path, dictionaries.region_name(region.name), EnterDetail::kind(region.detail),
                            domain);
 }
 
@@ -185,7 +251,7 @@ void Replay::note_moment(int64_t at_ns) {
 }
 
 Replay::OpenRegion* Replay::innermost(std::size_t strand) {
-  // A task that has nothing open is inside whatever its thread had open when it turned to tasks.
+  // A task that has nothing open is inside what its thread had open before its first task.
   for (const std::size_t index : {strand, std::size_t{0}}) {
     if (!strands_[index].stack.empty()) {
       return &strands_[index].stack.back();
@@ -217,10 +283,24 @@ Replay::Place Replay::place_at(int64_t at_ns) const {
     place =
         after == timeline_.begin() ? Place{kNone, kNone} : Place{std::prev(after)->reference, std::prev(after)->path};
   }
-  if (place.path == kNone && lender_ != nullptr) {
-    place = lender_->place_at(at_ns);
+  if (place.path == kNone && parent_thread_ != nullptr) {
+    place = parent_thread_->place_at(at_ns);
   }
   return place;
+}
+
+// -- regions ----------------------------------------------------------------------------------------------------------
+
+Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail) {
+  if (const OpenRegion* parent = innermost(current_); parent != nullptr) {
+    return {parent->row, parent->path};
+  }
+  // Operators on a thread that has nothing else open, as autograd's, belong to the region that waits for them.
+  if (parent_thread_ != nullptr && (detail & EnterDetail::kPopped) != 0) {
+    const Place place = parent_thread_->place_at(at_ns);
+    return {state_->aggregates() ? kNone : place.reference, place.path};
+  }
+  return {kNone, kNone};
 }
 
 void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
@@ -251,7 +331,7 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
   }
   const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
-  region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of turn
+  region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of order
   if (state_->aggregates()) {
     if (window_seen_ && region.start_ns < close_ns) {
       state_->totals.add_region(region.path, duration_ns, region.child_ns);
@@ -264,19 +344,9 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
   }
 }
 
-bool Replay::close_in(std::size_t strand, int64_t at_ns, uint32_t name) {
-  std::vector<OpenRegion>& stack = strands_[strand].stack;
-  for (std::size_t depth = stack.size(); depth-- > 0;) {
-    if (stack[depth].name == name && (stack[depth].detail & base::EnterDetail::kPopped) == 0) {
-      close_at(strand, depth, at_ns);
-      return true;
-    }
-  }
-  return false;
-}
-
 void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
+  add_results(stack[depth].row);
   close(stack[depth], at_ns, parent_of(strand, depth));
   if (const uint32_t row = stack[depth].row; row != kNone && !stack[depth].is_hidden) {
     state_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
@@ -284,17 +354,43 @@ void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns) {
   stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
 }
 
-void Replay::exit(int64_t at_ns, uint32_t name) {
+template <class F>
+bool Replay::close_in(std::size_t strand, int64_t at_ns, F&& matches) {
+  const std::vector<OpenRegion>& stack = strands_[strand].stack;
+  for (std::size_t depth = stack.size(); depth-- > 0;) {
+    if (matches(stack[depth])) {
+      close_at(strand, depth, at_ns);
+      return true;
+    }
+  }
+  return false;
+}
+
+template <class F>
+void Replay::close_innermost(int64_t at_ns, F&& matches) {
   ++state_->counters.region_events;
-  // A task may be finished from another one, as asynchronous generators are.
-  bool closed = close_in(current_, at_ns, name);
+  // A task may be finished from another one, as asynchronous generators are; and libraries that pop know nothing of
+  // Python's tasks, which may have switched since the push.
+  bool closed = close_in(current_, at_ns, matches);
   for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
-    closed = close_in(other, at_ns, name);
+    closed = close_in(other, at_ns, matches);
   }
   if (!closed && state_->window.contains(at_ns)) {
     ++state_->counters.unmatched_exits;
   }
   note_moment(at_ns);
+}
+
+void Replay::exit(int64_t at_ns, uint32_t name) {
+  close_innermost(at_ns, [name](const OpenRegion& region) {
+    return region.name == name && (region.detail & EnterDetail::kPopped) == 0;
+  });
+}
+
+void Replay::pop(int64_t at_ns, uint32_t source) {
+  close_innermost(at_ns, [source](const OpenRegion& region) {
+    return EnterDetail::source(region.detail) == EnterDetail::source(source);
+  });
 }
 
 void Replay::gpu_time(uint32_t pair, uint32_t name) {
@@ -307,7 +403,7 @@ void Replay::gpu_time(uint32_t pair, uint32_t name) {
 }
 
 void Replay::mark(int64_t at_ns, uint32_t name) {
-  note_moment(at_ns);  // it may be the first that is heard of another task
+  note_moment(at_ns);  // it may be the first event of another task
   if (state_->aggregates() || !state_->window.keeps_regions(at_ns)) {
     return;
   }
@@ -320,7 +416,7 @@ void Replay::mark(int64_t at_ns, uint32_t name) {
 
 void Replay::select_strand(uint64_t key) {
   if (strands_[0].key == 0) {
-    strands_[0].key = key;  // the first one seen is what the thread did before it turned to tasks
+    strands_[0].key = key;  // the first one seen is what the thread ran before its first task
   }
   for (std::size_t index = 0; index < strands_.size(); ++index) {
     if (strands_[index].key == key) {
@@ -338,6 +434,249 @@ void Replay::select_strand(uint64_t key) {
   }
   strands_.push_back({key, {}});
   current_ = strands_.size() - 1;
+}
+
+// -- operators, ranges of libraries, allocations ---------------------------------------------------------------------
+
+void Replay::argument(const base::Event& event) {
+  const auto what = static_cast<Argument>(event.detail);
+  switch (what) {
+    case Argument::Operator:
+      arguments_.sequence = std::bit_cast<int64_t>(event.word);
+      arguments_.shapes = event.id;
+      return;
+    case Argument::Types:
+      arguments_.types = static_cast<uint32_t>(event.word);
+      return;
+    case Argument::Results:
+      arguments_.results = static_cast<uint32_t>(event.word);
+      return;
+    case Argument::Operands:
+      arguments_.op = static_cast<uint32_t>(event.word);
+      arguments_.producer = event.id;
+      return;
+    case Argument::Stack:
+      arguments_.stack = static_cast<uint32_t>(event.word);
+      return;
+    case Argument::RangeId:
+      arguments_.range = event.word;
+      return;
+    case Argument::Unsigned:
+    case Argument::Signed:
+    case Argument::Float:
+    case Argument::Text:
+      arguments_.payloads.push_back({event.word, event.id, what});
+      return;
+    case Argument::Address:
+      arguments_.address = event.word;
+      return;
+    case Argument::Bytes:
+      arguments_.bytes = std::bit_cast<int64_t>(event.word);
+      arguments_.device = event.id;
+      return;
+    case Argument::Allocated:
+      arguments_.allocated = event.word;
+      return;
+    case Argument::Reserved:
+      arguments_.reserved = event.word;
+      return;
+  }
+}
+
+void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path) {
+  store::Store& store = *state_->store;
+  Dictionaries& dictionaries = state_->dictionaries;
+  const bool is_op = EnterDetail::kind(region.detail) == base::RegionKind::Op;
+  uint32_t forward = kNone;
+  if (arguments_.sequence >= 0 && is_op) {
+    const auto sequence = static_cast<uint64_t>(arguments_.sequence);
+    const std::string_view name = dictionaries.text(dictionaries.region_name(region.name));
+    const bool backward =
+        parent_path != kNone && dictionaries.text(dictionaries.path_name(parent_path)).starts_with(kEngine);
+    if (backward) {
+      forward = state_->forward_ops.find(sequence, [&](uint32_t candidate) {
+        return is_backward_of(name, dictionaries.text(dictionaries.path_name(store.region.path[candidate])));
+      });
+    } else {
+      state_->forward_ops.add(thread_, sequence, row);
+    }
+  }
+  if (arguments_.sequence >= 0 || arguments_.shapes != 0 || arguments_.op != 0 || arguments_.stack != 0) {
+    const auto text = [&](uint32_t name) { return name != 0 ? dictionaries.region_name(name) : kNone; };
+    store.detail.append({arguments_.sequence, row, text(arguments_.types), kNone, text(arguments_.shapes), forward,
+                         arguments_.op, arguments_.producer, dictionaries.stack(arguments_.stack)});
+  }
+  for (const Arguments::Payload& payload : arguments_.payloads) {
+    const bool text = payload.type == Argument::Text;
+    store.payload.append({text ? dictionaries.region_name(static_cast<uint32_t>(payload.value)) : payload.value, row,
+                          dictionaries.region_name(payload.name), static_cast<uint16_t>(payload_type(payload.type))});
+  }
+}
+
+void Replay::add_results(uint32_t row) {
+  if (arguments_.results == 0 || row == kNone) {
+    return;
+  }
+  store::Details& detail = state_->store->detail;
+  const auto* begin = detail.region.begin();
+  const auto* found = std::lower_bound(begin, detail.region.end(), row);
+  if (found != detail.region.end() && *found == row) {
+    detail.results[static_cast<std::size_t>(found - begin)] = state_->dictionaries.region_name(arguments_.results);
+  }
+}
+
+void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
+  ++state_->counters.region_events;
+  Dictionaries& dictionaries = state_->dictionaries;
+  const uint32_t domain = dictionaries.region_name(EnterDetail::domain(detail));
+  OpenRegion range{name,  dictionaries.path(kNone, dictionaries.region_name(name), EnterDetail::kind(detail), domain),
+                   kNone, at_ns,
+                   0,     detail};
+  if (state_->window.keeps_regions(at_ns)) {
+    range.row = add_row(range, kNone);
+    if (range.row != kNone) {
+      state_->store->region.flags[range.row] |= store::kAsync;
+      add_details(range.row, range, kNone);
+    }
+  }
+  const uint64_t id = arguments_.range;
+  if (const int64_t* ended = state_->ended_ranges.find(id); ended != nullptr && *ended != INT64_MIN) {
+    end_range({range.path, range.row, at_ns}, *ended);  // on another thread, whose events were read before
+    state_->ended_ranges.set(id, INT64_MIN);
+    return;
+  }
+  if (state_->started_ranges.size() >= kMaxStarted) {
+    state_->started_ranges.clear();
+  }
+  state_->started_ranges.set(id, {range.path, range.row, at_ns});
+}
+
+void Replay::range_end(int64_t at_ns) {
+  ++state_->counters.region_events;
+  const uint64_t id = arguments_.range;
+  StartedRange* started = state_->started_ranges.find(id);
+  if (started != nullptr && started->path != kNone) {
+    end_range(*started, at_ns);
+    *started = {};
+    return;
+  }
+  if (state_->ended_ranges.size() >= kMaxStarted) {
+    state_->ended_ranges.clear();
+  }
+  state_->ended_ranges.set(id, at_ns);
+}
+
+void Replay::end_range(const StartedRange& range, int64_t end_ns) {
+  const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
+  const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
+  if (state_->aggregates()) {
+    if (state_->window.keeps_regions(range.start_ns)) {
+      state_->totals.add_region(range.path, duration_ns, duration_ns);  // overlaps others: no self time
+    }
+  } else if (range.row != kNone) {
+    state_->store->region.duration_ns[range.row] = duration_ns;
+    state_->store->region.flags[range.row] &= static_cast<uint16_t>(~store::kOpen);
+  }
+}
+
+void Replay::allocation(int64_t at_ns) {
+  if (!state_->window.contains(at_ns)) {
+    return;
+  }
+  if (!state_->keeps_rows()) {
+    state_->counters.refused += state_->full;
+    return;
+  }
+  state_->store->allocation.append({at_ns, arguments_.bytes, arguments_.address, arguments_.allocated,
+                                    arguments_.reserved, place_at(at_ns).reference, arguments_.device, thread_, 0});
+}
+
+// -- driver calls and graph nodes ------------------------------------------------------------------------------------
+
+void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
+  const activity::DriverCall* what = activity::find_call(callback);
+  OpenCall call{callback, correlation, kNone, kNone, at_ns, state_->window.keeps_calls(at_ns), false};
+  if (!call.in_window || what == nullptr) {
+    state_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
+  } else {
+    ++state_->counters.calls;
+    state_->counters.refused += state_->full;
+    const Place place = place_at(at_ns);
+    call.path = place.path;
+    state_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
+    if (state_->keeps_rows() && !state_->settings.no_calls) {
+      const uint16_t id = state_->dictionaries.call(what->name, what->kind, false, 0, callback);
+      call.row = state_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
+      if (has_arguments_ && arguments_.stack != 0) {
+        state_->store->call_stack.append({call.row, state_->dictionaries.stack(arguments_.stack)});
+      }
+    }
+  }
+  calls_.push_back(call);
+}
+
+void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
+  // A call that was running when collection began has no enter.
+  if (calls_.empty() || calls_.back().callback != callback) {
+    return;
+  }
+  const OpenCall call = calls_.back();
+  calls_.pop_back();
+  const activity::DriverCall* what = activity::find_call(callback);
+  if (!call.in_window || what == nullptr) {
+    return;
+  }
+  Counters& counters = state_->counters;
+  if (result != 0 || call.captured) {
+    state_->correlations.take(call.correlation);
+  } else {
+    const Correlations::Awaits awaited = awaits(what->kind);
+    counters.launches += awaited == Correlations::Awaits::Kernel;
+    counters.copies += awaited == Correlations::Awaits::Copy;
+    counters.graph_launches += awaited == Correlations::Awaits::Graph;
+  }
+  const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
+  if (state_->settings.no_calls) {
+    return;
+  }
+  if (state_->aggregates()) {
+    state_->totals.add_work(call.path, store::Work::Call, state_->dictionaries.string(what->name), duration_ns);
+    if (OpenRegion* region = innermost(current_); region != nullptr) {
+      const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
+      region->child_ns += std::max<int64_t>(0, std::min(at_ns, close_ns) - call.start_ns);
+    }
+  } else if (call.row != kNone) {
+    state_->store->api.duration_ns[call.row] = duration_ns;
+    if (result != 0 || call.captured) {
+      state_->store->api.call[call.row] =
+          state_->dictionaries.call(what->name, what->kind, call.captured, static_cast<int32_t>(result), callback);
+    }
+  }
+}
+
+void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
+                       uint32_t result) {
+  if (!window_seen_ && state_->window.contains(start_ns)) {
+    open_window();
+  }
+  call_enter(start_ns, correlation, what.callback);
+  call_exit(end_ns, result, what.callback);
+}
+
+void Replay::node(uint64_t id, bool cloned) {
+  last_node_ = id;
+  if (state_->node_paths.size() + state_->node_origins.size() >= kMaxNodes) {
+    state_->node_paths.clear();
+    state_->node_origins.clear();
+  }
+  if (cloned) {
+    return;  // its origin follows
+  }
+  const int64_t now_ns = calls_.empty() ? INT64_MAX : calls_.back().start_ns;
+  state_->node_paths.set(id, place_at(now_ns).path);
+  if (!calls_.empty()) {
+    calls_.back().captured = true;
+  }
 }
 
 }  // namespace gpuscope::attribution

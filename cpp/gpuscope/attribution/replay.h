@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,19 +16,22 @@
 
 namespace gpuscope::attribution {
 
-/// Plays one thread's events back: regions open and close, driver calls happen inside them. The decode thread's.
+/// Whether autograd's `backward`, as "AddmmBackward0", is what the operator `forward`, as "aten::addmm", recorded.
+bool is_backward_of(std::string_view backward, std::string_view forward) noexcept;
+
+/// Replays one thread's events: regions open and close, driver calls happen inside them. The decode thread alone.
 class Replay {
  public:
-  /// `lender`: the thread whose regions this one inherits while it has none of its own, or nullptr.
-  Replay(DecodeState& state, uint16_t thread, Replay* lender, bool keeps_timeline)
-      : state_(&state), lender_(lender), keeps_timeline_(keeps_timeline), thread_(thread) {}
+  /// `parent_thread`: the thread whose regions this one inherits while it has none of its own, or nullptr.
+  Replay(DecodeState& state, uint16_t thread, Replay* parent_thread, bool keeps_timeline)
+      : state_(&state), parent_thread_(parent_thread), keeps_timeline_(keeps_timeline), thread_(thread) {}
 
   void take(const base::Event& event);
-  /// A whole driver call, where records tell of calls instead of callbacks.
+  /// A whole driver call, where calls come as records instead of callbacks.
   void take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
                  uint32_t result);
 
-  /// Gives rows to the regions that were open before the window was.
+  /// Adds rows for the regions that were open before the window was.
   void open_window();
   /// Ends the rows of open regions and calls at `close_ns`; the regions themselves stay open.
   void close_window(int64_t close_ns);
@@ -52,9 +56,9 @@ class Replay {
     int64_t start_ns;
     int64_t child_ns;
     uint32_t detail;         // base::EnterDetail
-    bool is_hidden = false;  // entered while regions were switched off: its path and row are those of what it lies in
+    bool is_hidden = false;  // entered while regions were switched off: it has the path and row of its parent
   };
-  /// What was said of the event that comes next.
+  /// The attributes logged before the event that they belong to.
   struct Arguments {
     struct Payload {
       uint64_t value;
@@ -111,7 +115,6 @@ class Replay {
   void play(const base::Event& event);
   void argument(const base::Event& event);
   void pop(int64_t at_ns, uint32_t source);
-  bool pop_in(std::size_t strand, int64_t at_ns, uint32_t source);
   void range_start(int64_t at_ns, uint32_t name, uint32_t detail);
   void range_end(int64_t at_ns);
   void end_range(const StartedRange& range, int64_t end_ns);
@@ -119,7 +122,7 @@ class Replay {
   void add_results(uint32_t row);
   void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
 
-  /// Where a region that is entered at `at_ns` lies: the row and path of the one around it.
+  /// The row and path of the region around one that is entered at `at_ns`.
   struct Parent {
     uint32_t row;
     uint32_t path;
@@ -128,7 +131,11 @@ class Replay {
   OpenRegion* innermost(std::size_t strand);
   OpenRegion* parent_of(std::size_t strand, std::size_t depth);
   void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent);
-  bool close_in(std::size_t strand, int64_t at_ns, uint32_t name);
+  template <class F>
+  bool close_in(std::size_t strand, int64_t at_ns, F&& matches);
+  /// Closes the innermost region that matches, of the current strand first.
+  template <class F>
+  void close_innermost(int64_t at_ns, F&& matches);
   void close_at(std::size_t strand, std::size_t depth, int64_t at_ns);
   uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
   uint32_t path_of(const OpenRegion& region, uint32_t parent_path);
@@ -138,7 +145,7 @@ class Replay {
   void each_open(F&& visit);
 
   DecodeState* state_;
-  Replay* lender_;
+  Replay* parent_thread_;
   bool keeps_timeline_;
   bool window_seen_ = false;
   uint16_t thread_;

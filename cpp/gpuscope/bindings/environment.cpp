@@ -14,7 +14,6 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/nvml.h"
 #include "gpuscope/nvtx/injection.h"
-#include "gpuscope/session/info.h"
 
 namespace py = pybind11;
 

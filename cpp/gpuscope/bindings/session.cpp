@@ -101,8 +101,10 @@ void bind_session(py::module_& module) {
             return std::shared_ptr<store::Store>(session.stop());
           },
           "Ends collecting; returns the open window's Store, if one is open. Further calls return None.")
-      .def("let_go_of_gpu", &Session::let_go_of_gpu, py::call_guard<py::gil_scoped_release>(),
-           "Ends the recording of GPU work for good, as somebody else needs CUPTI; False when none was recorded.")
+      .def("release_cupti", &Session::release_cupti, py::call_guard<py::gil_scoped_release>(),
+           "Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none "
+           "was "
+           "recorded.")
       .def("switch_gpu", &Session::switch_gpu, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
            "Whether driver calls and GPU work are recorded from now on, within the open window.")
       .def("switch_regions", &Session::switch_regions, py::arg("on"), py::call_guard<py::gil_scoped_release>(),

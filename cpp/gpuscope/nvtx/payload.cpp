@@ -5,17 +5,138 @@
 #include <nvtx3/nvToolsExtPayload.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <optional>
-
-#include "gpuscope/nvtx/schemas.h"
+#include <utility>
 
 namespace gpuscope::nvtx {
 namespace {
 
 using base::Argument;
 
+constexpr uint64_t kRangeId = 67;  // NVTX_PAYLOAD_ENTRY_TYPE_RANGE_ID, which the headers of CUDA 13.0 do not have
+
+constinit PublishedMap<2048> schemas;  // of pointers
+std::atomic<uint64_t> next_id{NVTX_PAYLOAD_SCHEMA_ID_DYNAMIC_START};
+
+uint64_t key_of(Domain domain, uint64_t id) noexcept { return base::mix(id ^ (uint64_t{domain} << 44)) | 1; }
+
+std::optional<Encoding> encoding_of(uint64_t type) noexcept {
+  switch (type) {
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF8:
+      return Encoding::Utf8;
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF16:
+      return Encoding::Utf16;
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF32:
+      return Encoding::Utf32;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// Bytes of a predefined type, 0 for those without a size of their own.
+uint64_t size_of_type(uint64_t type) noexcept {
+  switch (type) {
+    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UCHAR:
+    case NVTX_PAYLOAD_ENTRY_TYPE_INT8:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UINT8:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR8:
+    case NVTX_PAYLOAD_ENTRY_TYPE_BYTE:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF8:
+      return 1;
+    case NVTX_PAYLOAD_ENTRY_TYPE_SHORT:
+    case NVTX_PAYLOAD_ENTRY_TYPE_USHORT:
+    case NVTX_PAYLOAD_ENTRY_TYPE_INT16:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UINT16:
+    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT16:
+    case NVTX_PAYLOAD_ENTRY_TYPE_BF16:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR16:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF16:
+      return 2;
+    case NVTX_PAYLOAD_ENTRY_TYPE_INT:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UINT:
+    case NVTX_PAYLOAD_ENTRY_TYPE_INT32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UINT32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT:
+    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_TF32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_WCHAR:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_CATEGORY:
+    case NVTX_PAYLOAD_ENTRY_TYPE_COLOR_ARGB:
+    case NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT32:
+    case NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT32:
+      return 4;
+    case NVTX_PAYLOAD_ENTRY_TYPE_LONG:
+    case NVTX_PAYLOAD_ENTRY_TYPE_ULONG:
+      return sizeof(long);
+    case NVTX_PAYLOAD_ENTRY_TYPE_LONGLONG:
+    case NVTX_PAYLOAD_ENTRY_TYPE_ULONGLONG:
+    case NVTX_PAYLOAD_ENTRY_TYPE_INT64:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UINT64:
+    case NVTX_PAYLOAD_ENTRY_TYPE_DOUBLE:
+    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT64:
+    case NVTX_PAYLOAD_ENTRY_TYPE_SIZE:
+    case NVTX_PAYLOAD_ENTRY_TYPE_ADDRESS:
+    case kRangeId:
+    case NVTX_PAYLOAD_ENTRY_TYPE_SCOPE_ID:
+    case NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT64:
+    case NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT64:
+    case NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE:
+      return 8;
+    case NVTX_PAYLOAD_ENTRY_TYPE_LONGDOUBLE:
+      return sizeof(long double);
+    case NVTX_PAYLOAD_ENTRY_TYPE_INT128:
+    case NVTX_PAYLOAD_ENTRY_TYPE_UINT128:
+    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT128:
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+/// nullptr for ids that nobody registered.
+const Schema* find_schema(Domain domain, uint64_t id) noexcept {
+  const auto* schema = reinterpret_cast<const Schema*>(schemas.find(key_of(domain, id)));
+  return schema != nullptr && schema->domain == domain && schema->id == id ? schema : nullptr;
+}
+
+struct Extent {
+  uint64_t size;
+  uint64_t align;
+};
+
+// {0, 0} when it depends on the data.
+Extent extent_of(const Schema& schema, const Field& field) noexcept {
+  constexpr Extent kPointer = {sizeof(void*), alignof(void*)};
+  const uint64_t array = NVTX_PAYLOAD_ENTRY_FLAG_ARRAY_TYPE(field.flags);
+  if ((field.flags & NVTX_PAYLOAD_ENTRY_FLAG_POINTER) != 0) {
+    return kPointer;
+  }
+  if (encoding_of(field.type).has_value() && array == 0 && field.detail == 0) {
+    return kPointer;
+  }
+  Extent one = {size_of_type(field.type), size_of_type(field.type)};
+  if (one.size == 0) {
+    const Schema* inner = find_schema(schema.domain, field.type);
+    one = inner != nullptr ? Extent{inner->size, inner->align} : Extent{0, 0};
+  }
+  if (array != 0 && array != NVTX_PAYLOAD_ENTRY_FLAG_ARRAY_FIXED_SIZE) {
+    return {0, 0};
+  }
+  const uint64_t count = array != 0 || encoding_of(field.type).has_value() ? field.detail : 1;
+  constexpr uint64_t kMostCount = uint64_t{1} << 32;
+  return one.size == 0 || count == 0 || count > kMostCount ? Extent{0, 0} : Extent{one.size * count, one.align};
+}
+
+constexpr std::size_t kMostBlobs = 16;
 constexpr int kDeepest = 4;  // a schema may contain schemas
 
 struct Number {
@@ -79,20 +200,6 @@ std::optional<Number> number_of(uint64_t type, std::string_view bytes) noexcept 
   return Number{Argument::Unsigned, read<uint64_t>(bytes)};
 }
 
-std::optional<Encoding> encoding_of(uint64_t type) noexcept {
-  switch (type) {
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF8:
-      return Encoding::Utf8;
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF16:
-      return Encoding::Utf16;
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF32:
-      return Encoding::Utf32;
-    default:
-      return std::nullopt;
-  }
-}
-
 bool is_zero(const char* unit, std::size_t width) noexcept {
   return std::all_of(unit, unit + width, [](char byte) { return byte == 0; });
 }
@@ -130,12 +237,78 @@ uint32_t plain_name() noexcept {
   return id;
 }
 
+void write_category(PayloadWriter& writer, Domain domain, uint32_t category) noexcept {
+  static const uint32_t key = intern("category");
+  if (const uint32_t name = category_name(domain, category); name != 0) {
+    writer.write(key, Argument::Text, name);
+  } else if (category != 0) {
+    writer.write(key, Argument::Unsigned, category);
+  }
+}
+
+void write_payload(PayloadWriter& writer, const nvtxEventAttributes_t& attributes) noexcept {
+  static const uint32_t key = intern("payload");
+  const auto write_signed = [&](int64_t value) { writer.write(key, Argument::Signed, static_cast<uint64_t>(value)); };
+  const auto write_float = [&](double value) { writer.write(key, Argument::Float, std::bit_cast<uint64_t>(value)); };
+  switch (attributes.payloadType) {
+    case NVTX_PAYLOAD_TYPE_UNSIGNED_INT64:
+      return writer.write(key, Argument::Unsigned, attributes.payload.ullValue);
+    case NVTX_PAYLOAD_TYPE_INT64:
+      return write_signed(attributes.payload.llValue);
+    case NVTX_PAYLOAD_TYPE_DOUBLE:
+      return write_float(attributes.payload.dValue);
+    case NVTX_PAYLOAD_TYPE_UNSIGNED_INT32:
+      return writer.write(key, Argument::Unsigned, attributes.payload.uiValue);
+    case NVTX_PAYLOAD_TYPE_INT32:
+      return write_signed(attributes.payload.iValue);
+    case NVTX_PAYLOAD_TYPE_FLOAT:
+      return write_float(attributes.payload.fValue);
+    case NVTX_PAYLOAD_TYPE_EXT:
+      return writer.write_blobs(
+          reinterpret_cast<const nvtxPayloadData_t*>(static_cast<uintptr_t>(attributes.payload.ullValue)),
+          static_cast<std::size_t>(std::max(attributes.reserved0, 0)));
+    default:
+      return;
+  }
+}
+
 }  // namespace
 
-uint32_t PayloadWriter::text_id(std::string_view bytes, uint64_t type) noexcept {
-  const Encoding encoding = encoding_of(type).value_or(Encoding::Utf8);
-  TextCache* texts = thread_.texts();
-  return texts != nullptr ? texts->id_of(bytes, encoding) : intern(bytes, encoding);
+void lay_out(Schema& schema, uint64_t pack_align) noexcept {
+  uint64_t end = 0;  // kNoOffset once it depends on the data
+  schema.align = 1;
+  for (std::size_t index = 0; index < schema.fields.size(); ++index) {
+    Field& field = schema.fields[index];
+    Extent extent = extent_of(schema, field);
+    extent.align = pack_align != 0 ? std::min(extent.align, pack_align) : extent.align;
+    if (index != 0 && field.offset == 0) {
+      const bool known = end != kNoOffset && extent.size != 0;
+      field.offset = known ? (end + extent.align - 1) / extent.align * extent.align : kNoOffset;
+    }
+    end = field.offset == kNoOffset || extent.size == 0 ? kNoOffset : field.offset + extent.size;
+    schema.align = std::max(schema.align, extent.align);
+  }
+  if (schema.size == 0 && end != kNoOffset) {
+    schema.size = (end + schema.align - 1) / schema.align * schema.align;
+  }
+}
+
+uint64_t register_schema(Schema schema) noexcept {
+  if (schema.id == 0) {
+    schema.id = next_id.fetch_add(1, std::memory_order_relaxed);
+  }
+  const uint64_t id = schema.id;
+  const uint64_t key = key_of(schema.domain, id);
+  try {
+    auto kept = std::make_unique<Schema>(std::move(schema));
+    if (!schemas.set(key, reinterpret_cast<uintptr_t>(kept.get()))) {
+      return 0;
+    }
+    kept.release();  // leaked: any thread may be reading it
+    return id;
+  } catch (...) {
+    return 0;
+  }
 }
 
 void PayloadWriter::write(uint32_t name, Argument type, uint64_t value) noexcept {
@@ -156,9 +329,16 @@ void PayloadWriter::write_blob(uint64_t schema_id, const void* data, std::size_t
       write_schema(*schema, {bytes, measured ? size : schema->size}, 0);
     }
   } else if (const std::optional<Encoding> encoding = encoding_of(schema_id); encoding.has_value()) {
-    write(plain_name(), Argument::Text, text_id(until_zero(bytes, std::min(size, kLongestText), *encoding), schema_id));
+    write(plain_name(), Argument::Text,
+          thread_.text_id(until_zero(bytes, std::min(size, kLongestText), *encoding), *encoding));
   } else if (size == size_of_type(schema_id)) {
     write_field({0, schema_id, 0, 0, plain_name()}, {bytes, size}, 0);
+  }
+}
+
+void PayloadWriter::write_blobs(const nvtxPayloadData_t* blobs, std::size_t count) noexcept {
+  for (std::size_t index = 0; blobs != nullptr && index < std::min(count, kMostBlobs); ++index) {
+    write_blob(blobs[index].schemaId, blobs[index].payload, blobs[index].size);
   }
 }
 
@@ -182,7 +362,7 @@ void PayloadWriter::write_field(const Field& field, std::string_view bytes, int 
   };
   if (const std::optional<Encoding> encoding = encoding_of(field.type); encoding.has_value()) {
     if (const auto text = text_of(field, bytes, *encoding); text.has_value()) {
-      write_text(text_id(*text, field.type));
+      write_text(thread_.text_id(*text, *encoding));
     }
     return;
   }
@@ -190,7 +370,7 @@ void PayloadWriter::write_field(const Field& field, std::string_view bytes, int 
   if (field.type == NVTX_PAYLOAD_ENTRY_TYPE_CHAR && array == NVTX_PAYLOAD_ENTRY_FLAG_ARRAY_FIXED_SIZE &&
       (field.flags & NVTX_PAYLOAD_ENTRY_FLAG_POINTER) == 0) {
     const std::size_t most = std::min<uint64_t>({field.detail, bytes.size(), kLongestText});
-    write_text(text_id(until_zero(bytes.data(), most, Encoding::Utf8), field.type));
+    write_text(thread_.text_id(until_zero(bytes.data(), most, Encoding::Utf8), Encoding::Utf8));
     return;
   }
   if (array != 0 || (field.flags & NVTX_PAYLOAD_ENTRY_FLAG_POINTER) != 0) {
@@ -199,7 +379,7 @@ void PayloadWriter::write_field(const Field& field, std::string_view bytes, int 
   const bool registered = field.type >= NVTX_PAYLOAD_SCHEMA_ID_STATIC_START;
   const Schema* schema = registered ? find_schema(domain_, field.type) : nullptr;
   if (schema != nullptr && schema->values.empty()) {
-    const bool wraps = schema->fields.size() == 1;  // a value in a schema of its own is what the outer field says
+    const bool wraps = schema->fields.size() == 1;  // a value wrapped in a schema has the name of the outer field
     if (nesting < kDeepest && !hidden && wraps && schema->fields[0].offset < bytes.size()) {
       Field inner = schema->fields[0];
       inner.name = field.name;
@@ -230,6 +410,33 @@ void PayloadWriter::write_field(const Field& field, std::string_view bytes, int 
     }
   }
   write(field.name, number->type, number->bits);
+}
+
+uint32_t describe(Thread& thread, base::EventLog& log, Domain domain,
+                  const nvtxEventAttributes_v2* attributes) noexcept {
+  if (attributes == nullptr || attributes->size < sizeof(nvtxEventAttributes_t)) {
+    return no_name();
+  }
+  PayloadWriter writer(thread, log, domain);
+  if (attributes->category != 0) {
+    write_category(writer, domain, attributes->category);
+  }
+  if (attributes->payloadType != NVTX_PAYLOAD_UNKNOWN) {
+    write_payload(writer, *attributes);
+    if (writer.has_message()) {
+      return writer.message();
+    }
+  }
+  switch (attributes->messageType) {
+    case NVTX_MESSAGE_TYPE_ASCII:
+      return text_id(thread, attributes->message.ascii);
+    case NVTX_MESSAGE_TYPE_UNICODE:
+      return text_id(thread, attributes->message.unicode);
+    case NVTX_MESSAGE_TYPE_REGISTERED:
+      return registered_text(reinterpret_cast<uintptr_t>(attributes->message.registered));
+    default:
+      return writer.message() != 0 ? writer.message() : no_name();
+  }
 }
 
 }  // namespace gpuscope::nvtx

@@ -4,24 +4,59 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "gpuscope/nvtx/ranges.h"
 
+struct nvtxEventAttributes_v2;
+struct nvtxPayloadData_v1;
+
 namespace gpuscope::nvtx {
 
-struct Field;
-struct Schema;
+/// One field of a payload. `type` is a predefined one or the id of a registered one (nvToolsExtPayload.h).
+struct Field {
+  uint64_t flags;
+  uint64_t type;
+  uint64_t detail;  // lengths of texts and arrays
+  uint64_t offset;  // kNoOffset when the fields before it have no known size
+  uint32_t name;    // a base::Names id
+};
+inline constexpr uint64_t kNoOffset = UINT64_MAX;
 
-/// Appends what the blobs that a library attached to an event hold as Arguments of the event that comes next: numbers,
-/// texts, and enumerations as texts. Arrays of numbers, unions, half-precision numbers and what a schema hides are left
-/// out; at most 64 values are kept.
+struct EnumValue {
+  uint64_t value;
+  uint32_t name;
+};
+
+/// A layout that a library has registered: a struct's when it has fields, an enumeration's when it has values.
+struct Schema {
+  Domain domain;
+  uint64_t id;
+  uint32_t name;  // 0 for none
+  uint64_t size;  // bytes, 0 when not known
+  uint64_t align;
+  std::vector<Field> fields;
+  std::vector<EnumValue> values;
+};
+
+/// Computes the offsets that the library left out, and the size if it did.
+void lay_out(Schema& schema, uint64_t pack_align) noexcept;
+
+/// Keeps it until the process ends, under its id or, if that is 0, a new one. Returns the id, 0 when there is no room.
+uint64_t register_schema(Schema schema) noexcept;
+
+/// Appends the contents of the blobs that a library attached to an event as Arguments of the event that is logged next:
+/// numbers, texts, and enumerations as texts. One thread. Arrays of numbers, unions, half-precision numbers and what a
+/// schema hides are left out; at most 64 values are kept.
 class PayloadWriter {
  public:
   PayloadWriter(Thread& thread, base::EventLog& log, Domain domain) noexcept
       : thread_(thread), log_(log), domain_(domain) {}
 
-  /// `schema` is a predefined type or the id of a registered one. A size of SIZE_MAX is one that the schema tells.
+  /// `schema` is a predefined type or the id of a registered one. SIZE_MAX stands for the size of the schema.
   void write_blob(uint64_t schema, const void* data, std::size_t size) noexcept;
+  /// At most 16.
+  void write_blobs(const nvtxPayloadData_v1* blobs, std::size_t count) noexcept;
   void write(uint32_t name, base::Argument type, uint64_t value) noexcept;
 
   /// The message that a blob brought for the event, or the name of its schema; 0 for neither.
@@ -31,7 +66,6 @@ class PayloadWriter {
  private:
   void write_schema(const Schema& schema, std::string_view bytes, int nesting) noexcept;
   void write_field(const Field& field, std::string_view bytes, int nesting) noexcept;
-  uint32_t text_id(std::string_view bytes, uint64_t type) noexcept;
 
   static constexpr int kMostValues = 64;
   Thread& thread_;
@@ -41,5 +75,15 @@ class PayloadWriter {
   uint32_t message_ = 0;
   uint32_t schema_name_ = 0;
 };
+
+/// The Names id of a text, that of "(no name)" for null.
+template <class Text>
+uint32_t text_id(Thread& thread, const Text* text) noexcept {
+  return text != nullptr ? thread.text_id(bytes_of(text), Encoding{sizeof(Text)}) : no_name();
+}
+
+/// Appends category and payload as Arguments and returns the id of the message.
+uint32_t describe(Thread& thread, base::EventLog& log, Domain domain,
+                  const nvtxEventAttributes_v2* attributes) noexcept;
 
 }  // namespace gpuscope::nvtx

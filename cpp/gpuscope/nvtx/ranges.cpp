@@ -33,11 +33,11 @@ Thread* Thread::make() noexcept {
   return current_;
 }
 
-TextCache* Thread::texts() noexcept {
+uint32_t Thread::text_id(std::string_view bytes, Encoding encoding) noexcept {
   if (texts_ == nullptr) [[unlikely]] {
     texts_.reset(new (std::nothrow) TextCache);
   }
-  return texts_.get();
+  return texts_ != nullptr ? texts_->id_of(bytes, encoding) : intern(bytes, encoding);
 }
 
 uint64_t new_range(uint32_t session) noexcept {
@@ -64,7 +64,7 @@ int pop(Domain domain) noexcept {
 void end(uint64_t range) noexcept {
   const uint32_t session = base::listening.load(std::memory_order_relaxed) >> base::kListenBits;
   if (session == 0 || session_of_range(range) != (session & kSessionMask)) {
-    return;  // nobody listens, or nobody did when it began
+    return;  // nothing is recorded, or nothing was when it began
   }
   if (base::EventLog* log = base::EventLogs::current(); log != nullptr) {
     log->add_argument(base::Argument::RangeId, range);

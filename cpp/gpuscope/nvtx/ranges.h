@@ -4,20 +4,20 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
-#include "gpuscope/nvtx/domains.h"
-#include "gpuscope/nvtx/texts.h"
+#include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::nvtx {
 
 /// What NVTX answers where no depth is counted (nvToolsExt.h, NVTX_NO_PUSH_POP_TRACKING).
 inline constexpr int kNotCounted = -2;
 
-/// What one thread has pushed, and the texts that it met.
+/// What one thread has pushed, and the ids of the texts that it used. The calling thread alone.
 class Thread {
  public:
   /// The calling thread's; nullptr once it is being torn down or when memory ran out.
@@ -25,8 +25,8 @@ class Thread {
     Thread* thread = current_;
     return thread != nullptr ? thread : make();
   }
-  /// nullptr when memory ran out.
-  TextCache* texts() noexcept;
+  /// The base::Names id of a text.
+  uint32_t text_id(std::string_view bytes, Encoding encoding) noexcept;
 
   /// The depth of the range that opens now.
   int push(Domain domain, uint32_t session) noexcept {
@@ -48,7 +48,7 @@ class Thread {
   }
 
  private:
-  // Ranges of one domain. Those below the floor were opened when nobody listened, or for an earlier session.
+  // Ranges of one domain. Those below the floor were opened outside a session, or in an earlier one.
   struct Level {
     uint32_t depth = 0;
     uint32_t floor = 0;
@@ -80,7 +80,7 @@ class Thread {
   std::unique_ptr<TextCache> texts_;
 };
 
-/// A number for a range that any thread may end. Tells whether it was started for the session that listens.
+/// The number of a range that any thread may end; it contains the session that it was started in.
 uint64_t new_range(uint32_t session) noexcept;
 uint32_t session_of_range(uint64_t range) noexcept;
 

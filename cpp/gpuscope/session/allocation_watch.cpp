@@ -10,28 +10,6 @@ namespace {
 constexpr const char* kForked =
     "this process was forked from one that watched allocations, and CUPTI does not survive a fork";
 
-/// Whether some CUDA context can be seen; makes none, and does not initialise the driver.
-bool has_context(const driver::Cuda& cuda) {
-  int count = 0;
-  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
-    return false;  // not initialised: there cannot be one
-  }
-  driver::CuContext current = nullptr;
-  if (cuda.context_get_current != nullptr && cuda.context_get_current(&current) == 0 && current != nullptr) {
-    return true;
-  }
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    driver::CuDevice device = 0;
-    unsigned flags = 0;
-    int active = 0;
-    if (cuda.device_get != nullptr && cuda.device_get(&device, ordinal) == 0 && cuda.primary_context_state != nullptr &&
-        cuda.primary_context_state(device, &flags, &active) == 0 && active != 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /// False where each function is loaded when it is first used, as by default from CUDA 12.2 on.
 bool loads_whole_modules(const driver::Cuda& cuda) {
   constexpr int kLazy = 2;  // CU_MODULE_LAZY_LOADING
@@ -41,10 +19,10 @@ bool loads_whole_modules(const driver::Cuda& cuda) {
 
 }  // namespace
 
-bool AllocationWatch::left_behind() const noexcept { return vendor_.collector.left_behind(); }
+bool AllocationWatch::in_forked_child() const noexcept { return vendor_.collector.in_forked_child(); }
 
 std::string AllocationWatch::watch(bool stacks) {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return kForked;
   }
   const std::lock_guard lock(mutex_);
@@ -81,7 +59,7 @@ std::string AllocationWatch::begin(bool stacks) {
 }
 
 void AllocationWatch::unwatch() noexcept {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -95,7 +73,7 @@ void AllocationWatch::unwatch() noexcept {
 }
 
 void AllocationWatch::pause(const std::string& why) {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -111,7 +89,7 @@ void AllocationWatch::pause(const std::string& why) {
 }
 
 std::string AllocationWatch::resume() {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return kForked;
   }
   const std::lock_guard lock(mutex_);
@@ -125,7 +103,7 @@ std::string AllocationWatch::resume() {
 
 AllocationWatch::State AllocationWatch::state() {
   State state;
-  if (left_behind()) {
+  if (in_forked_child()) {
     state.why = kForked;
     return state;
   }
@@ -145,7 +123,7 @@ AllocationWatch::State AllocationWatch::state() {
 }
 
 std::vector<memory::Allocation> AllocationWatch::live() {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return {};
   }
   const std::lock_guard lock(mutex_);

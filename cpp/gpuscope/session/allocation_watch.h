@@ -12,8 +12,8 @@
 
 namespace gpuscope::session {
 
-/// Who holds what the driver gave out, for as long as anybody wants to know: the collector's callbacks feed the
-/// process's ledger. One in a process.
+/// Feeds the process's ledger of the driver's live allocations from the collector's callbacks, as long as it has users.
+/// One in a process.
 ///
 /// Any thread, without Python's GIL: see activity::Collector.
 class AllocationWatch {
@@ -22,22 +22,22 @@ class AllocationWatch {
   AllocationWatch(const AllocationWatch&) = delete;
   AllocationWatch& operator=(const AllocationWatch&) = delete;
 
-  /// One more user. Returns why there is nothing to be seen, "" when there is: then unwatch once. `stacks`:
-  /// base::stack_source is asked where memory is taken, as long as there are users.
+  /// One more user. Returns why allocations cannot be watched, "" when they are: then unwatch once. `stacks`:
+  /// base::stack_source is called for each allocation, as long as there are users.
   std::string watch(bool stacks);
-  /// One user less; what is live is forgotten with the last.
+  /// One user less; the last one clears the ledger.
   void unwatch() noexcept;
 
-  /// Gives CUPTI up to somebody who needs it, until resume; `why` is what watch and state say in the meantime.
+  /// Gives CUPTI up to another client, until resume; `why` is what watch and state answer in the meantime.
   void pause(const std::string& why);
-  /// Goes on, when there are users still. Returns why not, "" when allocations are seen again or nobody asks.
+  /// Goes on, if there are still users. Returns why not, "" when allocations are watched again or there are no users.
   std::string resume();
 
   struct State {
     bool watching = false;
     bool from_start = false;  // no CUDA context was found when it began
-    std::string why;          // why it is not watching, though it was asked to
-    uint64_t gaps = 0;        // times that it was interrupted
+    std::string why;          // why it is not watching, though it has users
+    uint64_t gaps = 0;        // how often it was interrupted
     memory::Ledger::Counts counts;
     activity::Collector::Loaded loaded;  // since it began; services: of the process
     bool loads_whole_modules = true;
@@ -49,7 +49,7 @@ class AllocationWatch {
 
  private:
   std::string begin(bool stacks);
-  bool left_behind() const noexcept;
+  bool in_forked_child() const noexcept;
 
   Vendor& vendor_;
   std::mutex mutex_;  // guards what follows; no callback takes it

@@ -6,9 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <utility>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/strings.h"
+#include "gpuscope/base/system.h"
+#include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::session {
 namespace {
@@ -16,11 +23,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSettleNap = 200us;
-// A copy between host buffers brings no record: copies are waited for until nothing has come for this long, in which a
-// device takes in some gigabytes.
+// A copy between host buffers brings no record: copies are waited for until no record has arrived for this long, in
+// which a device copies some gigabytes.
 constexpr auto kCopyGrace = 250ms;
-// Graphs do not tell how many nodes will report: those launched once, and those of which fewer nodes came than from an
-// earlier launch, are waited for until nothing has come for this long.
+// How many records a graph launch brings is not known: those launched once, and those of which fewer nodes came than
+// from an earlier launch, are waited for until no record has arrived for this long.
 constexpr auto kNewGraphGrace = 20ms;
 constexpr auto kShortGraphGrace = 250ms;
 constexpr auto kQuietNap = 5ms;
@@ -33,7 +40,181 @@ int64_t thread_cpu_ns() {
   return value.tv_sec * 1'000'000'000LL + value.tv_nsec;
 }
 
+// Two clocks of one epoch differ by the wall clock's slewing since start; different epochs differ by far more.
+constexpr int64_t kSameEpochNs = 1'000'000;
+
+// Costs on the program's threads, in ns, for the estimate of our own overhead. CUPTI's kernel record and one watched
+// call are medians on an H100 with CUPTI 13.0 (benchmarks/results); a region event is two counter reads and a store.
+constexpr int64_t kKernelRecordNs = 400;
+constexpr int64_t kCallNs = 120;
+constexpr int64_t kRegionEventNs = 30;
+
+// CUdevice_attribute (cuda.h).
+constexpr int kMultiprocessors = 16;
+constexpr int kCapabilityMajor = 75;
+constexpr int kCapabilityMinor = 76;
+
+std::string command_line() {
+  std::string text = base::read_file("/proc/self/cmdline");
+  for (char& character : text) {
+    character = character == '\0' ? ' ' : character;
+  }
+  return text;
+}
+
+const char* name_of(attribution::Mode mode) {
+  switch (mode) {
+    case attribution::Mode::Ring:
+      return "ring";
+    case attribution::Mode::Aggregate:
+      return "aggregate";
+    default:
+      return "full";
+  }
+}
+
+// Names that a program gave its threads through NVTX take precedence over the system's.
+void name_threads(store::Store& store) {
+  for (std::size_t row = 0; row < store.thread.size(); ++row) {
+    if (const uint32_t name = nvtx::thread_name(store.thread.system_id[row]); name != 0) {
+      store.thread.name[row] = store.strings.intern(base::Names::process().text(name));
+    }
+  }
+}
+
+/// Writes the facts as info rows, and the devices that the program uses.
+void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti) {
+  const auto number = [&store](const char* key, auto value) { store.set_info(key, std::to_string(value)); };
+  const attribution::Counters& counters = facts.counters;
+  store.set_info("session.mode", name_of(facts.mode));
+  store.set_info("session.graphs", facts.merged_graphs ? "launch" : "node");
+  store.set_info("session.tier", facts.tier);
+  store.set_info("session.tier_reason", facts.tier_reason);
+  store.set_info("session.notes", facts.notes + (facts.cupti_broke ? "CUPTI ended itself after a fatal error\n" : ""));
+  number("session.start_ns", facts.open_ns);
+  number("session.stop_ns", facts.close_ns);
+  number("process.id", getpid());
+  store.set_info("process.argv", command_line());
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  store.set_info("process.host", host.data());
+  if (int version = 0; cuda.driver_get_version != nullptr && cuda.driver_get_version(&version) == 0) {
+    store.set_info("cuda.driver_version", std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10));
+  }
+  if (cupti.version != 0) {
+    number("cupti.version", cupti.version);
+    store.set_info("cupti.path", cupti.library.path());
+  }
+  const base::Anchor anchor = base::take_anchor();
+  store.set_info("clock.anchor", std::to_string(anchor.ticks) + " " + std::to_string(anchor.realtime_ns) + " " +
+                                     std::to_string(anchor.monotonic_ns));
+  number("clock.drift_ns", base::Clock::process().to_ns(anchor.ticks) - anchor.realtime_ns);
+
+  number("audit.launches", counters.launches);
+  number("audit.kernels", counters.kernels);
+  number("audit.graph_launches", counters.graph_launches);
+  number("audit.graph_nodes", counters.graph_nodes);
+  const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
+  number("audit.missing",
+         without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs));
+  // Copies between host buffers bring none; a copy that outlasts its window by far brings one too late.
+  number("audit.copies_without_record", without(counters.copies, counters.matched_copies));
+  number("audit.dropped", facts.dropped);
+  number("audit.pool_exhausted", facts.pool_exhausted);
+  number("audit.zero_time", counters.zero_time);
+  number("audit.backward_time", counters.backward_time);
+  number("audit.foreign_buffers", facts.foreign_buffers);
+  number("audit.incomplete", counters.incomplete);
+  number("audit.unattributed", counters.unattributed);
+  number("audit.log_dropped", facts.log_dropped);
+  number("audit.unmatched_exits", counters.unmatched_exits);
+  number("audit.unread_bytes", counters.unread_bytes);
+  number("audit.refused", counters.refused);
+  number("audit.evicted", counters.evicted);
+  number("audit.gpu_off", facts.gpu_off.times);
+  number("audit.gpu_off_ns", facts.gpu_off.duration_ns);
+  number("audit.regions_off", facts.regions_off.times);
+  number("audit.regions_off_ns", facts.regions_off.duration_ns);
+  number("audit.decode_lag_max_ns", facts.decode_lag_max_ns);
+  number("audit.decode_cpu_ns", facts.decode_cpu_ns);
+  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on our thread
+  number("audit.callbacks", counters.calls);
+  number("audit.gpu_records", counters.gpu_records);
+  number("audit.region_events", counters.region_events);
+  number("audit.overhead_ns", static_cast<int64_t>(counters.launches) * kKernelRecordNs +
+                                  static_cast<int64_t>(counters.calls) * kCallNs +
+                                  static_cast<int64_t>(counters.region_events) * kRegionEventNs);
+  write_devices(store, cuda);
+  name_threads(store);
+}
+
 }  // namespace
+
+void write_devices(store::Store& store, const driver::Cuda& cuda) {
+  int count = 0;
+  // Fails without cuInit, which only the program may call: after it a fork cannot use CUDA.
+  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
+    return;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    std::array<char, 256> name{};
+    driver::CuUuid uuid{};
+    int processors = 0, major = 0, minor = 0;
+    size_t bytes = 0;
+    if (cuda.device_get(&device, ordinal) != 0) {
+      continue;
+    }
+    cuda.device_get_name(name.data(), static_cast<int>(name.size()), device);
+    cuda.device_get_uuid(&uuid, device);
+    cuda.device_get_attribute(&processors, kMultiprocessors, device);
+    cuda.device_get_attribute(&major, kCapabilityMajor, device);
+    cuda.device_get_attribute(&minor, kCapabilityMinor, device);
+    cuda.device_total_mem(&bytes, device);
+    store.device.append({static_cast<uint32_t>(ordinal), store.strings.intern(name.data()),
+                         store.strings.intern(driver::uuid_text(uuid)), static_cast<uint32_t>(processors),
+                         static_cast<uint32_t>(major), static_cast<uint32_t>(minor), bytes});
+  }
+}
+
+bool has_context(const driver::Cuda& cuda) {
+  int count = 0;
+  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
+    return false;  // cuInit has not been called
+  }
+  driver::CuContext current = nullptr;
+  if (cuda.context_get_current != nullptr && cuda.context_get_current(&current) == 0 && current != nullptr) {
+    return true;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    if (cuda.device_get(&device, ordinal) == 0 && driver::has_primary_context(cuda, device)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+ClockMap ClockMap::detect(const driver::Cupti& cupti) {
+  const base::Clock& clock = base::Clock::process();
+  uint64_t stamp = 0;
+  const uint64_t before = base::ticks();
+  if (cupti.get_timestamp == nullptr || cupti.get_timestamp(&stamp) != driver::kCuptiSuccess) {
+    return {};
+  }
+  const uint64_t after = base::ticks();
+  const int64_t now_ns = clock.to_ns(before + (after - before) / 2);
+  if (std::llabs(static_cast<int64_t>(stamp) - now_ns) < kSameEpochNs) {
+    return {};
+  }
+  if (std::llabs(clock.to_ns(stamp) - now_ns) < kSameEpochNs) {  // what torch.profiler registers
+    return {[&clock](uint64_t at) { return clock.to_ns(at); },
+            "another CUPTI client stamps records with raw counter ticks"};
+  }
+  const int64_t offset_ns = now_ns - static_cast<int64_t>(stamp);
+  return {[offset_ns](uint64_t at) { return static_cast<int64_t>(at) + offset_ns; },
+          "another CUPTI client stamps records with a clock of its own, read as ns from a shifted epoch"};
+}
 
 Recorder::Recorder(Vendor& vendor, const Options& options)
     : vendor_(vendor),
@@ -72,27 +253,27 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about) {
     decoder_->window().close_ns.store(INT64_MAX);
     if (store == nullptr) {
       throw;
-    }  // else its rows are worth more than what it would have said about itself
+    }  // else the rows are handed over without their audit
   }
-  if (failed_) {  // events are missing from what the threads' regions are told from
+  if (failed_) {  // events are missing, so that the threads' open regions are not known
     make_decoder();
     failed_ = false;
   }
   return store;
 }
 
-void Recorder::pass(bool flush) {
+void Recorder::poll(bool flush) {
   const auto before = std::chrono::steady_clock::now();
   activity::Collector& collector = vendor_.collector;
   if (collecting_) {
-    collector.buffers().provide(kReadyBuffers);  // first of all: launches wait for none
+    collector.buffers().provide(kReadyBuffers);  // first, so that no launch finds the pool empty
     if (flush) {
       const int64_t cpu_ns = thread_cpu_ns();
       collector.flush(false);
       flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
     }
   }
-  // What this thread throws would end the program.
+  // An exception that leaves this thread would end the program.
   try {
     if (failed_) {
       decoder_->discard(collector.buffers());
@@ -111,10 +292,10 @@ void Recorder::pass(bool flush) {
   decode_lag_max_ns_ = std::max(decode_lag_max_ns_, took_ns);
 }
 
-void Recorder::let_go_of_gpu() {
+void Recorder::release_cupti() {
   settle();
   vendor_.collector.flush(true);
-  pass(false);
+  poll(false);
   vendor_.collector.stop();
   collecting_ = false;
 }
@@ -126,10 +307,10 @@ void Recorder::settle() {
   const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
   const std::chrono::nanoseconds limit(options_.settle_limit_ns);
   const auto start = std::chrono::steady_clock::now();
-  auto newest = start;  // when something came last
+  auto newest = start;  // when the last record arrived
   uint64_t records = gpu_records.records();
   while (true) {
-    pass(true);
+    poll(true);
     const auto now = std::chrono::steady_clock::now();
     if (std::exchange(records, gpu_records.records()) != gpu_records.records()) {
       newest = now;
@@ -154,21 +335,21 @@ void Recorder::settle() {
     }
     std::this_thread::sleep_for(kSettleNap);
   }
-  // What still runs is handed over unfinished, and counted so.
+  // Work that still runs is handed over unfinished, and counted as such.
   vendor_.collector.flush(true);
   decoder_->gpu_records().set_forced(true);
-  pass(false);
+  poll(false);
   decoder_->gpu_records().set_forced(false);
 }
 
 void Recorder::settle_without_callbacks() {
-  // Nobody counts the launches here: all is in when CUPTI has nothing more to give for a while.
+  // Launches are not counted here: the window is complete when CUPTI delivers nothing for a while.
   int quiet = 0;
   const std::chrono::nanoseconds limit(options_.settle_limit_ns);
   const auto start = std::chrono::steady_clock::now();
   while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
     const uint64_t records = decoder_->gpu_records().records();
-    pass(true);
+    poll(true);
     quiet = decoder_->gpu_records().records() == records ? quiet + 1 : 0;
     std::this_thread::sleep_for(kQuietNap);
   }
@@ -176,7 +357,7 @@ void Recorder::settle_without_callbacks() {
   for (int round = 0; round < kQuietRounds && vendor_.collector.buffers().lent() != 0; ++round) {
     std::this_thread::sleep_for(kQuietNap);
   }
-  pass(false);
+  poll(false);
 }
 
 void Recorder::read_gpu_spans() {

@@ -2,17 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpuscope/activity/collector.h"
+#include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/driver/cuda.h"
-#include "gpuscope/session/clock_map.h"
-#include "gpuscope/session/info.h"
+#include "gpuscope/driver/cupti.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -35,13 +36,39 @@ struct Options {
   bool cuda = true;
   std::string no_cuda_reason;  // why `cuda` is false
   bool synchronization = false;
-  bool memory = false;  // what libraries take from the driver
-  bool stacks = false;  // base::stack_source is asked where regions and calls are
+  bool memory = false;  // what libraries allocate from the driver
+  bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
   int64_t settle_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work
 };
 
-/// What the decode thread does: fetches what was delivered, decodes it, and ends windows. That thread's alone, but for
+/// The facts about a recorded window, for its audit.
+struct Facts {
+  attribution::Mode mode = attribution::Mode::Full;
+  bool merged_graphs = false;
+  std::string tier, tier_reason, notes;
+  int64_t open_ns = 0, close_ns = 0;
+  attribution::Counters counters;
+  attribution::Switch::Total gpu_off, regions_off;
+  uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
+  int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0;
+  bool cupti_broke = false;
+};
+
+/// Adds the devices of a process that has called cuInit.
+void write_devices(store::Store& store, const driver::Cuda& cuda);
+/// Whether a context of this process is found; makes none, and does not initialize the driver.
+bool has_context(const driver::Cuda& cuda);
+
+/// Which clock CUPTI takes its timestamps from: ours, unless another client registered its own.
+struct ClockMap {
+  std::function<int64_t(uint64_t)> to_ns;  // empty: CUPTI's timestamps are ns of our clock
+  std::string note;                        // "" for our clock
+
+  static ClockMap detect(const driver::Cupti& cupti);
+};
+
+/// What the decode thread runs: fetches what was delivered, decodes it, and ends windows. That thread alone, but for
 /// the constructor, begin and window.
 class Recorder {
  public:
@@ -53,14 +80,14 @@ class Recorder {
   void enter_thread();
   attribution::Window& window() noexcept { return decoder_->window(); }
 
-  /// Fetches and decodes once. Never throws: when memory runs out the rest of the window is thrown away.
-  void pass(bool flush);
+  /// Fetches and decodes once. Never throws: when memory runs out the rest of the window is dropped.
+  void poll(bool flush);
   /// Waits for the window's GPU work and hands its rows over. `about`: what the session knows of it.
   std::unique_ptr<store::Store> end_window(const Facts& about);
-  /// Decodes what GPU work there is so far and gives CUPTI up.
-  void let_go_of_gpu();
-  /// In the child of a fork nothing here may be touched again.
-  void leave_behind() noexcept { (void)decoder_.release(); }
+  /// Decodes the GPU work so far and stops the collector.
+  void release_cupti();
+  /// In the child of a fork: leaks the decoder, which the decode thread may have been changing.
+  void abandon() noexcept { (void)decoder_.release(); }
 
  private:
   void make_decoder();
@@ -76,7 +103,7 @@ class Recorder {
   ClockMap clock_;
   bool collecting_ = false;
   bool has_collected_ = false;  // in this window
-  bool failed_ = false;         // memory ran out: the rest of the window is thrown away
+  bool failed_ = false;         // memory ran out: the rest of the window is dropped
   int64_t decode_cpu_start_ns_ = 0;
   int64_t flush_cpu_ns_ = 0;
   int64_t decode_lag_max_ns_ = 0;

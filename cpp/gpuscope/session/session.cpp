@@ -19,12 +19,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long the decode thread naps: records are at most this old when they are decoded, and a thread's event log holds
-// a million events, far more than this many milliseconds bring.
+// How long the decode thread sleeps: records are at most this old when they are decoded, and a thread's event log holds
+// a million events, far more than a thread writes in this time.
 constexpr auto kNap = 100ms;
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
+
+/// CUPTI 13.0 crashes when graph tracing is enabled after a graph was instantiated without it: it is safe only as long
+/// as the process has no context, and only a process's first session can be sure of that.
+bool graph_trace_is_safe(const driver::Cuda& cuda) {
+  static bool asked = false;
+  return !std::exchange(asked, true) && cuda.device_get_count != nullptr && !has_context(cuda);
+}
 
 }  // namespace
 
@@ -34,7 +41,7 @@ void Session::watch_forks() {
   std::call_once(once, [] {
     pthread_atfork(nullptr, nullptr, [] {
       base::EventLogs::process().forget_all();
-      // Not even a collector that was stopped survives: CUPTI's own threads stayed behind.
+      // Not even a stopped collector survives: CUPTI's own threads exist in the parent only.
       if (active_session.exchange(nullptr) != nullptr || cupti_was_started.load()) {
         is_forked_child.store(true);
       }
@@ -77,23 +84,23 @@ Session::Session(Vendor& vendor, const Options& options)
 }
 
 Session::~Session() {
-  if (left_behind()) {
-    // The fork may have caught our thread in the middle of changing any of this.
+  if (in_forked_child()) {
+    // The fork may have happened while our thread was changing any of this.
     (void)thread_.release();
-    recorder_.leave_behind();
+    recorder_.abandon();
     (void)result_.release();
     return;
   }
   try {
     stop();
-  } catch (const std::exception&) {  // nobody is left to take what could not be handed over
+  } catch (const std::exception&) {  // a window that could not be handed over is lost
   }
 }
 
-bool Session::left_behind() const noexcept { return getpid() != process_; }
+bool Session::in_forked_child() const noexcept { return getpid() != process_; }
 
 void Session::start_thread() {
-  // The program's signals are its own threads' business: a handler there may be meant to interrupt a call.
+  // The program's signals must reach its own threads: a handler there may be meant to interrupt a call.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -109,7 +116,7 @@ void Session::start_thread() {
 
 void Session::choose_tier() {
   tier_ = "cpu";
-  const bool is_child = forked() || vendor_.collector.left_behind();
+  const bool is_child = forked() || vendor_.collector.in_forked_child();
   if (!options_.cuda || is_child) {
     tier_reason_ = is_child ? "this process was forked from one that was collecting, and CUPTI does not survive a fork"
                             : options_.no_cuda_reason;
@@ -138,16 +145,16 @@ void Session::choose_tier() {
 }
 
 void Session::open() {
-  if (left_behind()) {
-    return;  // whoever held the lock stayed behind, too
+  if (in_forked_child()) {
+    return;  // the thread that held the lock does not exist here
   }
   const std::lock_guard calls(calls_);
   if (!stopped_) {
     attribution::Window& window = recorder_.window();
-    if (window.open_ns.load() == INT64_MAX) {  // nobody asks the switches now
+    if (window.open_ns.load() == INT64_MAX) {  // the switches are not read now
       window.gpu.reset();
       window.regions.reset();
-      if (let_go_) {
+      if (released_) {
         tier_ = "cpu";
         tier_reason_ = "another profiler was started in an earlier window and needs CUPTI for itself";
       }
@@ -156,8 +163,8 @@ void Session::open() {
   }
 }
 
-bool Session::let_go_of_gpu() {
-  if (left_behind()) {
+bool Session::release_cupti() {
+  if (in_forked_child()) {
     return false;
   }
   const std::lock_guard calls(calls_);
@@ -169,9 +176,9 @@ bool Session::let_go_of_gpu() {
   if (window.contains(now_ns)) {
     window.gpu.turn(false, now_ns);
   }
-  hand_over(Request::LetGo);
+  hand_over(Request::ReleaseCupti);
   collecting_ = false;
-  let_go_ = true;
+  released_ = true;
   return true;
 }
 
@@ -179,7 +186,7 @@ void Session::switch_gpu(bool on) { turn(&attribution::Window::gpu, on); }
 void Session::switch_regions(bool on) { turn(&attribution::Window::regions, on); }
 
 void Session::turn(attribution::Switch attribution::Window::*which, bool on) {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return;
   }
   const std::lock_guard calls(calls_);
@@ -191,7 +198,7 @@ void Session::turn(attribution::Switch attribution::Window::*which, bool on) {
 }
 
 std::unique_ptr<store::Store> Session::cut() {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return nullptr;
   }
   const std::lock_guard calls(calls_);
@@ -199,7 +206,7 @@ std::unique_ptr<store::Store> Session::cut() {
 }
 
 std::unique_ptr<store::Store> Session::stop() {
-  if (left_behind()) {
+  if (in_forked_child()) {
     return nullptr;
   }
   const std::lock_guard calls(calls_);
@@ -218,15 +225,10 @@ std::unique_ptr<store::Store> Session::stop() {
   base::listening.store(0, std::memory_order_relaxed);
   timing::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
   if (collecting_) {
-    // Buffers come home, so that the next session finds them; what they hold is of no window.
+    // Buffers return, so that the next session finds them; their records are of no window.
     vendor_.collector.flush(true);
     vendor_.collector.stop();
-    activity::BufferPool& pool = vendor_.collector.buffers();
-    for (activity::BufferPool::Buffer* buffer = pool.take_completed(); buffer != nullptr;) {
-      activity::BufferPool::Buffer* next = buffer->next;
-      pool.release(buffer);
-      buffer = next;
-    }
+    const activity::CompletedBuffers unread(vendor_.collector.buffers());
   }
   active_session.store(nullptr);
   if (error != nullptr) {
@@ -264,7 +266,7 @@ void Session::run() {
   while (true) {
     auto& wake = base::EventLogs::process().wake();
     if (wake.try_acquire_for(kNap)) {
-      while (wake.try_acquire()) {  // a writer without room calls at every event; one look is enough
+      while (wake.try_acquire()) {  // a writer without room wakes us at every event; one poll is enough
       }
     }
     Request wanted = Request::None;
@@ -273,21 +275,21 @@ void Session::run() {
       wanted = request_;
     }
     if (wanted == Request::None) {
-      recorder_.pass(true);
+      recorder_.poll(true);
       continue;
     }
     std::unique_ptr<store::Store> store;
     std::exception_ptr error;
     try {
-      if (wanted == Request::LetGo) {
-        recorder_.let_go_of_gpu();
+      if (wanted == Request::ReleaseCupti) {
+        recorder_.release_cupti();
       }
       Facts about;
       about.tier = tier_;
       about.tier_reason = tier_reason_;
       about.open_ns = recorder_.window().open_ns.load();
       about.close_ns = recorder_.window().close_ns.load();
-      store = wanted != Request::LetGo && about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
+      store = wanted != Request::ReleaseCupti && about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
     } catch (...) {
       error = std::current_exception();
     }

@@ -30,38 +30,38 @@ class Session {
 
   /// What is launched from now on is recorded.
   void open();
-  /// Ends the window: waits for its GPU work, at most two seconds unless told otherwise, and hands over what was
+  /// Ends the window: waits for its GPU work, at most Options::settle_limit_ns, and hands over what was
   /// recorded. Nothing without an open window, and in the child of a fork. Throws std::bad_alloc when there is no
   /// memory to hand it over in.
   std::unique_ptr<store::Store> cut();
   /// Ends collecting; the open window's store, if one is open. Further calls do nothing.
   std::unique_ptr<store::Store> stop();
 
-  /// Within the open window: whether calls of the driver, and the GPU work that they ask for, are recorded from now on.
-  /// Each window begins with all of it.
-  /// Ends the recording of GPU work, up to the end of the session, as somebody else needs CUPTI. Waits as cut does.
+  /// Ends the recording of GPU work for the rest of the session, as another client needs CUPTI. Waits as cut does.
   /// False when none was recorded.
-  bool let_go_of_gpu();
+  bool release_cupti();
+  /// Within the open window: whether calls of the driver, and the GPU work that they launch, are recorded from now on.
+  /// Each window begins with all of it.
   void switch_gpu(bool on);
-  /// The same for regions, operators and marks; what lies inside belongs to the recorded region around.
+  /// The same for regions, operators and marks; what is launched inside belongs to the recorded region around them.
   void switch_regions(bool on);
 
   const std::string& tier() const noexcept { return tier_; }
   const std::string& tier_reason() const noexcept { return tier_reason_; }
 
   static bool active() noexcept;
-  /// True in a child of a process that collected: CUPTI and our thread did not come along.
+  /// True in a child of a process that collected: neither CUPTI nor our thread survives a fork.
   static bool forked() noexcept;
-  /// Has the child of a fork find the process's dictionaries unlocked, and nobody listening. Once in a process.
+  /// Registers the fork handlers: a child finds the process's dictionaries unlocked and nothing recorded. Any number of
+  /// times.
   static void watch_forks();
 
  private:
-  enum class Request { None, Cut, Stop, LetGo };
+  enum class Request { None, Cut, Stop, ReleaseCupti };
 
   void choose_tier();
   void start_thread();
-  /// In the child of a fork, which has neither our thread nor CUPTI.
-  bool left_behind() const noexcept;
+  bool in_forked_child() const noexcept;
   void run();
   std::unique_ptr<store::Store> request(Request what);
   /// Has the decode thread do it, and waits.
@@ -74,7 +74,7 @@ class Session {
   std::string tier_reason_;
   Recorder recorder_;
   bool collecting_ = false;
-  bool let_go_ = false;  // of the GPU, before the end
+  bool released_ = false;  // CUPTI, before the end
   bool stopped_ = false;
 
   std::mutex calls_;  // one caller at a time

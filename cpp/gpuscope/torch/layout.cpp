@@ -33,9 +33,9 @@ std::vector<uint64_t> read_words(uint64_t address, std::size_t count) {
   return good ? words : std::vector<uint64_t>{};
 }
 
-const Sighting* find(const std::vector<Sighting>& seen, const std::string& name, bool is_end) {
+const Observation* find(const std::vector<Observation>& seen, const std::string& name, bool is_end) {
   const auto found = std::ranges::find_if(
-      seen, [&](const Sighting& sighting) { return sighting.name == name && sighting.is_end == is_end; });
+      seen, [&](const Observation& observation) { return observation.name == name && observation.is_end == is_end; });
   return found != seen.end() ? &*found : nullptr;
 }
 
@@ -54,9 +54,9 @@ std::size_t only(std::size_t count, std::size_t bytes, const std::function<bool(
 }
 
 /// Whether values at a word are these tensors; `tag` is theirs, once known.
-bool are_tensors(const std::vector<Sighting::Values>& values, std::size_t word, const std::vector<uint64_t>& addresses,
-                 std::optional<uint32_t>& tag) {
-  for (const Sighting::Values& candidate : values) {
+bool are_tensors(const std::vector<Observation::Values>& values, std::size_t word,
+                 const std::vector<uint64_t>& addresses, std::optional<uint32_t>& tag) {
+  for (const Observation::Values& candidate : values) {
     if (candidate.word != word || candidate.words.size() != 2 * addresses.size()) {
       continue;
     }
@@ -73,7 +73,7 @@ bool are_tensors(const std::vector<Sighting::Values>& values, std::size_t word, 
   return false;
 }
 
-void learn_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
+void infer_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
   std::vector<std::vector<uint64_t>> words;
   for (const KnownTensor& tensor : tensors) {
     words.push_back(read_words(tensor.address, kTensorWords));
@@ -108,37 +108,65 @@ void learn_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
   });
 }
 
+constexpr uint64_t kMostDimensions = 64;  // torch's own limit
+
+/// A c10::ScalarType, by the name that torch's profiler gives it.
+constexpr std::string_view type_name(uint16_t type) noexcept {
+  constexpr std::array<std::string_view, 16> kNames = {"unsigned char",
+                                                       "signed char",
+                                                       "short int",
+                                                       "int",
+                                                       "long int",
+                                                       "c10::Half",
+                                                       "float",
+                                                       "double",
+                                                       "c10::complex<c10::Half>",
+                                                       "c10::complex<float>",
+                                                       "c10::complex<double>",
+                                                       "bool",
+                                                       "c10::qint8",
+                                                       "c10::quint8",
+                                                       "c10::qint32",
+                                                       "c10::BFloat16"};
+  constexpr std::array<std::string_view, 4> kFloat8 = {"c10::Float8_e5m2", "c10::Float8_e4m3fn", "c10::Float8_e5m2fnuz",
+                                                       "c10::Float8_e4m3fnuz"};
+  constexpr uint16_t kFirstFloat8 = 23;
+  return type < kNames.size()                                           ? kNames[type]
+         : type >= kFirstFloat8 && type < kFirstFloat8 + kFloat8.size() ? kFloat8[type - kFirstFloat8]
+                                                                        : "";
+}
+
 }  // namespace
 
-Sighting look_at(const void* function, const char* name, uint64_t sequence, bool is_end) {
-  Sighting sighting;
-  sighting.name = name;
-  sighting.sequence = sequence;
-  sighting.is_end = is_end;
-  std::memcpy(sighting.words.data(), function, sizeof(sighting.words));
-  for (std::size_t word = 0; word + 1 < Sighting::kWords; ++word) {
-    const uint64_t first = sighting.words[word];
-    const uint64_t second = sighting.words[word + 1];
+Observation observe(const void* function, const char* name, uint64_t sequence, bool is_end) {
+  Observation observation;
+  observation.name = name;
+  observation.sequence = sequence;
+  observation.is_end = is_end;
+  std::memcpy(observation.words.data(), function, sizeof(observation.words));
+  for (std::size_t word = 0; word + 1 < Observation::kWords; ++word) {
+    const uint64_t first = observation.words[word];
+    const uint64_t second = observation.words[word + 1];
     if (second >= 1 && second <= kMostValues) {
       if (std::vector<uint64_t> values = read_words(first, 2 * second); !values.empty()) {
-        sighting.counted.push_back({word, std::move(values)});
+        observation.counted.push_back({word, std::move(values)});
       }
     }
     if (second > first && second - first <= kMostValues * kValueBytes && (second - first) % kValueBytes == 0) {
       if (std::vector<uint64_t> values = read_words(first, (second - first) / kWordBytes); !values.empty()) {
-        sighting.delimited.push_back({word, std::move(values)});
+        observation.delimited.push_back({word, std::move(values)});
       }
     }
   }
-  return sighting;
+  return observation;
 }
 
-std::string learn(const std::vector<Sighting>& seen, const std::vector<KnownTensor>& tensors,
-                  const std::vector<KnownCall>& calls, const std::string& user_name, Layout& layout) {
+std::string infer_layout(const std::vector<Observation>& seen, const std::vector<KnownTensor>& tensors,
+                         const std::vector<KnownCall>& calls, const std::string& user_name, Layout& layout) {
   layout = {};
   struct Call {
-    const Sighting* start;
-    const Sighting* end;
+    const Observation* start;
+    const Observation* end;
     std::vector<uint64_t> arguments;
     const KnownCall* known;
   };
@@ -157,33 +185,76 @@ std::string learn(const std::vector<Sighting>& seen, const std::vector<KnownTens
   };
 
   std::optional<uint32_t> tag;
-  layout.sequence = only(Sighting::kWords, kWordBytes, [&](std::size_t word) {
+  layout.sequence = only(Observation::kWords, kWordBytes, [&](std::size_t word) {
     return everywhere([&](const Call& call) {
       return call.start->words[word] == (call.known->numbered ? call.start->sequence : kNoSequence);
     });
   });
-  layout.inputs = only(Sighting::kWords, kWordBytes, [&](std::size_t word) {
+  layout.inputs = only(Observation::kWords, kWordBytes, [&](std::size_t word) {
     return everywhere([&](const Call& call) { return are_tensors(call.start->counted, word, call.arguments, tag); });
   });
-  layout.outputs = only(Sighting::kWords, kWordBytes, [&](std::size_t word) {
+  layout.outputs = only(Observation::kWords, kWordBytes, [&](std::size_t word) {
     return everywhere([&](const Call& call) {
       return are_tensors(call.end->delimited, word, {tensors[call.known->result].address}, tag);
     });
   });
   layout.tensor_tag = tag.value_or(0);
-  if (const Sighting* user = find(seen, user_name, false); user != nullptr) {
-    const auto byte = [](const Sighting& sighting, std::size_t place) {
-      return reinterpret_cast<const uint8_t*>(sighting.words.data())[place];
+  if (const Observation* user = find(seen, user_name, false); user != nullptr) {
+    const auto byte = [](const Observation& observation, std::size_t place) {
+      return reinterpret_cast<const uint8_t*>(observation.words.data())[place];
     };
-    // What lies behind the number is uninitialized in part.
-    const std::size_t bytes = layout.sequence != Layout::kUnknown ? layout.sequence : sizeof(Sighting::words);
+    // What follows the number is uninitialized in part.
+    const std::size_t bytes = layout.sequence != Layout::kUnknown ? layout.sequence : sizeof(Observation::words);
     layout.scope = only(bytes, 1, [&](std::size_t place) {
       return byte(*user, place) == kUserScope &&
              everywhere([&](const Call& call) { return byte(*call.start, place) == kFunctionScope; });
     });
   }
-  learn_tensors(tensors, layout);
+  infer_tensors(tensors, layout);
   return layout.sequence == Layout::kUnknown ? "autograd's numbers were not found" : "";
+}
+
+const char* ArgumentText::tensor(Values values, std::size_t index) const noexcept {
+  const char* value = values.first + index * kValueBytes;
+  if (load<uint32_t>(value + sizeof(uint64_t)) != layout_.tensor_tag) {
+    return nullptr;
+  }
+  const char* tensor = load<const char*>(value);
+  return tensor != undefined_ ? tensor : nullptr;
+}
+
+void ArgumentText::put_sizes(ShortText& text, const char* tensor) const noexcept {
+  text.put("[");
+  const auto dimensions = tensor != nullptr ? load<uint64_t>(tensor + layout_.sizes) : 0;
+  if (dimensions != 0 && dimensions <= kMostDimensions) {
+    const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
+    sizes = dimensions > kInlineDimensions ? load<const char*>(sizes) : sizes;
+    for (uint64_t index = 0; index < dimensions; ++index) {
+      text.put(index != 0 ? ", " : "");
+      text.put(load<int64_t>(sizes + index * sizeof(int64_t)));
+    }
+  }
+  text.put("]");
+}
+
+void ArgumentText::put_shapes(ShortText& text, Values values) const noexcept {
+  text.put("[");
+  for (std::size_t index = 0; index < values.count; ++index) {
+    text.put(index != 0 ? ", " : "");
+    put_sizes(text, tensor(values, index));
+  }
+  text.put("]");
+}
+
+void ArgumentText::put_types(ShortText& text, Values values) const noexcept {
+  text.put("[");
+  for (std::size_t index = 0; index < values.count; ++index) {
+    const char* argument = tensor(values, index);
+    text.put(index != 0 ? ", '" : "'");
+    text.put(argument != nullptr ? type_name(load<uint16_t>(argument + layout_.dtype)) : "");
+    text.put("'");
+  }
+  text.put("]");
 }
 
 }  // namespace gpuscope::torch

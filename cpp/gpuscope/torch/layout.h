@@ -2,16 +2,19 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gpuscope::torch {
 
-/// Where the things that a callback needs lie in torch's objects, in bytes from their beginning.
+/// Offsets in bytes of what a callback reads in torch's objects.
 ///
-/// Learned from a few operators of known arguments rather than compiled in, so that one build serves all versions of
+/// Inferred from a few operators of known arguments rather than compiled in, so that one build serves all versions of
 /// torch, and none of its headers is needed. What was not found is kUnknown, and is then not read.
 struct Layout {
   static constexpr std::size_t kUnknown = SIZE_MAX;
@@ -46,8 +49,8 @@ struct KnownCall {
   std::size_t result;                // a tensor
 };
 
-/// What a callback saw of an operator: its object's words, and the 16-byte values that pairs of words may delimit.
-struct Sighting {
+/// What a callback found in an operator's object: its words, and the 16-byte values that pairs of words may delimit.
+struct Observation {
   static constexpr std::size_t kWords = 64;  // the object is on the stack: there is as much above it
   struct Values {
     std::size_t word;
@@ -61,12 +64,68 @@ struct Sighting {
   std::vector<Values> delimited;  // (begin, end)
 };
 
-/// Looks at an operator's object from within a callback.
-Sighting look_at(const void* function, const char* name, uint64_t sequence, bool is_end);
+/// Reads an operator's object from within a callback.
+Observation observe(const void* function, const char* name, uint64_t sequence, bool is_end);
 
-/// Finds out from what was seen; `user_name` is a range that the program named. Returns what could not be found, empty
-/// when operators can be recorded.
-std::string learn(const std::vector<Sighting>& seen, const std::vector<KnownTensor>& tensors,
-                  const std::vector<KnownCall>& calls, const std::string& user_name, Layout& layout);
+/// Infers the layout; `user_name` is a range that the program named. Returns what could not be found, empty when
+/// operators can be recorded.
+std::string infer_layout(const std::vector<Observation>& seen, const std::vector<KnownTensor>& tensors,
+                         const std::vector<KnownCall>& calls, const std::string& user_name, Layout& layout);
+
+/// Reads a value of an object of torch's.
+template <class T>
+T load(const void* object, std::size_t offset = 0) noexcept {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof(value));
+  return value;
+}
+
+/// A text on the stack; empty when it did not fit. One thread.
+class ShortText {
+ public:
+  void put(std::string_view text) noexcept {
+    if (size_ + text.size() > text_.size()) {
+      full_ = true;
+      return;
+    }
+    std::memcpy(text_.data() + size_, text.data(), text.size());
+    size_ += text.size();
+  }
+  void put(int64_t number) noexcept {
+    const auto [end, error] = std::to_chars(text_.data() + size_, text_.data() + text_.size(), number);
+    full_ = full_ || error != std::errc{};
+    size_ = error == std::errc{} ? static_cast<std::size_t>(end - text_.data()) : size_;
+  }
+  std::string_view view() const noexcept { return full_ ? std::string_view{} : std::string_view{text_.data(), size_}; }
+
+ private:
+  std::array<char, 2048> text_;
+  std::size_t size_ = 0;
+  bool full_ = false;
+};
+
+/// An operator's arguments or results in torch's memory.
+struct Values {
+  const char* first = nullptr;
+  std::size_t count = 0;
+};
+
+/// Writes the values' shapes, as "[[2, 3], []]", and their types, as "['float', '']". What is no tensor has neither.
+/// Immutable; any thread.
+class ArgumentText {
+ public:
+  ArgumentText(const Layout& layout, const void* undefined_tensor) noexcept
+      : layout_(layout), undefined_(undefined_tensor) {}
+
+  void put_shapes(ShortText& text, Values values) const noexcept;
+  void put_types(ShortText& text, Values values) const noexcept;
+
+ private:
+  const char* tensor(Values values, std::size_t index) const noexcept;
+  void put_sizes(ShortText& text, const char* tensor) const noexcept;
+
+  const Layout& layout_;
+  const void* undefined_;
+};
 
 }  // namespace gpuscope::torch

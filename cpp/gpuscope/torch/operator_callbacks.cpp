@@ -3,15 +3,13 @@
 
 #include <atomic>
 #include <bit>
-#include <cstring>
 #include <thread>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
-#include "gpuscope/torch/argument_text.h"
-#include "gpuscope/torch/range_text.h"
+#include "gpuscope/torch/operator_ranges.h"
 
 namespace gpuscope::torch {
 namespace {
@@ -27,7 +25,7 @@ using driver::TorchCallback;
 constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
 constexpr uint8_t kUserScope = 7;  // at::RecordScope
 
-// What the callbacks read. Written while none is registered; those under way still find what they began with.
+// What the callbacks read. Written once, as callbacks of an earlier recording may still run.
 struct Reading {
   Layout layout;
   const void* undefined_tensor = nullptr;
@@ -39,31 +37,24 @@ Reading reading;
 struct Study {
   const driver::Torch* torch;
   std::thread::id thread;
-  std::vector<Sighting> seen;
+  std::vector<Observation> seen;
 };
-Study* study_under_way = nullptr;
-constexpr std::size_t kMostSightings = 64;
+Study* running_study = nullptr;
+constexpr std::size_t kMostObservations = 64;
 
-void sight(const void* function, bool is_end) noexcept {
-  Study* study = study_under_way;
-  if (study == nullptr || study->thread != std::this_thread::get_id() || study->seen.size() >= kMostSightings) {
+void observe_on_thread(const void* function, bool is_end) noexcept {
+  Study* study = running_study;
+  if (study == nullptr || study->thread != std::this_thread::get_id() || study->seen.size() >= kMostObservations) {
     return;
   }
   try {
     study->seen.push_back(
-        look_at(function, study->torch->function_name(function), study->torch->next_sequence(), is_end));
-  } catch (...) {  // out of memory: nothing was seen
+        observe(function, study->torch->function_name(function), study->torch->next_sequence(), is_end));
+  } catch (...) {  // out of memory: no observation
   }
 }
 
 // -- recording --------------------------------------------------------------------------------------------------------
-template <class T>
-T load(const void* object, std::size_t place) noexcept {
-  T value;
-  std::memcpy(&value, static_cast<const char*>(object) + place, sizeof(value));
-  return value;
-}
-
 EventLog* log_to_write(uint32_t listening) noexcept { return listening != 0 ? EventLogs::current() : nullptr; }
 
 void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes) noexcept {
@@ -148,19 +139,19 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
     return "this libtorch offers no callbacks";
   }
   Study study{&torch, std::this_thread::get_id(), {}};
-  study_under_way = &study;
+  running_study = &study;
   const auto begin = [](const void* function) -> std::unique_ptr<TorchCallback::Context> {
-    sight(function, false);
+    observe_on_thread(function, false);
     return nullptr;
   };
   const uint64_t handle =
       torch.add_callback(every_scope({.start = begin,
-                                      .end = [](const void* function, auto*) { sight(function, true); },
+                                      .end = [](const void* function, auto*) { observe_on_thread(function, true); },
                                       .needs_inputs = true,
                                       .needs_outputs = true}));
   const auto finish = [&] {
     torch.remove_callback(handle);
-    study_under_way = nullptr;
+    running_study = nullptr;
   };
   Work known;
   try {
@@ -170,14 +161,14 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
     throw;
   }
   finish();
-  return learn(study.seen, known.tensors, known.calls, user_name, layout_);
+  return infer_layout(study.seen, known.tensors, known.calls, user_name, layout_);
 }
 
 void OperatorCallbacks::start(const driver::Torch& torch, const Options& options) {
   stop(torch);
   const bool shapes = options.shapes && layout_.inputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
   const bool results = options.results && layout_.outputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
-  if (reading.name == nullptr) {  // once: callbacks of an earlier recording may still read it
+  if (reading.name == nullptr) {
     reading = {layout_, torch.undefined_tensor, torch.function_name};
   }
   handle_ =

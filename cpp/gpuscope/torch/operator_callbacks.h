@@ -12,7 +12,7 @@
 namespace gpuscope::torch {
 
 /// torch's operators, of every thread, by torch's own callbacks around them. They cost a fraction of its text ranges
-/// (OperatorRanges), tell shapes and types of all arguments, and get along with any profiler of torch's.
+/// (OperatorRanges), have shapes and types of all arguments, and work beside any profiler of torch's.
 ///
 /// study, start, stop: one thread at a time. The callbacks come on any thread.
 class OperatorCallbacks {
@@ -28,12 +28,12 @@ class OperatorCallbacks {
     std::vector<KnownTensor> tensors;
     std::vector<KnownCall> calls;
   };
-  /// Learns torch's layout from the operators that `work` calls on this thread and then tells of, and from a range that
-  /// it names `user_name`. Returns why it could not be learned.
+  /// Infers torch's layout from the operators that `work` calls on this thread and returns, and from a range that it
+  /// names `user_name`. Returns why it could not be inferred.
   std::string study(const driver::Torch& torch, const std::string& user_name, const std::function<Work()>& work);
   const Layout& layout() const noexcept { return layout_; }
 
-  /// Has every operator logged. Only after a study that succeeded.
+  /// Logs every operator from now on. Only after a study that succeeded.
   void start(const driver::Torch& torch, const Options& options);
   void stop(const driver::Torch& torch);
 

@@ -6,13 +6,13 @@
 
 #include <array>
 #include <bit>
+#include <charconv>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/stacks.h"
 #include "gpuscope/memory/history.h"
-#include "gpuscope/torch/range_text.h"
 
 namespace gpuscope::torch {
 namespace {
@@ -24,8 +24,89 @@ using base::EventLogs;
 using base::Op;
 using base::RegionKind;
 
-// Two classes of libtorch are met by their virtual tables, as the Itanium C++ ABI lays them out: offset to the top and
-// type information stand before the functions. Whether the functions are where they are expected is probed.
+// -- the text of a range
+// -----------------------------------------------------------------------------------------------
+
+constexpr std::string_view kOp = ", op_id = ";
+constexpr std::string_view kSequence = ", seq = ";
+constexpr std::string_view kSizes = ", sizes = ";
+constexpr std::string_view kInputs = ", input_op_ids = ";
+constexpr std::string_view kFirstInput = "[(";
+
+constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
+
+/// Takes a number off the front of `text`.
+template <class Number>
+void take_number(std::string_view& text, Number& number) noexcept {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc{}) {
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  }
+}
+
+/// Splits `, seq = N` off the end of the name.
+void split_sequence(RangeText& range) noexcept {
+  std::size_t digits = range.name.size();
+  while (digits > 0 && is_digit(range.name[digits - 1])) {
+    --digits;
+  }
+  const std::string_view before = range.name.substr(0, digits);
+  if (digits < range.name.size() && before.ends_with(kSequence)) {
+    std::string_view number = range.name.substr(digits);
+    take_number(number, range.sequence);
+    range.name = before.substr(0, before.size() - kSequence.size());
+  }
+}
+
+/// "AddmmBackward0" and the like.
+bool is_backward(std::string_view name) noexcept {
+  while (!name.empty() && is_digit(name.back())) {
+    name.remove_suffix(1);
+  }
+  return name.ends_with("Backward");
+}
+
+}  // namespace
+
+bool names_op(std::string_view name, int64_t sequence) noexcept {
+  // The text does not say what a range is. record_function's have no sequence number; operators but a few old ones have
+  // a namespace.
+  return sequence >= 0 || name.find("::") != std::string_view::npos || is_backward(name) || name == "detach" ||
+         name == "detach_";
+}
+
+RangeText parse_range(std::string_view text) noexcept {
+  RangeText range;
+  const std::size_t op = text.find(kOp);
+  range.name = text.substr(0, op);
+  split_sequence(range);
+  if (op == std::string_view::npos) {
+    return range;
+  }
+  text.remove_prefix(op + kOp.size());
+  take_number(text, range.op);
+  if (!text.starts_with(kSizes)) {
+    return range;
+  }
+  text.remove_prefix(kSizes.size());
+  const std::size_t inputs = text.rfind(kInputs);
+  range.shapes = text.substr(0, inputs);
+  if (inputs != std::string_view::npos) {
+    text.remove_prefix(inputs + kInputs.size());
+    if (text.starts_with(kFirstInput)) {
+      text.remove_prefix(kFirstInput.size());
+      take_number(text, range.producer);
+    }
+  }
+  return range;
+}
+
+// -- ranges and reports of allocations --------------------------------------------------------------------------------
+
+namespace {
+
+// Two classes of libtorch are overridden by their virtual tables, as the Itanium C++ ABI lays them out: offset to the
+// top and type information precede the functions. Whether the functions are where they are expected is probed.
 constexpr std::size_t kBefore = 2;
 constexpr std::size_t kFunctions = 16;  // more than either class has
 using Table = std::array<void*, kBefore + kFunctions>;
@@ -40,7 +121,7 @@ constexpr std::size_t kReportMemory = 2;
 constexpr std::size_t kMemoryEnabled = 4;
 
 constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
-constexpr uint32_t kProbe = 8;  // beside what is wanted: count, log nothing
+constexpr uint32_t kProbe = 8;  // a further bit of `wanted`: count, log nothing
 constexpr uint8_t kHost = 0;    // c10::DeviceType
 
 struct Object {
@@ -61,7 +142,7 @@ bool has_memory_table = false;
 
 Table copy_table(const Object* object) noexcept {
   Table table{};
-  // By the system, which stops where memory ends: the table is shorter than what is read.
+  // By the kernel, which stops at unmapped memory: the table is shorter than what is read.
   iovec into{table.data(), sizeof(table)};
   iovec from{object->functions - kBefore, sizeof(table)};
   (void)process_vm_readv(getpid(), &into, 1, &from, 1, 0);
@@ -133,7 +214,7 @@ bool enabled(Object*) {
 }
 
 // -- the functions of the profiler's state on a thread ---------------------------------------------------------------
-// A c10::Device comes in a register: its type in the low byte, its index in the one above.
+// A c10::Device is passed in a register: its type in the low byte, its index in the one above.
 void log_memory(EventLog& log, const memory::Report& report) noexcept {
   log.add_argument(Argument::Address, report.address);
   log.add_argument(Argument::Bytes, std::bit_cast<uint64_t>(report.bytes), static_cast<uint32_t>(report.device));

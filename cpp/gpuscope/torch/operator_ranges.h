@@ -3,10 +3,28 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string_view>
 
 #include "gpuscope/driver/torch.h"
 
 namespace gpuscope::torch {
+
+/// What torch writes into the text of an operator's range, as
+/// `aten::add_, seq = 4, op_id = 17, sizes = [[2, 3], []], input_op_ids = [(16,0), (0,-1)]`.
+struct RangeText {
+  std::string_view name;
+  int64_t sequence = -1;    // autograd's number
+  uint32_t op = 0;          // the operator's own number
+  std::string_view shapes;  // "[[2, 3], []]", empty where it has none
+  uint32_t producer = 0;    // the number of the operator that made its first tensor
+};
+
+/// Whether a range of that name and number of autograd is an operator or autograd function, rather than what a program
+/// or library named with record_function.
+bool names_op(std::string_view name, int64_t sequence) noexcept;
+
+/// Parses the text; text of another form is the name. Allocates nothing.
+RangeText parse_range(std::string_view text) noexcept;
 
 /// Takes torch's operator ranges, and what its allocators report, into the event logs. What they report goes to the
 /// memory history too while one is recorded, and to the open memory::Peaks.
@@ -39,13 +57,13 @@ class OperatorRanges {
   void want(uint32_t what) noexcept;
   /// Whether operators and allocations of kProbeBytes are counted, and not logged.
   void probe(bool on) noexcept;
-  /// Whether torch's profiler is on for us on some thread, whatever is wanted: without a GPU torch asks before it
-  /// switches its ranges on.
+  /// Whether torch's profiler is on for us on some thread, even if nothing is wanted: without a GPU torch calls
+  /// enabled() before it enables its ranges.
   void use(bool used) noexcept;
   /// From now on the allocations of the calling thread, on which torch's profiler has just been switched on, are
   /// reported, and its ranges only if they are kept. False when that cannot be had.
   bool watch_memory(const driver::Torch& torch, bool keep_ranges = false) noexcept;
-  /// What came since the last call.
+  /// The counts since the last call.
   Counts take_counts() noexcept;
 };
 

@@ -107,7 +107,7 @@ class Collector:
 
     def release_cupti(self) -> bool:
         """Ends the recording of GPU work in this session, for another profiler; False when there was none."""
-        return self._session is not None and self._session.let_go_of_gpu()
+        return self._session is not None and self._session.release_cupti()
 
     def abandon(self) -> None:
         """Gives the session up without ending it, in a forked child."""

@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <random>
 #include <set>
 #include <thread>
 #include <vector>
+
+#include "fakes/cupti_records.h"
 
 namespace gpuscope::activity {
 namespace {
@@ -140,5 +144,150 @@ TEST(BufferPool, LosesNothingBetweenManyThreads) {
   EXPECT_EQ(pool.lent(), 0U);
 }
 
+using fakes::Record;
+
+int questions = 0;
+
+Walker make_walker() {
+  questions = 0;
+  driver::Cupti table;
+  table.get_next_record = [](uint8_t* buffer, size_t valid, void** record) {
+    ++questions;
+    return fakes::next_record(buffer, valid, record);
+  };
+  return Walker(table);
+}
+
+// A block of exactly these bytes, so that a read past them is seen.
+struct Block {
+  explicit Block(const std::vector<uint8_t>& bytes, std::size_t size)
+      : data(static_cast<uint8_t*>(::operator new(size))), valid(size) {
+    std::copy_n(bytes.begin(), size, data);
+  }
+  ~Block() { ::operator delete(data); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  uint8_t* data;
+  std::size_t valid;
+};
+
+std::vector<Record> mixed_records() {
+  return {fakes::kernel_record({.correlation = 1}),
+          fakes::memcpy_record({.correlation = 2}, 64),
+          fakes::peer_record({.correlation = 3}, 64, 0, 1),
+          fakes::memset_record({.correlation = 4}, 64),
+          fakes::api_record(kDriver, 307, {.correlation = 5}, 1),
+          fakes::api_record(kRuntime, 211, {.correlation = 6}, 1),
+          fakes::sync_record({.correlation = 7}, 3),
+          fakes::graph_record({.correlation = 8}),
+          fakes::memory_record({.correlation = 10, .bytes = 64}),
+          fakes::pool_record(store::PoolOperation::Created, {.correlation = 11}),
+          fakes::kernel_record({.correlation = 9})};
+}
+
+std::vector<uint32_t> kinds_in(Walker& walker, const std::vector<uint8_t>& bytes, std::size_t* left = nullptr) {
+  const Block block(bytes, bytes.size());
+  std::vector<uint32_t> kinds;
+  const std::size_t rest =
+      walker.walk(block.data, block.valid, [&](uint32_t kind, const uint8_t*) { kinds.push_back(kind); });
+  if (left != nullptr) {
+    *left = rest;
+  }
+  return kinds;
+}
+
+TEST(Walker, VisitsRecordsOfEveryKindInOrder) {
+  Walker walker = make_walker();
+  std::vector<uint32_t> expected;
+  for (const Record& record : mixed_records()) {
+    expected.push_back(record.kind());
+  }
+  EXPECT_EQ(kinds_in(walker, fakes::join(mixed_records())), expected);
+}
+
+TEST(Walker, AsksForTheLengthOfAKindOnce) {
+  Walker walker = make_walker();
+  const std::vector<Record> kernels(100, fakes::kernel_record({}));
+  kinds_in(walker, fakes::join(kernels));
+  kinds_in(walker, fakes::join(kernels));
+  EXPECT_EQ(questions, 1);
+}
+
+TEST(Walker, DoesNotLearnFromALastRecord) {
+  Walker walker = make_walker();
+  kinds_in(walker, fakes::join({fakes::kernel_record({})}));
+  kinds_in(walker, fakes::join({fakes::kernel_record({})}));
+  EXPECT_EQ(questions, 2);
+}
+
+TEST(Walker, ReadsALastRecordOfAnUnknownLength) {
+  Walker walker = make_walker();
+  EXPECT_EQ(kinds_in(walker, fakes::join({fakes::memset_record({}, 1)})), std::vector<uint32_t>{kMemset});
+}
+
+TEST(Walker, StopsAtTheZeroedRestOfABuffer) {
+  Walker walker = make_walker();
+  std::vector<uint8_t> bytes = fakes::join({fakes::kernel_record({}), fakes::kernel_record({})});
+  const std::size_t records = bytes.size();
+  bytes.resize(records + 512);
+  std::size_t left = 0;
+  EXPECT_EQ(kinds_in(walker, bytes, &left).size(), 2U);
+  EXPECT_EQ(left, 512U);
+}
+
+TEST(Walker, CountsWhatCuptiCannotRead) {
+  Walker walker = make_walker();
+  std::vector<uint8_t> bytes = fakes::join({fakes::kernel_record({})});
+  const std::size_t garbage = 3 * 216;
+  bytes.resize(bytes.size() + garbage, 0x7B);
+  std::size_t left = 0;
+  EXPECT_EQ(kinds_in(walker, bytes, &left), std::vector<uint32_t>{kConcurrentKernel});
+  EXPECT_EQ(left, garbage);
+}
+
+TEST(Walker, NeverHandsOverACutOffRecord) {
+  const std::vector<uint8_t> bytes = fakes::join(mixed_records());
+  Walker trained = make_walker();
+  kinds_in(trained, fakes::join({fakes::kernel_record({}), fakes::memcpy_record({}, 1), fakes::kernel_record({})}));
+  for (Walker walker : {make_walker(), trained}) {
+    for (std::size_t size = 0; size <= bytes.size(); ++size) {
+      const Block block(bytes, size);
+      uint64_t sum = 0;  // reads every byte that the decoder may read
+      walker.walk(block.data, block.valid, [&](uint32_t kind, const uint8_t* record) {
+        ASSERT_LE(record + smallest_record(kind), block.data + block.valid);
+        for (std::size_t at = 0; at < smallest_record(kind); ++at) {
+          sum += record[at];
+        }
+      });
+      EXPECT_LE(sum, UINT64_MAX);
+    }
+  }
+}
+
+TEST(Walker, NeverReadsOutsideOfGarbage) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<uint8_t> bytes(random() % 1024);
+    for (uint8_t& byte : bytes) {
+      byte = static_cast<uint8_t>(random() % 4 == 0 ? random() : 0);
+    }
+    for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {  // kinds that lead further in
+      constexpr uint8_t kKinds[] = {1, 2, 4, 5, 10, 17, 22, 38, 51, 200};
+      bytes[at] = kKinds[random() % std::size(kKinds)];
+      bytes[at + 1] = bytes[at + 2] = bytes[at + 3] = 0;
+    }
+    Walker walker = make_walker();
+    const Block block(bytes, bytes.size());
+    uint64_t sum = 0;
+    const std::size_t left = walker.walk(block.data, block.valid, [&](uint32_t kind, const uint8_t* record) {
+      for (std::size_t at = 0; at < smallest_record(kind); ++at) {
+        sum += record[at];
+      }
+    });
+    EXPECT_LE(left, bytes.size()) << sum;
+  }
+}
+
 }  // namespace
+
 }  // namespace gpuscope::activity

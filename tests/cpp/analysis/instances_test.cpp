@@ -5,30 +5,30 @@
 
 #include <vector>
 
-#include "fakes/recording.h"
+#include "fakes/rows.h"
 #include "gpuscope/analysis/summary.h"
 
 namespace gpuscope::analysis {
 namespace {
 
-using fakes::Recording;
+using fakes::Rows;
 using store::kNone;
 
 /// outer (100 ns) around inner (30 ns), which launches a kernel of 11 ns and takes memory.
 struct Nested {
-  Recording recording;
-  uint32_t outer_path = recording.path("outer");
-  uint32_t outer = recording.region(outer_path, 100);
-  uint32_t inner = recording.region(recording.path("inner", outer_path), 30, outer);
+  Rows rows;
+  uint32_t outer_path = rows.path("outer");
+  uint32_t outer = rows.region(outer_path, 100);
+  uint32_t inner = rows.region(rows.path("inner", outer_path), 30, outer);
 };
 
 TEST(Instances, OfAnEmptyRecordingAreEmpty) { EXPECT_TRUE(measure_instances(store::Store()).self_cpu_ns.empty()); }
 
 TEST(Instances, TimeIsSelfWhereSpentAndInclusiveAbove) {
   Nested nested;
-  nested.recording.call("cuLaunchKernel", 4, nested.inner);
-  nested.recording.kernel("a", 11, nested.inner);
-  const Instances instances = measure_instances(nested.recording.store);
+  nested.rows.call("cuLaunchKernel", 4, nested.inner);
+  nested.rows.kernel("a", 11, nested.inner);
+  const Instances instances = measure_instances(nested.rows.store);
   EXPECT_EQ(instances.self_cpu_ns, (std::vector<int64_t>{70, 26}));
   EXPECT_EQ(instances.self_device_ns, (std::vector<int64_t>{0, 11}));
   EXPECT_EQ(instances.device_ns, (std::vector<int64_t>{11, 11}));
@@ -36,21 +36,21 @@ TEST(Instances, TimeIsSelfWhereSpentAndInclusiveAbove) {
 
 TEST(Instances, TimeBetweenCudaEventsStandsForWhatLiesBelow) {
   Nested nested;
-  nested.recording.store.region_gpu.append({nested.outer, nested.outer_path, 50});
-  nested.recording.store.region_gpu.append({nested.inner, nested.recording.store.region.path[nested.inner], 20});
-  const Instances instances = measure_instances(nested.recording.store);
+  nested.rows.store.region_gpu.append({nested.outer, nested.outer_path, 50});
+  nested.rows.store.region_gpu.append({nested.inner, nested.rows.store.region.path[nested.inner], 20});
+  const Instances instances = measure_instances(nested.rows.store);
   EXPECT_EQ(instances.device_ns, (std::vector<int64_t>{50, 20}));
   EXPECT_EQ(instances.self_device_ns, (std::vector<int64_t>{30, 20}));
 }
 
 TEST(Instances, MemoryIsToldApartByHostAndDevice) {
   Nested nested;
-  auto& allocations = nested.recording.store.allocation;
+  auto& allocations = nested.rows.store.allocation;
   allocations.append({1, 64, 0, 0, 0, nested.inner, 0, 0, 0});
   allocations.append({2, -16, 0, 0, 0, nested.outer, 0, 0, 0});
   allocations.append({3, 8, 0, 0, 0, nested.inner, kNone, 0, 0});
   allocations.append({4, 1000, 0, 0, 0, kNone, kNone, 0, 0});
-  const Instances instances = measure_instances(nested.recording.store);
+  const Instances instances = measure_instances(nested.rows.store);
   EXPECT_EQ(instances.self_device_bytes, (std::vector<int64_t>{-16, 64}));
   EXPECT_EQ(instances.device_bytes, (std::vector<int64_t>{48, 64}));
   EXPECT_EQ(instances.self_cpu_bytes, (std::vector<int64_t>{0, 8}));
@@ -58,17 +58,17 @@ TEST(Instances, MemoryIsToldApartByHostAndDevice) {
 }
 
 TEST(Instances, OnlyTheOutermostOfANameAndKindCountsInclusively) {
-  Recording recording;
-  auto& paths = recording.store.path;
-  const uint32_t name = recording.store.strings.intern("add");
+  Rows rows;
+  auto& paths = rows.store.path;
+  const uint32_t name = rows.store.strings.intern("add");
   paths.append({kNone, name, 0, 0, 0});
   paths.append({0, name, 1, 1, 0});  // an operator in a region of its name
   paths.append({1, name, 2, 1, 0});
-  const uint32_t region = recording.region(0, 9);
-  const uint32_t op = recording.region(1, 8, region);
-  recording.region(2, 7, op);
-  EXPECT_EQ(measure_instances(recording.store).outermost, (std::vector<uint8_t>{1, 1, 0}));
-  const Summary summary = summarize(recording.store);
+  const uint32_t region = rows.region(0, 9);
+  const uint32_t op = rows.region(1, 8, region);
+  rows.region(2, 7, op);
+  EXPECT_EQ(measure_instances(rows.store).outermost, (std::vector<uint8_t>{1, 1, 0}));
+  const Summary summary = summarize(rows.store);
   ASSERT_EQ(summary.regions.totals.size(), 2U);
   EXPECT_EQ(summary.regions.totals[0].region_kind, 0U);
   EXPECT_EQ(summary.regions.totals[1].region_kind, 1U);
@@ -77,19 +77,19 @@ TEST(Instances, OnlyTheOutermostOfANameAndKindCountsInclusively) {
 
 TEST(Instances, AStartEndRangeTakesNoTimeAndHasNone) {
   Nested nested;
-  const uint32_t range = nested.recording.region(nested.recording.path("range"), 500);
-  nested.recording.store.region.flags[range] = store::kAsync;
-  EXPECT_EQ(measure_instances(nested.recording.store).self_cpu_ns, (std::vector<int64_t>{70, 30, 0}));
-  EXPECT_EQ(summarize(nested.recording.store).cpu_ns, 100);
+  const uint32_t range = nested.rows.region(nested.rows.path("range"), 500);
+  nested.rows.store.region.flags[range] = store::kAsync;
+  EXPECT_EQ(measure_instances(nested.rows.store).self_cpu_ns, (std::vector<int64_t>{70, 30, 0}));
+  EXPECT_EQ(summarize(nested.rows.store).cpu_ns, 100);
 }
 
 TEST(Instances, RegionsMayStandBeforeTheirParents) {
-  Recording recording;
-  const uint32_t outer = recording.path("outer");
-  const uint32_t inner = recording.region(recording.path("inner", outer), 30, 1);
-  recording.region(outer, 100);
-  recording.kernel("a", 7, inner);
-  EXPECT_EQ(measure_instances(recording.store).device_ns, (std::vector<int64_t>{7, 7}));
+  Rows rows;
+  const uint32_t outer = rows.path("outer");
+  const uint32_t inner = rows.region(rows.path("inner", outer), 30, 1);
+  rows.region(outer, 100);
+  rows.kernel("a", 7, inner);
+  EXPECT_EQ(measure_instances(rows.store).device_ns, (std::vector<int64_t>{7, 7}));
 }
 
 }  // namespace

@@ -6,93 +6,93 @@
 #include <string>
 #include <vector>
 
-#include "fakes/recording.h"
+#include "fakes/rows.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/base/event_log.h"
 
 namespace gpuscope::analysis {
 namespace {
 
-using fakes::Recording;
+using fakes::Rows;
 using store::kNone;
 
-uint32_t operator_path(Recording& recording, const std::string& name, uint32_t parent = kNone) {
-  const uint32_t path = recording.path(name, parent);
-  recording.store.path.kind[path] = static_cast<uint16_t>(base::RegionKind::Op);
+uint32_t operator_path(Rows& rows, const std::string& name, uint32_t parent = kNone) {
+  const uint32_t path = rows.path(name, parent);
+  rows.store.path.kind[path] = static_cast<uint16_t>(base::RegionKind::Op);
   return path;
 }
 
-void add_detail(Recording& recording, uint32_t region, const std::string& shapes, uint32_t stack = kNone,
+void add_detail(Rows& rows, uint32_t region, const std::string& shapes, uint32_t stack = kNone,
                 uint32_t forward = kNone) {
-  recording.store.detail.append({.sequence = -1,
-                                 .region = region,
-                                 .types = kNone,
-                                 .results = kNone,
-                                 .shapes = shapes.empty() ? kNone : recording.store.strings.intern(shapes),
-                                 .forward = forward,
-                                 .op = 0,
-                                 .producer = 0,
-                                 .stack = stack});
+  rows.store.detail.append({.sequence = -1,
+                            .region = region,
+                            .types = kNone,
+                            .results = kNone,
+                            .shapes = shapes.empty() ? kNone : rows.store.strings.intern(shapes),
+                            .forward = forward,
+                            .op = 0,
+                            .producer = 0,
+                            .stack = stack});
 }
 
-std::vector<uint64_t> counts(const Recording& recording, const RegionKeys& keys) {
-  const Summary summary = summarize(recording.store);
+std::vector<uint64_t> counts(const Rows& rows, const RegionKeys& keys) {
+  const Summary summary = summarize(rows.store);
   std::vector<uint64_t> counts;
-  for (const NameStat& total : group_regions(recording.store, summary.instances, summary.path_names, keys).totals) {
+  for (const NameStat& total : group_regions(rows.store, summary.instances, summary.path_names, keys).totals) {
     counts.push_back(total.durations.count);
   }
   return counts;
 }
 
 TEST(RegionGroups, ShapesAreToldApartBySizesOfTensorsAlone) {
-  Recording recording;
-  const uint32_t path = operator_path(recording, "aten::cat");
+  Rows rows;
+  const uint32_t path = operator_path(rows, "aten::cat");
   for (const char* shapes :
        {"[[2, 3], []]", "[[2,3], [[4], [5]]]", "[[2, 3], [[4]]]", "[[2, 3]]", "", "[]", "[[2, 3"}) {
-    add_detail(recording, recording.region(path, 10), shapes);
+    add_detail(rows, rows.region(path, 10), shapes);
   }
-  EXPECT_EQ(counts(recording, {}), (std::vector<uint64_t>{7}));
-  EXPECT_EQ(counts(recording, {.shapes = true}), (std::vector<uint64_t>{3, 1, 3}));
+  EXPECT_EQ(counts(rows, {}), (std::vector<uint64_t>{7}));
+  EXPECT_EQ(counts(rows, {.shapes = true}), (std::vector<uint64_t>{3, 1, 3}));
 }
 
 TEST(RegionGroups, StacksAreToldApartByTheirInnermostFrames) {
-  Recording recording;
-  store::Store& store = recording.store;
+  Rows rows;
+  store::Store& store = rows.store;
   const uint32_t file = store.strings.intern("train.py");
   const auto frame = [&](const char* function, uint32_t line, uint32_t caller = kNone) {
     return store.stack.append(
         {.parent = caller, .function = store.strings.intern(function), .file = file, .line = line});
   };
   const uint32_t stacks[] = {frame("layer", 9, frame("main", 1)), frame("layer", 9, frame("main", 2)), kNone};
-  const uint32_t path = operator_path(recording, "aten::mm");
+  const uint32_t path = operator_path(rows, "aten::mm");
   for (const uint32_t stack : stacks) {
-    add_detail(recording, recording.region(path, 10), "", stack);
+    add_detail(rows, rows.region(path, 10), "", stack);
   }
-  EXPECT_EQ(counts(recording, {.stack_frames = 1}), (std::vector<uint64_t>{2, 1}));
-  EXPECT_EQ(counts(recording, {.stack_frames = 2}), (std::vector<uint64_t>{1, 1, 1}));
+  EXPECT_EQ(counts(rows, {.stack_frames = 1}), (std::vector<uint64_t>{2, 1}));
+  EXPECT_EQ(counts(rows, {.stack_frames = 2}), (std::vector<uint64_t>{1, 1, 1}));
 }
 
 TEST(RegionGroups, BackwardOperatorsHaveTheStackOfTheirForwardOne) {
-  Recording recording;
-  const uint32_t forward = recording.region(operator_path(recording, "aten::mm"), 10);
-  add_detail(recording, forward, "", 5);
-  const uint32_t outer = operator_path(recording, "MmBackward0");
-  const uint32_t backward = recording.region(outer, 20);
-  add_detail(recording, backward, "", 7, forward);
-  recording.region(operator_path(recording, "aten::t", outer), 5, backward);
-  EXPECT_EQ(measure_instances(recording.store).stack, (std::vector<uint32_t>{5, 5, 5}));
-  EXPECT_EQ(measure_instances(recording.store).forward, (std::vector<uint32_t>{kNone, forward, forward}));
+  Rows rows;
+  const uint32_t forward = rows.region(operator_path(rows, "aten::mm"), 10);
+  add_detail(rows, forward, "", 5);
+  const uint32_t outer = operator_path(rows, "MmBackward0");
+  const uint32_t backward = rows.region(outer, 20);
+  add_detail(rows, backward, "", 7, forward);
+  rows.region(operator_path(rows, "aten::t", outer), 5, backward);
+  EXPECT_EQ(measure_instances(rows.store).stack, (std::vector<uint32_t>{5, 5, 5}));
+  EXPECT_EQ(measure_instances(rows.store).forward, (std::vector<uint32_t>{kNone, forward, forward}));
 }
 
 TEST(RegionGroups, AnOperatorThatOnlyCallsAnotherOverloadCountsOnce) {
-  Recording recording;
-  const uint32_t outer = operator_path(recording, "aten::sum");
-  const uint32_t inner = operator_path(recording, "aten::sum", outer);
-  recording.region(inner, 6, recording.region(outer, 10));
-  const uint32_t busy = recording.region(outer, 10);
-  recording.region(inner, 6, busy);
-  recording.call("cuLaunchKernel", 1, busy);
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  const uint32_t outer = operator_path(rows, "aten::sum");
+  const uint32_t inner = operator_path(rows, "aten::sum", outer);
+  rows.region(inner, 6, rows.region(outer, 10));
+  const uint32_t busy = rows.region(outer, 10);
+  rows.region(inner, 6, busy);
+  rows.call("cuLaunchKernel", 1, busy);
+  const Summary summary = summarize(rows.store);
   ASSERT_EQ(summary.regions.totals.size(), 1U);
   EXPECT_EQ(summary.regions.totals[0].durations.count, 3U);
   EXPECT_EQ(summary.regions.totals[0].cpu_ns, 20);
@@ -101,10 +101,10 @@ TEST(RegionGroups, AnOperatorThatOnlyCallsAnotherOverloadCountsOnce) {
 }
 
 TEST(RegionGroups, RegionsWithoutAPathAreInNoGroup) {
-  Recording recording;
-  recording.region(77, 10);
-  recording.region(recording.path("step"), 10);
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  rows.region(77, 10);
+  rows.region(rows.path("step"), 10);
+  const Summary summary = summarize(rows.store);
   EXPECT_EQ(summary.regions.group_of_row, (std::vector<uint32_t>{kNone, 0}));
 }
 

@@ -7,13 +7,13 @@
 #include <stdexcept>
 #include <string>
 
-#include "fakes/recording.h"
+#include "fakes/rows.h"
 #include "gpuscope/store/histogram.h"
 
 namespace gpuscope::analysis {
 namespace {
 
-using fakes::Recording;
+using fakes::Rows;
 using store::kNone;
 
 const NameStat& find(const Summary& summary, Kind kind, const std::string& name) {
@@ -35,50 +35,50 @@ TEST(Summary, OfAnEmptyRecordingIsEmpty) {
 }
 
 TEST(Summary, SelfTimeLeavesOutRegionsAndCallsDirectlyInside) {
-  Recording recording;
-  const uint32_t outer = recording.path("outer");
-  const uint32_t step = recording.region(outer, 100);
-  const uint32_t inner = recording.region(recording.path("inner", outer), 30, step);
-  recording.call("cuLaunchKernel", 5, step);
-  recording.call("cuLaunchKernel", 4, inner);
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  const uint32_t outer = rows.path("outer");
+  const uint32_t step = rows.region(outer, 100);
+  const uint32_t inner = rows.region(rows.path("inner", outer), 30, step);
+  rows.call("cuLaunchKernel", 5, step);
+  rows.call("cuLaunchKernel", 4, inner);
+  const Summary summary = summarize(rows.store);
   EXPECT_EQ(find(summary, Kind::Region, "outer").self_cpu_ns, 65);
   EXPECT_EQ(find(summary, Kind::Region, "inner").self_cpu_ns, 26);
 }
 
 TEST(Summary, SelfTimesAddUpToTheOutermostRegions) {
-  Recording recording;
-  const uint32_t outer = recording.path("outer");
-  const uint32_t step = recording.region(outer, 100);
-  recording.region(recording.path("inner", outer), 30, step);
-  recording.call("cuLaunchKernel", 5, step);
-  EXPECT_EQ(summarize(recording.store).cpu_ns, 100);
+  Rows rows;
+  const uint32_t outer = rows.path("outer");
+  const uint32_t step = rows.region(outer, 100);
+  rows.region(rows.path("inner", outer), 30, step);
+  rows.call("cuLaunchKernel", 5, step);
+  EXPECT_EQ(summarize(rows.store).cpu_ns, 100);
 }
 
 TEST(Summary, SelfTimeKeepsWhatOtherThreadsDidForTheRegion) {
-  Recording recording;
-  const uint32_t backward = recording.region(recording.path("backward"), 100);
-  recording.call("cuLaunchKernel", 60, backward, /*thread=*/1);
-  EXPECT_EQ(find(summarize(recording.store), Kind::Region, "backward").self_cpu_ns, 100);
+  Rows rows;
+  const uint32_t backward = rows.region(rows.path("backward"), 100);
+  rows.call("cuLaunchKernel", 60, backward, /*thread=*/1);
+  EXPECT_EQ(find(summarize(rows.store), Kind::Region, "backward").self_cpu_ns, 100);
 }
 
 TEST(Summary, SelfTimeOfAnInstanceIsNeverNegative) {
-  Recording recording;
-  const uint32_t path = recording.path("step");
-  recording.call("cuLaunchKernel", 50, recording.region(path, 10));
-  recording.region(path, 7);
-  EXPECT_EQ(find(summarize(recording.store), Kind::Region, "step").self_cpu_ns, 7);
+  Rows rows;
+  const uint32_t path = rows.path("step");
+  rows.call("cuLaunchKernel", 50, rows.region(path, 10));
+  rows.region(path, 7);
+  EXPECT_EQ(find(summarize(rows.store), Kind::Region, "step").self_cpu_ns, 7);
 }
 
 TEST(Summary, DeviceTimeIsSelfWhereLaunchedAndInclusiveAbove) {
-  Recording recording;
-  const uint32_t outer = recording.path("outer");
-  const uint32_t step = recording.region(outer, 100);
-  const uint32_t inner = recording.region(recording.path("inner", outer), 30, step);
-  recording.kernel("a", 7, step);
-  recording.kernel("b", 11, inner);
-  recording.copy(64, 13, inner);
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  const uint32_t outer = rows.path("outer");
+  const uint32_t step = rows.region(outer, 100);
+  const uint32_t inner = rows.region(rows.path("inner", outer), 30, step);
+  rows.kernel("a", 7, step);
+  rows.kernel("b", 11, inner);
+  rows.copy(64, 13, inner);
+  const Summary summary = summarize(rows.store);
   EXPECT_EQ(summary.paths[outer].self_device_ns, 7);
   EXPECT_EQ(summary.paths[outer].device_ns, 31);
   EXPECT_EQ(find(summary, Kind::Region, "inner").device_ns, 24);
@@ -86,22 +86,22 @@ TEST(Summary, DeviceTimeIsSelfWhereLaunchedAndInclusiveAbove) {
 }
 
 TEST(Summary, WorkOutsideEveryRegionCountsToTheWhole) {
-  Recording recording;
-  recording.kernel("a", 7);
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  rows.kernel("a", 7);
+  const Summary summary = summarize(rows.store);
   EXPECT_EQ(summary.device_ns, 7);
   EXPECT_EQ(summary.work.at(0).path, kNone);
 }
 
 TEST(Summary, RecursionCountsOnlyTheOutermostInstance) {
-  Recording recording;
-  const uint32_t outer = recording.path("walk");
-  const uint32_t between = recording.path("visit", outer);
-  const uint32_t inner = recording.path("walk", between);
-  const uint32_t first = recording.region(outer, 100);
-  const uint32_t second = recording.region(inner, 40, recording.region(between, 60, first));
-  recording.kernel("k", 9, second);
-  const NameStat walk = find(summarize(recording.store), Kind::Region, "walk");
+  Rows rows;
+  const uint32_t outer = rows.path("walk");
+  const uint32_t between = rows.path("visit", outer);
+  const uint32_t inner = rows.path("walk", between);
+  const uint32_t first = rows.region(outer, 100);
+  const uint32_t second = rows.region(inner, 40, rows.region(between, 60, first));
+  rows.kernel("k", 9, second);
+  const NameStat walk = find(summarize(rows.store), Kind::Region, "walk");
   EXPECT_EQ(walk.durations.count, 2U);
   EXPECT_EQ(walk.cpu_ns, 100);
   EXPECT_EQ(walk.self_cpu_ns, 80);
@@ -109,25 +109,25 @@ TEST(Summary, RecursionCountsOnlyTheOutermostInstance) {
 }
 
 TEST(Summary, OneNameOnTwoPathsAddsUp) {
-  Recording recording;
-  const uint32_t train = recording.path("train");
-  const uint32_t test = recording.path("test");
-  recording.region(recording.path("forward", train), 10);
-  recording.region(recording.path("forward", test), 30);
-  const NameStat forward = find(summarize(recording.store), Kind::Region, "forward");
+  Rows rows;
+  const uint32_t train = rows.path("train");
+  const uint32_t test = rows.path("test");
+  rows.region(rows.path("forward", train), 10);
+  rows.region(rows.path("forward", test), 30);
+  const NameStat forward = find(summarize(rows.store), Kind::Region, "forward");
   EXPECT_EQ(forward.cpu_ns, 40);
   EXPECT_EQ(forward.durations.p50_ns, 10);
   EXPECT_EQ(forward.durations.max_ns, 30);
 }
 
 TEST(Summary, WorkIsToldApartByPathAndName) {
-  Recording recording;
-  const uint32_t step = recording.region(recording.path("step"), 100);
-  recording.kernel("a", 1, step);
-  recording.kernel("a", 3, step);
-  recording.kernel("a", 5);
-  recording.kernel("b", 7, step);
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  const uint32_t step = rows.region(rows.path("step"), 100);
+  rows.kernel("a", 1, step);
+  rows.kernel("a", 3, step);
+  rows.kernel("a", 5);
+  rows.kernel("b", 7, step);
+  const Summary summary = summarize(rows.store);
   std::map<std::pair<std::string, uint32_t>, int64_t> totals;
   for (const WorkStat& work : summary.work) {
     totals[{summary.names[work.name], work.path}] = work.durations.total_ns;
@@ -138,38 +138,37 @@ TEST(Summary, WorkIsToldApartByPathAndName) {
 }
 
 TEST(Summary, QuantilesOfANameReachOverItsPaths) {
-  Recording recording;
+  Rows rows;
   for (const char* name : {"x", "y"}) {
-    const uint32_t region = recording.region(recording.path(name), 1);
+    const uint32_t region = rows.region(rows.path(name), 1);
     for (int64_t index = 0; index < 50; ++index) {
-      recording.kernel("k", name[0] == 'x' ? index + 1 : index + 51, region);
+      rows.kernel("k", name[0] == 'x' ? index + 1 : index + 51, region);
     }
   }
-  const NameStat kernel = find(summarize(recording.store), Kind::Kernel, "k");
+  const NameStat kernel = find(summarize(rows.store), Kind::Kernel, "k");
   EXPECT_EQ(kernel.durations.p50_ns, 50);
   EXPECT_EQ(kernel.durations.p95_ns, 95);
   EXPECT_EQ(kernel.durations.p99_ns, 99);
 }
 
 TEST(Summary, KeepsManyGroupsApart) {
-  Recording recording;
+  Rows rows;
   for (int64_t index = 0; index < 5000; ++index) {
-    recording.kernel(std::to_string(index % 2500), index);
+    rows.kernel(std::to_string(index % 2500), index);
   }
-  const Summary summary = summarize(recording.store);
+  const Summary summary = summarize(rows.store);
   EXPECT_EQ(summary.totals.size(), 2500U);
   EXPECT_EQ(find(summary, Kind::Kernel, "2499").durations.total_ns, 2499 + 4999);
 }
 
 TEST(Summary, NamesAreThoseUsersKnow) {
-  Recording recording;
-  recording.kernel("_Z6kernelIfEvPT_i", 1);
-  recording.copy(4096, 1);
-  recording.store.memset.append({.duration_ns = 1, .bytes = 16, .region = kNone});
-  recording.store.sync.append(
-      {.duration_ns = 1, .region = kNone, .kind = static_cast<uint16_t>(store::SyncKind::Stream)});
-  recording.store.graph_launch.append({.duration_ns = 1, .graph = 3, .region = kNone});
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  rows.kernel("_Z6kernelIfEvPT_i", 1);
+  rows.copy(4096, 1);
+  rows.store.memset.append({.duration_ns = 1, .bytes = 16, .region = kNone});
+  rows.store.sync.append({.duration_ns = 1, .region = kNone, .kind = static_cast<uint16_t>(store::SyncKind::Stream)});
+  rows.store.graph_launch.append({.duration_ns = 1, .graph = 3, .region = kNone});
+  const Summary summary = summarize(rows.store);
   EXPECT_NO_THROW(find(summary, Kind::Kernel, "void kernel<float>(float*, int)"));
   EXPECT_EQ(find(summary, Kind::Memcpy, "Memcpy HtoD (Pageable -> Device)").bytes, 4096U);
   EXPECT_EQ(find(summary, Kind::Memset, "Memset (Device)").bytes, 16U);
@@ -178,35 +177,35 @@ TEST(Summary, NamesAreThoseUsersKnow) {
 }
 
 TEST(Summary, TimeOfSynchronizationsIsNotCountedBesideTheirCalls) {
-  Recording recording;
-  recording.call("cuStreamSynchronize", 9);
-  recording.store.sync.append({.duration_ns = 8, .region = kNone, .kind = 3});
-  EXPECT_EQ(summarize(recording.store).cpu_ns, 9);
+  Rows rows;
+  rows.call("cuStreamSynchronize", 9);
+  rows.store.sync.append({.duration_ns = 8, .region = kNone, .kind = 3});
+  EXPECT_EQ(summarize(rows.store).cpu_ns, 9);
 }
 
 TEST(Summary, GraphNodesAreToldApartByTheirCapture) {
-  Recording recording;
-  const uint32_t capture = recording.path("capture");
-  const uint32_t replay = recording.region(recording.path("replay"), 10);
-  const uint32_t nodes[] = {recording.kernel("k", 1, replay), recording.kernel("k", 2, replay)};
-  recording.kernel("k", 4, replay);
-  recording.store.graph_node.append({.event = nodes[0], .path = capture, .kind = 1});
-  recording.store.graph_node.append({.event = nodes[1], .path = kNone, .kind = 1});
+  Rows rows;
+  const uint32_t capture = rows.path("capture");
+  const uint32_t replay = rows.region(rows.path("replay"), 10);
+  const uint32_t nodes[] = {rows.kernel("k", 1, replay), rows.kernel("k", 2, replay)};
+  rows.kernel("k", 4, replay);
+  rows.store.graph_node.append({.event = nodes[0], .path = capture, .kind = 1});
+  rows.store.graph_node.append({.event = nodes[1], .path = kNone, .kind = 1});
   std::map<uint32_t, int64_t> by_capture;
-  for (const WorkStat& work : summarize(recording.store).work) {
+  for (const WorkStat& work : summarize(rows.store).work) {
     by_capture[work.capture] = work.durations.total_ns;
   }
   EXPECT_EQ(by_capture, (std::map<uint32_t, int64_t>{{capture, 1}, {kUnknownCapture, 2}, {kNone, 4}}));
 }
 
 TEST(Summary, RegionsMeasuredByEventsHaveTheirDeviceTime) {
-  Recording recording;
-  const uint32_t outer = recording.path("outer");
-  const uint32_t inner = recording.path("inner", outer);
-  const uint32_t step = recording.region(outer, 100);
-  recording.store.region_gpu.append({step, outer, 80});
-  recording.store.region_gpu.append({recording.region(inner, 30, step), inner, 20});
-  const Summary summary = summarize(recording.store);
+  Rows rows;
+  const uint32_t outer = rows.path("outer");
+  const uint32_t inner = rows.path("inner", outer);
+  const uint32_t step = rows.region(outer, 100);
+  rows.store.region_gpu.append({step, outer, 80});
+  rows.store.region_gpu.append({rows.region(inner, 30, step), inner, 20});
+  const Summary summary = summarize(rows.store);
   EXPECT_EQ(summary.paths[outer].device_ns, 80);
   EXPECT_EQ(summary.paths[outer].self_device_ns, 60);
   EXPECT_EQ(find(summary, Kind::Region, "inner").device_ns, 20);
@@ -215,10 +214,10 @@ TEST(Summary, RegionsMeasuredByEventsHaveTheirDeviceTime) {
 }
 
 TEST(Summary, ReadsAggregateRows) {
-  Recording recording;
-  const uint32_t outer = recording.path("outer");
-  const uint32_t inner = recording.path("inner", outer);
-  store::Store& store = recording.store;
+  Rows rows;
+  const uint32_t outer = rows.path("outer");
+  const uint32_t inner = rows.path("inner", outer);
+  store::Store& store = rows.store;
   store.region_total.append({outer, 0, 4, 400, 100, 90, 110});
   store.region_total.append({inner, kNone, 4, 100, 0, 25, 25});
   store.histogram.append({0, store::histogram_bin(90), 3});
@@ -241,11 +240,11 @@ TEST(Summary, ReadsAggregateRows) {
 }
 
 TEST(Summary, SurvivesRowsThatPointNowhere) {
-  Recording recording;
-  store::Store& store = recording.store;
-  const uint32_t loop = recording.path("loop", 0);  // its own parent
-  recording.region(loop, 10, 0);
-  recording.region(77, 10, 99);
+  Rows rows;
+  store::Store& store = rows.store;
+  const uint32_t loop = rows.path("loop", 0);  // its own parent
+  rows.region(loop, 10, 0);
+  rows.region(77, 10, 99);
   store.kernel.append({.duration_ns = 5, .variant = 1234, .region = 1234});
   store.api.append({.duration_ns = 5, .region = 1234, .call = 999, .thread = 999});
   store.graph_node.append({.event = 1234, .path = 1234, .kind = 1});
@@ -257,14 +256,14 @@ TEST(Summary, SurvivesRowsThatPointNowhere) {
 }
 
 TEST(Summary, FollowsDeepRecursion) {
-  Recording recording;
+  Rows rows;
   uint32_t path = kNone;
   uint32_t region = kNone;
   for (int64_t depth = 0; depth < 100'000; ++depth) {
-    path = recording.path("f", path);
-    region = recording.region(path, 200'000 - depth, region);
+    path = rows.path("f", path);
+    region = rows.region(path, 200'000 - depth, region);
   }
-  const NameStat total = find(summarize(recording.store), Kind::Region, "f");
+  const NameStat total = find(summarize(rows.store), Kind::Region, "f");
   EXPECT_EQ(total.cpu_ns, 200'000);
   EXPECT_EQ(total.self_cpu_ns, 200'000);
 }

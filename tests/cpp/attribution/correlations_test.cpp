@@ -50,11 +50,11 @@ TEST(Correlations, AreAwaitedOnce) {
   Correlations correlations;
   for (const Awaits awaited : {Awaits::Kernel, Awaits::Copy, Awaits::Graph}) {
     correlations.set(7, Correlations::encode(Correlations::kMaxReference), awaited);
-    EXPECT_EQ(correlations.take_awaited(7), awaited);
-    EXPECT_EQ(correlations.take_awaited(7), Awaits::Nothing);
+    EXPECT_EQ(correlations.take(7).awaited, awaited);
+    EXPECT_EQ(correlations.take(7).awaited, Awaits::Nothing);
     EXPECT_EQ(reference_of(correlations, 7), Correlations::kMaxReference);
   }
-  EXPECT_EQ(correlations.take_awaited(8), Awaits::Nothing);
+  EXPECT_EQ(correlations.take(8).awaited, Awaits::Nothing);
 }
 
 TEST(Correlations, ForgetIdsWhoseTurnCameRoundAgain) {
@@ -85,7 +85,7 @@ TEST(Correlations, BelongToNoWindowOnceItHasEnded) {
   EXPECT_EQ(correlations.find(1), Correlations::kOutside);
   EXPECT_EQ(correlations.find(2), Correlations::kOutside);
   EXPECT_EQ(correlations.find(3), Correlations::kUnknown);
-  EXPECT_EQ(correlations.take_awaited(1), Awaits::Nothing);
+  EXPECT_EQ(correlations.take(1).awaited, Awaits::Nothing);
 }
 
 TEST(Correlations, ChangeReferencesAndNothingElse) {
@@ -99,8 +99,8 @@ TEST(Correlations, ChangeReferencesAndNothingElse) {
   EXPECT_EQ(correlations.find(2), Correlations::kNowhere);
   EXPECT_EQ(correlations.find(3), Correlations::kNowhere);
   EXPECT_EQ(correlations.find(4), Correlations::kOutside);
-  EXPECT_EQ(correlations.take_awaited(1), Awaits::Kernel);
-  EXPECT_EQ(correlations.take_awaited(2), Awaits::Copy);
+  EXPECT_EQ(correlations.take(1).awaited, Awaits::Kernel);
+  EXPECT_EQ(correlations.take(2).awaited, Awaits::Copy);
 }
 
 }  // namespace

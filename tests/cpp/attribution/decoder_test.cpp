@@ -392,7 +392,7 @@ TEST_P(RandomProgram, AddsUpRegionsAndWhatLiesInThem) {
   };
   for (const Program::Region& region : program.regions) {
     const int64_t time_ns = inside(region.start_ns, region.end_ns);
-    if (region.end_ns > program.open_ns && region.start_ns < program.close_ns && program.spoke(region.thread)) {
+    if (region.end_ns > program.open_ns && region.start_ns < program.close_ns && program.logged_inside(region.thread)) {
       ++expected[region.path].count;
       expected[region.path].total_ns += time_ns;
       if (region.parent >= 0) {
@@ -451,6 +451,7 @@ TEST(Decoder, ForgetsThreadsThatEnded) {
   Settings by_time;
   by_time.by_time = true;
   Decoder decoder(by_time, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
   activity::BufferPool pool;
   pool.provide(2);
   decoder.window().open_ns = INT64_MIN;

@@ -11,8 +11,8 @@
 
 #include "fakes/window.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/nvtx/domains.h"
 #include "gpuscope/nvtx/injection.h"
+#include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::nvtx {
 namespace {

@@ -162,8 +162,8 @@ TEST_F(Sessions, GiveTheGpuUpForAnotherAndKeepWhatTheyHave) {
   Session& session = start();
   session.open();
   cupti_.launch("before");
-  EXPECT_TRUE(session.let_go_of_gpu());
-  EXPECT_FALSE(session.let_go_of_gpu());
+  EXPECT_TRUE(session.release_cupti());
+  EXPECT_FALSE(session.release_cupti());
   { const Region region("after"); }
   const auto store = session.cut();
   EXPECT_EQ(store->kernel.size(), 1U);

@@ -6,8 +6,6 @@
 #include <array>
 #include <cstring>
 
-#include "gpuscope/torch/argument_text.h"
-
 namespace gpuscope::torch {
 namespace {
 
@@ -44,9 +42,9 @@ struct FakeValue {
 // Two operators of two and one arguments, and a range that the program named.
 class LayoutTest : public testing::Test {
  protected:
-  Sighting see(const char* name, uint64_t sequence, bool numbered, std::vector<FakeValue>& inputs, uint8_t scope,
-               bool is_end, std::vector<FakeValue>* outputs = nullptr) {
-    std::array<uint64_t, Sighting::kWords> words{};
+  Observation see(const char* name, uint64_t sequence, bool numbered, std::vector<FakeValue>& inputs, uint8_t scope,
+                  bool is_end, std::vector<FakeValue>* outputs = nullptr) {
+    std::array<uint64_t, Observation::kWords> words{};
     words.fill(noise_ += 0x1111);
     words[12] = 0x5500 | scope;
     words[25] = numbered ? sequence : ~uint64_t{0};
@@ -54,21 +52,21 @@ class LayoutTest : public testing::Test {
     words[27] = inputs.size();
     words[35] = outputs != nullptr ? FakeTensor::address(outputs->data()) : 0;
     words[36] = outputs != nullptr ? FakeTensor::address(outputs->data() + outputs->size()) : 0;
-    return look_at(words.data(), name, sequence, is_end);
+    return observe(words.data(), name, sequence, is_end);
   }
-  std::string learn_all() {
+  std::string infer_all() {
     std::vector<FakeValue> both = {value(a_), value(b_)};
     std::vector<FakeValue> one = {value(a_)};
     std::vector<FakeValue> other = {value(c_)};
     std::vector<FakeValue> product = {value(d_)};
     std::vector<FakeValue> none;
-    const std::vector<Sighting> seen = {
+    const std::vector<Observation> seen = {
         see("mul", 40, true, both, 0, false),   see("mul", 41, true, both, 0, true, &product),
         see("neg", 41, true, one, 0, false),    see("neg", 42, true, one, 0, true, &product),
         see("not", 42, false, other, 0, false), see("not", 42, false, other, 0, true, &product),
         see("user", 42, false, none, 7, false)};
-    return learn(seen, {a_.known(), b_.known(), c_.known(), d_.known()},
-                 {{"mul", {0, 1}, true, 3}, {"neg", {0}, true, 3}, {"not", {2}, false, 3}}, "user", layout_);
+    return infer_layout(seen, {a_.known(), b_.known(), c_.known(), d_.known()},
+                        {{"mul", {0, 1}, true, 3}, {"neg", {0}, true, 3}, {"not", {2}, false, 3}}, "user", layout_);
   }
   static FakeValue value(const FakeTensor& tensor) { return {FakeTensor::address(tensor.words.data()), kTensorTag}; }
 
@@ -81,7 +79,7 @@ class LayoutTest : public testing::Test {
 };
 
 TEST_F(LayoutTest, FindsWhereThingsLie) {
-  EXPECT_EQ(learn_all(), "");
+  EXPECT_EQ(infer_all(), "");
   EXPECT_EQ(layout_.sequence, 25U * 8);
   EXPECT_EQ(layout_.inputs, 26U * 8);
   EXPECT_EQ(layout_.outputs, 35U * 8);
@@ -92,27 +90,27 @@ TEST_F(LayoutTest, FindsWhereThingsLie) {
 }
 
 TEST_F(LayoutTest, SaysWhichOperatorWasNotSeen) {
-  EXPECT_EQ(learn({}, {}, {{"aten::mul", {}, true, 0}}, "user", layout_), "no callback came for aten::mul");
+  EXPECT_EQ(infer_layout({}, {}, {{"aten::mul", {}, true, 0}}, "user", layout_), "no callback came for aten::mul");
 }
 
 TEST_F(LayoutTest, LeavesUnknownWhatLiesInSeveralPlaces) {
   for (FakeTensor* tensor : {&a_, &b_, &c_, &d_}) {
     std::memcpy(&tensor->words[30], &tensor->words[7], 6 * sizeof(uint64_t));
   }
-  EXPECT_EQ(learn_all(), "");
+  EXPECT_EQ(infer_all(), "");
   EXPECT_EQ(layout_.sizes, Layout::kUnknown);
 }
 
 TEST_F(LayoutTest, SurvivesPointersToNowhere) {
-  std::array<uint64_t, Sighting::kWords> words{};
+  std::array<uint64_t, Observation::kWords> words{};
   for (std::size_t word = 0; word < words.size(); ++word) {
     words[word] = word % 2 == 0 ? 0x10 * (word + 1) : 2;
   }
-  EXPECT_TRUE(look_at(words.data(), "f", 0, false).counted.empty());
+  EXPECT_TRUE(observe(words.data(), "f", 0, false).counted.empty());
 }
 
 TEST_F(LayoutTest, SpellsShapesAndTypes) {
-  ASSERT_EQ(learn_all(), "");
+  ASSERT_EQ(infer_all(), "");
   const int undefined = 0;
   const ArgumentText arguments(layout_, &undefined);
   const std::array<FakeValue, 4> values = {

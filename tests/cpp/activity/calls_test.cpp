@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/activity/allocation_calls.h"
+#include "gpuscope/activity/calls.h"
 
 #include <cupti.h>
 #include <gtest/gtest.h>
-
-#include "gpuscope/activity/calls.h"
 
 namespace gpuscope::activity {
 namespace {
@@ -24,8 +22,10 @@ struct Decoded {
   bool operator==(const Decoded&) const = default;
 };
 
-Decoded essence(const std::optional<DriverAllocation>& told) {
-  return told.has_value() ? Decoded{told->step, told->kind, told->address, told->handle, told->bytes} : Decoded{};
+Decoded essence(const std::optional<DriverAllocation>& allocation) {
+  return allocation.has_value()
+             ? Decoded{allocation->step, allocation->kind, allocation->address, allocation->handle, allocation->bytes}
+             : Decoded{};
 }
 
 // In parentheses, as the braces' commas would part the arguments of the macros around.
@@ -85,10 +85,10 @@ TEST_F(AllocationCalls, TakeFromPoolsInTheOrderOfAStream) {
   EXPECT_EQ(essence(GPUSCOPE_DECODE(cuMemAllocAsync, 0, {&address_, 100, stream_})), expected);
   EXPECT_EQ(essence(GPUSCOPE_DECODE(cuMemAllocAsync_ptsz, 0, {&address_, 100, stream_})), expected);
   EXPECT_EQ(essence(GPUSCOPE_DECODE(cuMemAllocFromPoolAsync_ptsz, 0, {&address_, 100, pool_, stream_})), expected);
-  const auto told = GPUSCOPE_DECODE(cuMemAllocFromPoolAsync, 0, {&address_, 100, pool_, stream_});
-  EXPECT_EQ(essence(told), expected);
-  EXPECT_EQ(told->pool, 9U);
-  EXPECT_EQ(told->stream, 7U);
+  const auto allocation = GPUSCOPE_DECODE(cuMemAllocFromPoolAsync, 0, {&address_, 100, pool_, stream_});
+  EXPECT_EQ(essence(allocation), expected);
+  EXPECT_EQ(allocation->pool, 9U);
+  EXPECT_EQ(allocation->stream, 7U);
 }
 
 TEST_F(AllocationCalls, ReleaseByAddress) {
@@ -123,12 +123,12 @@ TEST_F(AllocationCalls, TakeVirtualMemoryOfTheDeviceThatTheyName) {
   CUmemGenericAllocationHandle handle = 5;
   CUmemAllocationProp properties{};
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {3}};
-  auto told = GPUSCOPE_DECODE(cuMemCreate, 0, {&handle, 100, &properties, 0});
-  EXPECT_EQ(essence(told), (Decoded{AllocationStep::Taken, AllocationKind::Virtual, 0, 5, 100}));
-  EXPECT_EQ(told->device, 3);
+  auto allocation = GPUSCOPE_DECODE(cuMemCreate, 0, {&handle, 100, &properties, 0});
+  EXPECT_EQ(essence(allocation), (Decoded{AllocationStep::Taken, AllocationKind::Virtual, 0, 5, 100}));
+  EXPECT_EQ(allocation->device, 3);
   properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {1}};
-  told = GPUSCOPE_DECODE(cuMemCreate, 0, {&handle, 100, &properties, 0});
-  EXPECT_EQ(told->device, base::kHostMemory);
+  allocation = GPUSCOPE_DECODE(cuMemCreate, 0, {&handle, 100, &properties, 0});
+  EXPECT_EQ(allocation->device, base::kHostMemory);
 }
 
 TEST_F(AllocationCalls, MoveVirtualMemory) {
@@ -173,9 +173,9 @@ TEST_F(AllocationCalls, LeaveOutArraysWhoseMemoryCannotBeKnown) {
 }
 
 TEST_F(AllocationCalls, TellARefusalWithoutReadingWhatWasNotWritten) {
-  const auto told = GPUSCOPE_DECODE(cuMemAlloc_v2, 2, {&address_, 100});
-  EXPECT_EQ(essence(told), taken(AllocationKind::Device, 100, 0));
-  EXPECT_EQ(told->result, 2);
+  const auto allocation = GPUSCOPE_DECODE(cuMemAlloc_v2, 2, {&address_, 100});
+  EXPECT_EQ(essence(allocation), taken(AllocationKind::Device, 100, 0));
+  EXPECT_EQ(allocation->result, 2);
   EXPECT_EQ(GPUSCOPE_DECODE(cuMemAlloc_v2, 1, {nullptr, 100})->address, 0U);
 }
 

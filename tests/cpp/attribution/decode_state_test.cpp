@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/attribution/switch.h"
+#include "gpuscope/attribution/decode_state.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 namespace gpuscope::fakes {
 
 /// Writes a store row by row with only the columns that a test is about. Everything runs on thread 0.
-struct Recording {
+struct Rows {
   store::Store store;
 
   uint32_t path(std::string_view name, uint32_t parent = store::kNone) {
