@@ -169,7 +169,7 @@ def _result(
 
 
 def _environment(engine: Engine) -> dict[str, object]:
-    """Where it was measured: what stays true of the machine, and the clocks of this moment."""
+    """Where it was measured: the machine's constant facts, and its clocks at this moment."""
     facts = environment()
     found: dict[str, object] = {
         "gpu": engine.device_name if facts.devices else None,

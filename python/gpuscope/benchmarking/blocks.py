@@ -34,7 +34,7 @@ def order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.ui
     """The arms of all calls of some blocks.
 
     A block is made of palindromes, as ABCCBA, each of a random order: whatever drifts steadily takes the same from each
-    arm, and whatever does not meets each arm by chance alone.
+    arm, and whatever does not affects each arm by chance alone.
 
     Args:
         random: where the orders come from.

@@ -28,7 +28,7 @@ SCHEMA = "gpuscope.comparison"
 VERSION = 1
 
 WARM_UP = 0.25  # of the budget, at most
-PILOT, PILOT_TIME = 8, 0.05  # blocks that tell how coarse the clock is, and the most of the budget for them
+PILOT, PILOT_TIME = 8, 0.05  # blocks that show how coarse the clock is, and the most of the budget for them
 LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
 TAGGED = 0.05
 
@@ -174,9 +174,9 @@ def compare(
 ) -> Comparison:
     """Says whether `b` is faster or slower than `a`, or the same, or that it cannot be told.
 
-    The two take turns in random order, back and forth, so that drifting clocks meet both alike; `a` takes a third turn
-    as a control, which must show no difference. Sampling ends when the verdict is settled, at one of a few looks that
-    share the 5 % of error among them.
+    The two take turns in random order, back and forth, so that drifting clocks affect both alike; `a` takes a third
+    turn as a control, which must show no difference. Sampling ends when the verdict is settled, at one of a few looks
+    that share the 5 % of error among them.
 
     Args:
         a: what to compare with, called without arguments.
@@ -250,7 +250,7 @@ class _Run:
     def _pilot(self, call_seconds: float) -> None:
         """Takes some turns in each quantity that may do, the best one first, until one can be had.
 
-        They tell how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
+        They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
         """
         block = blocks.ARMS * blocks.FEWEST_CALLS * call_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))

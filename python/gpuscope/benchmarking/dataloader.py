@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 NOISE = 0.05  # within which two worker counts are equally fast
-SLOW_START = 10  # times the median at which the first batch is worth a word, if it also takes SLOW_SECONDS
+SLOW_START = 10  # times the median at which the first batch is reported, if it also takes SLOW_SECONDS
 SLOW_SECONDS = 0.5
 GAIN = 1.1  # speed-up below which workers did not help
 

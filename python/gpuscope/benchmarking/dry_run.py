@@ -31,7 +31,7 @@ _QUEUE = 700
 _QUEUE_A_CHUNK = 256
 _QUEUED_AROUND_A_CALL = 4  # flushes and events
 _LARGEST_CHUNK = 32
-# A chunk is over soon, so that clocks are looked at often and Ctrl-C is heard.
+# A chunk is over soon, so that clocks are read often and Ctrl-C takes effect soon.
 _LONGEST_CHUNK = 0.02
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
 
@@ -147,7 +147,7 @@ class _Calls:
 
 
 def untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -> tuple[Facts, ...]:
-    """What the gate and events alone tell: whether a function waits for the GPU and whether it keeps the stream busy.
+    """What the gate and events alone show: whether a function waits for the GPU and whether it keeps the stream busy.
 
     Its launches are not known, and work on other streams is not seen.
     """

@@ -88,7 +88,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
     """Gives each record to the call that launched it.
 
     A call owns what is launched, by whatever thread, from its own start to the start of the next one; the launching
-    driver call tells when that was, by correlation. A record whose driver call is not known goes by the neighbours of
+    driver call, by correlation, gives that time. A record whose driver call is not known goes by the neighbours of
     its correlation id; where they are of two calls, neither is valid.
 
     Args:
@@ -107,7 +107,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
     mine = ~work.own & (call >= 0)
     not_own = (api_call >= 0) & ~np.isin(correlation, work.correlation[work.own])
     lacking = not_own & ~np.isin(correlation, work.correlation)
-    # An empty copy or graph brings no record: only more of them than in other calls tell of a loss.
+    # An empty copy or graph brings no record: only more of them than in other calls mean a loss.
     certain = np.bincount(api_call[lacking & (kind == LAUNCH)], minlength=calls)
     likely = np.bincount(api_call[lacking & (kind != LAUNCH)], minlength=calls)
     invalid = certain > 0

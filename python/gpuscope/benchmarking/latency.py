@@ -19,7 +19,7 @@ from gpuscope.frameworks import torch
 from gpuscope.results import Distribution, Figures, Result
 
 SCHEMA = 1
-DRIFT, SURE = 0.05, 0.01  # relative change over the run that is worth a word, and the p from which it is believed
+DRIFT, SURE = 0.05, 0.01  # relative change over the run that is reported, and the p from which it is believed
 
 
 @dataclass(frozen=True, eq=False)

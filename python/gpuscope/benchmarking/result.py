@@ -151,7 +151,7 @@ class BenchmarkResult(Figures, Result):
 
         Raises:
             AssertionError: they do not, even at the fast end of the interval.
-            InvalidArgument: the benchmark was not told `bytes`, or the peak is not known.
+            InvalidArgument: the benchmark was not given `bytes`, or the peak is not known.
         """
         rate = next((rate for rate in self.rates if rate.kind == "bandwidth"), None)
         if rate is None or not rate.peak:

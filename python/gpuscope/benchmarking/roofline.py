@@ -188,7 +188,7 @@ def _tensor_cores(kind: Kind, sampler: _core.Sampler, device: int) -> float:
 
 
 def _free_bytes(device: int) -> int:
-    """Free memory where a framework can tell, else all of the device's."""
+    """Free memory where a framework knows it, else all of the device's."""
     if used := torch.initialized():
         return int(used.cuda.mem_get_info(device)[0])
     if "cupy" in sys.modules:

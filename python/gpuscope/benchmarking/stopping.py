@@ -23,7 +23,7 @@ LARGEST_BATCH = 5000
 # A batch is lost when it is interrupted, so that none may last long.
 LONGEST_BATCH = 0.25
 
-# A drift over a run that is worth a word (fraction of the value), and how sure of it one must be.
+# A drift over a run that is reported (fraction of the value), and the p below which it is believed.
 DRIFT = 0.005
 CHANCE = 0.01
 CONFIDENCE, SEQUENTIAL = 0.95, 0.957
@@ -184,5 +184,5 @@ def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:
         return False
     drift = theil_sen(times) * (WINDOW - 1) / float(np.median(times))
     score, variance = mann_kendall(times)
-    # Without regard to autocorrelation, of which so few values tell nothing.
+    # Without regard to autocorrelation, which cannot be estimated from so few values.
     return abs(score) - 1 < _CLEAR * math.sqrt(variance) or abs(drift) < _DRIFT

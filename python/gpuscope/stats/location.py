@@ -163,7 +163,7 @@ def _trimmed_mean(
     value = float(ordered[cut : n - cut].mean())
     winsorised = np.clip(values, ordered[cut], ordered[n - cut - 1])
     tau = checked_by_batches(time_for_mean(winsorised), winsorised)
-    # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen tells nothing.
+    # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen proves nothing.
     variance = float(winsorised.var(ddof=1)) + tick**2 / n
     error = math.sqrt(variance * tau / n) * n / kept
     half = _student(confidence, 1 / max(kept - 1, 1) + _doubt(tau, n)) * error

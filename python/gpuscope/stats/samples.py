@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuscope.errors import InvalidArgument
 
-# Correlations of neighbours above this are told from drift by nothing.
+# Correlations of neighbours above this cannot be distinguished from drift.
 STRONGEST = 0.98
 # Chance makes short runs of independent samples look as if they corrected each other, down to this.
 SHORTEST = 0.9
-# Many samples tell by themselves what so long batches of them vary by; its factor of Student's, squared, over the
+# From many samples the variance of so long batches is estimated directly; its factor of Student's, squared, over the
 # normal distribution's, for 15 degrees of freedom at 95 %.
 BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
 CORRELATED = 2.0  # what is so many times another is not so by chance
@@ -67,7 +67,7 @@ def checked_tick(tick: float) -> float:
 def autocorrelation_time(samples: ArrayLike) -> float:
     """How many samples are worth one independent sample, for the median: 1 when they are independent.
 
-    From whether each sample lies above the median, so that no outlier and no skew sways it.
+    From whether each sample lies above the median, so that outliers and skew do not matter.
 
     Raises:
         InvalidArgument: the samples are empty or not finite.
@@ -100,7 +100,7 @@ def time_for_mean(values: NDArray[np.float64]) -> float:
 
 
 def checked_by_batches(guess: float, series: NDArray[np.float64]) -> float:
-    """The time that the means of batches tell, where samples hang together and there are enough, else the guess.
+    """The time by the means of batches where samples are correlated and enough, else the guess.
 
     Sums of autocorrelations stop where these turn negative, and so are far too long for samples that go up and down.
     """
