@@ -33,11 +33,9 @@ def events(*rows, frames=None, lost=0):
         for name, column in columns.items():
             column.append(given[name])
     known = {number: tuple(Frame(*frame) for frame in stack) for number, stack in (frames or {}).items()}
-    types = {"address": np.uint64, "device": np.int32, "thread": np.uint64, "source": np.uint8}
-    types |= {"stack": np.uint32, "region": np.uint32}
     return MemoryEvents(
         time_ns=START + STEP * np.arange(len(rows), dtype=np.int64),
-        **{name: np.array(column, dtype=types.get(name, np.int64)) for name, column in columns.items()},
+        **{name: np.array(column, dtype=COLUMNS[name]) for name, column in columns.items()},
         lost=lost,
         frames=lambda number: known.get(number, ()),
         regions=tuple(regions),

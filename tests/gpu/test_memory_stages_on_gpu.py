@@ -222,7 +222,6 @@ def test_the_table_tells_where_the_peak_is():
 
 
 def test_the_summary_has_torchs_figures():
-    pytest.importorskip("gpuscope.memory.snapshot")
     kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     expected = format_bytes(torch.cuda.memory_allocated())
     lines = memory_summary(0).splitlines()
@@ -233,7 +232,6 @@ def test_the_summary_has_torchs_figures():
 
 
 def test_the_programs_summary_prints(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("gpuscope.memory.snapshot")
     seeds.run(seeds_memory.summed_up(seeds_memory.SUMMARY), "cuda", tmp_path, monkeypatch)
     assert "torch: 0 allocations retried" in capsys.readouterr().out
 

@@ -69,10 +69,10 @@ def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], 
     to that. Nothing is kept alive by it, and no code of the program runs.
     """
     with untouched_by_programs():
-        return _who_holds(growths)
+        return _find_holders(growths)
 
 
-def _who_holds(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
+def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
     tensors = Tensors({address for growth in growths for address in growth.addresses})
     samples = [_sample(tensors, growth.addresses) for growth in growths[:_MOST_PLACES]]
     samples += [[] for _ in growths[_MOST_PLACES:]]

@@ -251,7 +251,7 @@ class Accounts:
 
 
 @dataclass
-class _Left:
+class _Remainder:
     """A live piece, and how much of it no pool accounts for."""
 
     piece: DriverAllocation
@@ -312,7 +312,7 @@ def accounts_of(
         (accounts.host_rows if kind == MANAGED else accounts.rows).extend(rows)
         if kind == POOL and rows:
             accounts.notes.append("what memory pools that libraries made for themselves cache is not known")
-    pinned = [_Left(piece, piece.bytes) for piece in pieces if piece.kind == PINNED]
+    pinned = [_Remainder(piece, piece.bytes) for piece in pieces if piece.kind == PINNED]
     accounts.host_rows.extend(_by_library(pinned))
     if any(row.what.startswith(_WHAT[MANAGED]) for row in accounts.host_rows):
         accounts.notes.append("managed memory is on the GPU as far as its pages have moved there, unexplained here")
@@ -320,14 +320,14 @@ def accounts_of(
     return accounts
 
 
-def _outside_segments(pieces: Sequence[DriverAllocation], segments: Sequence[Segment]) -> list[_Left]:
+def _outside_segments(pieces: Sequence[DriverAllocation], segments: Sequence[Segment]) -> list[_Remainder]:
     at_address = [piece for piece in pieces if piece.address]
     sizes = uncovered([(p.address, p.bytes) for p in at_address], [(s.address, s.bytes) for s in segments])
-    without = [_Left(piece, piece.bytes) for piece in pieces if not piece.address]
-    return [_Left(piece, size) for piece, size in zip(at_address, sizes, strict=True)] + without
+    without = [_Remainder(piece, piece.bytes) for piece in pieces if not piece.address]
+    return [_Remainder(piece, size) for piece, size in zip(at_address, sizes, strict=True)] + without
 
 
-def _absorb(pieces: Iterable[_Left], library: str, budget: int) -> list[DriverAllocation]:
+def _absorb(pieces: Iterable[_Remainder], library: str, budget: int) -> list[DriverAllocation]:
     """Takes off the pieces of a framework's library what its pool holds, the largest first; those it took from."""
     taken = []
     for one in sorted(pieces, key=lambda one: one.bytes, reverse=True):
@@ -360,7 +360,7 @@ def _add_pool(
     accounts.add(pool.library, "graph pools", graphs)
 
 
-def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Left]) -> None:
+def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Remainder]) -> None:
     """The driver's pool: who has what of it, as far as seen, and the rest."""
     rows = _by_library(pieces)
     accounts.rows.extend(rows)
@@ -375,9 +375,9 @@ def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Left
         accounts.notes.append(f"the driver's pool holds {more} less than was seen allocated from it")
 
 
-def _by_library(pieces: Sequence[_Left]) -> list[LedgerRow]:
+def _by_library(pieces: Sequence[_Remainder]) -> list[LedgerRow]:
     """A row for each library, kind and region."""
-    groups: dict[tuple[str, str, str], list[_Left]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[_Remainder]] = defaultdict(list)
     for one in pieces:
         if one.bytes:
             groups[one.piece.library, one.piece.kind, one.piece.region].append(one)

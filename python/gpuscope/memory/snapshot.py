@@ -213,6 +213,9 @@ class MemoryDifference(Result):
             device["cached"] = found.cached
         return facts
 
+    def __repr__(self) -> str:
+        return f"<MemoryDifference {'; '.join(map(str.strip, str(self).splitlines()))}>"
+
     def __str__(self) -> str:
         """A line for each GPU, one for each library whose pools changed on it, and one for the host."""
         lines = [f"in {self.seconds:.3g} s"]

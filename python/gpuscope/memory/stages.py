@@ -139,7 +139,7 @@ class MemoryStages(Result):
 
     def __repr__(self) -> str:
         highest = "" if self.highest is None else f', the highest peak {_peak(self.highest)} in "{self.highest.name}"'
-        return f"<MemoryStages: {len(self.stages)} stages{highest}>"
+        return f"<MemoryStages: {len(self.stages)} stage{'' if len(self.stages) == 1 else 's'}{highest}>"
 
     def __str__(self) -> str:
         return _table(self.stages, self.highest, self.hints)

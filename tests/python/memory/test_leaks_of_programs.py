@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-history = pytest.importorskip("gpuscope.memory.history")
 
+from gpuscope.memory import history  # noqa: E402
 from gpuscope.memory.leaks import find_leaks  # noqa: E402
 from gpuscope.memory.peak import peak_memory  # noqa: E402
 
