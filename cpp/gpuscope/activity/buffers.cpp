@@ -20,7 +20,7 @@ uint8_t* BufferPool::take() noexcept {
   return nullptr;
 }
 
-void BufferPool::complete(void* context, uint32_t stream, uint8_t* data, std::size_t valid) noexcept {
+void BufferPool::complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept {
   const unsigned mapped = mapped_.load(std::memory_order_acquire);
   for (unsigned index = 0; index < mapped; ++index) {
     Buffer& buffer = buffers_[index];

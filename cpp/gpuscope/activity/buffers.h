@@ -39,7 +39,7 @@ class BufferPool {
   /// An empty, zeroed buffer; nullptr when the pool is exhausted, which is counted.
   uint8_t* take() noexcept;
   /// CUPTI hands a buffer back. Buffers that are not of this pool are counted and left alone.
-  void complete(void* context, uint32_t stream, uint8_t* data, std::size_t valid) noexcept;
+  void complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept;
 
   /// Maps and touches memory until `want` buffers are ready, within the cap.
   void provide(unsigned want) noexcept;

@@ -26,7 +26,7 @@ std::atomic<Collector*> active{nullptr};
 
 // Returning no buffer crashes CUPTI before 12.9 (version 27), so that those get one whose content is dropped.
 constexpr uint32_t kMayRefuseBuffer = 27;
-alignas(64) std::array<uint8_t, 64 * 1024> scrap;
+alignas(64) std::array<uint8_t, std::size_t{64} * 1024> scrap;
 
 constexpr unsigned kFirstBuffers = 8;
 constexpr unsigned kFewBuffers = 4;  // threads take one each, and may do so at one moment
@@ -134,7 +134,7 @@ void Collector::on_callback(void* user_data, int domain, uint32_t callback, cons
   }
 }
 
-void Collector::on_allocation_call(uint32_t callback, const ApiCallback& call) noexcept {
+void Collector::on_allocation_call(uint32_t callback, const ApiCallback& call) const noexcept {
   const base::AllocationSink sink = base::allocation_sink.load(std::memory_order_acquire);
   if (sink == nullptr || !is_allocation_call(callback)) {
     return;

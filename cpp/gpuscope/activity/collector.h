@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/base/hooks.h"
@@ -44,7 +45,7 @@ class Collector {
     bool may_share = false;        // tier Shared is worth trying: the slot's holder is known to be idle
   };
 
-  explicit Collector(const driver::Cupti& cupti) : cupti_(cupti) {}
+  explicit Collector(driver::Cupti cupti) : cupti_(std::move(cupti)) {}
   Collector(const Collector&) = delete;
   Collector& operator=(const Collector&) = delete;
   ~Collector();
@@ -93,12 +94,12 @@ class Collector {
 
   enum Wanted : uint32_t { kRecording = 1, kAllocations = 2 };
 
-  static void on_callback(void* self, int domain, uint32_t callback, const void* data);
+  static void on_callback(void* user_data, int domain, uint32_t callback, const void* data);
   void on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept;
-  void on_allocation_call(uint32_t callback, const ApiCallback& call) noexcept;
+  void on_allocation_call(uint32_t callback, const ApiCallback& call) const noexcept;
   // The rest is called with switching_ held.
-  /// Returns why not; `holder`: the subscriber that has the slot, where CUPTI names it.
-  std::string subscribe(std::string& holder);
+  /// Returns why not; `found`: who has the slot, where CUPTI names it.
+  std::string subscribe(std::string& found);
   void switch_callbacks(Wanted who, bool on) noexcept;
   void stop_recording() noexcept;
   void set_attributes();

@@ -17,6 +17,6 @@ struct Cubin {
 };
 
 /// Nothing for an image that is damaged, or none. Any thread; reads headers and symbols only.
-Cubin read_cubin(const void* image, std::size_t bytes) noexcept;
+Cubin read_cubin(const void* bytes, std::size_t size) noexcept;
 
 }  // namespace gpuscope::activity

@@ -81,7 +81,7 @@ void Decoder::drain_logs() {
                         [this](const auto& log) { return log.first->system_id == main_thread_; });
   for (auto& [log, end] : logs) {
     const bool is_read = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
-    if (!is_read && threads_.find(log) == threads_.end()) {
+    if (!is_read && !threads_.contains(log)) {
       EventLogs::release_if_done(*log);
       continue;  // a thread that logged nothing in this recording
     }

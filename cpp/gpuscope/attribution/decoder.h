@@ -26,7 +26,7 @@ class Decoder {
   GpuRecords& gpu_records() noexcept { return gpu_records_; }
 
   /// Forgets what the logs hold from before this state.
-  void discard_logs();
+  static void discard_logs();
   /// Reads every thread's events, then the given buffers: a kernel's launch was logged before the kernel ran, so that
   /// it is known by then. Buffers go back to the pool.
   void decode(activity::BufferPool& pool);

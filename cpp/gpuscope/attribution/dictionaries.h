@@ -33,7 +33,7 @@ class Dictionaries {
   uint32_t path(uint32_t parent, uint32_t name, base::RegionKind kind = base::RegionKind::Region, uint32_t domain = 0);
   /// The row of a base::Stacks id; kNone for none.
   uint32_t stack(uint32_t stack);
-  uint32_t variant(const store::Variants::Row& wanted);
+  uint32_t variant(const store::Variants::Row& row);
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
   uint16_t thread(uint64_t system_id, std::string_view name);
@@ -44,7 +44,7 @@ class Dictionaries {
   void copy_into(store::Store& store) const;
 
  private:
-  uint32_t find_variant(const store::Variants::Row& row);
+  uint32_t find_variant(const store::Variants::Row& wanted);
 
   // A program that makes new names for ever must not fill the memory: past these, all are one "(more names)".
   static constexpr uint32_t kMaxStrings = 1U << 20;

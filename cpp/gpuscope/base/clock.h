@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 #include <x86intrin.h>
 #endif
 
@@ -18,7 +18,7 @@ uint64_t monotonic_raw_ns() noexcept;
 
 /// One reading of the machine's counter: the only clock of the hot paths. Any thread.
 inline uint64_t ticks() noexcept {
-#if defined(__x86_64__)
+#ifdef __x86_64__
   if (kUseCounter) [[likely]] {
     return __rdtsc();
   }

@@ -41,7 +41,7 @@ std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
 /// A number with two decimals.
 std::string decimal(double value) {
   constexpr double kMost = 1e15;
-  const auto hundredths = static_cast<uint64_t>(std::min(value, kMost) * 100 + 0.5);
+  const auto hundredths = static_cast<uint64_t>(std::llround(std::min(value, kMost) * 100));
   const std::string rest = std::to_string(hundredths % 100);
   return std::to_string(hundredths / 100) + (rest.size() == 1 ? ".0" : ".") + rest;
 }
@@ -175,7 +175,7 @@ std::string_view ChromeText::copy(uint8_t kind, uint8_t source, uint8_t destinat
 std::string ChromeText::capture_path(uint32_t path) const {
   std::string text(store_.strings[store_.path.name[path]]);
   for (path = store_.path.parent[path]; path != kNone; path = store_.path.parent[path]) {
-    text = std::string(store_.strings[store_.path.name[path]]) + "/" + text;
+    text.insert(0, 1, '/').insert(0, store_.strings[store_.path.name[path]]);
   }
   return text;
 }

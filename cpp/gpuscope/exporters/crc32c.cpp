@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 #include <nmmintrin.h>
 #endif
 
@@ -38,7 +38,7 @@ uint64_t load8(const unsigned char* at) noexcept {
   return value;
 }
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const void* data, std::size_t bytes, uint32_t crc) noexcept {
   const auto* at = static_cast<const unsigned char*>(data);
   uint64_t state = ~crc;
@@ -72,7 +72,7 @@ uint32_t crc32c_portable(const void* data, std::size_t bytes, uint32_t crc) noex
 }
 
 uint32_t crc32c(const void* data, std::size_t bytes, uint32_t crc) noexcept {
-#if defined(__x86_64__)
+#ifdef __x86_64__
   static const bool fast = __builtin_cpu_supports("sse4.2") != 0;
   if (fast) {
     return crc32c_sse42(data, bytes, crc);

@@ -120,7 +120,7 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
     if (std::all_of(pool.reserved.begin(), pool.reserved.end(), is_empty)) {
       continue;  // of another process, or nothing was ever in it
     }
-    for (auto& [what, points] : {std::pair("reserved", &pool.reserved), {"used", &pool.used}}) {
+    for (const auto& [what, points] : {std::pair("reserved", &pool.reserved), {"used", &pool.used}}) {
       std::stable_sort(points->begin(), points->end(), by_time);
       counters.push_back({pool_name(key.first, key.second, what), key.first, std::move(*points)});
     }

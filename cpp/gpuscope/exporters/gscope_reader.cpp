@@ -214,7 +214,7 @@ class Reader {
       fail("there are more rows of " + std::string(table) + " than can be numbered");
     }
     into.each_column([&](std::string_view name, auto& column) {
-      using T = typename std::remove_reference_t<decltype(column)>::value_type;
+      using T = std::remove_reference_t<decltype(column)>::value_type;
       const auto found = std::ranges::find(columns_, name, &FileColumn::name);
       if (found == columns_.end()) {
         const std::vector<T> filling(rows, is_reference(name) ? static_cast<T>(-1) : T{});

@@ -2,6 +2,7 @@
 #include "gpuscope/exporters/occupancy.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace gpuscope::exporters {
 namespace {
@@ -72,7 +73,7 @@ std::optional<Occupancy> occupancy(const store::Variants::Row& variant, uint32_t
   const double active = std::min(per_multiprocessor, static_cast<double>(most));
   const double share = active * static_cast<double>(threads) / limits.threads;
   return Occupancy{per_multiprocessor, per_multiprocessor * static_cast<double>(threads) / kWarp,
-                   static_cast<int>(0.5 + 100 * share)};
+                   static_cast<int>(std::lround(100 * share))};
 }
 
 }  // namespace gpuscope::exporters

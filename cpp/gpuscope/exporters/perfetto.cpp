@@ -39,7 +39,7 @@ constexpr uint64_t kFirstBackwardFlow = uint64_t{1} << 32;
 std::string triple(uint32_t x, uint32_t y, uint32_t z) {
   std::string text = "[";
   text += std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z);
-  return text += "]";
+  return text += ']';
 }
 
 std::string configuration_text(const store::Variants::Row& variant) {
@@ -63,7 +63,6 @@ class Names {
         first_configuration_(first_demangled_ * 2),
         first_added_(first_configuration_ + static_cast<uint32_t>(store.variant.size())) {}
 
-  uint32_t plain(uint32_t string) const { return string; }
   uint32_t demangled(uint32_t string) const { return first_demangled_ + string; }
   uint32_t configuration(uint32_t variant) const { return first_configuration_ + variant; }
   uint32_t add(const std::string& text) {
@@ -506,9 +505,9 @@ class PerfettoWriter {
       case Source::Api:
         details_.flow = links_.has_work(slice.row) ? store_.api.correlation[slice.row] : 0;
         add_stack(links_.call_stack(slice.row));
-        return names_.plain(store_.call.name[store_.api.call[slice.row]]);
+        return store_.call.name[store_.api.call[slice.row]];
       case Source::Mark:
-        return names_.plain(store_.mark.name[slice.row]);
+        return store_.mark.name[slice.row];
       case Source::Kernel:
         return describe_kernel(slice.row);
       case Source::Memcpy:
@@ -544,7 +543,7 @@ class PerfettoWriter {
         details_.numbers.push_back({sequence_label_, static_cast<uint64_t>(store_.detail.sequence[row])});
       }
       if (store_.detail.shapes[row] != kNone) {
-        details_.texts.push_back({shapes_label_, names_.plain(store_.detail.shapes[row])});
+        details_.texts.push_back({shapes_label_, store_.detail.shapes[row]});
       }
       add_stack(store_.detail.stack[row]);
     }
@@ -593,7 +592,7 @@ class PerfettoWriter {
 
   void add_payloads(uint32_t region) {
     links_.each_payload(region, [&](uint32_t row) {
-      const uint32_t label = names_.plain(store_.payload.name[row]);
+      const uint32_t label = store_.payload.name[row];
       const uint64_t value = store_.payload.value[row];
       switch (PayloadType{store_.payload.type[row]}) {
         case PayloadType::Signed:
@@ -604,7 +603,7 @@ class PerfettoWriter {
           break;
         case PayloadType::Text:
           if (value < store_.strings.size()) {
-            details_.texts.push_back({label, names_.plain(static_cast<uint32_t>(value))});
+            details_.texts.push_back({label, static_cast<uint32_t>(value)});
           }
           break;
         default:
@@ -634,7 +633,7 @@ class PerfettoWriter {
     }
   }
 
-  uint32_t path_name(uint32_t path) const { return names_.plain(store_.path.name[path]); }
+  uint32_t path_name(uint32_t path) const { return store_.path.name[path]; }
 
   const Store& store_;
   Output out_;

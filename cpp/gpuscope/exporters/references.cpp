@@ -2,6 +2,7 @@
 #include "gpuscope/exporters/references.h"
 
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/store/histogram.h"
@@ -53,8 +54,9 @@ std::string check_columns(const Store& store) {
       }
       for (std::size_t row = 0; row < values.size(); ++row) {
         const auto value = static_cast<int64_t>(values[row]);
-        const bool good = is_time ? value >= 0 && value < kLatest
-                                  : static_cast<uint64_t>(value) < rows || (reference.optional && value == kNone);
+        const bool good =
+            is_time ? value >= 0 && value < kLatest
+                    : static_cast<uint64_t>(value) < rows || (reference.optional && std::cmp_equal(value, kNone));
         if (!good) {
           found = describe(table, column, row, value);
           found += is_time ? ", which is no time" : ", of " + std::to_string(rows);

@@ -229,7 +229,7 @@ void Recorder::begin(bool collecting) {
     clock_ = ClockMap::detect(vendor_.collector.cupti());
   }
   make_decoder();
-  decoder_->discard_logs();
+  attribution::Decoder::discard_logs();
 }
 
 void Recorder::enter_thread() { decode_cpu_start_ns_ = thread_cpu_ns(); }

@@ -54,8 +54,8 @@ void Session::watch_forks() {
 bool Session::active() noexcept { return active_session.load() != nullptr; }
 bool Session::forked() noexcept { return is_forked_child.load(); }
 
-Session::Session(Vendor& vendor, const Options& options)
-    : vendor_(vendor), options_(options), recorder_(vendor, options_), process_(getpid()) {
+Session::Session(Vendor& vendor, Options options)
+    : vendor_(vendor), options_(std::move(options)), recorder_(vendor, options_), process_(getpid()) {
   Session* expected = nullptr;
   if (!active_session.compare_exchange_strong(expected, this)) {
     throw base::InvalidArgument(

@@ -23,7 +23,7 @@ namespace gpuscope::session {
 class Session {
  public:
   /// Starts collecting. Throws InvalidArgument while another session is active in the process.
-  Session(Vendor& vendor, const Options& options);
+  Session(Vendor& vendor, Options options);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

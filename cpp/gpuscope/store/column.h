@@ -87,7 +87,7 @@ class Column {
  private:
   static constexpr std::size_t kFirst = 64;
   // Large columns fault their pages in by the piece: one system call costs far less than 32 page faults.
-  static constexpr std::size_t kPopulate = 128 * 1024;
+  static constexpr std::size_t kPopulate = std::size_t{128} * 1024;
 
   void make_ready() {
     if (size_ == capacity_) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "gpuscope/driver/cuda.h"
 
@@ -19,7 +20,7 @@ class RegionTimer {
   static constexpr uint32_t kPairs = 1024;
   static constexpr uint32_t kNoPair = UINT32_MAX;
 
-  explicit RegionTimer(const driver::Cuda& cuda) : cuda_(cuda) {}
+  explicit RegionTimer(driver::Cuda cuda) : cuda_(std::move(cuda)) {}
   RegionTimer(const RegionTimer&) = delete;
   RegionTimer& operator=(const RegionTimer&) = delete;
 
