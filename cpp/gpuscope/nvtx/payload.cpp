@@ -304,7 +304,7 @@ uint64_t register_schema(Schema schema) noexcept {
     if (!schemas.set(key, reinterpret_cast<uintptr_t>(kept.get()))) {
       return 0;
     }
-    kept.release();  // leaked: any thread may be reading it
+    (void)kept.release();  // leaked: any thread may be reading it
     return id;
   } catch (...) {
     return 0;

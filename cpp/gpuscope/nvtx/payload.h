@@ -8,8 +8,8 @@
 
 #include "gpuscope/nvtx/ranges.h"
 
-struct nvtxEventAttributes_v2;
-struct nvtxPayloadData_v1;
+struct nvtxEventAttributes_v2;  // NOLINT(readability-identifier-naming)
+struct nvtxPayloadData_v1;      // NOLINT(readability-identifier-naming)
 
 namespace gpuscope::nvtx {
 
