@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -55,6 +56,22 @@ def declare_c_types(text: str) -> str:
     return text
 
 
+def declare_enumerations(text: str) -> str:
+    """Gives enumerations their numbers, and leaves out what classes of them inherit, which varies with Python."""
+    core = importlib.import_module("gpuscope._core")
+
+    def declare(match: re.Match[str]) -> str:
+        members = "".join(f"    {member.name} = {member.value}\n" for member in getattr(core, match["name"]))
+        return match["head"] + members
+
+    return re.sub(
+        r'(?P<head>^class (?P<name>\w+)\(enum\.\w+\):\n    """\n(?:    .*\n)*?    """\n)(?:[ \t].*\n)*',
+        declare,
+        text,
+        flags=re.MULTILINE,
+    )
+
+
 def add_imports(text: str) -> str:
     """Imports the modules that the text names, and no others."""
     lines = text.splitlines(keepends=True)
@@ -80,7 +97,7 @@ def make_stub() -> str:
     for pattern, spelling in ONE_SPELLING:
         text = re.sub(pattern, spelling, text, flags=re.MULTILINE)
     text = re.sub(r"__version__: str = .*", "__version__: str", text)
-    return HEADING + add_imports(declare_c_types(text))
+    return HEADING + add_imports(declare_enumerations(declare_c_types(text)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+import inspect
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,48 +11,27 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import import_pandas
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
 
-NONE = 0xFFFFFFFF
+NONE = _core.NONE
 """What a column that refers to a row of another table holds where there is none."""
-
-OPEN, ASYNC = 1 << 5, 1 << 8
-"""Flags of regions: still open when recording ended; a start/end range, which overlaps what runs beside it."""
 
 AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
 """What torch calls the range around each backward operator, before the operator's name."""
 
-
-class MemoryKind(IntEnum):
-    """What memory is: ``kind`` of ``Trace.device_memory``, ``source`` and ``destination`` of ``Trace.memcpy``."""
-
-    UNKNOWN = 0
-    PAGEABLE = 1
-    PINNED = 2
-    DEVICE = 3
-    ARRAY = 4
-    MANAGED = 5
-    DEVICE_STATIC = 6
-    MANAGED_STATIC = 7
-
-
-class PoolOperation(IntEnum):
-    """What was done to a CUDA memory pool: ``operation`` of ``Trace.memory_pools``."""
-
-    UNKNOWN = 0
-    CREATED = 1
-    DESTROYED = 2
-    TRIMMED = 3
+MemoryKind = _core.MemoryKind
+PoolOperation = _core.PoolOperation
 
 
 class Table:
     """One table: its columns are read-only arrays that share the recording's memory and keep it alive.
 
-    Times are integer ns since the Unix epoch. Columns named like a dictionary (``variant``, ``track``, ``path``,
-    ``thread``, ``call``) or ``region`` hold row numbers of that table, ``NONE`` where there is none; ``name`` holds
-    string ids, which ``Trace.string`` spells. ``to_pandas`` and Arrow readers see names spelled out.
+    Times are integer ns since the Unix epoch. Columns may hold row numbers of other tables, as ``region`` and ``path``
+    do, or string ids, which ``Trace.string`` spells; ``NONE`` where there is none. ``gpuscope._core.schema`` says which
+    do. ``to_pandas`` and Arrow readers see names spelled out.
     """
 
     __slots__ = ("_columns", "_store", "_table")
@@ -101,9 +80,9 @@ class Table:
         return f"<Table {self._table}: {len(self):,} rows of {', '.join(self.columns)}>"
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """The table for pyarrow, Polars, DuckDB and pandas: number columns without a copy, strings as a dictionary.
+        """The table for pyarrow, Polars, DuckDB and pandas: number columns without a copy, texts as a dictionary.
 
-        Kernels, driver calls and regions get a column ``name``; kernels' names are demangled there.
+        The columns are those of `to_pandas`; a text that is not there reads as "".
 
         Args:
             requested_schema: not honoured, as the interface permits; cast afterwards.
@@ -116,15 +95,40 @@ class Table:
         A kernel's row has ``name`` (demangled), ``grid`` and ``block`` ("x, y, z"), ``registers``,
         ``shared_bytes`` (static and dynamic), ``device``, ``context``, ``stream``, ``region`` (where it was launched)
         and ``path`` (that region with those around it, "train/forward") beside the columns it has anyway. Other tables
-        likewise: names for whatever refers to a dictionary, ``thread`` as the system's thread id. Where there is no
-        region the cell is missing.
+        likewise: texts for string ids, ``thread`` as the system's thread id. Where there is no text the cell is
+        missing.
 
         Raises:
             NotAvailable: pandas is not installed.
         """
-        from gpuscope import dataframe
+        pd = import_pandas()
+        frame: dict[str, Any] = {}
+        for name, values, codes in self._store.frame(self._table):
+            if codes is None:
+                frame[name] = values
+            elif isinstance(values, list):
+                frame[name] = pd.Categorical.from_codes(codes, categories=pd.Index(values))
+            else:
+                frame[name] = values[codes]
+        return pd.DataFrame(frame, copy=False)
 
-        return dataframe.make(self._store, self._table)
+
+_TABLES = [table for table in _core.schema() if table.role != _core.Role.INFO]
+
+
+def describe(table: _core.TableInfo) -> str:
+    """What a table and its columns hold, a line each."""
+    lines = [f"{table.attribute}: {table.doc}"]
+    for column in table.columns:
+        facts = [column.dtype]
+        if column.values is not None:
+            facts.append(column.values)
+        if column.target is not None:
+            facts.append("a string id" if column.target == "string" else f"a row of {column.target}")
+        if column.optional:
+            facts.append("or NONE")
+        lines.append(f"    {column.name} ({', '.join(facts)}): {column.doc}")
+    return "\n".join(lines)
 
 
 class Trace:
@@ -132,49 +136,19 @@ class Trace:
 
     In aggregate mode only ``region_totals``, ``work_totals`` and ``histograms`` hold measurements; in the other modes
     those are empty.
-
-    Attributes:
-        store: the core's object that owns the memory.
-        memory: what frameworks' allocators handed out (``bytes`` above 0) and took back, with ``profile_memory``.
-        device_memory: what libraries took from the driver (``bytes`` above 0) and gave back, with ``profile_memory``
-            and CUPTI; memory that they hold and hand out in pieces is one row. ``region`` is where the call was made,
-            ``correlation`` names its row of ``api``. ``kind`` is a `MemoryKind`, ``library`` the path of the file whose
-            code asked (a string id; NONE before CUDA 12.6 and off x86-64; the program's for what is linked into it),
-            ``pool`` the CUDA pool that it came from, 0 for none, with ``pool_reserved_bytes`` and ``pool_used_bytes``
-            as they then were. Its track's stream is NONE for calls that take effect at once, as cudaMalloc.
-        memory_pools: CUDA pools created, trimmed and destroyed, as ``operation``, a `PoolOperation`, says;
-            ``device`` is a row of ``devices``, and ``release_threshold_bytes`` what the pool keeps when it is
-            synchronized.
     """
+
+    store: _core.Store
+    """The core's object that owns the memory."""
 
     def __init__(self, store: _core.Store) -> None:
         self.store = store
-        self.kernels = Table(store, "kernel")
-        self.api = Table(store, "api")
-        self.memcpy = Table(store, "memcpy")
-        self.memset = Table(store, "memset")
-        self.sync = Table(store, "sync")
-        self.regions = Table(store, "region")
-        self.region_gpu = Table(store, "region_gpu")
-        self.marks = Table(store, "mark")
-        self.details = Table(store, "detail")
-        self.payloads = Table(store, "payload")
-        self.memory = Table(store, "allocation")
-        self.device_memory = Table(store, "device_memory")
-        self.memory_pools = Table(store, "memory_pool")
-        self.call_stacks = Table(store, "call_stack")
-        self.graph_nodes = Table(store, "graph_node")
-        self.graph_launches = Table(store, "graph_launch")
-        self.region_totals = Table(store, "region_total")
-        self.work_totals = Table(store, "work_total")
-        self.histograms = Table(store, "histogram")
-        self.paths = Table(store, "path")
-        self.stacks = Table(store, "stack")
-        self.variants = Table(store, "variant")
-        self.tracks = Table(store, "track")
-        self.threads = Table(store, "thread")
-        self.calls = Table(store, "call")
-        self.devices = Table(store, "device")
+        for table in _TABLES:
+            setattr(self, table.attribute, Table(store, table.name))
+
+    if TYPE_CHECKING:  # the tables
+
+        def __getattr__(self, name: str) -> Table: ...
 
     @property
     def info(self) -> dict[str, str]:
@@ -215,3 +189,7 @@ class Trace:
             f"<Trace ({mode}): {len(self.regions):,} regions, {len(self.kernels):,} kernels, "
             f"{len(self.memcpy):,} copies, {len(self.api):,} driver calls>"
         )
+
+
+if Trace.__doc__ is not None:  # python -OO leaves it out
+    Trace.__doc__ = f"{inspect.cleandoc(Trace.__doc__)}\n\nTables:\n\n" + "\n\n".join(map(describe, _TABLES)) + "\n"

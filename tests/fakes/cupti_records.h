@@ -8,7 +8,7 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/driver/cupti.h"
-#include "gpuscope/store/kinds.h"
+#include "gpuscope/store/values.h"
 
 // A test names only the fields that it is about; the others are 0.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"

@@ -15,7 +15,6 @@ out read as 0, or as NONE for region, parent, path and histogram; ``path.depth``
 
 from __future__ import annotations
 
-import re
 import struct
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,27 +23,16 @@ from typing import Any
 
 import numpy as np
 
+from gpuscope import _core
+
 NONE = 0xFFFFFFFF
 MAGIC = b"\x89GSCOPE\n"
 STRINGS, TABLE, END = 1, 2, 3
-SCHEMA = Path(__file__).parents[2] / "cpp" / "gpuscope" / "store" / "schema.h"
 
 Tables = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
-def _read_schema() -> dict[str, dict[str, np.dtype[Any]]]:
-    text = SCHEMA.read_text().replace("\\\n", " ")
-    lists = dict(re.findall(r"#define (GPUSCOPE_\w+)\(X\)(.*)", text))
-    tables = re.findall(r"X\(\w+, (\w+), (GPUSCOPE_\w+)\)", lists["GPUSCOPE_TABLES"])
-    return {
-        table: {
-            name: np.dtype(kind.removesuffix("_t")) for kind, name in re.findall(r"X\((\w+), (\w+)\)", lists[columns])
-        }
-        for table, columns in tables
-    }
-
-
-COLUMNS = _read_schema()
+COLUMNS = {table.name: {column.name: np.dtype(column.dtype) for column in table.columns} for table in _core.schema()}
 
 
 def _crc_table() -> list[int]:
@@ -135,8 +123,6 @@ def gscope_bytes(
 
 def make_store(tables: Tables, strings: Sequence[str] = (), info: Mapping[str, str] | None = None) -> Any:
     """A Store with these tables, opened by the product's own reader."""
-    from gpuscope import _core
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "made.gscope"
         path.write_bytes(gscope_bytes(tables, strings, info))

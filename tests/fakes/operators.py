@@ -7,7 +7,8 @@ from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
-from gpuscope.trace import ASYNC, OPEN, Trace
+from gpuscope._core import Flag
+from gpuscope.trace import Trace
 
 REGION, OP, RANGE, MODULE = 0, 1, 2, 3
 ENGINE = "autograd::engine::evaluate_function: "
@@ -65,7 +66,7 @@ def training_step(**info: str) -> Trace:
                 "duration_ns": [1000 * length for length in lengths],
                 "parent": parents,
                 "path": path_of,
-                "flags": [(ASYNC | OPEN) if name == "prefetch" else 0 for name in names],
+                "flags": [(Flag.ASYNC | Flag.OPEN) if name == "prefetch" else 0 for name in names],
             },
             "detail": {
                 "region": known,

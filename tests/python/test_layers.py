@@ -25,7 +25,7 @@ CPP_LADDER = (
     ("nvml",),
     ("timing", "activity", "memory"),
     ("attribution", "nvtx", "torch", "analysis"),
-    ("session", "exporters"),
+    ("session", "exporters", "readers"),
     ("bindings",),
 )
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
@@ -34,7 +34,6 @@ PYTHON_LADDER = (
     ("errors",),
     ("stats", "units"),
     ("results", "streams"),
-    ("dataframe",),
     ("devices", "late_imports", "paths", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory"),

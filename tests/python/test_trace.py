@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
+from enum import IntEnum, IntFlag
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fakes.gscope import NONE
 from fakes.recordings import aggregate, make_trace, training
+from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.trace import Trace
+from gpuscope.trace import Trace, describe
 
 
 def test_a_column_is_read_by_name_and_as_attribute():
@@ -250,6 +254,133 @@ def test_streams_do_not_leak():
 def _resident_kib() -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def annotated() -> Trace:
+    """A region with details, a stack, a mark and an NVTX domain."""
+    return make_trace(
+        {
+            "path": {"name": ["conv"], "domain": ["torch"]},
+            "thread": {"system_id": [100]},
+            "stack": {
+                "function": ["main", "forward"],
+                "file": ["run.py", "net.py"],
+                "line": [3, 7],
+                "parent": [NONE, 0],
+            },
+            "region": {"start_ns": [10, 20], "duration_ns": [5, 5], "path": [0, 0]},
+            "detail": {
+                "region": [0, 1],
+                "types": ["['float']", NONE],
+                "shapes": ["[[2, 3]]", NONE],
+                "results": [NONE, "[[4]]"],
+                "forward": [NONE, 0],
+                "stack": [1, NONE],
+            },
+            "mark": {"start_ns": [12], "name": ["epoch"], "region": [0]},
+        }
+    )
+
+
+class TestFrames:
+    """What pandas and Arrow show of a table is one thing."""
+
+    pa = pytest.importorskip("pyarrow")
+    pd = pytest.importorskip("pandas")
+
+    @pytest.mark.parametrize("make", [training, aggregate, annotated, lambda: make_trace({})])
+    def test_pandas_and_arrow_agree(self, make):
+        trace = make()
+        for table in _core.schema():
+            if table.role == _core.Role.INFO:
+                continue
+            rows = getattr(trace, table.attribute)
+            frame, arrow = rows.to_pandas(), self.pa.table(rows)
+            assert arrow.column_names == list(frame.columns)
+            for name in frame.columns:
+                values = frame[name].astype(object)
+                assert arrow.column(name).to_pylist() == values.where(values.notna(), "").tolist()
+
+    def test_every_string_id_is_spelled(self):
+        trace = annotated()
+        assert trace.stacks.to_pandas().function.tolist() == ["main", "forward"]
+        assert trace.stacks.to_pandas().file.tolist() == ["run.py", "net.py"]
+        assert trace.paths.to_pandas().domain.tolist() == ["torch"]
+        assert trace.marks.to_pandas().name.tolist() == ["epoch"]
+        details = trace.details.to_pandas()
+        assert details.types.tolist()[0] == "['float']"
+        assert details.shapes.isna().tolist() == [False, True]
+        assert details.results.tolist()[1] == "[[4]]"
+        assert self.pa.table(trace.details).column("shapes").to_pylist() == ["[[2, 3]]", ""]
+
+    def test_a_row_number_whose_name_would_not_tell_the_row_stays_a_number(self):
+        details = annotated().details.to_pandas()
+        assert details.forward.tolist() == [NONE, 0]
+        assert details["stack"].tolist() == [1, NONE]
+        assert details.region.tolist() == ["conv", "conv"]
+
+    @pytest.mark.parametrize("table", _core.schema(), ids=lambda table: table.name)
+    def test_no_string_id_is_shown_as_a_number(self, table):
+        shown = {name: codes for name, _, codes in make_trace({}).store.frame(table.name)}
+        assert all(shown[column.name] is not None for column in table.columns if column.target == "string")
+
+
+class TestSchema:
+    def test_each_table_is_an_attribute(self):
+        trace = training()
+        for table in _core.schema():
+            if table.role != _core.Role.INFO:
+                assert getattr(trace, table.attribute).columns == [column.name for column in table.columns]
+
+    def test_columns_have_the_types_that_it_tells(self):
+        store = training().store
+        for table in _core.schema():
+            dtypes = {name: str(column.dtype) for name, column in store.columns(table.name).items()}
+            assert dtypes == {column.name: column.dtype for column in table.columns}
+
+    def test_values_are_enumerations_of_the_core(self):
+        named = {column.values for table in _core.schema() for column in table.columns if column.values}
+        assert {
+            "MemoryKind",
+            "PoolOperation",
+            "CopyKind",
+            "SyncKind",
+            "CallKind",
+            "Work",
+            "RegionKind",
+            "Flag",
+        } <= named
+        assert all(issubclass(getattr(_core, name), IntEnum | IntFlag) for name in named)
+
+    def test_every_table_and_column_is_documented(self):
+        documented = inspect.getdoc(Trace)
+        for table in _core.schema():
+            assert table.doc
+            assert all(column.doc for column in table.columns)
+            if table.role != _core.Role.INFO:
+                assert describe(table) in documented
+
+    def test_a_new_table_is_found_without_a_change_here(self, monkeypatch):
+        column = SimpleNamespace(
+            name="shelf", dtype="uint16", target="shelf", optional=True, values="MemoryKind", doc="where it is kept"
+        )
+        table = SimpleNamespace(name="note", attribute="notes", doc="Notes that were written.", columns=[column])
+        monkeypatch.setattr("gpuscope.trace._TABLES", [table])
+        store = SimpleNamespace(
+            rows=lambda name: {"note": 2}[name],
+            columns=lambda name: {"note": {"shelf": np.array([1, 0], np.uint16)}}[name],
+            frame=lambda name: {"note": [("shelf", ["top", "middle"], np.array([1, -1], np.int32))]}[name],
+            arrow_stream=lambda name: {"note": "a capsule"}[name],
+        )
+        notes = Trace(store).notes
+        assert len(notes) == 2
+        assert notes.shelf.tolist() == [1, 0]
+        assert notes.__arrow_c_stream__() == "a capsule"
+        pytest.importorskip("pandas")
+        assert notes.to_pandas().shelf.isna().tolist() == [False, True]
+        assert describe(table) == (
+            "notes: Notes that were written.\n    shelf (uint16, MemoryKind, a row of shelf, or NONE): where it is kept"
+        )
 
 
 def test_traces_of_one_store_agree():

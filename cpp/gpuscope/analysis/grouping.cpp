@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "gpuscope/store/histogram.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {

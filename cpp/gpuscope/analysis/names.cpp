@@ -3,7 +3,7 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {

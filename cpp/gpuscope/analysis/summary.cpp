@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {

@@ -1,26 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/attribution/bounds.h"
 
+#include <type_traits>
+
 namespace gpuscope::attribution {
 namespace {
 
 using store::kNone;
 using store::Store;
-
-template <class F>
-void each_timed_table(Store& store, F&& visit) {
-  visit(store.kernel);
-  visit(store.memcpy);
-  visit(store.memset);
-  visit(store.api);
-  visit(store.region);
-  visit(store.sync);
-  visit(store.graph_launch);
-  visit(store.mark);
-  visit(store.allocation);
-  visit(store.device_memory);
-  visit(store.memory_pool);
-}
+using store::Target;
 
 // Rows lie in the order of their arrival, which is nearly that of their time.
 template <class Table>
@@ -46,25 +34,24 @@ std::size_t first_row(const store::Regions& regions) {
 }
 
 template <class Table>
-uint32_t evict(Table& table, int64_t cutoff_ns) {
-  const uint32_t rows = rows_before(table, cutoff_ns);
-  table.drop_front(rows);
-  return rows;
+void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
+  evicted.end = rows_before(table, cutoff_ns);
+  table.drop_front(evicted.end);
 }
 
 // Regions that reach beyond the cutoff stay, for rows that stay lie in them: as if they had begun there.
-void evict_regions(store::Regions& regions, int64_t cutoff_ns, Eviction& eviction) {
-  eviction.regions_evicted = rows_before(regions, cutoff_ns);
-  for (uint32_t row = 0; row < eviction.regions_evicted; ++row) {
+void evict_before(store::Regions& regions, int64_t cutoff_ns, EvictedRows& evicted) {
+  evicted.end = rows_before(regions, cutoff_ns);
+  for (uint32_t row = 0; row < evicted.end; ++row) {
     if ((regions.flags[row] & store::kOpen) != 0 || regions.start_ns[row] + regions.duration_ns[row] > cutoff_ns) {
-      eviction.regions_kept.push_back(row);
+      evicted.kept.push_back(row);
     }
   }
-  const std::size_t first = eviction.regions_evicted - eviction.regions_kept.size();
-  for (std::size_t index = eviction.regions_kept.size(); index-- > 0;) {
-    const uint32_t from = eviction.regions_kept[index];
+  const std::size_t first = evicted.count();
+  for (std::size_t index = evicted.kept.size(); index-- > 0;) {
+    const uint32_t from = evicted.kept[index];
     const std::size_t to = first + index;
-    regions.each_column([&](const char*, auto& column) { column[to] = column[from]; });
+    regions.each_column([&](const store::ColumnInfo&, auto& column) { column[to] = column[from]; });
     const int64_t end_ns = regions.start_ns[to] + regions.duration_ns[to];
     regions.start_ns[to] = cutoff_ns;
     regions.duration_ns[to] = std::max<int64_t>(0, end_ns - cutoff_ns);
@@ -73,82 +60,83 @@ void evict_regions(store::Regions& regions, int64_t cutoff_ns, Eviction& evictio
   regions.drop_front(first);
 }
 
-// Keeps the rows that `keep` says, in their order.
-template <class Table, class F>
-void keep_rows(Table& table, F&& keep) {
-  const std::size_t rows = table.size();
-  std::size_t kept = 0;
-  for (std::size_t row = 0; row < rows; ++row) {
-    if (keep(row)) {
-      table.each_column([&](const char*, auto& column) { column[kept] = column[row]; });
-      ++kept;
+/// Changes a table's references to rows of events.
+template <class Table>
+void renumber(Table& table, const Eviction& evicted) {
+  table.each_column([&](const store::ColumnInfo& info, auto& column) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(column[0])>, uint32_t>) {
+      const Target target = info.meaning.target;
+      for (std::size_t row = 0; target == Target::EventOfKind && row < column.size(); ++row) {
+        column[row] = evicted[store::target_of(table, info, row)].renumber(column[row]);
+      }
+      if (const EvictedRows& rows = evicted[target]; rows.end != 0) {
+        for (std::size_t row = 0; row < column.size(); ++row) {
+          column[row] = rows.renumber(column[row]);
+        }
+      }
     }
-  }
-  table.truncate(kept);
+  });
 }
 
-void apply(DecodeState& state, const Eviction& eviction) {
-  Store& store = *state.store;
-  for (auto* references : {&store.kernel.region, &store.memcpy.region, &store.memset.region, &store.sync.region,
-                           &store.api.region, &store.graph_launch.region, &store.mark.region, &store.region.parent,
-                           &store.region_gpu.region, &store.detail.region, &store.detail.forward, &store.payload.region,
-                           &store.allocation.region, &store.device_memory.region, &store.memory_pool.region}) {
-    for (std::size_t row = 0; row < references->size(); ++row) {
-      (*references)[row] = eviction.region((*references)[row]);
+/// Drops the rows whose owner was evicted; the others keep their order.
+template <class Table>
+void drop_orphans(Table& table) {
+  static_assert(store::find_owner(Table::kInfo) != nullptr, "events without a time of their own need an owner");
+  std::vector<uint32_t> kept;
+  table.each_column([&](const store::ColumnInfo& info, const auto& column) {
+    for (uint32_t row = 0; info.meaning.owner && row < column.size(); ++row) {
+      if (column[row] != kNone) {
+        kept.push_back(row);
+      }
     }
-  }
-  keep_rows(store.region_gpu, [&](std::size_t row) { return store.region_gpu.region[row] != kNone; });
-  keep_rows(store.detail, [&](std::size_t row) { return store.detail.region[row] != kNone; });
-  keep_rows(store.payload, [&](std::size_t row) { return store.payload.region[row] != kNone; });
-  keep_rows(store.call_stack, [&](std::size_t row) {
-    uint32_t& api = store.call_stack.api[row];
-    api = eviction.api(api);
-    return api != kNone;
   });
-  keep_rows(store.graph_node, [&](std::size_t row) {
-    uint32_t& event = store.graph_node.event[row];
-    event = eviction.event(static_cast<store::Work>(store.graph_node.kind[row]), event);
-    return event != kNone;
-  });
-  for (GpuSpan& span : state.gpu_spans) {
-    span.region = eviction.region(span.region);
+  if (kept.size() == table.size()) {
+    return;
   }
-  state.forward_ops.change_regions([&](uint32_t row) { return eviction.region(row); });
-  state.started_ranges.each([&](uint64_t, StartedRange& range) { range.row = eviction.region(range.row); });
-  state.correlations.change_references([&](uint32_t row) { return eviction.region(row); });
+  table.each_column([&](const store::ColumnInfo&, auto& column) {
+    for (std::size_t row = 0; row < kept.size(); ++row) {
+      column[row] = column[kept[row]];
+    }
+  });
+  table.truncate(kept.size());
 }
 
 Eviction evict_before(DecodeState& state, int64_t cutoff_ns) {
   Store& store = *state.store;
-  Eviction eviction;
-  eviction.kernels_evicted = evict(store.kernel, cutoff_ns);
-  eviction.memcpys_evicted = evict(store.memcpy, cutoff_ns);
-  eviction.memsets_evicted = evict(store.memset, cutoff_ns);
-  eviction.apis_evicted = evict(store.api, cutoff_ns);
-  eviction.graph_launches_evicted = evict(store.graph_launch, cutoff_ns);
-  evict_regions(store.region, cutoff_ns, eviction);
-  state.counters.evicted += uint64_t{eviction.kernels_evicted} + eviction.memcpys_evicted + eviction.memsets_evicted +
-                            eviction.apis_evicted + eviction.graph_launches_evicted + eviction.regions_evicted -
-                            eviction.regions_kept.size() + evict(store.sync, cutoff_ns) + evict(store.mark, cutoff_ns) +
-                            evict(store.allocation, cutoff_ns) + evict(store.device_memory, cutoff_ns) +
-                            evict(store.memory_pool, cutoff_ns);
-  apply(state, eviction);
-  return eviction;
+  Eviction evicted;
+  store.each_table([&]<class Table>(Table& table) {
+    if constexpr (store::Timed<Table>) {
+      evict_before(table, cutoff_ns, evicted[Table::kInfo.target]);
+      state.counters.evicted += evicted[Table::kInfo.target].count();
+    }
+  });
+  store.each_table([&]<class Table>(Table& table) {
+    if constexpr (Table::kInfo.role == store::Role::Event) {
+      renumber(table, evicted);
+      if constexpr (!store::Timed<Table>) {
+        drop_orphans(table);
+      }
+    }
+  });
+  for (GpuSpan& span : state.gpu_spans) {
+    span.region = evicted.region(span.region);
+  }
+  state.forward_ops.change_regions([&](uint32_t row) { return evicted.region(row); });
+  state.started_ranges.each([&](uint64_t, StartedRange& range) { range.row = evicted.region(range.row); });
+  state.correlations.change_references([&](uint32_t row) { return evicted.region(row); });
+  return evicted;
 }
 
 }  // namespace
 
 std::size_t event_bytes(const Store& store) {
-  return store.kernel.size() * store::Kernels::kRowBytes + store.graph_node.size() * store::GraphNodes::kRowBytes +
-         store.graph_launch.size() * store::GraphLaunches::kRowBytes + store.memcpy.size() * store::Memcpys::kRowBytes +
-         store.memset.size() * store::Memsets::kRowBytes + store.sync.size() * store::Syncs::kRowBytes +
-         store.api.size() * store::Apis::kRowBytes + store.region.size() * store::Regions::kRowBytes +
-         store.region_gpu.size() * store::RegionGpus::kRowBytes + store.mark.size() * store::Marks::kRowBytes +
-         store.detail.size() * store::Details::kRowBytes + store.payload.size() * store::Payloads::kRowBytes +
-         store.allocation.size() * store::Allocations::kRowBytes +
-         store.device_memory.size() * store::DeviceMemories::kRowBytes +
-         store.memory_pool.size() * store::MemoryPools::kRowBytes +
-         store.call_stack.size() * store::CallStacks::kRowBytes;
+  std::size_t bytes = 0;
+  store.each_table([&]<class Table>(const Table& table) {
+    if constexpr (Table::kInfo.role == store::Role::Event) {
+      bytes += table.size() * Table::kRowBytes;
+    }
+  });
+  return bytes;
 }
 
 void refuse_past_cap(DecodeState& state) {
@@ -170,10 +158,12 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
   const std::size_t bytes = event_bytes(*state.store);
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
-  each_timed_table(*state.store, [&](auto& table) {
-    if (const std::size_t first = first_row(table); first < table.size()) {
-      oldest_ns = std::min(oldest_ns, table.start_ns[first]);
-      newest_ns = std::max(newest_ns, table.start_ns[table.size() - 1]);
+  state.store->each_table([&]<class Table>(const Table& table) {
+    if constexpr (store::Timed<Table>) {
+      if (const std::size_t first = first_row(table); first < table.size()) {
+        oldest_ns = std::min(oldest_ns, table.start_ns[first]);
+        newest_ns = std::max(newest_ns, table.start_ns[table.size() - 1]);
+      }
     }
   });
   // A quarter of slack, so that rows move seldom.

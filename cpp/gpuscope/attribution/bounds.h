@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,34 +12,33 @@
 
 namespace gpuscope::attribution {
 
-/// The new row numbers after the ring evicted its oldest rows; store::kNone for evicted ones.
-struct Eviction {
-  uint32_t region(uint32_t row) const noexcept {
-    if (row == store::kNone || row >= regions_evicted) {
-      return behind(row, regions_evicted - static_cast<uint32_t>(regions_kept.size()));
-    }
-    const auto kept = std::lower_bound(regions_kept.begin(), regions_kept.end(), row);
-    return kept != regions_kept.end() && *kept == row ? static_cast<uint32_t>(kept - regions_kept.begin())
-                                                      : store::kNone;
-  }
-  uint32_t api(uint32_t row) const noexcept { return behind(row, apis_evicted); }
-  uint32_t graph_launch(uint32_t row) const noexcept { return behind(row, graph_launches_evicted); }
-  /// A row of the table that `kind` names.
-  uint32_t event(store::Work kind, uint32_t row) const noexcept {
-    return kind == store::Work::Kernel   ? behind(row, kernels_evicted)
-           : kind == store::Work::Memcpy ? behind(row, memcpys_evicted)
-           : kind == store::Work::Memset ? behind(row, memsets_evicted)
-                                         : row;
-  }
+/// What the ring evicted of one table, and where the other rows are now.
+struct EvictedRows {
+  uint32_t end = 0;            // the rows before this one, but for
+  std::vector<uint32_t> kept;  // these, in order, which come first now
 
-  uint32_t kernels_evicted = 0, memcpys_evicted = 0, memsets_evicted = 0, apis_evicted = 0, graph_launches_evicted = 0;
-  uint32_t regions_evicted = 0;        // the rows before this one, but for
-  std::vector<uint32_t> regions_kept;  // these, in order, which come first now
+  /// Where a row is now; store::kNone for one that was evicted.
+  uint32_t renumber(uint32_t row) const noexcept {
+    if (row == store::kNone || row >= end) {
+      return row == store::kNone ? row : row - (end - static_cast<uint32_t>(kept.size()));
+    }
+    const auto found = std::lower_bound(kept.begin(), kept.end(), row);
+    return found != kept.end() && *found == row ? static_cast<uint32_t>(found - kept.begin()) : store::kNone;
+  }
+  uint32_t count() const noexcept { return end - static_cast<uint32_t>(kept.size()); }
+};
+
+/// What the ring evicted of every table.
+class Eviction {
+ public:
+  EvictedRows& operator[](store::Target table) noexcept { return tables_[static_cast<std::size_t>(table)]; }
+  const EvictedRows& operator[](store::Target table) const noexcept { return tables_[static_cast<std::size_t>(table)]; }
+  uint32_t region(uint32_t row) const noexcept { return (*this)[store::Target::Regions].renumber(row); }
+  uint32_t api(uint32_t row) const noexcept { return (*this)[store::Target::Apis].renumber(row); }
+  uint32_t graph_launch(uint32_t row) const noexcept { return (*this)[store::Target::GraphLaunches].renumber(row); }
 
  private:
-  static uint32_t behind(uint32_t row, uint32_t gone) noexcept {
-    return row != store::kNone && row >= gone ? row - gone : store::kNone;
-  }
+  std::array<EvictedRows, store::kTargets> tables_;
 };
 
 /// Memory of the event rows, in bytes.

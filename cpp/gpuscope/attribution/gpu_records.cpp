@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::attribution {
 namespace {

@@ -48,13 +48,17 @@ enum class Argument : uint8_t {
   Reserved = 12,   // bytes that the allocator holds on that device
 };
 
-/// What opens: values are stored in files, append only.
-enum class RegionKind : uint8_t {
-  Region = 0,  // record_function's
-  Op = 1,      // an operator of a framework
-  Range = 2,   // an annotation of a library
-  Module = 3,  // a torch.nn.Module
-};
+// X(enumerator, value): values are stored in files, append only.
+#define GPUSCOPE_REGION_KIND(X)                 \
+  X(Region, 0) /* record_function's */          \
+  X(Op, 1)     /* an operator of a framework */ \
+  X(Range, 2)  /* an annotation of a library */ \
+  X(Module, 3) /* a torch.nn.Module */
+
+/// What opens.
+#define GPUSCOPE_ENUMERATOR(name, value) name = value,
+enum class RegionKind : uint8_t { GPUSCOPE_REGION_KIND(GPUSCOPE_ENUMERATOR) };
+#undef GPUSCOPE_ENUMERATOR
 
 /// The `detail` of an Enter: kind, how it closes, and the Names id of its domain, 0 for none.
 ///

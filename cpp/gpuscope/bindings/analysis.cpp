@@ -12,7 +12,7 @@
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace py = pybind11;
 

@@ -5,9 +5,9 @@
 
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/exporters/chrome.h"
-#include "gpuscope/exporters/gscope_reader.h"
-#include "gpuscope/exporters/gscope_writer.h"
+#include "gpuscope/exporters/gscope.h"
 #include "gpuscope/exporters/perfetto.h"
+#include "gpuscope/readers/gscope.h"
 #include "gpuscope/store/store.h"
 
 namespace py = pybind11;
@@ -35,7 +35,7 @@ void bind_exporters(py::module_& module) {
              "Save a store as a .gscope file, replacing the file in one step.");
   module.def(
       "read_gscope",
-      [](const std::string& path) -> std::shared_ptr<store::Store> { return exporters::read_gscope(path); },
+      [](const std::string& path) -> std::shared_ptr<store::Store> { return readers::read_gscope(path); },
       py::arg("path"), release(), "Open a .gscope file, up to its last whole block.");
   module.def("write_chrome", &write_chunks<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
              "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/store/store.h"
 
+#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <cctype>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/bindings/arrow.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/exporters/arrow.h"
+#include "gpuscope/exporters/frame.h"
 #include "gpuscope/store/append.h"
 
 namespace py = pybind11;
@@ -25,6 +30,12 @@ using StorePointer = std::shared_ptr<store::Store>;
 
 py::str text(std::string_view bytes) { return {base::to_utf8(bytes)}; }
 
+/// A Python object that keeps memory of ours.
+py::capsule keep(std::shared_ptr<const void> memory) {
+  return {new std::shared_ptr<const void>(std::move(memory)),
+          [](void* kept) { delete static_cast<std::shared_ptr<const void>*>(kept); }};
+}
+
 py::typing::Dict<py::str, py::str> info(const store::Store& store) {
   py::typing::Dict<py::str, py::str> facts;
   for (std::size_t row = 0; row < store.info.size(); ++row) {
@@ -33,47 +44,94 @@ py::typing::Dict<py::str, py::str> info(const store::Store& store) {
   return facts;
 }
 
-std::vector<std::string> tables(const store::Store& store) {
+std::vector<std::string> tables(const store::Store&) {
   std::vector<std::string> names;
-  store.each_table([&](const char* name, const auto&) { names.emplace_back(name); });
-  return names;
-}
-
-template <class F>
-void with_table(const store::Store& store, std::string_view wanted, F&& take) {
-  bool found = false;
-  store.each_table([&](const char* name, const auto& table) {
-    if (wanted == name) {
-      take(table);
-      found = true;
-    }
-  });
-  if (!found) {
-    std::string known;
-    store.each_table([&](const char* name, const auto&) { known += (known.empty() ? "" : ", ") + std::string(name); });
-    throw base::InvalidArgument("table is \"" + std::string(wanted) + "\"; the tables are " + known);
+  for (const store::TableInfo& table : store::kTables) {
+    names.emplace_back(table.name);
   }
+  return names;
 }
 
 std::size_t rows(const store::Store& store, std::string_view table) {
   std::size_t count = 0;
-  with_table(store, table, [&](const auto& found) { count = found.size(); });
+  store.with_table(table, [&](const auto& found) { count = found.size(); });
   return count;
 }
 
+/// Read-only, on memory that `owner` keeps; without one it is copied.
+py::array make_array(std::size_t bytes, bool is_signed, std::size_t size, const void* data, const py::object& owner) {
+  py::array array(py::dtype((is_signed ? "i" : "u") + std::to_string(bytes)), size, data, owner);
+  array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
+/// The info table is the one that set_info may still move in memory: it is copied.
+py::object owner_of(const StorePointer& store, std::string_view table) {
+  return table == store::Infos::kInfo.name ? py::object() : py::cast(store);
+}
+
 py::typing::Dict<py::str, py::array> columns(const StorePointer& store, std::string_view table) {
-  // The info table is the one that set_info may still move in memory: it is copied.
-  const py::object owner = table == "info" ? py::object() : py::cast(store);
+  const py::object owner = owner_of(store, table);
   py::typing::Dict<py::str, py::array> arrays;
-  with_table(*store, table, [&](const auto& found) {
-    found.each_column([&](const char* name, const auto& column) {
-      using T = typename std::remove_cvref_t<decltype(column)>::value_type;
-      py::array_t<T> array(static_cast<py::ssize_t>(column.size()), column.data(), owner);
-      array.attr("setflags")(py::arg("write") = false);
-      arrays[name] = std::move(array);
+  store->with_table(table, [&](const auto& found) {
+    found.each_column([&](const store::ColumnInfo& info, const auto& column) {
+      arrays[py::str(info.name)] = make_array(info.bytes, info.is_signed, column.size(), column.data(), owner);
     });
   });
   return arrays;
+}
+
+using FrameColumn = py::typing::Tuple<py::str, py::typing::Union<py::array, py::typing::List<py::str>>,
+                                      py::typing::Optional<py::array>>;
+
+/// Name, numbers or a list of texts, and where these are distinct ones for each row which, -1 for none.
+py::typing::List<FrameColumn> frame(const StorePointer& store, std::string_view table) {
+  std::vector<exporters::FrameColumn> columns;
+  {
+    const py::gil_scoped_release unlocked;
+    columns = exporters::make_frame(*store, table);
+  }
+  py::typing::List<FrameColumn> result;
+  for (exporters::FrameColumn& column : columns) {
+    py::object values;
+    if (column.texts) {
+      py::list texts(column.texts->size());
+      for (std::size_t index = 0; index < column.texts->size(); ++index) {
+        texts[index] = text((*column.texts)[index]);
+      }
+      values = std::move(texts);
+    } else {
+      exporters::Numbers& numbers = column.numbers;
+      const py::object owner = numbers.owner == nullptr ? owner_of(store, table) : keep(std::move(numbers.owner));
+      values = make_array(numbers.bytes, numbers.is_signed, numbers.size, numbers.data, owner);
+    }
+    py::object codes = py::none();
+    if (column.codes) {
+      const auto kept = std::make_shared<const std::vector<int32_t>>(std::move(*column.codes));
+      codes = make_array(sizeof(int32_t), true, kept->size(), kept->data(), keep(kept));
+    }
+    result.append(py::make_tuple(column.name, values, codes));
+  }
+  return result;
+}
+
+constexpr const char* kArrowStream = "arrow_array_stream";
+
+py::capsule arrow_stream(const StorePointer& store, std::string_view table) {
+  auto stream = std::make_unique<ArrowArrayStream>();
+  {
+    const py::gil_scoped_release unlocked;
+    *stream = exporters::make_arrow_stream(store, table);
+  }
+  py::capsule capsule(stream.get(), kArrowStream, [](PyObject* object) {
+    auto* unread = static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(object, kArrowStream));
+    if (unread->release != nullptr) {  // nobody imported it
+      unread->release(unread);
+    }
+    delete unread;
+  });
+  stream.release();
+  return capsule;
 }
 
 py::str string(const store::Store& store, uint32_t id) {
@@ -100,9 +158,94 @@ StorePointer merge(const std::vector<StorePointer>& stores) {
   return all;
 }
 
+py::typing::List<py::str> path_texts(const store::Store& store) {
+  py::typing::List<py::str> texts;
+  for (const std::string& path : exporters::path_texts(store)) {
+    texts.append(text(path));
+  }
+  return texts;
+}
+
+/// HostToDevice as Python spells it: HOST_TO_DEVICE.
+std::string upper_case(std::string_view name) {
+  std::string upper;
+  for (const char letter : name) {
+    if (!upper.empty() && std::isupper(static_cast<unsigned char>(letter)) != 0) {
+      upper += '_';
+    }
+    upper += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  }
+  return upper;
+}
+
+void bind_enums(py::module_& module) {
+  module.attr("NONE") = store::kNone;
+#define GPUSCOPE_VALUE(name, number) .value(upper_case(#name).c_str(), Type::name)
+#define GPUSCOPE_BIND(Name, Underlying, LIST, doc)                                             \
+  {                                                                                            \
+    using Type = store::Name;                                                                  \
+    py::native_enum<Type>(module, #Name, "enum.IntEnum", doc) LIST(GPUSCOPE_VALUE).finalize(); \
+  }
+  GPUSCOPE_ENUMS(GPUSCOPE_BIND)
+  GPUSCOPE_BIND(Role, uint8_t, GPUSCOPE_ROLE, "What a table holds.")
+#undef GPUSCOPE_BIND
+#undef GPUSCOPE_VALUE
+#define GPUSCOPE_VALUE(name, number) .value(upper_case(#name).c_str(), store::k##name)
+  py::native_enum<store::Flag>(module, "Flag", "enum.IntFlag", GPUSCOPE_FLAG_DOC) GPUSCOPE_FLAG(GPUSCOPE_VALUE)
+      .finalize();
+#undef GPUSCOPE_VALUE
+}
+
+/// What a column's numbers are row numbers of, or "string"; none where they are neither.
+std::optional<std::string> target_name(const store::ColumnInfo& column) {
+  if (column.meaning.target == store::Target::Strings) {
+    return "string";
+  }
+  const store::TableInfo* table = store::find_table(column.meaning.target);
+  return table != nullptr ? std::optional<std::string>(table->name) : std::nullopt;
+}
+
+void bind_schema(py::module_& module) {
+  using store::ColumnInfo;
+  using store::TableInfo;
+  py::class_<ColumnInfo>(module, "ColumnInfo", "What the schema says of a column.")
+      .def_readonly("name", &ColumnInfo::name)
+      .def_property_readonly(
+          "dtype",
+          [](const ColumnInfo& column) {
+            return (column.is_signed ? "int" : "uint") + std::to_string(8 * column.bytes);
+          },
+          "As NumPy calls it.")
+      .def_property_readonly("target", &target_name,
+                             "The table whose row numbers it holds, or \"string\" for string ids.")
+      .def_property_readonly(
+          "optional", [](const ColumnInfo& column) { return column.meaning.optional; }, "Whether NONE stands for none.")
+      .def_property_readonly(
+          "values",
+          [](const ColumnInfo& column) {
+            const std::string_view name = column.meaning.enumeration;
+            return name.empty() ? std::nullopt : std::optional<std::string>(name);
+          },
+          "The enumeration whose numbers it holds, as this module calls it.")
+      .def_readonly("doc", &ColumnInfo::doc);
+  py::class_<TableInfo>(module, "TableInfo", "What the schema says of a table.")
+      .def_readonly("name", &TableInfo::name)
+      .def_readonly("attribute", &TableInfo::attribute, "Its name as an attribute of Trace.")
+      .def_readonly("role", &TableInfo::role)
+      .def_readonly("doc", &TableInfo::doc)
+      .def_property_readonly("columns", [](const TableInfo& table) {
+        return std::vector<ColumnInfo>(table.columns.begin(), table.columns.end());
+      });
+  module.def(
+      "schema", [] { return std::vector<TableInfo>(store::kTables.begin(), store::kTables.end()); },
+      "Every table of a recording.");
+}
+
 }  // namespace
 
 void bind_store(py::module_& module) {
+  bind_enums(module);
+  bind_schema(module);
   py::class_<store::Store, StorePointer>(module, "Store", "One recording: its tables and strings.")
       .def("tables", &tables, "The names of all tables.")
       .def("rows", &rows, py::arg("table"), "How many rows a table has.")
@@ -112,9 +255,13 @@ void bind_store(py::module_& module) {
       .def("strings", &strings, "All strings, by id.")
       .def("info", &info, "Facts about the run, by key.")
       .def("set_info", &store::Store::set_info, py::arg("key"), py::arg("value"), "Sets one fact about the run.")
+      .def("path_texts", &path_texts, "Each row of the path table as \"outer/inner\".")
       .def(
-          "arrow_stream", [](const StorePointer& store, std::string_view table) { return arrow_stream(store, table); },
-          py::arg("table"), "A table as a capsule of the Arrow C stream interface, which keeps the store alive.");
+          "frame", &frame, py::arg("table"),
+          "A table's columns as data frames show them, with names in place of row numbers: the name, a number a row or "
+          "distinct numbers or texts, and of these which one each row has, -1 for none.")
+      .def("arrow_stream", &arrow_stream, py::arg("table"),
+           "The same columns as a capsule of the Arrow C stream interface, which keeps the store alive.");
   module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
              "One new Store with all that these hold, in their order; they are of one process.");
 }

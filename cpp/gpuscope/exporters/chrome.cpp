@@ -13,7 +13,7 @@
 #include "gpuscope/exporters/links.h"
 #include "gpuscope/exporters/occupancy.h"
 #include "gpuscope/exporters/timeline.h"
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
 namespace {

@@ -11,7 +11,7 @@
 #include "gpuscope/base/strings.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/occupancy.h"
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpuscope/store/kinds.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
 namespace {

@@ -18,7 +18,7 @@
 #include "gpuscope/exporters/links.h"
 #include "gpuscope/exporters/perfetto_format.h"
 #include "gpuscope/exporters/timeline.h"
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
 namespace {

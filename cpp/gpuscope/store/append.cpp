@@ -3,24 +3,35 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "gpuscope/store/references.h"
-
 namespace gpuscope::store {
 namespace {
 
-constexpr std::size_t kTargets = static_cast<std::size_t>(Target::Infos) + 1;
-// Columns that refer to tracks, threads and calls are this wide; the last row stands for all that find no room.
+/// Whether 2-byte columns refer to a table: the last row that these can name stands for all that find no room.
+constexpr bool is_narrow(Target target) noexcept {
+  return std::ranges::any_of(kTables, [&](const TableInfo& table) {
+    return std::ranges::any_of(table.columns, [&](const ColumnInfo& column) {
+      return column.meaning.target == target && column.bytes == sizeof(uint16_t);
+    });
+  });
+}
 constexpr std::size_t kMostNarrow = std::size_t{UINT16_MAX} + 1;
 
-constexpr bool is_narrow(Target target) noexcept {
-  return target == Target::Tracks || target == Target::Threads || target == Target::Calls;
-}
+// Dictionaries are appended in the order of their list, so they refer to no later one.
+static_assert(std::ranges::all_of(kTables, [](const TableInfo& table) {
+  return table.role != Role::Dictionary || std::ranges::all_of(table.columns, [&](const ColumnInfo& column) {
+           const TableInfo* other = find_table(column.meaning.target);
+           return other == nullptr || (other->role == Role::Dictionary && other->target <= table.target);
+         });
+}));
 
 /// From row numbers of one store to those of the other.
 class Rows {
@@ -41,86 +52,55 @@ class Rows {
   std::array<uint64_t, kTargets> moved_{};
 };
 
-template <class Table, class F>
-void each_pair(Table& to, const Table& from, F&& visit) {
-  to.each_column([&](std::string_view name, auto& target) {
-    from.each_column([&](std::string_view other, const auto& source) {
-      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(target)>, std::remove_cvref_t<decltype(source)>>) {
-        if (name == other) {
-          visit(name, target, source);
-        }
-      }
-    });
-  });
-}
-
+/// Adds the rows of `from`, with their numbers changed to those of `to`.
 template <class Table>
-void append_events(std::string_view table, Table& to, const Table& from, const Rows& rows) {
-  each_pair(to, from, [&](std::string_view column, auto& target, const auto& source) {
+void append_rows(Table& to, const Table& from, const Rows& rows) {
+  Table::each_pair(to, from, [&](const ColumnInfo& info, auto& target, const auto& source) {
     using T = typename std::remove_cvref_t<decltype(source)>::value_type;
-    const Reference reference = reference_of(table, column);
-    if (reference.target == Target::Nothing) {
+    if (info.meaning.target == Target::Nothing) {
       target.append(source.span());
       return;
     }
-    for (const T value : source) {
-      target.push_back(static_cast<T>(rows(reference.target, static_cast<uint64_t>(value))));
+    for (std::size_t row = 0; row < source.size(); ++row) {
+      target.push_back(static_cast<T>(rows(target_of(from, info, row), static_cast<uint64_t>(source[row]))));
     }
   });
 }
 
-/// A dictionary's rows, each as the numbers that it is made of.
-template <class Table>
-class Entries {
- public:
-  Entries(std::string_view name, const Table& table) : size_(table.size()) {
-    table.each_column([&](std::string_view column, const auto& values) {
-      references_.push_back(reference_of(name, column));
-      columns_.emplace_back(values.begin(), values.end());
-    });
-  }
-  std::size_t size() const { return size_; }
-  template <class F>
-  std::vector<uint64_t> row(std::size_t row, F&& mapped) const {
-    std::vector<uint64_t> numbers;
-    for (std::size_t column = 0; column < columns_.size(); ++column) {
-      numbers.push_back(mapped(references_[column].target, columns_[column][row]));
+/// The columns of a row that `takes` accepts as bytes, to be looked up by.
+template <class Table, class F>
+std::string key_of(const Table& table, std::size_t row, F&& takes) {
+  std::string key;
+  table.each_column([&](const ColumnInfo& info, const auto& column) {
+    if (takes(info, column[row])) {
+      key.append(reinterpret_cast<const char*>(&column[row]), sizeof column[row]);
     }
-    return numbers;
-  }
-
- private:
-  std::size_t size_;
-  std::vector<Reference> references_;
-  std::vector<std::vector<uint64_t>> columns_;
-};
-
-std::string key_of(const std::vector<uint64_t>& numbers) {
-  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(uint64_t)};
+  });
+  return key;
 }
 
 /// Rows refer to rows of the same table that stand before them, or to dictionaries that were appended before.
 template <class Table>
-void append_dictionary(Target target, std::string_view name, Table& to, const Table& from, Rows& rows) {
+void append_dictionary(Table& to, const Table& from, Rows& rows) {
+  const auto whole = [](const ColumnInfo&, const auto&) { return true; };
   std::unordered_map<std::string, uint32_t> known;
-  const Entries before(name, std::as_const(to));
-  for (uint32_t row = 0; row < before.size(); ++row) {
-    known.emplace(key_of(before.row(row, [](Target, uint64_t value) { return value; })), row);
+  for (uint32_t row = 0; row < to.size(); ++row) {
+    known.emplace(key_of(to, row, whole), row);
   }
-  const Entries entries(name, from);
-  for (std::size_t row = 0; row < entries.size(); ++row) {
-    const std::vector<uint64_t> numbers = entries.row(row, rows);
-    const auto [found, is_new] = known.try_emplace(key_of(numbers), static_cast<uint32_t>(to.size()));
-    if (is_new && is_narrow(target) && to.size() >= kMostNarrow) {
-      found->second = static_cast<uint32_t>(kMostNarrow - 1);
-    } else if (is_new) {
-      auto number = numbers.begin();
-      to.each_column([&](const char*, auto& column) {
-        using T = typename std::remove_cvref_t<decltype(column)>::value_type;
-        column.push_back(static_cast<T>(*number++));
-      });
+  for (std::size_t row = 0; row < from.size(); ++row) {
+    const auto next = static_cast<uint32_t>(to.size());
+    Table::each_pair(to, from, [&](const ColumnInfo& info, auto& target, const auto& source) {
+      using T = typename std::remove_cvref_t<decltype(source)>::value_type;
+      target.push_back(static_cast<T>(rows(info.meaning.target, static_cast<uint64_t>(source[row]))));
+    });
+    uint32_t at = known.try_emplace(key_of(to, next, whole), next).first->second;
+    if (at == next && is_narrow(Table::kInfo.target) && next >= kMostNarrow) {
+      at = static_cast<uint32_t>(kMostNarrow - 1);
     }
-    rows.add(target, found->second);
+    if (at != next) {
+      to.truncate(next);
+    }
+    rows.add(Table::kInfo.target, at);
   }
 }
 
@@ -162,33 +142,113 @@ class Histogram {
   std::unordered_map<uint32_t, uint32_t> joined_;
 };
 
-/// Sums rows that are about the same; `subject` says what a row is about.
-template <class Table, class F>
-void append_totals(std::string_view name, Table& to, const Table& from, const Rows& rows, Histogram& histograms,
-                   F&& subject) {
+/// Joins rows that are about the same: of equal 4-byte columns, which say what a total is about.
+template <class Table>
+void append_totals(Table& to, const Table& from, const Rows& rows, Histogram& histograms) {
+  const auto subject = [](const ColumnInfo& info, const auto& value) {
+    return sizeof value < sizeof(uint64_t) && info.meaning.target != Target::Histograms;
+  };
   std::unordered_map<std::string, uint32_t> known;
   for (uint32_t row = 0; row < to.size(); ++row) {
-    known.emplace(key_of(subject(std::as_const(to), row)), row);
+    known.emplace(key_of(to, row, subject), row);
   }
   Table mapped;
-  append_events(name, mapped, from, rows);
+  append_rows(mapped, from, rows);
   for (uint32_t row = 0; row < mapped.size(); ++row) {
-    const auto [found, is_new] =
-        known.try_emplace(key_of(subject(std::as_const(mapped), row)), static_cast<uint32_t>(to.size()));
+    const auto [found, is_new] = known.try_emplace(key_of(mapped, row, subject), static_cast<uint32_t>(to.size()));
     const uint32_t at = found->second;
     if (is_new) {
       to.append(mapped[row]);
     }
     to.histogram[at] = histograms.join(to.histogram[at], mapped.histogram[row], is_new);
-    if (!is_new) {
-      each_pair(to, std::as_const(mapped), [&](std::string_view column, auto& target, const auto& source) {
-        if constexpr (sizeof(source[row]) == sizeof(uint64_t)) {  // the others say what the row is about
-          target[at] = column == "min_ns"   ? std::min(target[at], source[row])
-                       : column == "max_ns" ? std::max(target[at], source[row])
-                                            : target[at] + source[row];
-        }
-      });
+    if (is_new) {
+      continue;
     }
+    Table::each_pair(to, mapped, [&](const ColumnInfo& info, auto& target, const auto& source) {
+      if (sizeof source[row] == sizeof(uint64_t)) {
+        target[at] = info.meaning.merge == Merge::Minimum   ? std::min(target[at], source[row])
+                     : info.meaning.merge == Merge::Maximum ? std::max(target[at], source[row])
+                                                            : target[at] + source[row];
+      }
+    });
+  }
+}
+
+std::optional<int64_t> number(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+bool has_line(std::string_view text, std::string_view wanted) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    if (text.substr(begin, end - begin) == wanted) {
+      return true;
+    }
+    begin = end + 1;
+  }
+  return false;
+}
+
+/// The lines of both, each once.
+std::string lines_of(std::string_view first, std::string_view second) {
+  std::string all(first);
+  for (std::size_t begin = 0; begin < second.size();) {
+    const std::size_t end = std::min(second.find('\n', begin), second.size());
+    const std::string_view line = second.substr(begin, end - begin);
+    if (!has_line(all, line)) {
+      all.append(all.empty() || all.back() == '\n' ? "" : "\n").append(line);
+    }
+    begin = end + 1;
+  }
+  return all;
+}
+
+std::string joined(std::string_view key, std::string_view before, std::string_view after) {
+  if (key == "session.notes") {
+    return lines_of(before, after);
+  }
+  const std::optional<int64_t> old_value = number(before);
+  const std::optional<int64_t> new_value = number(after);
+  if (old_value.has_value() && new_value.has_value()) {
+    if (key == "session.start_ns") {
+      return std::to_string(std::min(*old_value, *new_value));
+    }
+    if (key == "session.stop_ns" || (key.starts_with("audit.") && key.ends_with("_max_ns"))) {
+      return std::to_string(std::max(*old_value, *new_value));
+    }
+    if (key.starts_with("audit.") || key == "session.recorded_ns") {
+      return std::to_string(*old_value + *new_value);
+    }
+  }
+  return std::string(after);
+}
+
+/// How long was recorded: less than from start to end once there is a gap.
+int64_t recorded_ns(const Store& store) {
+  if (const std::optional<int64_t> known = number(store.find_info("session.recorded_ns"))) {
+    return *known;
+  }
+  const std::optional<int64_t> start = number(store.find_info("session.start_ns"));
+  const std::optional<int64_t> stop = number(store.find_info("session.stop_ns"));
+  return start.has_value() && stop.has_value() ? *stop - *start : 0;
+}
+
+/// Counters of the audit add up, notes stand once each, and of other facts the later one holds.
+void append_info(Store& to, const Store& from) {
+  const bool is_first = to.info.size() == 0;
+  const int64_t in_all_ns = recorded_ns(to) + recorded_ns(from);
+  for (std::size_t row = 0; row < from.info.size(); ++row) {
+    const std::string_view key = from.strings[from.info.key[row]];
+    const std::string_view after = from.strings[from.info.value[row]];
+    const uint32_t known = to.strings.find(key);
+    const bool is_known =
+        known != UINT32_MAX && std::find(to.info.key.begin(), to.info.key.end(), known) != to.info.key.end();
+    to.set_info(key, is_known ? joined(key, std::string(to.find_info(key)), after) : std::string(after));
+  }
+  if (!is_first && in_all_ns > 0) {
+    to.set_info("session.recorded_ns", std::to_string(in_all_ns));
   }
 }
 
@@ -199,57 +259,21 @@ void append(Store& to, const Store& from) {
   for (uint32_t id = 0; id < from.strings.size(); ++id) {
     rows.add(Target::Strings, to.strings.intern(from.strings[id]));
   }
-#define GPUSCOPE_MOVE(Type, table, LIST) rows.move(Target::Type, to.table.size());
-  GPUSCOPE_TABLES(GPUSCOPE_MOVE)
-#undef GPUSCOPE_MOVE
-  rows.move(Target::Histograms, 0);  // joined with their totals
-
-  append_dictionary(Target::Paths, "path", to.path, from.path, rows);
-  append_dictionary(Target::Stacks, "stack", to.stack, from.stack, rows);
-  append_dictionary(Target::Variants, "variant", to.variant, from.variant, rows);
-  append_dictionary(Target::Tracks, "track", to.track, from.track, rows);
-  append_dictionary(Target::Threads, "thread", to.thread, from.thread, rows);
-  append_dictionary(Target::Calls, "call", to.call, from.call, rows);
-  append_dictionary(Target::Devices, "device", to.device, from.device, rows);
-
-  const std::size_t payloads = to.payload.size();
-  const std::size_t nodes = to.graph_node.size();
-  const auto add = [&](std::string_view name, auto& events, const auto& more) {
-    append_events(name, events, more, rows);
-  };
-  const std::array<uint64_t, 4> moved = {0, to.kernel.size(), to.memcpy.size(), to.memset.size()};  // by Work
-  add("kernel", to.kernel, from.kernel);
-  add("graph_node", to.graph_node, from.graph_node);
-  add("graph_launch", to.graph_launch, from.graph_launch);
-  add("memcpy", to.memcpy, from.memcpy);
-  add("memset", to.memset, from.memset);
-  add("sync", to.sync, from.sync);
-  add("api", to.api, from.api);
-  add("region", to.region, from.region);
-  add("region_gpu", to.region_gpu, from.region_gpu);
-  add("mark", to.mark, from.mark);
-  add("detail", to.detail, from.detail);
-  add("payload", to.payload, from.payload);
-  add("allocation", to.allocation, from.allocation);
-  add("device_memory", to.device_memory, from.device_memory);
-  add("memory_pool", to.memory_pool, from.memory_pool);
-  add("call_stack", to.call_stack, from.call_stack);
-  for (std::size_t row = nodes; row < to.graph_node.size(); ++row) {
-    to.graph_node.event[row] += static_cast<uint32_t>(moved[std::min<std::size_t>(to.graph_node.kind[row], 3)]);
-  }
-  for (std::size_t row = payloads; row < to.payload.size(); ++row) {
-    if (static_cast<PayloadType>(to.payload.type[row]) == PayloadType::Text) {
-      to.payload.value[row] = rows(Target::Strings, to.payload.value[row]);
-    }
-  }
-
   Histogram histograms(to.histogram);
-  append_totals("region_total", to.region_total, from.region_total, rows, histograms,
-                [](const RegionTotals& table, uint32_t row) { return std::vector<uint64_t>{table.path[row]}; });
-  append_totals("work_total", to.work_total, from.work_total, rows, histograms,
-                [](const WorkTotals& table, uint32_t row) {
-                  return std::vector<uint64_t>{table.path[row], table.name[row], table.kind[row]};
-                });
+  to.each_table([&]<class Table>(const Table& table) { rows.move(Table::kInfo.target, table.size()); });
+  rows.move(Target::Histograms, 0);  // joined with their totals
+  Store::each_pair(to, from, [&]<class Table>(Table& target, const Table& source) {
+    if constexpr (Table::kInfo.role == Role::Dictionary) {
+      append_dictionary(target, source, rows);
+    }
+  });
+  Store::each_pair(to, from, [&]<class Table>(Table& target, const Table& source) {
+    if constexpr (Table::kInfo.role == Role::Event) {
+      append_rows(target, source, rows);
+    } else if constexpr (Table::kInfo.role == Role::Total) {
+      append_totals(target, source, rows, histograms);
+    }
+  });
   histograms.append(from.histogram);
   append_info(to, from);
 }

@@ -13,7 +13,4 @@ namespace gpuscope::store {
 /// end, and of other facts the later one holds. Throws std::bad_alloc, and then `to` is of no more use.
 void append(Store& to, const Store& from);
 
-/// The part of it that is about facts.
-void append_info(Store& to, const Store& from);
-
 }  // namespace gpuscope::store

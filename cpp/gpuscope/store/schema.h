@@ -1,323 +1,487 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
 
 #include "gpuscope/store/column.h"
-#include "gpuscope/store/kinds.h"
+#include "gpuscope/store/values.h"
 
-// Every table and column of a trace, declared once: the C++ rows, the NumPy and Arrow views and the .gscope file all
-// come from these lists. X(type, column). Times are ns since the Unix epoch, sizes bytes. Columns named after a
-// dictionary (variant, track, path, stack, thread, call, device) or `region` hold a row number of that table; kNone is
-// none.
+// Every table and column of a trace, declared once: a new one is a line here and no line elsewhere. Rows and their
+// appending, what the ring drops, the .gscope file and its checks, the views of NumPy, Arrow and pandas, Python's Trace
+// and its documentation all come from these lists.
+//
+// X(type, column, meaning, documentation). Times are ns since the Unix epoch, sizes bytes. The meaning is one of
+//   number             a number
+//   time               start_ns or duration_ns of an event
+//   minimum, maximum   of a total: what is kept where two totals are joined; their other 8-byte numbers are added
+//   text               a string id
+//   row(Table)         a row number of that table
+//   histogram          the id that rows of `histogram` share
+//   event_of_kind      a row number of the table that the column `kind`, a Work, names
+//   value_of_type      what the column `type`, a PayloadType, says
+//   values<Enum>       a number of that enumeration
+// optional(...): kNone stands for none, which is also what a file without the column reads as (others read as 0).
+// owner(...): the row is about that one, and goes with it when the ring drops it; tables without times have one.
 
 // -- events ----------------------------------------------------------------------------------------------------------
-#define GPUSCOPE_KERNEL(X)                        \
-  X(int64_t, start_ns)                            \
-  X(int64_t, duration_ns)                         \
-  X(uint32_t, correlation)                        \
-  X(uint32_t, variant)                            \
-  X(uint32_t, region) /* where it was launched */ \
-  X(uint16_t, track)                              \
-  X(uint16_t, flags)
-// Rows for the kernels, copies and fills that ran as nodes of a CUDA graph.
-#define GPUSCOPE_GRAPH_NODE(X)                                                        \
-  X(uint32_t, event) /* a row of the table that `kind` names */                       \
-  X(uint32_t, graph) /* the executable graph's id */                                  \
-  X(uint64_t, node)                                                                   \
-  X(uint32_t, path) /* where it was captured; kNone when that was before profiling */ \
-  X(uint16_t, kind) /* Work */                                                        \
-  X(uint16_t, flags)
-// One row a graph launch, where graphs are traced as a whole.
-#define GPUSCOPE_GRAPH_LAUNCH(X) \
-  X(int64_t, start_ns)           \
-  X(int64_t, duration_ns)        \
-  X(uint32_t, correlation)       \
-  X(uint32_t, graph)             \
-  X(uint32_t, region)            \
-  X(uint16_t, track)             \
-  X(uint16_t, flags)
-#define GPUSCOPE_MEMCPY(X)                 \
-  X(int64_t, start_ns)                     \
-  X(int64_t, duration_ns)                  \
-  X(uint64_t, bytes)                       \
-  X(uint32_t, correlation)                 \
-  X(uint32_t, region)                      \
-  X(uint16_t, track)                       \
-  X(uint16_t, flags)                       \
-  X(uint8_t, kind)        /* CopyKind */   \
-  X(uint8_t, source)      /* MemoryKind */ \
-  X(uint8_t, destination) /* MemoryKind */ \
-  X(uint8_t, peer)        /* the other device of a peer copy, 255 otherwise */
-#define GPUSCOPE_MEMSET(X) \
-  X(int64_t, start_ns)     \
-  X(int64_t, duration_ns)  \
-  X(uint64_t, bytes)       \
-  X(uint32_t, value)       \
-  X(uint32_t, correlation) \
-  X(uint32_t, region)      \
-  X(uint16_t, track)       \
-  X(uint16_t, flags)
-#define GPUSCOPE_SYNC(X)   \
-  X(int64_t, start_ns)     \
-  X(int64_t, duration_ns)  \
-  X(uint32_t, correlation) \
-  X(uint32_t, region)      \
-  X(uint16_t, track)       \
-  X(uint16_t, kind) /* SyncKind */
-// Calls of the CUDA driver that launch, copy, synchronize or allocate.
-#define GPUSCOPE_API(X)    \
-  X(int64_t, start_ns)     \
-  X(int64_t, duration_ns)  \
-  X(uint32_t, correlation) \
-  X(uint32_t, region)      \
-  X(uint16_t, call)        \
-  X(uint16_t, thread)
-#define GPUSCOPE_REGION(X)                      \
-  X(int64_t, start_ns)                          \
-  X(int64_t, duration_ns)                       \
-  X(uint32_t, parent) /* a row of this table */ \
-  X(uint32_t, path)                             \
-  X(uint16_t, thread)                           \
-  X(uint16_t, flags)
-// GPU time between a region's two CUDA events, where CUPTI is not to be had.
-#define GPUSCOPE_REGION_GPU(X) \
-  X(uint32_t, region)          \
-  X(uint32_t, path)            \
-  X(int64_t, duration_ns)
-#define GPUSCOPE_MARK(X) \
-  X(int64_t, start_ns)   \
-  X(uint32_t, name)      \
-  X(uint32_t, region)    \
-  X(uint16_t, thread)    \
-  X(uint16_t, flags)
-// What is known of some regions beyond their name; in the order of `region`.
+#define GPUSCOPE_KERNEL(X)                                                               \
+  X(int64_t, start_ns, time, "when it began")                                            \
+  X(int64_t, duration_ns, time, "how long it ran")                                       \
+  X(uint32_t, correlation, number, "correlation id of the driver call that launched it") \
+  X(uint32_t, variant, row(Variants), "the kernel and how it was launched")              \
+  X(uint32_t, region, optional(row(Regions)), "where it was launched")                   \
+  X(uint16_t, track, row(Tracks), "the stream that it ran on")                           \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_GRAPH_NODE(X)                                                                          \
+  X(uint32_t, event, owner(event_of_kind), "the row of its kernel, copy or fill")                       \
+  X(uint32_t, graph, number, "the executable graph's number")                                           \
+  X(uint64_t, node, number, "CUPTI's number of the node")                                               \
+  X(uint32_t, path, optional(row(Paths)), "where it was captured; none when that was before profiling") \
+  X(uint16_t, kind, values<Work>, "the table of `event`: kernel, memcpy or memset")                     \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_GRAPH_LAUNCH(X)                                                         \
+  X(int64_t, start_ns, time, "when its first node began")                                \
+  X(int64_t, duration_ns, time, "until its last node ended")                             \
+  X(uint32_t, correlation, number, "correlation id of the driver call that launched it") \
+  X(uint32_t, graph, number, "the executable graph's number")                            \
+  X(uint32_t, region, optional(row(Regions)), "where it was launched")                   \
+  X(uint16_t, track, row(Tracks), "the stream that it ran on")                           \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_MEMCPY(X)                                                                \
+  X(int64_t, start_ns, time, "when it began")                                             \
+  X(int64_t, duration_ns, time, "how long it ran")                                        \
+  X(uint64_t, bytes, number, "how much was copied")                                       \
+  X(uint32_t, correlation, number, "correlation id of the driver call that asked for it") \
+  X(uint32_t, region, optional(row(Regions)), "where it was asked for")                   \
+  X(uint16_t, track, row(Tracks), "the stream that it ran on")                            \
+  X(uint16_t, flags, values<Flag>, "what is special about it")                            \
+  X(uint8_t, kind, values<CopyKind>, "from where to where")                               \
+  X(uint8_t, source, values<MemoryKind>, "what memory it read")                           \
+  X(uint8_t, destination, values<MemoryKind>, "what memory it wrote")                     \
+  X(uint8_t, peer, number, "the other device of a copy between two, 255 otherwise")
+#define GPUSCOPE_MEMSET(X)                                                                \
+  X(int64_t, start_ns, time, "when it began")                                             \
+  X(int64_t, duration_ns, time, "how long it ran")                                        \
+  X(uint64_t, bytes, number, "how much was filled")                                       \
+  X(uint32_t, value, number, "what it was filled with")                                   \
+  X(uint32_t, correlation, number, "correlation id of the driver call that asked for it") \
+  X(uint32_t, region, optional(row(Regions)), "where it was asked for")                   \
+  X(uint16_t, track, row(Tracks), "the stream that it ran on")                            \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_SYNC(X)                                                            \
+  X(int64_t, start_ns, time, "when the wait began")                                 \
+  X(int64_t, duration_ns, time, "how long it was")                                  \
+  X(uint32_t, correlation, number, "correlation id of the driver call that waited") \
+  X(uint32_t, region, optional(row(Regions)), "where it waited")                    \
+  X(uint16_t, track, row(Tracks), "what was waited for")                            \
+  X(uint16_t, kind, values<SyncKind>, "what kind of wait it was")
+#define GPUSCOPE_API(X)                                                                  \
+  X(int64_t, start_ns, time, "when it was called")                                       \
+  X(int64_t, duration_ns, time, "until it returned")                                     \
+  X(uint32_t, correlation, number, "CUPTI's number of the call, which its work has too") \
+  X(uint32_t, region, optional(row(Regions)), "where it was called")                     \
+  X(uint16_t, call, row(Calls), "the function, and what it returned")                    \
+  X(uint16_t, thread, row(Threads), "the thread that called")
+#define GPUSCOPE_REGION(X)                                                      \
+  X(int64_t, start_ns, time, "when it was entered")                             \
+  X(int64_t, duration_ns, time, "until it was left")                            \
+  X(uint32_t, parent, optional(row(Regions)), "the region around it")           \
+  X(uint32_t, path, row(Paths), "its name, and those of the regions around it") \
+  X(uint16_t, thread, row(Threads), "the thread that entered it")               \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_REGION_GPU(X)                                                             \
+  X(uint32_t, region, optional(owner(row(Regions))), "the region; none in aggregate mode") \
+  X(uint32_t, path, optional(row(Paths)), "its path")                                      \
+  X(int64_t, duration_ns, time, "how long the GPU took, a sum in aggregate mode")
+#define GPUSCOPE_MARK(X)                                       \
+  X(int64_t, start_ns, time, "when it was")                    \
+  X(uint32_t, name, text, "what it says")                      \
+  X(uint32_t, region, optional(row(Regions)), "where it was")  \
+  X(uint16_t, thread, row(Threads), "the thread that made it") \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
 #define GPUSCOPE_DETAIL(X)                                                                \
-  X(int64_t, sequence) /* autograd's number of the operator; -1 for none */               \
-  X(uint32_t, region)                                                                     \
-  X(uint32_t, types)    /* of its inputs: a string, as torch writes it; kNone for none */ \
-  X(uint32_t, results)  /* the shapes of its results, likewise */                         \
-  X(uint32_t, shapes)   /* a string, as torch writes it; kNone for none */                \
-  X(uint32_t, forward)  /* of a backward operator: the region of its forward one */       \
-  X(uint32_t, op)       /* torch's number of the operator; 0 for none */                  \
-  X(uint32_t, producer) /* of the operator that made its first tensor; 0 for none */      \
-  X(uint32_t, stack)
-// Numbers and texts that a region was given along, as an NVTX payload has them.
-#define GPUSCOPE_PAYLOAD(X)                             \
-  X(uint64_t, value) /* the bits of what `type` says */ \
-  X(uint32_t, region)                                   \
-  X(uint32_t, name)                                     \
-  X(uint16_t, type) /* PayloadType */
-// Memory taken from a framework's allocator, or given back.
-#define GPUSCOPE_ALLOCATION(X)                                              \
-  X(int64_t, start_ns)                                                      \
-  X(int64_t, bytes) /* negative when given back */                          \
-  X(uint64_t, address)                                                      \
-  X(uint64_t, allocated_bytes) /* given out on that device, this counted */ \
-  X(uint64_t, reserved_bytes)  /* held by the allocator on that device */   \
-  X(uint32_t, region)                                                       \
-  X(uint32_t, ordinal) /* of the device; kNone for host memory */           \
-  X(uint16_t, thread)                                                       \
-  X(uint16_t, flags)
-// Memory that a library took from the driver, or gave back.
-#define GPUSCOPE_DEVICE_MEMORY(X)                                                                  \
-  X(int64_t, start_ns)                                                                             \
-  X(int64_t, bytes) /* negative when given back */                                                 \
-  X(uint64_t, address)                                                                             \
-  X(uint64_t, pool)                /* the address of the CUDA pool that it lies in; 0 for none */  \
-  X(uint64_t, pool_reserved_bytes) /* held by that pool behind this; 0 where it does not say */    \
-  X(uint64_t, pool_used_bytes)     /* of them given out */                                         \
-  X(uint32_t, correlation)                                                                         \
-  X(uint32_t, region)                                                                              \
-  X(uint32_t, library) /* path of the file whose code asked: a string; kNone where nobody knows */ \
-  X(uint16_t, track)   /* stream kNone: not in the order of a stream */                            \
-  X(uint16_t, flags)                                                                               \
-  X(uint8_t, kind) /* MemoryKind */
-// What was done to CUDA memory pools as a whole.
-#define GPUSCOPE_MEMORY_POOL(X)                                                              \
-  X(int64_t, start_ns)                                                                       \
-  X(uint64_t, pool)                                                                          \
-  X(uint64_t, reserved_bytes)          /* held by it behind this; 0 where it does not say */ \
-  X(uint64_t, used_bytes)              /* of them given out */                               \
-  X(uint64_t, release_threshold_bytes) /* what it keeps at a synchronization */              \
-  X(uint32_t, correlation)                                                                   \
-  X(uint32_t, region)                                                                        \
-  X(uint32_t, device)                                                                        \
-  X(uint16_t, flags)                                                                         \
-  X(uint8_t, operation) /* PoolOperation */
-// Where in the program a driver call was made; in the order of `api`.
-#define GPUSCOPE_CALL_STACK(X) \
-  X(uint32_t, api)             \
-  X(uint32_t, stack)
+  X(int64_t, sequence, number, "autograd's number of the operator, -1 for none")          \
+  X(uint32_t, region, optional(owner(row(Regions))), "the region that this is about")     \
+  X(uint32_t, types, optional(text), "the types of its inputs, as torch writes them")     \
+  X(uint32_t, results, optional(text), "the shapes of its results, likewise")             \
+  X(uint32_t, shapes, optional(text), "the shapes of its inputs, likewise")               \
+  X(uint32_t, forward, optional(row(Regions)), "of a backward operator, its forward one") \
+  X(uint32_t, op, number, "torch's number of the operator, 0 for none")                   \
+  X(uint32_t, producer, number, "`op` of the one that made its first tensor, 0 for none") \
+  X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was called with")
+#define GPUSCOPE_PAYLOAD(X)                                                                \
+  X(uint64_t, value, value_of_type, "the bits of a number, or a string id")                \
+  X(uint32_t, region, optional(owner(row(Regions))), "the region that it was given along") \
+  X(uint32_t, name, text, "what the value is called")                                      \
+  X(uint16_t, type, values<PayloadType>, "how to read `value`")
+#define GPUSCOPE_ALLOCATION(X)                                                                 \
+  X(int64_t, start_ns, time, "when it was")                                                    \
+  X(int64_t, bytes, number, "how much, negative when given back")                              \
+  X(uint64_t, address, number, "where it lies")                                                \
+  X(uint64_t, allocated_bytes, number, "what the allocator then had given out on that device") \
+  X(uint64_t, reserved_bytes, number, "what it then held on that device")                      \
+  X(uint32_t, region, optional(row(Regions)), "where it was asked for")                        \
+  X(uint32_t, ordinal, number, "of the device; NONE for host memory")                          \
+  X(uint16_t, thread, row(Threads), "the thread that asked")                                   \
+  X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_DEVICE_MEMORY(X)                                                                                 \
+  X(int64_t, start_ns, time, "when it was")                                                                       \
+  X(int64_t, bytes, number, "how much, negative when given back")                                                 \
+  X(uint64_t, address, number, "where it lies")                                                                   \
+  X(uint64_t, pool, number, "address of the CUDA pool that it lies in, 0 for none")                               \
+  X(uint64_t, pool_reserved_bytes, number, "what that pool then held, 0 where it does not say")                   \
+  X(uint64_t, pool_used_bytes, number, "what of that it had given out")                                           \
+  X(uint32_t, correlation, number, "correlation id of the call, a row of `api`")                                  \
+  X(uint32_t, region, optional(row(Regions)), "where the call was made")                                          \
+  X(uint32_t, library, optional(text), "path of the file whose code asked; none before CUDA 12.6 and off x86-64") \
+  X(uint16_t, track, row(Tracks), "its stream, NONE for calls that take effect at once, as cudaMalloc")           \
+  X(uint16_t, flags, values<Flag>, "what is special about it")                                                    \
+  X(uint8_t, kind, values<MemoryKind>, "what memory it is")
+#define GPUSCOPE_MEMORY_POOL(X)                                                         \
+  X(int64_t, start_ns, time, "when it was")                                             \
+  X(uint64_t, pool, number, "the pool's address")                                       \
+  X(uint64_t, reserved_bytes, number, "what it then held, 0 where it does not say")     \
+  X(uint64_t, used_bytes, number, "what of that it had given out")                      \
+  X(uint64_t, release_threshold_bytes, number, "what it keeps when it is synchronized") \
+  X(uint32_t, correlation, number, "correlation id of the call, a row of `api`")        \
+  X(uint32_t, region, optional(row(Regions)), "where the call was made")                \
+  X(uint32_t, device, number, "CUDA's number of its device")                            \
+  X(uint16_t, flags, values<Flag>, "what is special about it")                          \
+  X(uint8_t, operation, values<PoolOperation>, "what was done to it")
+#define GPUSCOPE_CALL_STACK(X)                          \
+  X(uint32_t, api, owner(row(Apis)), "the driver call") \
+  X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was made with")
 
-// -- totals: one row a call path, in aggregate mode --------------------------
-#define GPUSCOPE_REGION_TOTAL(X)                               \
-  X(uint32_t, path)                                            \
-  X(uint32_t, histogram) /* kNone when there is none */        \
-  X(uint64_t, count)                                           \
-  X(int64_t, total_ns)                                         \
-  X(int64_t, child_ns) /* spent in regions and calls inside */ \
-  X(int64_t, min_ns)                                           \
-  X(int64_t, max_ns)
-#define GPUSCOPE_WORK_TOTAL(X)                                            \
-  X(uint32_t, path) /* where launched; kNone when outside every region */ \
-  X(uint32_t, name)                                                       \
-  X(uint32_t, histogram)                                                  \
-  X(uint32_t, kind) /* Work */                                            \
-  X(uint64_t, count)                                                      \
-  X(uint64_t, bytes)                                                      \
-  X(int64_t, total_ns)                                                    \
-  X(int64_t, min_ns)                                                      \
-  X(int64_t, max_ns)
-// Durations counted by size: `bin` is histogram_bin(duration).
-#define GPUSCOPE_HISTOGRAM(X) \
-  X(uint32_t, histogram)      \
-  X(uint32_t, bin)            \
-  X(uint64_t, count)
+// -- totals: one row a call path, in aggregate mode ------------------------------------------------------------------
+#define GPUSCOPE_REGION_TOTAL(X)                                                     \
+  X(uint32_t, path, optional(row(Paths)), "the regions that this is about")          \
+  X(uint32_t, histogram, optional(histogram), "how their durations are distributed") \
+  X(uint64_t, count, number, "how many there were")                                  \
+  X(int64_t, total_ns, number, "their durations together")                           \
+  X(int64_t, child_ns, number, "of that, spent in regions and calls inside")         \
+  X(int64_t, min_ns, minimum, "the shortest duration")                               \
+  X(int64_t, max_ns, maximum, "the longest")
+#define GPUSCOPE_WORK_TOTAL(X)                                                                \
+  X(uint32_t, path, optional(row(Paths)), "where it was launched; none outside every region") \
+  X(uint32_t, name, text, "of the kernel, copy, fill or call")                                \
+  X(uint32_t, histogram, optional(histogram), "how the durations are distributed")            \
+  X(uint32_t, kind, values<Work>, "what it is")                                               \
+  X(uint64_t, count, number, "how many there were")                                           \
+  X(uint64_t, bytes, number, "what they moved")                                               \
+  X(int64_t, total_ns, number, "their durations together")                                    \
+  X(int64_t, min_ns, minimum, "the shortest duration")                                        \
+  X(int64_t, max_ns, maximum, "the longest")
+#define GPUSCOPE_HISTOGRAM(X)                                                 \
+  X(uint32_t, histogram, histogram, "the histogram that this bin belongs to") \
+  X(uint32_t, bin, number, "which durations: store::histogram_bin of them")   \
+  X(uint64_t, count, number, "how many of them there were")
 
-// -- dictionaries ------------------------------------------------------------
-// A call path: the regions open around a point in the program, outermost first.
-#define GPUSCOPE_PATH(X)                              \
-  X(uint32_t, parent)                                 \
-  X(uint32_t, name)                                   \
-  X(uint32_t, depth)  /* 0 for an outermost region */ \
-  X(uint32_t, kind)   /* base::RegionKind */          \
-  X(uint32_t, domain) /* of an NVTX range: a string */
-// A call stack: a frame, and the stack of its caller.
-#define GPUSCOPE_STACK(X) \
-  X(uint32_t, parent)     \
-  X(uint32_t, function)   \
-  X(uint32_t, file)       \
-  X(uint32_t, line)
-// A kernel with one launch configuration.
-#define GPUSCOPE_VARIANT(X)                               \
-  X(uint32_t, name) /* mangled, as the driver gives it */ \
-  X(uint32_t, grid_x)                                     \
-  X(uint32_t, grid_y)                                     \
-  X(uint32_t, grid_z)                                     \
-  X(uint32_t, block_x)                                    \
-  X(uint32_t, block_y)                                    \
-  X(uint32_t, block_z)                                    \
-  X(uint32_t, cluster_x)                                  \
-  X(uint32_t, cluster_y)                                  \
-  X(uint32_t, cluster_z)                                  \
-  X(uint32_t, static_shared_bytes)                        \
-  X(uint32_t, dynamic_shared_bytes)                       \
-  X(uint32_t, local_bytes)                                \
-  X(uint32_t, registers)
-#define GPUSCOPE_TRACK(X) \
-  X(uint32_t, device)     \
-  X(uint32_t, context)    \
-  X(uint32_t, stream)
-#define GPUSCOPE_THREAD(X) \
-  X(uint64_t, system_id)   \
-  X(uint32_t, name)        \
-  X(uint32_t, flags)
-#define GPUSCOPE_CALL(X)                                                   \
-  X(uint32_t, name)                                                        \
-  X(uint16_t, kind)  /* CallKind */                                        \
-  X(uint16_t, flags) /* kCaptured: recorded into a graph instead of run */ \
-  X(int32_t, result) /* the CUresult it returned */
-#define GPUSCOPE_DEVICE(X)      \
-  X(uint32_t, ordinal)          \
-  X(uint32_t, name)             \
-  X(uint32_t, uuid)             \
-  X(uint32_t, multiprocessors)  \
-  X(uint32_t, capability_major) \
-  X(uint32_t, capability_minor) \
-  X(uint64_t, memory_bytes)
-// Facts about the run: strings by key, among them the audit's counters and the clock's anchors.
-#define GPUSCOPE_INFO(X) \
-  X(uint32_t, key)       \
-  X(uint32_t, value)
+// -- dictionaries: each row once; they refer to rows before them and to dictionaries before them in the list ---------
+#define GPUSCOPE_PATH(X)                                                        \
+  X(uint32_t, parent, optional(row(Paths)), "the path of the region around it") \
+  X(uint32_t, name, text, "the region's name")                                  \
+  X(uint32_t, depth, number, "how many regions are around it")                  \
+  X(uint32_t, kind, values<RegionKind>, "what opened it")                       \
+  X(uint32_t, domain, text, "of an NVTX range")
+#define GPUSCOPE_STACK(X)                                               \
+  X(uint32_t, parent, optional(row(Stacks)), "the stack of its caller") \
+  X(uint32_t, function, text, "the function's name")                    \
+  X(uint32_t, file, text, "where it is defined")                        \
+  X(uint32_t, line, number, "the line that was running")
+#define GPUSCOPE_VARIANT(X)                                                                     \
+  X(uint32_t, name, text, "mangled, as the driver gives it")                                    \
+  X(uint32_t, grid_x, number, "blocks of the grid")                                             \
+  X(uint32_t, grid_y, number, "likewise")                                                       \
+  X(uint32_t, grid_z, number, "likewise")                                                       \
+  X(uint32_t, block_x, number, "threads of a block")                                            \
+  X(uint32_t, block_y, number, "likewise")                                                      \
+  X(uint32_t, block_z, number, "likewise")                                                      \
+  X(uint32_t, cluster_x, number, "blocks of a cluster")                                         \
+  X(uint32_t, cluster_y, number, "likewise")                                                    \
+  X(uint32_t, cluster_z, number, "likewise")                                                    \
+  X(uint32_t, static_shared_bytes, number, "shared memory of a block that the kernel declares") \
+  X(uint32_t, dynamic_shared_bytes, number, "shared memory of a block that the launch added")   \
+  X(uint32_t, local_bytes, number, "local memory of a thread")                                  \
+  X(uint32_t, registers, number, "registers of a thread")
+#define GPUSCOPE_TRACK(X)                                       \
+  X(uint32_t, device, number, "CUDA's number of the device")    \
+  X(uint32_t, context, number, "CUPTI's number of the context") \
+  X(uint32_t, stream, number, "CUPTI's number of the stream")
+#define GPUSCOPE_THREAD(X)                            \
+  X(uint64_t, system_id, number, "Linux's thread id") \
+  X(uint32_t, name, text, "as the program named it")  \
+  X(uint32_t, flags, number, "none yet")
+#define GPUSCOPE_CALL(X)                                                             \
+  X(uint32_t, name, text, "the function's name")                                     \
+  X(uint16_t, kind, values<CallKind>, "what it does")                                \
+  X(uint16_t, flags, values<Flag>, "CAPTURED: recorded into a graph instead of run") \
+  X(int32_t, result, number, "the CUresult that it returned")
+#define GPUSCOPE_DEVICE(X)                                                     \
+  X(uint32_t, ordinal, number, "CUDA's number of it")                          \
+  X(uint32_t, name, text, "the product's name")                                \
+  X(uint32_t, uuid, text, "the device's UUID")                                 \
+  X(uint32_t, multiprocessors, number, "how many it has")                      \
+  X(uint32_t, capability_major, number, "compute capability before the point") \
+  X(uint32_t, capability_minor, number, "and behind it")                       \
+  X(uint64_t, memory_bytes, number, "the memory that it has")
+#define GPUSCOPE_INFO(X)                           \
+  X(uint32_t, key, text, "what the fact is about") \
+  X(uint32_t, value, text, "what it says")
 
-// X(Type, table, LIST): the tables of a Store.
-#define GPUSCOPE_TABLES(X)                                 \
-  X(Kernels, kernel, GPUSCOPE_KERNEL)                      \
-  X(GraphNodes, graph_node, GPUSCOPE_GRAPH_NODE)           \
-  X(GraphLaunches, graph_launch, GPUSCOPE_GRAPH_LAUNCH)    \
-  X(Memcpys, memcpy, GPUSCOPE_MEMCPY)                      \
-  X(Memsets, memset, GPUSCOPE_MEMSET)                      \
-  X(Syncs, sync, GPUSCOPE_SYNC)                            \
-  X(Apis, api, GPUSCOPE_API)                               \
-  X(Regions, region, GPUSCOPE_REGION)                      \
-  X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU)           \
-  X(Marks, mark, GPUSCOPE_MARK)                            \
-  X(Details, detail, GPUSCOPE_DETAIL)                      \
-  X(Payloads, payload, GPUSCOPE_PAYLOAD)                   \
-  X(Allocations, allocation, GPUSCOPE_ALLOCATION)          \
-  X(DeviceMemories, device_memory, GPUSCOPE_DEVICE_MEMORY) \
-  X(MemoryPools, memory_pool, GPUSCOPE_MEMORY_POOL)        \
-  X(CallStacks, call_stack, GPUSCOPE_CALL_STACK)           \
-  X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL)     \
-  X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL)           \
-  X(Histograms, histogram, GPUSCOPE_HISTOGRAM)             \
-  X(Paths, path, GPUSCOPE_PATH)                            \
-  X(Stacks, stack, GPUSCOPE_STACK)                         \
-  X(Variants, variant, GPUSCOPE_VARIANT)                   \
-  X(Tracks, track, GPUSCOPE_TRACK)                         \
-  X(Threads, thread, GPUSCOPE_THREAD)                      \
-  X(Calls, call, GPUSCOPE_CALL)                            \
-  X(Devices, device, GPUSCOPE_DEVICE)                      \
-  X(Infos, info, GPUSCOPE_INFO)
+#ifndef GPUSCOPE_EXTRA_TABLES  // a test has a table of its own
+#define GPUSCOPE_EXTRA_TABLES(X)
+#endif
+// X(Type, table, LIST, role, attribute of Python's Trace, documentation)
+#define GPUSCOPE_TABLES(X)                                                                                           \
+  X(Kernels, kernel, GPUSCOPE_KERNEL, Event, kernels, "Kernels that ran.")                                           \
+  X(GraphNodes, graph_node, GPUSCOPE_GRAPH_NODE, Event, graph_nodes,                                                 \
+    "The kernels, copies and fills that ran as nodes of CUDA graphs.")                                               \
+  X(GraphLaunches, graph_launch, GPUSCOPE_GRAPH_LAUNCH, Event, graph_launches,                                       \
+    "Launches of CUDA graphs, where graphs are traced as a whole.")                                                  \
+  X(Memcpys, memcpy, GPUSCOPE_MEMCPY, Event, memcpy, "Copies of memory.")                                            \
+  X(Memsets, memset, GPUSCOPE_MEMSET, Event, memset, "Fills of memory.")                                             \
+  X(Syncs, sync, GPUSCOPE_SYNC, Event, sync, "Waits for the GPU.")                                                   \
+  X(Apis, api, GPUSCOPE_API, Event, api, "Calls of the CUDA driver that launch, copy, synchronize or allocate.")     \
+  X(Regions, region, GPUSCOPE_REGION, Event, regions, "Regions of the program, operators and ranges.")               \
+  X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU, Event, region_gpu,                                                  \
+    "GPU time between a region's two CUDA events, where CUPTI is not to be had.")                                    \
+  X(Marks, mark, GPUSCOPE_MARK, Event, marks, "Instants that the program marked.")                                   \
+  X(Details, detail, GPUSCOPE_DETAIL, Event, details,                                                                \
+    "What is known of some regions beyond their name, in the order of `region`.")                                    \
+  X(Payloads, payload, GPUSCOPE_PAYLOAD, Event, payloads,                                                            \
+    "Numbers and texts that a region was given along, as an NVTX payload has them.")                                 \
+  X(Allocations, allocation, GPUSCOPE_ALLOCATION, Event, memory,                                                     \
+    "Memory that frameworks' allocators handed out and took back, with `profile_memory`.")                           \
+  X(DeviceMemories, device_memory, GPUSCOPE_DEVICE_MEMORY, Event, device_memory,                                     \
+    "Memory that libraries took from the driver and gave back, with `profile_memory` and CUPTI; what they hold and " \
+    "hand out in pieces is one row.")                                                                                \
+  X(MemoryPools, memory_pool, GPUSCOPE_MEMORY_POOL, Event, memory_pools,                                             \
+    "What was done to CUDA memory pools as a whole.")                                                                \
+  X(CallStacks, call_stack, GPUSCOPE_CALL_STACK, Event, call_stacks,                                                 \
+    "Where in the program a driver call was made, in the order of `api`.")                                           \
+  X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL, Total, region_totals,                                         \
+    "Regions by call path, in aggregate mode.")                                                                      \
+  X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL, Total, work_totals,                                                 \
+    "GPU work and driver calls by name and call path, in aggregate mode.")                                           \
+  X(Histograms, histogram, GPUSCOPE_HISTOGRAM, Histogram, histograms, "Durations of totals counted by size.")        \
+  X(Paths, path, GPUSCOPE_PATH, Dictionary, paths,                                                                   \
+    "Call paths: the regions open around a point in the program, outermost first.")                                  \
+  X(Stacks, stack, GPUSCOPE_STACK, Dictionary, stacks, "Call stacks: a frame, and the stack of its caller.")         \
+  X(Variants, variant, GPUSCOPE_VARIANT, Dictionary, variants, "Kernels, each with one launch configuration.")       \
+  X(Tracks, track, GPUSCOPE_TRACK, Dictionary, tracks, "Streams that work ran on.")                                  \
+  X(Threads, thread, GPUSCOPE_THREAD, Dictionary, threads, "Threads of the program.")                                \
+  X(Calls, call, GPUSCOPE_CALL, Dictionary, calls, "Functions of the driver, by what they returned.")                \
+  X(Devices, device, GPUSCOPE_DEVICE, Dictionary, devices, "GPUs.")                                                  \
+  GPUSCOPE_EXTRA_TABLES(X)                                                                                           \
+  X(Infos, info, GPUSCOPE_INFO, Info, info, "Facts about the run, by key.")
 
 namespace gpuscope::store {
 
-#define GPUSCOPE_FIELD(type, name) type name;
-#define GPUSCOPE_COLUMN(type, name) Column<type> name;
-#define GPUSCOPE_PUSH(type, name) name.push_back(values.name);
-#define GPUSCOPE_AT(type, name) name[index],
-#define GPUSCOPE_VISIT(type, name) visit(#name, name);
-#define GPUSCOPE_DROP(type, name) name.drop_front(rows);
-#define GPUSCOPE_TRUNCATE(type, name) name.truncate(rows);
-#define GPUSCOPE_BYTES(type, name) +sizeof(type)
-#define GPUSCOPE_COUNT(type, name) rows = name.size();
-#define GPUSCOPE_DECLARE_TABLE(Type, table, LIST)                           \
-  struct Type {                                                             \
-    struct Row {                                                            \
-      LIST(GPUSCOPE_FIELD)                                                  \
-    };                                                                      \
-    static constexpr std::size_t kRowBytes = 0 LIST(GPUSCOPE_BYTES);        \
-    LIST(GPUSCOPE_COLUMN)                                                   \
-    std::size_t size() const noexcept {                                     \
-      std::size_t rows = 0;                                                 \
-      LIST(GPUSCOPE_COUNT)                                                  \
-      return rows;                                                          \
-    }                                                                       \
-    /* Returns the new row's number. */                                     \
-    uint32_t append(const Row& values) {                                    \
-      const std::size_t before = size();                                    \
-      try {                                                                 \
-        LIST(GPUSCOPE_PUSH)                                                 \
-      } catch (...) { /* out of memory: no column may be ahead */           \
-        truncate(before);                                                   \
-        throw;                                                              \
-      }                                                                     \
-      return static_cast<uint32_t>(before);                                 \
-    }                                                                       \
-    Row operator[](std::size_t index) const { return {LIST(GPUSCOPE_AT)}; } \
-    void drop_front(std::size_t rows) { LIST(GPUSCOPE_DROP) }               \
-    void truncate(std::size_t rows) { LIST(GPUSCOPE_TRUNCATE) }             \
-    template <class F>                                                      \
-    void each_column(F&& visit) {                                           \
-      LIST(GPUSCOPE_VISIT)                                                  \
-    }                                                                       \
-    template <class F>                                                      \
-    void each_column(F&& visit) const {                                     \
-      LIST(GPUSCOPE_VISIT)                                                  \
-    }                                                                       \
+/// What the numbers of a column refer to. Histograms: the id that rows of `histogram` share.
+enum class Target : uint8_t {
+  Nothing,
+  Strings,
+  EventOfKind,
+  ValueOfType,
+#define GPUSCOPE_TARGET(Type, ...) Type,
+  GPUSCOPE_TABLES(GPUSCOPE_TARGET)
+#undef GPUSCOPE_TARGET
+};
+inline constexpr std::size_t kTargets = static_cast<std::size_t>(Target::Infos) + 1;
+
+#define GPUSCOPE_ROLE(X) X(Event, 0) X(Total, 1) X(Histogram, 2) X(Dictionary, 3) X(Info, 4)
+#define GPUSCOPE_ENUMERATOR(name, value) name = value,
+enum class Role : uint8_t { GPUSCOPE_ROLE(GPUSCOPE_ENUMERATOR) };
+#undef GPUSCOPE_ENUMERATOR
+enum class Merge : uint8_t { Add, Minimum, Maximum };
+
+struct Meaning {
+  Target target = Target::Nothing;
+  bool optional = false;
+  bool owner = false;
+  bool time = false;
+  Merge merge = Merge::Add;
+  std::string_view enumeration = "";
+};
+
+struct ColumnInfo {
+  std::string_view name;
+  std::size_t bytes;
+  bool is_signed;
+  Meaning meaning;
+  std::string_view doc;
+};
+
+struct TableInfo {
+  std::string_view name;
+  Target target;
+  Role role;
+  std::string_view attribute;
+  std::string_view doc;
+  std::span<const ColumnInfo> columns;
+};
+
+/// The words of the lists.
+struct Meanings {
+  static constexpr Meaning number = {};
+  static constexpr Meaning time = {.time = true};
+  static constexpr Meaning minimum = {.merge = Merge::Minimum};
+  static constexpr Meaning maximum = {.merge = Merge::Maximum};
+  static constexpr Meaning text = {.target = Target::Strings};
+  static constexpr Meaning histogram = {.target = Target::Histograms};
+  static constexpr Meaning event_of_kind = {.target = Target::EventOfKind};
+  static constexpr Meaning value_of_type = {.target = Target::ValueOfType};
+  template <class Enum>
+  static constexpr Meaning values = {.enumeration = kEnumName<Enum>};
+  static constexpr Meaning row(Target target) { return {.target = target}; }
+  static constexpr Meaning optional(Meaning meaning) {
+    meaning.optional = true;
+    return meaning;
+  }
+  static constexpr Meaning owner(Meaning meaning) {
+    meaning.owner = true;
+    return meaning;
+  }
+};
+
+#define GPUSCOPE_FIELD(type, name, meaning, doc) type name;
+#define GPUSCOPE_COLUMN(type, name, meaning, doc) Column<type> name;
+#define GPUSCOPE_INFO_OF(type, name, meaning, doc) \
+  ColumnInfo{#name, sizeof(type), std::is_signed_v<type>, meaning, doc},
+#define GPUSCOPE_PUSH(type, name, meaning, doc) name.push_back(values.name);
+#define GPUSCOPE_AT(type, name, meaning, doc) name[index],
+#define GPUSCOPE_VISIT(type, name, meaning, doc) visit(kColumns[column++], name);
+#define GPUSCOPE_PAIR(type, name, meaning, doc) visit(kColumns[column++], one.name, other.name);
+#define GPUSCOPE_DROP(type, name, meaning, doc) name.drop_front(rows);
+#define GPUSCOPE_TRUNCATE(type, name, meaning, doc) name.truncate(rows);
+#define GPUSCOPE_BYTES(type, name, meaning, doc) +sizeof(type)
+#define GPUSCOPE_COUNT(type, name, meaning, doc) rows = name.size();
+#define GPUSCOPE_DECLARE_TABLE(Type, table, LIST, role, attribute, doc)                            \
+  struct Type##Columns : Meanings {                                                                \
+    static constexpr auto describe() {                                                             \
+      using enum Target;                                                                           \
+      return std::array{LIST(GPUSCOPE_INFO_OF)};                                                   \
+    }                                                                                              \
+  };                                                                                               \
+  struct Type {                                                                                    \
+    struct Row {                                                                                   \
+      LIST(GPUSCOPE_FIELD)                                                                         \
+    };                                                                                             \
+    static constexpr auto kColumns = Type##Columns::describe();                                    \
+    static constexpr TableInfo kInfo{#table, Target::Type, Role::role, #attribute, doc, kColumns}; \
+    static constexpr std::size_t kRowBytes = 0 LIST(GPUSCOPE_BYTES);                               \
+    LIST(GPUSCOPE_COLUMN)                                                                          \
+    std::size_t size() const noexcept {                                                            \
+      std::size_t rows = 0;                                                                        \
+      LIST(GPUSCOPE_COUNT)                                                                         \
+      return rows;                                                                                 \
+    }                                                                                              \
+    /* Returns the new row's number. */                                                            \
+    uint32_t append(const Row& values) {                                                           \
+      const std::size_t before = size();                                                           \
+      try {                                                                                        \
+        LIST(GPUSCOPE_PUSH)                                                                        \
+      } catch (...) { /* out of memory: no column may be ahead */                                  \
+        truncate(before);                                                                          \
+        throw;                                                                                     \
+      }                                                                                            \
+      return static_cast<uint32_t>(before);                                                        \
+    }                                                                                              \
+    Row operator[](std::size_t index) const { return {LIST(GPUSCOPE_AT)}; }                        \
+    void drop_front(std::size_t rows) { LIST(GPUSCOPE_DROP) }                                      \
+    void truncate(std::size_t rows) { LIST(GPUSCOPE_TRUNCATE) }                                    \
+    /* visit(const ColumnInfo&, column) */                                                         \
+    template <class F>                                                                             \
+    void each_column(F&& visit) {                                                                  \
+      std::size_t column = 0;                                                                      \
+      LIST(GPUSCOPE_VISIT)                                                                         \
+    }                                                                                              \
+    template <class F>                                                                             \
+    void each_column(F&& visit) const {                                                            \
+      std::size_t column = 0;                                                                      \
+      LIST(GPUSCOPE_VISIT)                                                                         \
+    }                                                                                              \
+    /* visit(const ColumnInfo&, column of one, column of the other) */                             \
+    template <class Self, class F>                                                                 \
+    static void each_pair(Self& one, const Type& other, F&& visit) {                               \
+      std::size_t column = 0;                                                                      \
+      LIST(GPUSCOPE_PAIR)                                                                          \
+    }                                                                                              \
   };
 GPUSCOPE_TABLES(GPUSCOPE_DECLARE_TABLE)
 #undef GPUSCOPE_FIELD
 #undef GPUSCOPE_COLUMN
+#undef GPUSCOPE_INFO_OF
 #undef GPUSCOPE_PUSH
 #undef GPUSCOPE_AT
 #undef GPUSCOPE_VISIT
+#undef GPUSCOPE_PAIR
 #undef GPUSCOPE_DROP
 #undef GPUSCOPE_TRUNCATE
 #undef GPUSCOPE_BYTES
 #undef GPUSCOPE_COUNT
 #undef GPUSCOPE_DECLARE_TABLE
+
+inline constexpr std::array kTables = {
+#define GPUSCOPE_TABLE_INFO(Type, ...) Type::kInfo,
+    GPUSCOPE_TABLES(GPUSCOPE_TABLE_INFO)
+#undef GPUSCOPE_TABLE_INFO
+};
+
+/// The table that a target is; nullptr for the others.
+constexpr const TableInfo* find_table(Target target) noexcept {
+  for (const TableInfo& table : kTables) {
+    if (table.target == target) {
+      return &table;
+    }
+  }
+  return nullptr;
+}
+
+/// The column that tells what a row is about; nullptr where rows stand for themselves.
+constexpr const ColumnInfo* find_owner(const TableInfo& table) noexcept {
+  for (const ColumnInfo& column : table.columns) {
+    if (column.meaning.owner) {
+      return &column;
+    }
+  }
+  return nullptr;
+}
+
+/// Rows with a time of their own; the ring drops the oldest.
+template <class Table>
+concept Timed = requires(const Table& table) {
+  table.start_ns;
+};
+
+/// What one row's number in a column refers to.
+template <class Table>
+Target target_of(const Table& table, const ColumnInfo& column, std::size_t row) noexcept {
+  if constexpr (requires { table.kind; }) {
+    if (column.meaning.target == Target::EventOfKind) {
+      switch (static_cast<Work>(table.kind[row])) {
+        case Work::Kernel:
+          return Target::Kernels;
+        case Work::Memcpy:
+          return Target::Memcpys;
+        case Work::Memset:
+          return Target::Memsets;
+        default:
+          return Target::Nothing;
+      }
+    }
+  }
+  if constexpr (requires { table.type; }) {
+    if (column.meaning.target == Target::ValueOfType) {
+      return static_cast<PayloadType>(table.type[row]) == PayloadType::Text ? Target::Strings : Target::Nothing;
+    }
+  }
+  return column.meaning.target;
+}
 
 }  // namespace gpuscope::store

@@ -10,44 +10,52 @@ namespace gpuscope::store {
 
 /// One recording: every table, and the strings their ids name. Written by one thread, then only read.
 struct Store {
-#define GPUSCOPE_MEMBER(Type, table, LIST) Type table;
+#define GPUSCOPE_MEMBER(Type, table, ...) Type table;
   GPUSCOPE_TABLES(GPUSCOPE_MEMBER)
 #undef GPUSCOPE_MEMBER
   base::StringTable strings;
 
-  void set_info(std::string_view key, std::string_view value) {
-    const uint32_t key_id = strings.intern(key);
-    const uint32_t value_id = strings.intern(value);
-    for (std::size_t row = 0; row < info.size(); ++row) {
-      if (info.key[row] == key_id) {
-        info.value[row] = value_id;
-        return;
-      }
-    }
-    info.append({key_id, value_id});
-  }
+  void set_info(std::string_view key, std::string_view value);
   /// Empty when the key is not there.
-  std::string_view find_info(std::string_view key) const {
-    for (std::size_t row = 0; row < info.size(); ++row) {
-      if (strings[info.key[row]] == key) {
-        return strings[info.value[row]];
-      }
-    }
-    return {};
-  }
+  std::string_view find_info(std::string_view key) const;
 
+  /// How many rows, or strings, there are to refer to; SIZE_MAX where a target is neither.
+  std::size_t rows_of(Target target) const noexcept;
+
+#define GPUSCOPE_VISIT(Type, table, ...) visit(table);
   template <class F>
   void each_table(F&& visit) {
-#define GPUSCOPE_VISIT(Type, table, LIST) visit(#table, table);
     GPUSCOPE_TABLES(GPUSCOPE_VISIT)
-#undef GPUSCOPE_VISIT
   }
   template <class F>
   void each_table(F&& visit) const {
-#define GPUSCOPE_VISIT(Type, table, LIST) visit(#table, table);
+    GPUSCOPE_TABLES(GPUSCOPE_VISIT)
+  }
+#undef GPUSCOPE_VISIT
+  /// Visits the table of that name. Throws InvalidArgument where there is none.
+  template <class F>
+  void with_table(std::string_view name, F&& visit) const {
+    bool found = false;
+    each_table([&](const auto& table) {
+      if (table.kInfo.name == name) {
+        visit(table);
+        found = true;
+      }
+    });
+    if (!found) {
+      throw_unknown_table(name);
+    }
+  }
+  /// visit(table of one, table of the other)
+  template <class Self, class F>
+  static void each_pair(Self& one, const Store& other, F&& visit) {
+#define GPUSCOPE_VISIT(Type, table, ...) visit(one.table, other.table);
     GPUSCOPE_TABLES(GPUSCOPE_VISIT)
 #undef GPUSCOPE_VISIT
   }
+
+ private:
+  [[noreturn]] static void throw_unknown_table(std::string_view name);
 };
 
 }  // namespace gpuscope::store

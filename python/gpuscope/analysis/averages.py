@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
+from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import KINDS, MEMORY, NS_PER_US, Kind, RegionKind, RegionRows, flat_shapes
 from gpuscope.errors import InvalidArgument
-from gpuscope.trace import ASYNC, NONE, Trace
+from gpuscope.trace import NONE, Trace
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def _region_averages(
             total,
             names[total.name],
             use_device,
-            is_async=bool(flags[row] & ASYNC),
+            is_async=bool(flags[row] & Flag.ASYNC),
             flops=count,
             input_shapes=flat_shapes(rows.shapes_of(int(rows.shapes[row]))) if by_shape else "",
             stack=list(rows.stack_texts[stack][:frames]) if frames and stack < len(rows.stack_texts) else [],

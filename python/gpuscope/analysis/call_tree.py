@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import KINDS, NS_PER_US, REGION_LABELS, Kind, RegionKind
-from gpuscope.dataframe import path_texts
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
 from gpuscope.trace import NONE, Trace
@@ -175,7 +174,7 @@ def _work_by_path(trace: Trace, summary: _core.Summary, names: list[str]) -> def
         if work.kind in KINDS:
             node = _leaf(work, KINDS[work.kind], names[work.name])
             (under[work.path] if work.capture == NONE else captured[work.path, work.capture]).append(node)
-    texts = path_texts(trace.store) if captured else []
+    texts = trace.store.path_texts() if captured else []
     for (path, capture), nodes in captured.items():
         name = f"{GRAPH} {texts[capture]}" if capture < len(texts) else UNKNOWN_GRAPH
         under[path].append(_group(name, "graph", nodes))

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuscope._core import Flag
 from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionKind, RegionRows
 from gpuscope.results import Result
-from gpuscope.trace import ASYNC, NONE, OPEN, Trace
+from gpuscope.trace import NONE, Trace
 
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
@@ -256,9 +257,9 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
         return []
     remarks = []
     flags = trace.regions.flags
-    still_open = np.flatnonzero(flags & OPEN)
+    still_open = np.flatnonzero(flags & Flag.OPEN)
     is_range = np.array([kind == RegionKind.RANGE for kind in rows.path_kinds])[rows.path[still_open]]
-    open_ranges = int(np.count_nonzero(is_range | (flags[still_open] & ASYNC != 0)))
+    open_ranges = int(np.count_nonzero(is_range | (flags[still_open] & Flag.ASYNC != 0)))
     if open_ranges:
         remarks.append(f"{_count(open_ranges, 'range')} had not ended when the recording did")
     if SCOPE_BACKWARD in rows.path_scopes:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuscope import _core
+from gpuscope._core import Flag
 from gpuscope.analysis import flops
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages
 from gpuscope.analysis.completeness import audit
@@ -30,7 +31,7 @@ from gpuscope.analysis.rows import (
     nested_shapes,
 )
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.trace import ASYNC, NONE, Table, Trace
+from gpuscope.trace import NONE, Table, Trace
 
 STACK_METRICS = ("self_cpu_time_total", "self_device_time_total", "self_cuda_time_total")
 Array = np.ndarray[Any, Any]
@@ -227,7 +228,7 @@ class FunctionEvent(TorchNames):
     @property
     def is_async(self) -> bool:
         """It may have ended on another thread: it overlaps what ran beside it and has no time of its own."""
-        return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & ASYNC)
+        return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & Flag.ASYNC)
 
     @property
     def activity_type(self) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope.analysis.rows import NS_PER_US, RegionKind
+from gpuscope._core import RegionKind
+from gpuscope.analysis.rows import NS_PER_US
 from gpuscope.errors import NotAvailable
 from gpuscope.results import Result, import_pandas
 from gpuscope.trace import NONE, Trace

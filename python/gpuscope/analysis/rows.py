@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuscope import _core
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 NS_PER_US = 1e3
@@ -20,13 +21,13 @@ class Kind(IntEnum):
     """A region, or the kind of work; the numbers are the core's, which has none of MEMORY."""
 
     REGION = 0
-    KERNEL = 1
-    MEMCPY = 2
-    MEMSET = 3
-    CALL = 4
-    SYNC = 5
-    GRAPH_LAUNCH = 6
-    MEMORY = 7
+    KERNEL = _core.Work.KERNEL
+    MEMCPY = _core.Work.MEMCPY
+    MEMSET = _core.Work.MEMSET
+    CALL = _core.Work.CALL
+    SYNC = _core.Work.SYNC
+    GRAPH_LAUNCH = _core.Work.GRAPH_LAUNCH
+    MEMORY = max(_core.Work) + 1
 
     @property
     def is_device(self) -> bool:
@@ -42,10 +43,10 @@ class Kind(IntEnum):
 class RegionKind(IntEnum):
     """What opened a region; the numbers are the core's."""
 
-    REGION = 0
-    OP = 1
-    RANGE = 2
-    MODULE = 3
+    REGION = _core.RegionKind.REGION
+    OP = _core.RegionKind.OP
+    RANGE = _core.RegionKind.RANGE
+    MODULE = _core.RegionKind.MODULE
 
     @property
     def label(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import _core
+from gpuscope._core import CallKind, MemoryKind
 from gpuscope.benchmarking import kernel_times
 from gpuscope.benchmarking.samples import Quantity
 from gpuscope.errors import GpuscopeError
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 CALLS = 2
 TRACING_TIERS = ("cupti", "cupti-shared")
 
-# MemoryKind::Pageable of cpp/gpuscope/store/kinds.h: the driver waits for copies of it.
-_PAGEABLE = 1
 # How much longer than nothing a stream must be busy to be thought of as used, where nothing is traced.
 _NOTICEABLE = 1e-6
 
@@ -135,14 +134,17 @@ class _Calls:
     def wait(self) -> NDArray[np.bool_]:
         """Wait for the GPU: by a call for that, or a copy that is not Async or of pageable memory."""
         copies = self._trace.memcpy
-        pageable = copies.correlation[(copies.source == _PAGEABLE) | (copies.destination == _PAGEABLE)]
-        waits = (self._kind == kernel_times.SYNC) | (self._kind == kernel_times.MEMCPY)
+        # The driver waits for copies of pageable memory.
+        pageable = copies.correlation[
+            (copies.source == MemoryKind.PAGEABLE) | (copies.destination == MemoryKind.PAGEABLE)
+        ]
+        waits = (self._kind == CallKind.SYNC) | (self._kind == CallKind.MEMCPY)
         return self._that(waits & ~self._in_order | np.isin(self._trace.api.correlation, pageable))
 
     @property
     def allocate(self) -> NDArray[np.bool_]:
         """Take memory from the driver or give it back, other than in the order of a stream."""
-        memory = (self._kind == kernel_times.ALLOC) | (self._kind == kernel_times.FREE)
+        memory = (self._kind == CallKind.ALLOC) | (self._kind == CallKind.FREE)
         return self._that(memory & ~self._in_order)
 
 

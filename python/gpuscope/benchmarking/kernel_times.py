@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import _core
+from gpuscope._core import CallKind, Flag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 OWN_KERNELS = frozenset({"gpuscope_gate", "gpuscope_flush_write", "gpuscope_flush_read", "gpuscope_meter"})
 """What the sampler itself launches; never part of a call."""
 
-# CallKind and Flag of cpp/gpuscope/store/kinds.h.
-LAUNCH, GRAPH_LAUNCH, MEMCPY, MEMSET, SYNC, ALLOC, FREE = range(1, 8)
-_BROKEN = 1 << 0 | 1 << 1 | 1 << 2  # no timestamps, an end before the start, still running
-_CAPTURED = 1 << 7
+_BROKEN = Flag.ZERO_TIME | Flag.BACKWARD_TIME | Flag.INCOMPLETE
+_LAUNCHING = [CallKind.LAUNCH, CallKind.GRAPH_LAUNCH, CallKind.MEMCPY, CallKind.MEMSET]
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,8 @@ def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
     not_own = (api_call >= 0) & ~np.isin(correlation, work.correlation[work.own])
     lacking = not_own & ~np.isin(correlation, work.correlation)
     # An empty copy or graph brings no record: only more of them than in other calls mean a loss.
-    certain = np.bincount(api_call[lacking & (kind == LAUNCH)], minlength=calls)
-    likely = np.bincount(api_call[lacking & (kind != LAUNCH)], minlength=calls)
+    certain = np.bincount(api_call[lacking & (kind == CallKind.LAUNCH)], minlength=calls)
+    likely = np.bincount(api_call[lacking & (kind != CallKind.LAUNCH)], minlength=calls)
     invalid = certain > 0
     invalid |= likely > (likely.min() if calls else 0)
     invalid[doubtful] = True
@@ -201,7 +200,7 @@ def _hash(text: str) -> int:
 def _launching(trace: Trace) -> NDArray[np.bool_]:
     """The driver calls that put work on the GPU: successful, and not recorded into a graph instead."""
     calls = trace.calls
-    puts = (calls.kind >= LAUNCH) & (calls.kind <= MEMSET) & (calls.flags & _CAPTURED == 0) & (calls.result == 0)
+    puts = np.isin(calls.kind, _LAUNCHING) & (calls.flags & Flag.CAPTURED == 0) & (calls.result == 0)
     return np.asarray(puts[trace.api.call])
 
 

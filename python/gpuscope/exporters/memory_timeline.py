@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope._core import RegionKind
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.page.memory import render
@@ -34,7 +35,6 @@ PREEXISTING, CREATE, DESTROY = 1, 2, 4
 _SUFFIXES = (".html", ".json", ".json.gz")
 _RAW_SUFFIX = ".raw.json.gz"
 _DEEPEST = 1000  # regions in regions
-_REGION, _RANGE, _MODULE = 0, 2, 3  # kinds of paths: record_function's, a library's, a call of a torch.nn.Module
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 
 
@@ -198,7 +198,7 @@ class _Regions:
         phase[forward[np.isin(phase[forward], (Phase.UNKNOWN, Phase.OUTSIDE))]] = Phase.FORWARD
         self.phase = _outer_phases(phase, parent)
         self.stack = _inherit(stack, parent)
-        names = np.where(np.isin(paths.kind, (_REGION, _RANGE)), paths.name.astype(np.int64), -1)
+        names = np.where(np.isin(paths.kind, (RegionKind.REGION, RegionKind.RANGE)), paths.name.astype(np.int64), -1)
         self.annotation = _inherit(names[regions.path], parent)
 
 
@@ -207,7 +207,7 @@ def _named(name: str, kind: int) -> int:
         return Phase.BACKWARD
     if name.startswith(_OPTIMIZER):
         return Phase.OPTIMIZER
-    return Phase.FORWARD if kind == _MODULE else Phase.UNKNOWN
+    return Phase.FORWARD if kind == RegionKind.MODULE else Phase.UNKNOWN
 
 
 def _frames(trace: Trace) -> list[tuple[Frame, ...]]:

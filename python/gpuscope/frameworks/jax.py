@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuscope._core import region_of_kind
+from gpuscope._core import RegionKind, region_of_kind
 from gpuscope.frameworks.pools import Pool
 from gpuscope.late_imports import WhenImported
 from gpuscope.units import first_line
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpuscope._core import record_function
     from gpuscope.frameworks.observers import Note, Options
 
-_RANGE = 2
 _REGION = "_gpuscope_region"
 _METHODS = ("__init__", "__enter__", "__exit__")
 _GPU = ("gpu", "cuda")
@@ -94,7 +93,7 @@ def _region(name: object, attributes: dict[str, Any]) -> record_function | None:
     if not isinstance(name, str):
         return None
     step = attributes.get("step_num")
-    return region_of_kind(name if step is None else f"{name} {step}", _RANGE)
+    return region_of_kind(name if step is None else f"{name} {step}", RegionKind.RANGE)
 
 
 def pools(device: int) -> tuple[Pool, ...]:

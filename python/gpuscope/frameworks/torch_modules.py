@@ -22,7 +22,6 @@ from gpuscope import _core
 from gpuscope.frameworks.observers import Note, Options
 from gpuscope.late_imports import WhenImported
 
-_MODULE = 3  # base::RegionKind
 _COMPILED = "_orig_mod"  # under which torch.compile's wrapper holds a module
 # What torch warns of at each call of a compiled module; the regions are right, and the program did not ask for hooks.
 _EXPECTED_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks"
@@ -164,7 +163,7 @@ class TorchModules:
         calls = self._thread().calls
         path = self._path(module, calls, frame)
         inside = calls and calls[-1].path == path  # torch.compile's wrapper, which has the region
-        region = nullcontext() if inside else _core.region_of_kind(path, _MODULE)
+        region = nullcontext() if inside else _core.region_of_kind(path, _core.RegionKind.MODULE)
         calls.append(_Call(module, path, region, frame))
         region.__enter__()
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "gpuscope/store/histogram.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "fakes/rows.h"
-#include "gpuscope/store/histogram.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {

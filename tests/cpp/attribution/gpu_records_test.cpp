@@ -279,7 +279,7 @@ TEST_F(GpuRecord, OfAMergedGraphKeepsItsRowWhenRowsMove) {
   take(fakes::kernel_record({.correlation = 5, .start = 1500, .end = 1550, .graph = 6, .node = 1}));
   rows().graph_launch.drop_front(1);
   Eviction eviction;
-  eviction.graph_launches_evicted = 1;
+  eviction[store::Target::GraphLaunches].end = 1;
   records_->apply(eviction);
   take(fakes::kernel_record({.correlation = 5, .start = 1600, .end = 1650, .graph = 6, .node = 2}));
   take(fakes::kernel_record({.correlation = 4, .start = 1300, .end = 1350, .graph = 6, .node = 2}));

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gpuscope/store/histogram.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::attribution {
 namespace {

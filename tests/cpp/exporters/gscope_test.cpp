@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/readers/gscope.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,22 +9,23 @@
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "cpp/exporters/file_folder.h"
 #include "fakes/stores.h"
+#include "gpuscope/base/crc32c.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/exporters/chrome.h"
-#include "gpuscope/exporters/crc32c.h"
-#include "gpuscope/exporters/gscope_format.h"
-#include "gpuscope/exporters/gscope_reader.h"
-#include "gpuscope/exporters/gscope_writer.h"
+#include "gpuscope/exporters/gscope.h"
 #include "gpuscope/exporters/perfetto.h"
+#include "gpuscope/store/gscope_format.h"
 
 namespace gpuscope::exporters {
 namespace {
 
+using base::crc32c;
+using readers::read_gscope;
 using store::Store;
+using namespace store::gscope;
 using test::Folder;
 using test::read_file;
 using test::write_file;
@@ -56,22 +59,10 @@ void expect_same(const Store& a, const Store& b) {
   for (uint32_t id = 0; id < a.strings.size(); ++id) {
     EXPECT_EQ(a.strings[id], b.strings[id]);
   }
-  a.each_table([&](std::string_view name, const auto& left) {
-    b.each_table([&](std::string_view other, const auto& right) {
-      if constexpr (std::is_same_v<decltype(left), decltype(right)>) {
-        if (name == other) {
-          ASSERT_EQ(left.size(), right.size()) << name;
-          left.each_column([&](std::string_view column, const auto& values) {
-            right.each_column([&](std::string_view same, const auto& expected) {
-              if constexpr (std::is_same_v<decltype(values), decltype(expected)>) {
-                if (column == same) {
-                  EXPECT_TRUE(std::ranges::equal(values, expected)) << name << "." << column;
-                }
-              }
-            });
-          });
-        }
-      }
+  Store::each_pair(a, b, [&]<class Table>(const Table& left, const Table& right) {
+    ASSERT_EQ(left.size(), right.size()) << Table::kInfo.name;
+    Table::each_pair(left, right, [&](const store::ColumnInfo& column, const auto& values, const auto& expected) {
+      EXPECT_TRUE(std::ranges::equal(values, expected)) << Table::kInfo.name << "." << column.name;
     });
   });
 }
@@ -86,7 +77,7 @@ void export_everything(const Store& store) {
 
 TEST_F(Gscope, KeepsEveryTableAndString) {
   const auto store = fakes::make_small_store();
-  store->each_table([](std::string_view name, const auto& table) { EXPECT_GT(table.size(), 0U) << name; });
+  store->each_table([](const auto& table) { EXPECT_GT(table.size(), 0U) << table.kInfo.name; });
   expect_same(*store, *load(saved(*store)));
 }
 
@@ -119,7 +110,7 @@ TEST_F(Gscope, OpensUpToTheLastWholeBlockWhereverItIsCut) {
   for (std::size_t length = sizeof(FileHeader); length < bytes.size(); ++length) {
     const auto store = load(bytes.substr(0, length));
     std::size_t rows = 0;
-    store->each_table([&](const char*, const auto& table) { rows += table.size(); });
+    store->each_table([&](const auto& table) { rows += table.size(); });
     EXPECT_GE(rows + 1, last_rows) << length;  // the note of the cut is a row of info itself
     last_rows = rows;
     const std::string at(store->find_info("file.truncated_at"));

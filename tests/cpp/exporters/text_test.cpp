@@ -8,7 +8,7 @@
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/perfetto_format.h"
-#include "gpuscope/store/labels.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
 namespace {

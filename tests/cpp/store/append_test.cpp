@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -13,23 +14,21 @@
 #include <utility>
 
 #include "fakes/stores.h"
-#include "gpuscope/exporters/references.h"
-#include "gpuscope/store/histogram.h"
-#include "gpuscope/store/references.h"
+#include "gpuscope/store/check.h"
+#include "gpuscope/store/schema.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::store {
 namespace {
 
 using Random = std::mt19937;
 
-bool is_special(std::string_view table) {
-  return table == "region_total" || table == "work_total" || table == "histogram" || table == "info";
-}
+bool is_special(const TableInfo& table) { return table.role != Role::Event && table.role != Role::Dictionary; }
 
 std::size_t rows_of(const std::map<std::string, std::size_t, std::less<>>& sizes, Target target) {
   switch (target) {
-#define GPUSCOPE_SIZE(Type, table, LIST) \
-  case Target::Type:                     \
+#define GPUSCOPE_SIZE(Type, table, ...) \
+  case Target::Type:                    \
     return sizes.at(#table);
     GPUSCOPE_TABLES(GPUSCOPE_SIZE)
 #undef GPUSCOPE_SIZE
@@ -45,14 +44,16 @@ Store& fill(Store& store, Random& random) {
     store.strings.intern("text " + std::to_string(below(60)) + "/" + std::to_string(text));
   }
   std::map<std::string, std::size_t, std::less<>> sizes;
-  store.each_table([&](const char* table, auto&) { sizes[table] = is_special(table) ? 0 : 1 + below(12); });
-  store.each_table([&](std::string_view table, auto& rows) {
-    const std::size_t size = sizes.find(table)->second;
-    rows.each_column([&](std::string_view column, auto& values) {
+  for (const TableInfo& table : kTables) {
+    sizes[std::string(table.name)] = is_special(table) ? 0 : 1 + below(12);
+  }
+  store.each_table([&](auto& rows) {
+    const std::size_t size = sizes.find(rows.kInfo.name)->second;
+    rows.each_column([&](const ColumnInfo& column, auto& values) {
       using T = typename std::remove_cvref_t<decltype(values)>::value_type;
-      const Reference reference = reference_of(table, column);
+      const Meaning& reference = column.meaning;
       for (std::size_t row = 0; row < size; ++row) {
-        const std::size_t limit = column == "parent" ? row : rows_of(sizes, reference.target);
+        const std::size_t limit = reference.target == rows.kInfo.target ? row : rows_of(sizes, reference.target);
         if (reference.target == Target::Nothing) {
           values.push_back(static_cast<T>(below(4)));
         } else if (limit == 0 || (reference.optional && below(4) == 0)) {
@@ -83,8 +84,8 @@ std::string describe(const Store& store, Target target, std::size_t row) {
     return "-";
   }
   switch (target) {
-#define GPUSCOPE_DESCRIBE(Type, table, LIST) \
-  case Target::Type:                         \
+#define GPUSCOPE_DESCRIBE(Type, table, ...) \
+  case Target::Type:                        \
     return describe(store, #table, row);
     GPUSCOPE_TABLES(GPUSCOPE_DESCRIBE)
 #undef GPUSCOPE_DESCRIBE
@@ -98,20 +99,18 @@ std::string describe(const Store& store, Target target, std::size_t row) {
 /// A row with everything that it refers to, however far.
 std::string describe(const Store& store, std::string_view wanted, std::size_t row) {
   std::string text;
-  store.each_table([&](std::string_view table, const auto& rows) {
-    if (table != wanted) {
-      return;
-    }
+  store.with_table(wanted, [&](const auto& rows) {
+    const std::string_view table = rows.kInfo.name;
     EXPECT_LT(row, rows.size()) << table;
-    rows.each_column([&](std::string_view column, const auto& values) {
-      Target target = reference_of(table, column).target;
-      if (column == "event") {
+    rows.each_column([&](const ColumnInfo& column, const auto& values) {
+      Target target = column.meaning.target;
+      if (column.name == "event") {
         const Target works[] = {Target::Nothing, Target::Kernels, Target::Memcpys, Target::Memsets};
         target = works[store.graph_node.kind[row]];
-      } else if (table == "payload" && column == "value" && store.payload.type[row] == 3) {
+      } else if (table == "payload" && column.name == "value" && store.payload.type[row] == 3) {
         target = Target::Strings;
       }
-      text += std::string(column) + "=" + describe(store, target, static_cast<std::size_t>(values[row])) + " ";
+      text += std::string(column.name) + "=" + describe(store, target, static_cast<std::size_t>(values[row])) + " ";
     });
   });
   return "{" + text + "}";
@@ -120,16 +119,15 @@ std::string describe(const Store& store, std::string_view wanted, std::size_t ro
 using Contents = std::map<std::string, std::multiset<std::string>>;
 
 void collect(const Store& store, Contents& contents) {
-  store.each_table([&](const char* table, const auto& rows) {
+  store.each_table([&](const auto& rows) {
     for (std::size_t row = 0; row < rows.size(); ++row) {
-      contents[table].insert(describe(store, table, row));
+      contents[std::string(rows.kInfo.name)].insert(describe(store, rows.kInfo.name, row));
     }
   });
 }
 
-bool is_dictionary(std::string_view table) {
-  return table == "path" || table == "stack" || table == "variant" || table == "track" || table == "thread" ||
-         table == "call" || table == "device";
+bool is_dictionary(std::string_view name) {
+  return std::ranges::find(kTables, name, &TableInfo::name)->role == Role::Dictionary;
 }
 
 class RandomStores : public testing::TestWithParam<uint32_t> {};
@@ -153,7 +151,7 @@ TEST_P(RandomStores, KeepEveryRowAndNameWhenOneIsAppendedToAnother) {
       EXPECT_EQ(found[table], rows) << table;
     }
   }
-  EXPECT_EQ(exporters::find_bad_reference(all), "");
+  EXPECT_EQ(find_bad_reference(all), "");
 }
 
 TEST_P(RandomStores, StayAsTheyAreWhenTheyAreAppendedToNothing) {
@@ -161,7 +159,8 @@ TEST_P(RandomStores, StayAsTheyAreWhenTheyAreAppendedToNothing) {
   Store store;
   Store copy;
   append(copy, fill(store, random));
-  store.each_table([&](std::string_view table, const auto& rows) {
+  store.each_table([&](const auto& rows) {
+    const std::string_view table = rows.kInfo.name;
     if (is_dictionary(table)) {
       return;  // without doubles
     }

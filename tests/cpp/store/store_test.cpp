@@ -51,19 +51,19 @@ TEST(Table, DropFrontForgetsTheOldestRowsOfEveryColumn) {
     kernels.append(make_kernel(number));
   }
   kernels.drop_front(4);
-  kernels.each_column([](const char* name, auto& column) { EXPECT_EQ(column.size(), 6U) << name; });
+  kernels.each_column([](const ColumnInfo& info, auto& column) { EXPECT_EQ(column.size(), 6U) << info.name; });
   EXPECT_EQ(kernels[0].duration_ns, 4);
 }
 
 TEST(Table, NamesItsColumnsInOrder) {
   std::vector<std::string> names;
-  Tracks().each_column([&](const char* name, auto&) { names.emplace_back(name); });
+  Tracks().each_column([&](const ColumnInfo& info, auto&) { names.emplace_back(info.name); });
   EXPECT_EQ(names, (std::vector<std::string>{"device", "context", "stream"}));
 }
 
 TEST(Store, NamesEveryTableOnce) {
   std::vector<std::string> names;
-  Store().each_table([&](const char* name, auto&) { names.emplace_back(name); });
+  Store().each_table([&](auto& table) { names.emplace_back(table.kInfo.name); });
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   EXPECT_EQ(names.front(), "kernel");
   EXPECT_EQ(names.back(), "info");
@@ -71,16 +71,17 @@ TEST(Store, NamesEveryTableOnce) {
 
 TEST(Store, StartsWithEveryTableEmpty) {
   const Store store;
-  store.each_table([](const char* name, const auto& table) { EXPECT_EQ(table.size(), 0U) << name; });
+  store.each_table([](const auto& table) { EXPECT_EQ(table.size(), 0U) << table.kInfo.name; });
 }
 
 TEST(Store, EveryTableTakesARow) {
   Store store;
-  store.each_table([](const char* name, auto& table) {
+  store.each_table([](auto& table) {
     table.append({});
-    EXPECT_EQ(table.size(), 1U) << name;
-    table.each_column(
-        [&](const char* column_name, auto& column) { EXPECT_EQ(column.size(), 1U) << name << '.' << column_name; });
+    EXPECT_EQ(table.size(), 1U) << table.kInfo.name;
+    table.each_column([&](const ColumnInfo& info, auto& column) {
+      EXPECT_EQ(column.size(), 1U) << table.kInfo.name << '.' << info.name;
+    });
   });
 }
 

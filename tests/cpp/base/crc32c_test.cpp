@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/crc32c.h"
+#include "gpuscope/base/crc32c.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace gpuscope::exporters {
+namespace gpuscope::base {
 namespace {
 
 TEST(Crc32c, AgreesWithThePublishedCheckValues) {
@@ -28,4 +28,4 @@ TEST(Crc32c, GoesOnFromAnEarlierValue) {
 }
 
 }  // namespace
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::base

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/references.h"
+#include "gpuscope/store/check.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,8 @@
 
 #include "fakes/stores.h"
 
-namespace gpuscope::exporters {
+namespace gpuscope::store {
 namespace {
-
-using store::kNone;
-using store::Store;
 
 struct Fault {
   const char* name;
@@ -61,4 +58,4 @@ TEST(References, RegionMayStandBeforeItsParent) {
 }
 
 }  // namespace
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::store

@@ -18,7 +18,7 @@
 //
 // Readers skip tables and columns they do not know and fill in those the file lacks; a change they could not read that
 // way raises the major version. Blocks come in an order in which each refers only to itself and to those before it.
-namespace gpuscope::exporters {
+namespace gpuscope::store::gscope {
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -53,4 +53,4 @@ static_assert(sizeof(BlockHeader) == 32);
 
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
 
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::store::gscope

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/gscope_writer.h"
+#include "gpuscope/exporters/gscope.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <string_view>
 #include <vector>
 
+#include "gpuscope/base/crc32c.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/exporters/crc32c.h"
-#include "gpuscope/exporters/file.h"
-#include "gpuscope/exporters/gscope_format.h"
-#include "gpuscope/exporters/references.h"
+#include "gpuscope/base/file.h"
+#include "gpuscope/store/check.h"
+#include "gpuscope/store/gscope_format.h"
 
 namespace gpuscope::exporters {
 namespace {
 
+using base::crc32c;
+using base::OutputFile;
+using store::ColumnInfo;
+using store::Role;
 using store::Store;
+using store::TableInfo;
+using store::Target;
+using namespace store::gscope;
 
 constexpr std::size_t kStringBlockBytes = std::size_t{1} << 20;
-
-// Each table after those it refers to, so that a file cut anywhere has no loose ends; tables not named here follow.
-constexpr std::array<std::string_view, 8> kFirstTables = {"info", "device",  "track", "thread",
-                                                          "call", "variant", "path",  "stack"};
-constexpr std::array<std::string_view, 15> kNextTables = {
-    "region", "detail",     "payload", "allocation", "device_memory", "memory_pool",  "region_gpu", "mark",
-    "api",    "call_stack", "kernel",  "memcpy",     "memset",        "graph_launch", "histogram"};
 
 /// One block in the making; its memory serves block after block.
 class Block {
@@ -79,39 +78,58 @@ void write_strings(const base::StringTable& strings, Block& block, OutputFile& f
 }
 
 template <class Table>
-void write_table(std::string_view name, const Table& table, Block& block, OutputFile& file) {
+void write_table(const Table& table, Block& block, OutputFile& file) {
   for (std::size_t first = 0; first < table.size(); first += kBlockRows) {
     const std::size_t rows = std::min(kBlockRows, table.size() - first);
-    block.append_name(name);
-    table.each_column([&](std::string_view column, const auto& values) {
-      block.append_byte(sizeof values[0]);
-      block.append_name(column);
+    block.append_name(table.kInfo.name);
+    table.each_column([&](const ColumnInfo& column, const auto&) {
+      block.append_byte(column.bytes);
+      block.append_name(column.name);
     });
     block.pad();
     const std::size_t directory_bytes = block.size();
-    table.each_column([&](std::string_view, const auto& values) {
-      block.append(values.data() + first, rows * sizeof values[0]);
+    table.each_column([&](const ColumnInfo& column, const auto& values) {
+      block.append(values.data() + first, rows * column.bytes);
       block.pad();
     });
     block.write(file, BlockType::Table, rows, directory_bytes);
   }
 }
 
-std::vector<std::string_view> table_order(const Store& store) {
-  std::vector<std::string_view> order(kFirstTables.begin(), kFirstTables.end());
-  order.insert(order.end(), kNextTables.begin(), kNextTables.end());
-  store.each_table([&](std::string_view name, const auto&) {
-    if (std::ranges::find(order, name) == order.end()) {
-      order.push_back(name);
+void add_after_its_references(const TableInfo& table, std::vector<Target>& order) {
+  if (std::ranges::find(order, table.target) != order.end()) {
+    return;
+  }
+  for (const ColumnInfo& column : table.columns) {
+    const TableInfo* other = store::find_table(column.meaning.target);
+    if (other != nullptr && other != &table) {
+      add_after_its_references(*other, order);
     }
-  });
+  }
+  order.push_back(table.target);
+}
+
+/// Facts first, and each table after those it refers to, so that a file cut anywhere has no loose ends.
+std::vector<Target> table_order() {
+  std::vector<Target> order;
+  const auto add = [&](auto&& takes) {
+    for (const TableInfo& table : store::kTables) {
+      if (takes(table)) {
+        add_after_its_references(table, order);
+      }
+    }
+  };
+  add([](const TableInfo& table) { return table.role == Role::Info; });
+  add([](const TableInfo& table) { return table.role == Role::Dictionary; });
+  add([](const TableInfo& table) { return !store::find_owner(table); });
+  add([](const TableInfo&) { return true; });  // rows that are about other rows, of whatever kind these are
   return order;
 }
 
 }  // namespace
 
 void write_gscope(const Store& store, const std::string& path) {
-  if (const std::string bad = find_bad_reference(store); !bad.empty()) {
+  if (const std::string bad = store::find_bad_reference(store); !bad.empty()) {
     throw base::Error("cannot save " + path + ": the recording is inconsistent: " + bad);
   }
   OutputFile file(path);
@@ -123,10 +141,10 @@ void write_gscope(const Store& store, const std::string& path) {
   file.write(&header, sizeof header);
   Block block;
   write_strings(store.strings, block, file);
-  for (const std::string_view wanted : table_order(store)) {
-    store.each_table([&](std::string_view name, const auto& table) {
-      if (name == wanted) {
-        write_table(name, table, block, file);
+  for (const Target next : table_order()) {
+    store.each_table([&](const auto& table) {
+      if (table.kInfo.target == next) {
+        write_table(table, block, file);
       }
     });
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/crc32c.h"
+#include "gpuscope/base/crc32c.h"
 
 #include <array>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace gpuscope::exporters {
+namespace gpuscope::base {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // reflected
@@ -81,4 +81,4 @@ uint32_t crc32c(const void* data, std::size_t bytes, uint32_t crc) noexcept {
   return crc32c_portable(data, bytes, crc);
 }
 
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::base

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "gpuscope/store/store.h"
 
 // The Arrow C data interface and C stream interface: a fixed binary layout that the Arrow specification publishes so
 // that producers need no Arrow library (https://arrow.apache.org/docs/format/CDataInterface.html). Member names and
@@ -41,3 +45,12 @@ struct ArrowArrayStream {
   void* private_data;
 };
 }
+
+namespace gpuscope::exporters {
+
+/// A table as one record batch of a stream, which keeps the store alive and which the caller releases. The columns are
+/// make_frame's: numbers are the store's own memory, texts dictionary-encoded, "" where there is none. Throws
+/// InvalidArgument where there is no such table.
+ArrowArrayStream make_arrow_stream(std::shared_ptr<const store::Store> store, std::string_view table);
+
+}  // namespace gpuscope::exporters

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/gscope_reader.h"
+#include "gpuscope/readers/gscope.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,27 +8,23 @@
 #include <string_view>
 #include <vector>
 
+#include "gpuscope/base/crc32c.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/exporters/crc32c.h"
-#include "gpuscope/exporters/file.h"
-#include "gpuscope/exporters/gscope_format.h"
-#include "gpuscope/exporters/references.h"
+#include "gpuscope/base/file.h"
+#include "gpuscope/store/check.h"
+#include "gpuscope/store/gscope_format.h"
 
-namespace gpuscope::exporters {
+namespace gpuscope::readers {
 namespace {
 
+using base::crc32c;
+using store::ColumnInfo;
 using store::kNone;
 using store::Store;
+using namespace store::gscope;
 
 bool is_whole(const BlockHeader& header) {
   return header.magic == kBlockMagic && header.header_crc == crc32c(&header, offsetof(BlockHeader, header_crc));
-}
-
-/// Columns that hold a row number, in a file that lacks them, hold none.
-bool is_reference(std::string_view column) {
-  constexpr std::string_view kReferences[] = {"region",  "parent", "path",  "histogram", "shapes",
-                                              "forward", "stack",  "types", "results"};
-  return std::ranges::find(kReferences, column) != std::end(kReferences);
 }
 
 struct FileColumn {
@@ -49,7 +45,7 @@ class Reader {
       store_->set_info("file.truncated_at", std::to_string(offset_));
       forget_lost_parents();
     }
-    if (const std::string bad = find_bad_reference(*store_); !bad.empty()) {
+    if (const std::string bad = store::find_bad_reference(*store_); !bad.empty()) {
       fail(bad + "; found when all was read");
     }
     return std::move(store_);
@@ -170,9 +166,9 @@ class Reader {
 
   void take_table(uint32_t rows, std::span<const std::byte> directory, std::span<const std::byte> payload) {
     const std::string_view table = parse_directory(rows, directory, payload);
-    store_->each_table([&](std::string_view name, auto& into) {
-      if (name == table) {
-        append(name, into, rows);
+    store_->each_table([&](auto& into) {
+      if (into.kInfo.name == table) {
+        append(into, rows);
       }
     });
   }
@@ -209,34 +205,40 @@ class Reader {
   }
 
   template <class Table>
-  void append(std::string_view table, Table& into, uint32_t rows) const {
+  void append(Table& into, uint32_t rows) const {
+    const std::string table(into.kInfo.name);
     if (into.size() + rows >= kNone) {
-      fail("there are more rows of " + std::string(table) + " than can be numbered");
+      fail("there are more rows of " + table + " than can be numbered");
     }
-    into.each_column([&](std::string_view name, auto& column) {
-      using T = std::remove_reference_t<decltype(column)>::value_type;
-      const auto found = std::ranges::find(columns_, name, &FileColumn::name);
+    into.each_column([&](const ColumnInfo& info, auto& column) {
+      using T = typename std::remove_reference_t<decltype(column)>::value_type;
+      const auto found = std::ranges::find(columns_, info.name, &FileColumn::name);
       if (found == columns_.end()) {
-        const std::vector<T> filling(rows, is_reference(name) ? static_cast<T>(-1) : T{});
+        const std::vector<T> filling(rows, info.meaning.optional ? static_cast<T>(kNone) : T{});
         column.append(filling);
       } else if (found->width == sizeof(T)) {
         column.append({reinterpret_cast<const T*>(found->values), rows});
       } else {
-        fail(std::string(table) + "." + std::string(name) + " is " + std::to_string(found->width) +
-             " bytes wide, not " + std::to_string(sizeof(T)));
+        fail(table + "." + std::string(info.name) + " is " + std::to_string(found->width) + " bytes wide, not " +
+             std::to_string(sizeof(T)));
       }
     });
   }
 
-  /// Of all references only a region's parent can point forward, into what a cut file has lost.
+  /// Only references among events of one table, as to a region's parent, point forward, into what a cut file has lost.
   void forget_lost_parents() {
-    for (std::size_t row = 0; row < store_->region.size(); ++row) {
-      uint32_t& parent = store_->region.parent[row];
-      parent = parent < store_->region.size() ? parent : kNone;
-    }
+    store_->each_table([](auto& table) {
+      table.each_column([&](const ColumnInfo& info, auto& column) {
+        using T = typename std::remove_reference_t<decltype(column)>::value_type;
+        const bool is_own = table.kInfo.role == store::Role::Event && info.meaning.target == table.kInfo.target;
+        for (std::size_t row = 0; is_own && row < column.size(); ++row) {
+          column[row] = static_cast<std::size_t>(column[row]) < column.size() ? column[row] : static_cast<T>(kNone);
+        }
+      });
+    });
   }
 
-  InputFile file_;
+  base::InputFile file_;
   std::unique_ptr<Store> store_;
   uint64_t offset_ = 0;
   uint32_t next_string_ = 0;
@@ -249,4 +251,4 @@ class Reader {
 
 std::unique_ptr<Store> read_gscope(const std::string& path) { return Reader(path).read(); }
 
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::readers

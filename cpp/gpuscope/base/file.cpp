@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/file.h"
+#include "gpuscope/base/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 
 #include "gpuscope/base/errors.h"
 
-namespace gpuscope::exporters {
+namespace gpuscope::base {
 namespace {
 
 [[noreturn]] void fail(const char* doing, const std::string& path) {
@@ -99,4 +99,4 @@ void OutputFile::commit() {
   close(std::exchange(descriptor_, -1));
 }
 
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::base

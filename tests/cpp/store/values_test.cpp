@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/store/histogram.h"
+#include "gpuscope/store/values.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpuscope::exporters {
+namespace gpuscope::base {
 
 /// A regular file open for reading. Failures are base::Error with the system's words for them.
 class InputFile {
@@ -43,4 +43,4 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::base

@@ -6,7 +6,7 @@
 
 #include "gpuscope/store/store.h"
 
-namespace gpuscope::exporters {
+namespace gpuscope::readers {
 
 /// Reads a .gscope file; the result is safe for every reader of stores.
 ///
@@ -14,4 +14,4 @@ namespace gpuscope::exporters {
 /// Throws CorruptTrace for anything else that is wrong with the content, Error when the system cannot read it.
 std::unique_ptr<store::Store> read_gscope(const std::string& path);
 
-}  // namespace gpuscope::exporters
+}  // namespace gpuscope::readers
