@@ -103,8 +103,7 @@ void bind_session(py::module_& module) {
           "Ends collecting; returns the open window's Store, if one is open. Further calls return None.")
       .def("release_cupti", &Session::release_cupti, py::call_guard<py::gil_scoped_release>(),
            "Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none "
-           "was "
-           "recorded.")
+           "was recorded.")
       .def("switch_gpu", &Session::switch_gpu, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
            "Whether driver calls and GPU work are recorded from now on, within the open window.")
       .def("switch_regions", &Session::switch_regions, py::arg("on"), py::call_guard<py::gil_scoped_release>(),
