@@ -574,13 +574,13 @@ class Session:
         """
         Ends the window and returns its Store; waits for its GPU work, at most two seconds.
         """
-    def release_cupti(self) -> bool:
-        """
-        Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none was recorded.
-        """
     def open(self) -> None:
         """
         Begins a recorded window.
+        """
+    def release_cupti(self) -> bool:
+        """
+        Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none was recorded.
         """
     def stop(self) -> Store:
         """
