@@ -109,7 +109,13 @@ void add_after_its_references(const TableInfo& table, std::vector<Target>& order
   order.push_back(table.target);
 }
 
-/// Facts first, and each table after those it refers to, so that a file cut anywhere has no loose ends.
+bool is_of_thread(const TableInfo& table) {
+  return std::ranges::any_of(table.columns,
+                             [](const ColumnInfo& column) { return column.meaning.target == Target::Threads; });
+}
+
+/// Facts first, what threads did before what the GPU did, and each table after those it refers to, so that a file cut
+/// anywhere has no loose ends.
 std::vector<Target> table_order() {
   std::vector<Target> order;
   const auto add = [&](auto&& takes) {
@@ -121,7 +127,8 @@ std::vector<Target> table_order() {
   };
   add([](const TableInfo& table) { return table.role == Role::Info; });
   add([](const TableInfo& table) { return table.role == Role::Dictionary; });
-  add([](const TableInfo& table) { return !store::find_owner(table); });
+  add([](const TableInfo& table) { return is_of_thread(table); });
+  add([](const TableInfo& table) { return store::find_owner(table) == nullptr; });
   add([](const TableInfo&) { return true; });  // rows that are about other rows, of whatever kind these are
   return order;
 }

@@ -36,9 +36,8 @@ std::string check_ids(const TableInfo& table, const ColumnInfo& info, const Colu
   return {};
 }
 
-/// Of a column whose rows refer to this or that, as another column says.
 template <class Table, class Column>
-std::string check_varying(const Store& store, const Table& table, const ColumnInfo& info, const Column& values) {
+std::string check_events(const Store& store, const Table& table, const ColumnInfo& info, const Column& values) {
   for (std::size_t row = 0; row < values.size(); ++row) {
     const Target target = target_of(table, info, row);
     if constexpr (requires { table.kind; }) {
@@ -92,10 +91,10 @@ std::string check_column(const Store& store, const Table& table, const ColumnInf
     case Target::Nothing:
       return info.meaning.time ? check_times(table.kInfo, info, values) : std::string();
     case Target::Histograms:
+    case Target::ValueOfType:  // readers look for themselves what a text is
       return {};
     case Target::EventOfKind:
-    case Target::ValueOfType:
-      return check_varying(store, table, info, values);
+      return check_events(store, table, info, values);
     default:
       break;
   }

@@ -246,7 +246,6 @@
   X(Memcpys, memcpy, GPUSCOPE_MEMCPY, Event, memcpy, "Copies of memory.")                                            \
   X(Memsets, memset, GPUSCOPE_MEMSET, Event, memset, "Fills of memory.")                                             \
   X(Syncs, sync, GPUSCOPE_SYNC, Event, sync, "Waits for the GPU.")                                                   \
-  X(Apis, api, GPUSCOPE_API, Event, api, "Calls of the CUDA driver that launch, copy, synchronize or allocate.")     \
   X(Regions, region, GPUSCOPE_REGION, Event, regions, "Regions of the program, operators and ranges.")               \
   X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU, Event, region_gpu,                                                  \
     "GPU time between a region's two CUDA events, where CUPTI is not to be had.")                                    \
@@ -262,6 +261,7 @@
     "hand out in pieces is one row.")                                                                                \
   X(MemoryPools, memory_pool, GPUSCOPE_MEMORY_POOL, Event, memory_pools,                                             \
     "What was done to CUDA memory pools as a whole.")                                                                \
+  X(Apis, api, GPUSCOPE_API, Event, api, "Calls of the CUDA driver that launch, copy, synchronize or allocate.")     \
   X(CallStacks, call_stack, GPUSCOPE_CALL_STACK, Event, call_stacks,                                                 \
     "Where in the program a driver call was made, in the order of `api`.")                                           \
   X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL, Total, region_totals,                                         \
@@ -269,14 +269,14 @@
   X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL, Total, work_totals,                                                 \
     "GPU work and driver calls by name and call path, in aggregate mode.")                                           \
   X(Histograms, histogram, GPUSCOPE_HISTOGRAM, Histogram, histograms, "Durations of totals counted by size.")        \
-  X(Paths, path, GPUSCOPE_PATH, Dictionary, paths,                                                                   \
-    "Call paths: the regions open around a point in the program, outermost first.")                                  \
-  X(Stacks, stack, GPUSCOPE_STACK, Dictionary, stacks, "Call stacks: a frame, and the stack of its caller.")         \
-  X(Variants, variant, GPUSCOPE_VARIANT, Dictionary, variants, "Kernels, each with one launch configuration.")       \
+  X(Devices, device, GPUSCOPE_DEVICE, Dictionary, devices, "GPUs.")                                                  \
   X(Tracks, track, GPUSCOPE_TRACK, Dictionary, tracks, "Streams that work ran on.")                                  \
   X(Threads, thread, GPUSCOPE_THREAD, Dictionary, threads, "Threads of the program.")                                \
   X(Calls, call, GPUSCOPE_CALL, Dictionary, calls, "Functions of the driver, by what they returned.")                \
-  X(Devices, device, GPUSCOPE_DEVICE, Dictionary, devices, "GPUs.")                                                  \
+  X(Variants, variant, GPUSCOPE_VARIANT, Dictionary, variants, "Kernels, each with one launch configuration.")       \
+  X(Paths, path, GPUSCOPE_PATH, Dictionary, paths,                                                                   \
+    "Call paths: the regions open around a point in the program, outermost first.")                                  \
+  X(Stacks, stack, GPUSCOPE_STACK, Dictionary, stacks, "Call stacks: a frame, and the stack of its caller.")         \
   GPUSCOPE_EXTRA_TABLES(X)                                                                                           \
   X(Infos, info, GPUSCOPE_INFO, Info, info, "Facts about the run, by key.")
 
