@@ -8,11 +8,14 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gpuscope import _core
 from gpuscope.paths import as_path, check_writable, replacing
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _CHROME_SUFFIXES = (".json", ".json.gz")
 _PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
@@ -99,18 +102,20 @@ class _OrderedPool:
         workers = min(_MOST_WORKERS, os.cpu_count() or 1)
         self._work = work
         self._write = write
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="gpuscope-export")
+        self._executor = _make_executor(workers)
         self._most_pending = 2 * workers
         self._pending: deque[Future[bytes]] = deque()
 
     def __call__(self, chunk: bytes) -> None:
         """Take the next chunk; waits when the workers are far behind."""
         try:
-            self._pending.append(self._executor.submit(self._work, chunk))
+            if self._executor is not None:
+                self._pending.append(self._executor.submit(self._work, chunk))
+                self._drain(self._most_pending)
+                return
         except RuntimeError:  # no threads can be had while the interpreter shuts down
             self._drain(0)
-            self._write(self._work(chunk))
-        self._drain(self._most_pending)
+        self._write(self._work(chunk))
 
     def __enter__(self) -> _OrderedPool:
         return self
@@ -122,11 +127,22 @@ class _OrderedPool:
             if kind is None:
                 self._drain(0)
         finally:
-            self._executor.shutdown(cancel_futures=True)
+            if self._executor is not None:
+                self._executor.shutdown(cancel_futures=True)
 
     def _drain(self, most_pending: int) -> None:
         while len(self._pending) > most_pending:
             self._write(self._pending.popleft().result())
+
+
+def _make_executor(workers: int) -> ThreadPoolExecutor | None:
+    """None while the interpreter shuts down, when the module of thread pools cannot be imported any more."""
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+
+        return ThreadPoolExecutor(workers, thread_name_prefix="gpuscope-export")
+    except RuntimeError:
+        return None
 
 
 class _GzipStream:

@@ -247,3 +247,19 @@ def test_gz_can_be_written_while_the_interpreter_shuts_down(tmp_path):
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
     with gzip.open(path) as file:
         assert len(events(json.load(file), cat="kernel")) == 20_000
+
+
+def test_a_recording_is_written_by_what_is_first_imported_while_the_interpreter_shuts_down(tmp_path):
+    source, path = str(tmp_path / "a.gscope"), str(tmp_path / "a.json.gz")
+    save(training_store(many_kernels), source)
+    script = f"""
+        import atexit
+        def export():
+            from gpuscope.exporters import export_chrome_trace, load_store
+            export_chrome_trace(load_store({source!r}), {path!r})
+        import numpy
+        atexit.register(export)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    with gzip.open(path) as file:
+        assert len(events(json.load(file), cat="kernel")) == 20_000
