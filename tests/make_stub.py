@@ -65,7 +65,7 @@ def declare_enumerations(text: str) -> str:
         return match["head"] + members
 
     return re.sub(
-        r'(?P<head>^class (?P<name>\w+)\(enum\.\w+\):\n    """\n(?:    .*\n)*?    """\n)(?:[ \t].*\n)*',
+        r'(?P<head>^class (?P<name>\w+)\(enum\.\w+\):\n    """\n(?:    .*\n)*?    """\n)(?:[ \t].*\n|\n(?=[ \t]))*',
         declare,
         text,
         flags=re.MULTILINE,
@@ -79,11 +79,9 @@ def add_imports(text: str) -> str:
     named = ["collections.abc", "numpy", "types", "typing", "typing_extensions"]
     if "_Function" in body:
         body = re.sub(r"^(__all__.*\n)", lambda match: match[1] + FUNCTION_VARIABLE, body, count=1, flags=re.MULTILINE)
-    used = [name for name in named if re.search(rf"(?<![\w.]){re.escape(name)}\.", body)]
-    others = {line for line in lines if line.startswith("import ")} - {f"import {name}\n" for name in named}
-    return (
-        "from __future__ import annotations\n" + "".join(sorted({f"import {name}\n" for name in used} | others)) + body
-    )
+    named += [line.split()[1] for line in lines if line.startswith("import ")]
+    used = {name for name in named if re.search(rf"(?<![\w.]){re.escape(name)}\.", body)}
+    return "from __future__ import annotations\n" + "".join(sorted(f"import {name}\n" for name in used)) + body
 
 
 def make_stub() -> str:

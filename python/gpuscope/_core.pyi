@@ -166,8 +166,10 @@ class TableInfo:
     def name(self) -> str:
         ...
     @property
-    def role(self) -> Role:
-        ...
+    def role(self) -> int:
+        """
+        A Role.
+        """
 class Store:
     """
     One recording: its tables and strings.

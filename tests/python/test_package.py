@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.resources
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,12 @@ def test_extension_links_only_the_system_libraries() -> None:
     needed = needed_libraries(Path(_core.__file__))
     assert [name for name in needed if not name.startswith(SYSTEM_LIBRARIES)] == []
     assert any(name.startswith("libstdc++") for name in needed)
+
+
+def test_extension_uses_no_iostream() -> None:
+    # After one was used, `import torch` crashes inside libstdc++. Mangled: std::ios_base, std::basic_ostringstream, ...
+    symbols = re.compile(rb"_ZNK?(?:S[diow]|St(?:7__cxx11)?\d+(?:ios_base|basic_[a-z]*(?:stream|buf)))[A-Z0-9]\w*")
+    assert set(symbols.findall(Path(_core.__file__).read_bytes())) == set()
 
 
 def test_reader_of_linked_libraries_refuses_another_file(tmp_path: Path) -> None:

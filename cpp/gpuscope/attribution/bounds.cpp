@@ -81,7 +81,7 @@ void renumber(Table& table, const Eviction& evicted) {
 /// Drops the rows whose owner was evicted; the others keep their order.
 template <class Table>
 void drop_orphans(Table& table) {
-  static_assert(store::find_owner(Table::kInfo) != nullptr, "events without a time of their own need an owner");
+  static_assert(store::has_owner(Table::kInfo), "events without a time of their own need an owner");
   std::vector<uint32_t> kept;
   table.each_column([&](const store::ColumnInfo& info, const auto& column) {
     for (uint32_t row = 0; info.meaning.owner && row < column.size(); ++row) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/store/store.h"
 
-#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -178,21 +177,29 @@ std::string upper_case(std::string_view name) {
   return upper;
 }
 
+/// An enumeration of the core as a class of Python's enum. py::native_enum does it with an iostream, and torch's import
+/// crashes where one was used before.
+void bind_enum(py::module_& module, const char* name, const char* base, const char* doc, const py::list& members) {
+  py::object type = py::module_::import("enum").attr(base)(name, members, py::arg("module") = module.attr("__name__"));
+  type.attr("__doc__") = doc;
+  module.attr(name) = type;
+}
+
 void bind_enums(py::module_& module) {
   module.attr("NONE") = store::kNone;
-#define GPUSCOPE_VALUE(name, number) .value(upper_case(#name).c_str(), Type::name)
-#define GPUSCOPE_BIND(Name, Underlying, LIST, doc)                                             \
-  {                                                                                            \
-    using Type = store::Name;                                                                  \
-    py::native_enum<Type>(module, #Name, "enum.IntEnum", doc) LIST(GPUSCOPE_VALUE).finalize(); \
+#define GPUSCOPE_VALUE(name, number) members.append(py::make_tuple(upper_case(#name), number));
+#define GPUSCOPE_BIND(Name, Underlying, LIST, doc)     \
+  {                                                    \
+    py::list members;                                  \
+    LIST(GPUSCOPE_VALUE)                               \
+    bind_enum(module, #Name, "IntEnum", doc, members); \
   }
   GPUSCOPE_ENUMS(GPUSCOPE_BIND)
   GPUSCOPE_BIND(Role, uint8_t, GPUSCOPE_ROLE, "What a table holds.")
 #undef GPUSCOPE_BIND
-#undef GPUSCOPE_VALUE
-#define GPUSCOPE_VALUE(name, number) .value(upper_case(#name).c_str(), store::k##name)
-  py::native_enum<store::Flag>(module, "Flag", "enum.IntFlag", GPUSCOPE_FLAG_DOC) GPUSCOPE_FLAG(GPUSCOPE_VALUE)
-      .finalize();
+  py::list members;
+  GPUSCOPE_FLAG(GPUSCOPE_VALUE)
+  bind_enum(module, "Flag", "IntFlag", GPUSCOPE_FLAG_DOC, members);
 #undef GPUSCOPE_VALUE
 }
 
@@ -231,7 +238,8 @@ void bind_schema(py::module_& module) {
   py::class_<TableInfo>(module, "TableInfo", "What the schema says of a table.")
       .def_readonly("name", &TableInfo::name)
       .def_readonly("attribute", &TableInfo::attribute, "Its name as an attribute of Trace.")
-      .def_readonly("role", &TableInfo::role)
+      .def_property_readonly(
+          "role", [](const TableInfo& table) { return static_cast<int>(table.role); }, "A Role.")
       .def_readonly("doc", &TableInfo::doc)
       .def_property_readonly("columns", [](const TableInfo& table) {
         return std::vector<ColumnInfo>(table.columns.begin(), table.columns.end());

@@ -128,7 +128,7 @@ std::vector<Target> table_order() {
   add([](const TableInfo& table) { return table.role == Role::Info; });
   add([](const TableInfo& table) { return table.role == Role::Dictionary; });
   add([](const TableInfo& table) { return is_of_thread(table); });
-  add([](const TableInfo& table) { return store::find_owner(table) == nullptr; });
+  add([](const TableInfo& table) { return !store::has_owner(table); });
   add([](const TableInfo&) { return true; });  // rows that are about other rows, of whatever kind these are
   return order;
 }

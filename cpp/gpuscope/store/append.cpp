@@ -26,10 +26,12 @@ constexpr bool is_narrow(Target target) noexcept {
 constexpr std::size_t kMostNarrow = std::size_t{UINT16_MAX} + 1;
 
 // Dictionaries are appended in the order of their list, so they refer to no later one.
-static_assert(std::ranges::all_of(kTables, [](const TableInfo& table) {
-  return table.role != Role::Dictionary || std::ranges::all_of(table.columns, [&](const ColumnInfo& column) {
-           const TableInfo* other = find_table(column.meaning.target);
-           return other == nullptr || (other->role == Role::Dictionary && other->target <= table.target);
+static_assert(std::ranges::none_of(kTables, [](const TableInfo& table) {
+  return table.role == Role::Dictionary && std::ranges::any_of(table.columns, [&](const ColumnInfo& column) {
+           return std::ranges::any_of(kTables, [&](const TableInfo& other) {
+             return other.target == column.meaning.target &&
+                    (other.role != Role::Dictionary || other.target > table.target);
+           });
          });
 }));
 

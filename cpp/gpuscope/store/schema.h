@@ -443,14 +443,14 @@ constexpr const TableInfo* find_table(Target target) noexcept {
   return nullptr;
 }
 
-/// The column that tells what a row is about; nullptr where rows stand for themselves.
-constexpr const ColumnInfo* find_owner(const TableInfo& table) noexcept {
+/// Whether a column tells what a row is about; else rows stand for themselves.
+constexpr bool has_owner(const TableInfo& table) noexcept {
   for (const ColumnInfo& column : table.columns) {
     if (column.meaning.owner) {
-      return &column;
+      return true;
     }
   }
-  return nullptr;
+  return false;
 }
 
 /// Rows with a time of their own; the ring drops the oldest.
