@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
@@ -23,7 +23,7 @@ int64_t read_clock(clockid_t id) noexcept {
 }  // namespace
 
 bool counter_is_invariant() noexcept {
-#if defined(__x86_64__)
+#ifdef __x86_64__
   // CPUID 80000007h, EDX bit 8: invariant TSC (Intel SDM vol. 3, 18.17.1; AMD APM vol. 3, E.4.7).
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(0x80000007U, &eax, &ebx, &ecx, &edx) != 0 && (edx & (1U << 8)) != 0;

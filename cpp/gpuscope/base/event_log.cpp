@@ -79,7 +79,7 @@ void EventLog::recycle(EventChunk* chunk) noexcept {
 
 EventLogs& EventLogs::process() noexcept {
   // Leaked on purpose: threads may log while the process is torn down.
-  static auto* logs = new EventLogs;
+  static auto* logs = new EventLogs;  // NOLINT(bugprone-unhandled-exception-at-new): without it nothing can be logged
   return *logs;
 }
 

@@ -106,7 +106,7 @@ std::size_t skip_operator(std::string_view text, std::size_t at) noexcept {
   if (text.substr(at).starts_with("()")) {
     return at + 2;
   }
-  const std::size_t end = text.find_first_of(text.substr(at).starts_with(" ") ? "(" : "( ", at);
+  const std::size_t end = text.find_first_of(text.substr(at).starts_with(' ') ? "(" : "( ", at);
   return end == std::string_view::npos ? text.size() : end;
 }
 

@@ -136,7 +136,7 @@ class Frame {
   /// The values of another table's rows.
   template <class Column, class RowOf>
   void add_taken(std::string_view name, const Column& column, RowOf&& row_of) {
-    using T = typename Column::value_type;
+    using T = Column::value_type;
     auto values = std::make_shared<std::vector<T>>();
     values->reserve(rows_);
     for (std::size_t row = 0; row < rows_; ++row) {
@@ -149,7 +149,7 @@ class Frame {
   /// Likewise, each value once. Rows of a table that is never without the other's.
   template <class Column, class RowOf>
   void add_distinct(std::string_view name, const Column& column, RowOf&& row_of) {
-    using T = typename Column::value_type;
+    using T = Column::value_type;
     auto values = std::make_shared<std::vector<T>>();
     std::unordered_map<T, int32_t> known;
     std::vector<int32_t> code_of;

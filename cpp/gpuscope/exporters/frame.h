@@ -49,7 +49,7 @@ struct FrameColumn {
 /// ("x, y, z"), `registers` and `shared_bytes` (static and dynamic); `device`, `context` and `stream`; `name`. `region`
 /// brings `path`, that region with those around it, "train/forward"; copies and regions have a `name`. A number that
 /// is not there reads as the largest of its type. Throws InvalidArgument where there is no such table.
-std::vector<FrameColumn> make_frame(const store::Store& store, std::string_view table);
+std::vector<FrameColumn> make_frame(const store::Store& store, std::string_view wanted);
 
 /// Each row of the path table as "outer/inner".
 std::vector<std::string> path_texts(const store::Store& store);

@@ -211,7 +211,7 @@ class Reader {
       fail("there are more rows of " + table + " than can be numbered");
     }
     into.each_column([&](const ColumnInfo& info, auto& column) {
-      using T = typename std::remove_reference_t<decltype(column)>::value_type;
+      using T = std::remove_reference_t<decltype(column)>::value_type;
       const auto found = std::ranges::find(columns_, info.name, &FileColumn::name);
       if (found == columns_.end()) {
         const std::vector<T> filling(rows, info.meaning.optional ? static_cast<T>(kNone) : T{});
@@ -229,7 +229,7 @@ class Reader {
   void forget_lost_parents() {
     store_->each_table([](auto& table) {
       table.each_column([&](const ColumnInfo& info, auto& column) {
-        using T = typename std::remove_reference_t<decltype(column)>::value_type;
+        using T = std::remove_reference_t<decltype(column)>::value_type;
         const bool is_own = table.kInfo.role == store::Role::Event && info.meaning.target == table.kInfo.target;
         for (std::size_t row = 0; is_own && row < column.size(); ++row) {
           column[row] = static_cast<std::size_t>(column[row]) < column.size() ? column[row] : static_cast<T>(kNone);

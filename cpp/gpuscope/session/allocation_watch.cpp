@@ -63,7 +63,11 @@ void AllocationWatch::unwatch() noexcept {
     return;
   }
   const std::lock_guard lock(mutex_);
-  if (users_ == 0 || --users_ > 0) {
+  if (users_ == 0) {
+    return;
+  }
+  --users_;
+  if (users_ > 0) {
     return;
   }
   vendor_.collector.unwatch_allocations();

@@ -58,7 +58,7 @@ class Rows {
 template <class Table>
 void append_rows(Table& to, const Table& from, const Rows& rows) {
   Table::each_pair(to, from, [&](const ColumnInfo& info, auto& target, const auto& source) {
-    using T = typename std::remove_cvref_t<decltype(source)>::value_type;
+    using T = std::remove_cvref_t<decltype(source)>::value_type;
     if (info.meaning.target == Target::Nothing) {
       target.append(source.span());
       return;
@@ -92,7 +92,7 @@ void append_dictionary(Table& to, const Table& from, Rows& rows) {
   for (std::size_t row = 0; row < from.size(); ++row) {
     const auto next = static_cast<uint32_t>(to.size());
     Table::each_pair(to, from, [&](const ColumnInfo& info, auto& target, const auto& source) {
-      using T = typename std::remove_cvref_t<decltype(source)>::value_type;
+      using T = std::remove_cvref_t<decltype(source)>::value_type;
       target.push_back(static_cast<T>(rows(info.meaning.target, static_cast<uint64_t>(source[row]))));
     });
     uint32_t at = known.try_emplace(key_of(to, next, whole), next).first->second;
@@ -247,7 +247,7 @@ void append_info(Store& to, const Store& from) {
     const uint32_t known = to.strings.find(key);
     const bool is_known =
         known != UINT32_MAX && std::find(to.info.key.begin(), to.info.key.end(), known) != to.info.key.end();
-    to.set_info(key, is_known ? joined(key, std::string(to.find_info(key)), after) : std::string(after));
+    to.set_info(key, is_known ? joined(key, to.find_info(key), after) : std::string(after));
   }
   if (!is_first && in_all_ns > 0) {
     to.set_info("session.recorded_ns", std::to_string(in_all_ns));

@@ -29,7 +29,7 @@ template <class Column>
 std::string check_ids(const TableInfo& table, const ColumnInfo& info, const Column& values, std::size_t rows) {
   for (std::size_t row = 0; row < values.size(); ++row) {
     const auto value = static_cast<uint64_t>(values[row]);
-    if (value >= rows && !(info.meaning.optional && value == kNone)) {
+    if (value >= rows && (!info.meaning.optional || value != kNone)) {
       return describe(table, info.name, row, static_cast<int64_t>(value)) + ", of " + std::to_string(rows);
     }
   }
@@ -110,7 +110,7 @@ std::string check_depths(const Paths& path) {
   for (std::size_t row = 0; row < path.size(); ++row) {
     const uint32_t parent = path.parent[row];
     if (path.depth[row] != (parent == kNone ? 0 : path.depth[parent] + 1)) {
-      return describe(path.kInfo, "depth", row, path.depth[row]) + ", which is not one more than its parent's";
+      return describe(Paths::kInfo, "depth", row, path.depth[row]) + ", which is not one more than its parent's";
     }
   }
   return {};
@@ -120,7 +120,7 @@ std::string check_bins(const Histograms& histogram) {
   constexpr uint32_t kLastBin = histogram_bin(INT64_MAX);
   for (std::size_t row = 0; row < histogram.size(); ++row) {
     if (histogram.bin[row] > kLastBin) {
-      return describe(histogram.kInfo, "bin", row, histogram.bin[row]) + ", of " + std::to_string(kLastBin + 1);
+      return describe(Histograms::kInfo, "bin", row, histogram.bin[row]) + ", of " + std::to_string(kLastBin + 1);
     }
   }
   return {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -306,7 +307,7 @@ struct Meaning {
   bool owner = false;
   bool time = false;
   Merge merge = Merge::Add;
-  std::string_view enumeration = "";
+  std::string_view enumeration = {};
 };
 
 struct ColumnInfo {
@@ -445,12 +446,7 @@ constexpr const TableInfo* find_table(Target target) noexcept {
 
 /// Whether a column tells what a row is about; else rows stand for themselves.
 constexpr bool has_owner(const TableInfo& table) noexcept {
-  for (const ColumnInfo& column : table.columns) {
-    if (column.meaning.owner) {
-      return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(table.columns, [](const ColumnInfo& column) { return column.meaning.owner; });
 }
 
 /// Rows with a time of their own; the ring drops the oldest.

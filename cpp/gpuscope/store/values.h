@@ -79,7 +79,7 @@ using base::RegionKind;
 
 /// The name of an enumeration.
 template <class Enum>
-inline constexpr std::string_view kEnumName = "";
+inline constexpr std::string_view kEnumName;
 
 #define GPUSCOPE_ENUMERATOR(name, value) name = value,
 #define GPUSCOPE_DECLARE_ENUM(Type, Underlying, LIST, doc) enum class Type : Underlying { LIST(GPUSCOPE_ENUMERATOR) };
