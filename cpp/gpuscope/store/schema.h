@@ -307,7 +307,7 @@ struct Meaning {
   bool owner = false;
   bool time = false;
   Merge merge = Merge::Add;
-  std::string_view enumeration = {};
+  std::string_view enumeration = {};  // NOLINT(readability-redundant-member-init): gcc warns without it
 };
 
 struct ColumnInfo {
