@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from abc import ABC, abstractmethod
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-class Result:
+class Result(ABC):
     """A result that can be saved as JSON."""
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""
-        raise NotImplementedError
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The text of `to_dict`; also written to `path` when one is given.
