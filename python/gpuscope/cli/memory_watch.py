@@ -16,6 +16,7 @@ import numpy as np
 
 from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError
+from gpuscope.frameworks import torch_memory
 from gpuscope.memory.categories import CATEGORIES, categorize, live_categories
 from gpuscope.memory.events import MemoryEvents
 from gpuscope.profiler import lifecycle
@@ -154,7 +155,7 @@ def _ledger(device: int) -> Any:
 
 
 def _segments(device: int) -> Any:
-    return _module("sources.torch").segments(device) if "torch" in sys.modules else ()
+    return torch_memory.segments(device) if "torch" in sys.modules else ()
 
 
 def _by_category(found: MemoryFindings) -> dict[str, int]:

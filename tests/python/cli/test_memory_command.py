@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gpuscope.cli import memory_watch
 
 FAKES = Path(__file__).resolve().parents[2]
 STEPS = "import gpuscope\nfor _ in range({}):\n    gpuscope.step()\n"
@@ -210,3 +215,11 @@ def test_ctrl_c_ends_the_program_and_tells(environment, script, tmp_path):
 def test_a_program_that_closes_its_streams_is_no_failure(memory, script):
     script("import sys; sys.stderr.close()")
     assert memory("script.py").returncode == 0
+
+
+def test_every_module_that_findings_come_from_is_there():
+    source = inspect.getsource(memory_watch)
+    names = re.findall(r'_module\("(\w+)"\)\.(\w+)', source)
+    assert len(names) > 5
+    for module, function in names:
+        assert callable(getattr(importlib.import_module(f"gpuscope.memory.{module}"), function))
