@@ -7,9 +7,15 @@ import os
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 # Builders of test data: `from fakes.elf import needed_libraries`.
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Tests compare text: no colours, and a table's width does not depend on the terminal.
 os.environ["NO_COLOR"] = "1"
 os.environ["COLUMNS"] = "120"
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
