@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from gpuscope.errors import InvalidArgument
 
@@ -97,6 +98,18 @@ def format_rate(value: float, unit: str) -> str:
         if value >= 0.9995 * size:
             return f"{format_digits(value / size)} {prefix}{' ' if unit == 'items' else ''}{unit}/s"
     return f"{format_digits(value)} {unit}/s"
+
+
+def align_columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+    """Lines of a table: each column as wide as its longest cell, two spaces apart.
+
+    Args:
+        rows: the cells of each row.
+        left: how many columns, from the first on, are aligned on the left; the others are aligned on the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f"{{:{'<' if column < left else '>'}{width}}}" for column, width in enumerate(widths)]
+    return ["  ".join(map(str.format, formats, row)).rstrip() for row in rows]
 
 
 def first_line(text: str | BaseException) -> str:

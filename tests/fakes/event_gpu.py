@@ -10,7 +10,7 @@ import pytest
 
 from gpuscope import _core
 from gpuscope.errors import CudaError, InvalidArgument
-from gpuscope.timing import measurement
+from gpuscope.timing import timer
 
 
 class FakeGpu:
@@ -49,7 +49,7 @@ class FakeGpu:
         monkeypatch.setattr(_core, "synchronize", lambda device=0: gpu.wait(device))
         monkeypatch.setattr(_core, "synchronize_stream", lambda stream, device=0: gpu.wait(stream))
         monkeypatch.setattr(_core, "HostAnchors", lambda device: FakeAnchors(gpu, device))
-        monkeypatch.setattr(measurement, "_anchors", measurement._Anchors())
+        monkeypatch.setattr(timer, "_anchors", timer._Anchors())
         return self
 
     def wait(self, target: int) -> float:

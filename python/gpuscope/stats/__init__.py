@@ -6,9 +6,9 @@ Only NumPy is needed. `benchmarks/python/statistics_simulated.py` shows how ofte
 
 from __future__ import annotations
 
+from gpuscope.stats.autocorrelation import autocorrelation_time
 from gpuscope.stats.location import Estimate, Quantile, estimate, quantile
 from gpuscope.stats.ratio import Ratio, paired_ratio, ratio_of_medians, ratio_of_sums
-from gpuscope.stats.samples import autocorrelation_time
 from gpuscope.stats.shape import Mode, Trend, modes, trend
 
 __all__ = [

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.stats.distributions import median_rank, normal_quantile, student_factor
-from gpuscope.stats.samples import (
+from gpuscope.stats.autocorrelation import (
     autocorrelation_time,
     checked,
     checked_by_batches,
@@ -20,14 +19,16 @@ from gpuscope.stats.samples import (
     time_for_mean,
     time_for_median,
 )
+from gpuscope.stats.distributions import median_rank, normal_quantile, student_factor
 
 CONFIDENCE = 0.95  # of a quantile's interval
 # With quartiles closer than this many ticks, the median is the clock's and not the kernel's.
 COARSE = 4.0
 # The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
 TRIMMED = 0.1
-# Samples are on a clock's marks when most are that near to one, in ticks.
-BESIDE, MOSTLY = 0.125, 0.9
+# Samples are multiples of the tick when this share of them is this near to one, in ticks.
+ON_TICK_SHARE, ON_TICK = 0.9, 0.125
+# What the estimated autocorrelation time costs in degrees of freedom, and the most of it; see `_student`.
 DOUBT, MOST_DOUBT = 5.0, 0.2
 
 
@@ -93,14 +94,14 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
 
 
 def _on_ticks(values: NDArray[np.float64], tick: float) -> NDArray[np.float64]:
-    """Samples that lie beside the marks of a clock put onto them, as what turns one clock into another rounds as well.
+    """The samples rounded to ticks where most are near one: conversions between clocks round as well.
 
-    Samples that the tick made equal would else be parted by that, and each group of them spread over the whole tick.
+    Without it, samples that are equal in ticks would count as different ones.
     """
-    mark = np.partition(values, len(values) // 2)[len(values) // 2]
-    snapped: NDArray[np.float64] = mark + np.round((values - mark) / tick) * tick
-    beside = np.abs(values - snapped) <= BESIDE * tick
-    return snapped if beside.mean() >= MOSTLY else values
+    middle = np.partition(values, len(values) // 2)[len(values) // 2]
+    rounded: NDArray[np.float64] = middle + np.round((values - middle) / tick) * tick
+    near = np.abs(values - rounded) <= ON_TICK * tick
+    return rounded if near.mean() >= ON_TICK_SHARE else values
 
 
 def _median(values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float) -> Estimate:
@@ -110,27 +111,22 @@ def _median(values: NDArray[np.float64], ordered: NDArray[np.float64], tick: flo
     centre = (centre + float(ordered[n // 2])) / 2
     tau = checked_by_batches(time_for_median(values, centre, low, high), np.sign(values - centre))
     # Order statistics need no factor of Student's; the estimate of tau does.
-    factor = _student(confidence, _doubt(tau, n)) / normal_quantile((1 + confidence) / 2)
+    factor = _student(confidence, 0.0, tau, n) / normal_quantile((1 + confidence) / 2)
     half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
     low, high = _at_rank(ordered, middle - half, tick), _at_rank(ordered, middle + half, tick)
-    return Estimate(_at_rank(ordered, middle, tick), low, high, n, _worth(n, tau), "median", confidence)
+    return Estimate(_at_rank(ordered, middle, tick), low, high, n, n / max(tau, 1.0), "median", confidence)
 
 
-def _student(confidence: float, doubt: float) -> float:
-    return student_factor(confidence, 1 / doubt) if doubt > 1e-9 else normal_quantile((1 + confidence) / 2)
+def _student(confidence: float, inverse_freedom: float, tau: float, n: int) -> float:
+    """Student's factor, with the inverse of the degrees of freedom increased by the uncertainty of tau.
 
-
-def _doubt(tau: float, n: int) -> float:
-    """What the estimate of an autocorrelation time adds to the inverse of the degrees of freedom.
-
-    The factor is the one at which intervals hold the truth as often as they say, also when samples are taken until
-    the interval is narrow, which likes to happen where tau came out too short.
+    DOUBT is such that intervals have their coverage also when samples are taken until the interval is narrow, which
+    happens most often where tau was estimated too short.
     """
-    return min(DOUBT * max(tau - 1, 0.0) / n, MOST_DOUBT)
-
-
-def _worth(n: int, tau: float) -> float:
-    return n / max(tau, 1.0)
+    inverse_freedom += min(DOUBT * max(tau - 1, 0.0) / n, MOST_DOUBT)
+    if inverse_freedom <= 1e-9:
+        return normal_quantile((1 + confidence) / 2)
+    return student_factor(confidence, 1 / inverse_freedom)
 
 
 def _at_rank(ordered: NDArray[np.float64], rank: float, tick: float) -> float:
@@ -166,8 +162,8 @@ def _trimmed_mean(
     # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen proves nothing.
     variance = float(winsorised.var(ddof=1)) + tick**2 / n
     error = math.sqrt(variance * tau / n) * n / kept
-    half = _student(confidence, 1 / max(kept - 1, 1) + _doubt(tau, n)) * error
-    return Estimate(value, value - half, value + half, n, _worth(n, tau), "trimmed mean", confidence)
+    half = _student(confidence, 1 / max(kept - 1, 1), tau, n) * error
+    return Estimate(value, value - half, value + half, n, n / max(tau, 1.0), "trimmed mean", confidence)
 
 
 @dataclass(frozen=True)

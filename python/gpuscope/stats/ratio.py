@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.stats.distributions import (
-    normal_quantile,
-    normal_two_sided,
-    signed_rank_distribution,
-)
+from gpuscope.stats.autocorrelation import autocorrelation_time, checked, checked_confidence
+from gpuscope.stats.distributions import normal_quantile, normal_two_sided, signed_rank_distribution
 from gpuscope.stats.location import estimate
-from gpuscope.stats.samples import autocorrelation_time, checked, checked_confidence
 
 EXACT = 60  # pairs up to which all signs are counted out
 FEWEST_TO_RESAMPLE, RESAMPLES = 10, 2000
@@ -60,7 +56,8 @@ def paired_ratio(log_ratios: ArrayLike, *, confidence: float = 0.95) -> Ratio:
     if n > MOST_PAIRS:
         size = -(-n // MOST_PAIRS)
         points = logs[: n // size * size].reshape(-1, size).mean(axis=1)
-    walsh = _walsh_averages(points)
+    first, second = np.triu_indices(len(points))
+    walsh = np.sort((points[first] + points[second]) / 2)
     middle = float(walsh[(len(walsh) - 1) // 2] + walsh[len(walsh) // 2]) / 2
     outside = _averages_outside(len(points), confidence)
     low, high = (float(walsh[outside - 1]), float(walsh[-outside])) if outside else (-math.inf, math.inf)
@@ -88,7 +85,7 @@ def ratio_of_medians(
     above, below = sides
     n = min(above.n, below.n)
     value = above.value / below.value
-    logs = [[_log(side.low), math.log(side.value), _log(side.high)] for side in sides]
+    logs = [[log(side.low), math.log(side.value), log(side.high)] for side in sides]
     down = math.hypot(logs[0][1] - logs[0][0], logs[1][2] - logs[1][1])
     up = math.hypot(logs[0][2] - logs[0][1], logs[1][1] - logs[1][0])
     toward_one = down if value > 1 else up
@@ -142,11 +139,6 @@ def sign_flip_p(logs: NDArray[np.float64]) -> float:
     return normal_two_sided((smaller - total / 2) / math.sqrt(variance))
 
 
-def _walsh_averages(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    first, second = np.triu_indices(len(points))
-    return np.sort((points[first] + points[second]) / 2)
-
-
 def _averages_outside(n: int, confidence: float) -> int:
     """At which of the sorted averages, counted from 1 and from both ends, the interval lies; 0: there is none."""
     tail = (1 - confidence) / 2
@@ -160,7 +152,8 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-def _log(value: float) -> float:
+def log(value: float) -> float:
+    """The logarithm of the end of a ratio's interval, which may be 0 or infinite."""
     if value <= 0:
         return -math.inf
     return math.log(value) if math.isfinite(value) else math.inf

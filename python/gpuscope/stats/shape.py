@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuscope.stats.autocorrelation import autocorrelation_time, checked, checked_tick
 from gpuscope.stats.distributions import normal_two_sided
-from gpuscope.stats.samples import autocorrelation_time, checked, checked_tick
 
 FEWEST_SAMPLES = 30
 SMALLEST_SHARE = 0.05

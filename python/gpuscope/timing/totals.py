@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuscope.errors import InvalidArgument
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.results import Result, import_pandas
-from gpuscope.timing.measurement import Measurement, Steps, Times
-from gpuscope.units import format_seconds
+from gpuscope.timing.timer import Measurement, Steps, Times
+from gpuscope.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import TypeVar
 
     import pandas as pd
@@ -195,8 +194,7 @@ class Timings(Result, Mapping[str, Timing]):
         for timing in sorted(self.values(), key=_seconds, reverse=True):
             row = [_shortened(timing.name), str(timing.count), *_cells(timing.gpu if on_gpu else timing.wall)]
             rows.append(row + ([format_seconds(timing.wall.total if timing.wall else None)] if on_gpu else []))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        lines = align_columns(rows, left=1)
         lines.insert(1, "-" * len(lines[0]))
         return "\n".join(lines + self._notes())
 
@@ -315,12 +313,7 @@ class Timed:
         self._open.push(Measurement(self._stream))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         measurement = self._open.pop()
         measurement.stop()
         _totals_of(self.name).add(measurement)

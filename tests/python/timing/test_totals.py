@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.timing import Timed, reset_timings, timed, timings, totals
-from gpuscope.timing.measurement import Steps
+from gpuscope.timing.timer import Steps
 from gpuscope.timing.totals import _Sum
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples taken one after the other: what they may be, and how many independent ones they are worth."""
+"""The autocorrelation of samples: how many independent ones they are worth; and the checks of arguments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier tra
 
 
 def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
-    """The samples as a flat array of finite numbers, at least one of them.
-
-    Raises:
-        InvalidArgument: empty, of more than one dimension, not numbers, or not all finite.
-    """
+    """The samples as a flat array; raises InvalidArgument unless they are finite numbers, at least one."""
     try:
         values = np.asarray(samples, dtype=np.float64)
     except (TypeError, ValueError):
@@ -43,22 +39,14 @@ def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
 
 
 def checked_confidence(confidence: float) -> float:
-    """The confidence.
-
-    Raises:
-        InvalidArgument: not between 0 and 1.
-    """
+    """The confidence; raises InvalidArgument unless it lies between 0 and 1."""
     if not 0 < confidence < 1:
         raise InvalidArgument(f"confidence is {confidence}; accepted are fractions above 0 and below 1")
     return float(confidence)
 
 
 def checked_tick(tick: float) -> float:
-    """The tick.
-
-    Raises:
-        InvalidArgument: negative or not finite.
-    """
+    """The tick; raises InvalidArgument when it is negative or not finite."""
     if not (np.isfinite(tick) and tick >= 0):
         raise InvalidArgument(f"tick is {tick}; accepted is the clock's resolution, 0 or above")
     return float(tick)
@@ -78,11 +66,11 @@ def autocorrelation_time(samples: ArrayLike) -> float:
 
 
 def time_for_median(values: NDArray[np.float64], middle: float, low: float, high: float) -> float:
-    """The longer of two estimates, for each is too short in its own way, and one too short makes an interval lie.
+    """The autocorrelation time of the signs: the longer of two estimates, as too short a one narrows the interval.
 
-    The one sums the autocorrelations of the signs, whatever their form, and stops early in few samples. The other
-    takes only those of neighbours, of the values kept between `low` and `high`, and knows that they fade as in a
-    process of first order; signs of it correlate by 2/pi arcsin(rho^lag).
+    The first sums the autocorrelations, whatever their form; of few samples it stops early. The second assumes a
+    process of first order with the correlation of neighbours, of values clipped to `low` and `high`; its signs
+    correlate by 2/pi arcsin(rho^lag).
     """
     rho = _of_neighbours(np.clip(values, low, high))
     if rho > 0:

@@ -10,8 +10,8 @@ import scipy.stats
 
 from gpuscope import stats
 from gpuscope.errors import InvalidArgument
+from gpuscope.stats.autocorrelation import DIRECT_LAGS, integrated_time
 from gpuscope.stats.distributions import median_rank, signed_rank_distribution, student_factor
-from gpuscope.stats.samples import DIRECT_LAGS, integrated_time
 
 TICK = 32e-9
 
