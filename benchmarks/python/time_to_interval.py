@@ -28,7 +28,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def ours(calls: int) -> measure.Row:
     from gpuscope import _core
-    from gpuscope.benchmarking.benchmark_runner import benchmark
+    from gpuscope.benchmarking.benchmarks import benchmark
 
     kernel = functools.partial(_core.Kernels().spin, SPIN_NS)
     runs = [timed(lambda: benchmark(kernel, target=TARGET)) for _ in range(calls + 1)]

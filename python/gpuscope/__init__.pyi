@@ -9,7 +9,7 @@ from gpuscope import profiler as profiler
 from gpuscope import timing as timing
 from gpuscope._core import __version__ as __version__
 from gpuscope.analysis import DeviceType as DeviceType
-from gpuscope.benchmarking.benchmark_runner import benchmark as benchmark
+from gpuscope.benchmarking.benchmarks import benchmark as benchmark
 from gpuscope.benchmarking.comparison import compare as compare
 from gpuscope.benchmarking.crossovers import crossover as crossover
 from gpuscope.benchmarking.dataloader import benchmark_dataloader as benchmark_dataloader

@@ -7,7 +7,8 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,7 @@ def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:
     Raises:
         GpuscopeError: the file cannot be written.
     """
-    text = json.dumps(without_nan(values), allow_nan=False, default=str)
+    text = json.dumps(plain_values(values), allow_nan=False, default=str)
     if path is not None:
         try:
             Path(path).write_text(text + "\n", encoding="utf-8")
@@ -175,10 +176,21 @@ def import_pandas() -> Any:
     return pd
 
 
-def without_nan(values: Any) -> Any:
-    """The values with None for each number that JSON lacks."""
-    if isinstance(values, dict):
-        return {name: without_nan(value) for name, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [without_nan(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+def plain_fields(result: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass but `without` by name, as `plain_values`."""
+    return {each.name: plain_values(getattr(result, each.name)) for each in fields(result) if each.name not in without}
+
+
+def plain_values(value: Any) -> Any:
+    """The value with None for each number that JSON lacks; dataclasses are dicts; arrays and tuples are lists."""
+    if hasattr(value, "to_dict"):
+        return plain_values(value.to_dict())
+    if is_dataclass(value):
+        return plain_fields(value)
+    if isinstance(value, Mapping):
+        return {name: plain_values(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain_values(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -100,16 +100,18 @@ def format_rate(value: float, unit: str) -> str:
     return f"{format_digits(value)} {unit}/s"
 
 
-def align_columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = False) -> list[str]:
     """Lines of a table: each column as wide as its longest cell, two spaces apart.
 
     Args:
         rows: the cells of each row.
         left: how many columns, from the first on, are aligned on the left; the others are aligned on the right.
+        rule: whether a line of dashes stands under the first row.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     formats = [f"{{:{'<' if column < left else '>'}{width}}}" for column, width in enumerate(widths)]
-    return ["  ".join(map(str.format, formats, row)).rstrip() for row in rows]
+    lines = ["  ".join(map(str.format, formats, row)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]] if rule else lines
 
 
 def first_line(text: str | BaseException) -> str:

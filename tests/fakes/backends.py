@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.benchmarking.explorer.backends import ArrayModule
+from gpuscope.benchmarking.explorer.backends import Backend
 
 
-class FakeBackend(ArrayModule):
+class FakeBackend(Backend):
     """NumPy under any processor's name.
 
     Args:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from gpuscope.benchmarking.engine import Engine
+from gpuscope.benchmarking.samples import Samples
 from gpuscope.errors import InvalidArgument
 
 OVERHEAD = 1e-3  # seconds that opening an engine takes
@@ -70,11 +71,9 @@ class _Engine:
         self.engines.calls += len(order)
         if self.engines.calls >= self.engines.interrupt_after:
             raise KeyboardInterrupt
-        return SimpleNamespace(
-            seconds={quantity: seconds},
-            throttled=np.full(len(order), self.engines.throttled),
-            valid=np.ones(len(order), dtype=bool),
-        )
+        n = len(order)
+        throttled, valid = np.full(n, self.engines.throttled), np.ones(n, dtype=bool)
+        return Samples(order, {quantity: seconds}, np.full(n, np.nan), throttled, valid)
 
     def close(self):
         self.engines.open -= 1

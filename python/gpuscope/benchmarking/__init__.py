@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpuscope.benchmarking.benchmark_runner import benchmark
+from gpuscope.benchmarking.benchmarks import benchmark
 from gpuscope.benchmarking.comparison import Comparison, compare
 from gpuscope.benchmarking.crossovers import Crossover, crossover
 from gpuscope.benchmarking.dataloader import DataLoaderResult, DataLoaderWorkers, benchmark_dataloader

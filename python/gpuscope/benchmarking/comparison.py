@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmarking import blocks
-from gpuscope.benchmarking.blocks import CONFIDENCE, FEWEST_BLOCKS, LOOKS, Judgement, Looks, Verdict, judge, patience
-from gpuscope.benchmarking.engine import Engine
+from gpuscope.benchmarking.engine import Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
-from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction
+from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Distribution, Result, format_estimate, without_nan
+from gpuscope.results import Distribution, Result, format_estimate, plain_fields, plain_values
 from gpuscope.stats import Ratio
+from gpuscope.stats.ratio import log
 from gpuscope.units import format_seconds
 
 SCHEMA = "gpuscope.comparison"
@@ -31,6 +29,23 @@ WARM_UP = 0.25  # of the budget, at most
 PILOT, PILOT_TIME = 8, 0.05  # blocks that show how coarse the clock is, and the most of the budget for them
 LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
 TAGGED = 0.05
+
+# What takes turns: the first function, the second, and the first again as a control that must show no difference.
+A, B, CONTROL = 0, 1, 2
+FUNCTION = np.array([0, 1, 0], dtype=np.uint32)
+ARMS = len(FUNCTION)
+# Calls of an arm in a block: one on the way there and one on the way back, or more where the clock is coarse.
+FEWEST_CALLS, MOST_CALLS = 2, 32
+
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+
+CONFIDENCE = 0.95
+"""Of the interval that is reported, all looks taken together."""
+LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+"""When the blocks are looked at, as shares of the time for them."""
+FEWEST_BLOCKS = 10
+# A budget larger by more than this is not advised.
+LARGEST_BUDGET_FACTOR = 1000.0
 
 
 @dataclass(frozen=True)
@@ -97,25 +112,9 @@ class Comparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types; None stands for the ends of an interval that has none."""
-        return {
-            "schema": SCHEMA,
-            "version": VERSION,
-            "verdict": self.verdict,
-            "ratio": without_nan(asdict(self.ratio)),
-            "margin": self.margin,
-            "null": without_nan(asdict(self.null)),
-            "quantity": self.quantity,
-            "a": self.a.samples.tolist(),
-            "b": self.b.samples.tolist(),
-            "blocks": self.blocks,
-            "names": list(self.names),
-            "kernels": [[asdict(kernel) for kernel in side] for side in self.kernels],
-            "culprit": None if self.culprit is None else asdict(self.culprit),
-            "warnings": list(self.warnings),
-            "stopped": self.stopped,
-            "seconds": self.seconds,
-            "advice": self.advice,
-        }
+        samples = {"a": self.a.samples.tolist(), "b": self.b.samples.tolist()}
+        others = plain_fields(self, without=("a", "b"))
+        return {"schema": SCHEMA, "version": VERSION, **others, **samples, "culprit": plain_values(self.culprit)}
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison is neither true nor false; read its verdict")
@@ -205,6 +204,149 @@ def compare(
         return run.result(named)
 
 
+def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
+    """The arms of all calls of some blocks.
+
+    A block is made of palindromes, as ABCCBA, each of a random order: whatever drifts steadily takes the same from each
+    arm, and whatever does not affects each arm by chance alone.
+
+    Args:
+        random: where the orders come from.
+        blocks: how many.
+        calls: of each arm in a block, an even number.
+    """
+    there = random.permuted(np.tile(np.arange(ARMS, dtype=np.uint32), (blocks * calls // 2, 1)), axis=1)
+    return np.concatenate([there, there[:, ::-1]], axis=1).reshape(-1)
+
+
+def calls_per_block(seconds: NDArray[np.float64], arms: NDArray[np.uint32], tick: float) -> int:
+    """How many calls of an arm hide the clock's tick in a block's mean.
+
+    Its steps then are a small part of its own variation, and it is no longer skewed as two neighbouring ticks are.
+    """
+    spreads = []
+    for arm in (A, B):
+        own = seconds[(arms == arm) & np.isfinite(seconds)]
+        spreads.append(float(np.quantile(own, 0.84) - np.quantile(own, 0.16)) / 2 if len(own) else 0.0)
+    spread = max(min(spreads), tick / 4)
+    wanted = 8 * (tick / spread) ** 2 if tick else 0.0
+    return int(min(max(2 * math.ceil(wanted / 2), FEWEST_CALLS), MOST_CALLS))
+
+
+def log_ratios(
+    seconds: NDArray[np.float64], arms: NDArray[np.uint32], calls: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Per block, the logarithm of B's mean over A's, and of the control's over A's.
+
+    Args:
+        seconds: of whole blocks, in the order called; nan where a call is not valid. Blocks without a valid call of
+            each arm are left out.
+        arms: of the same calls.
+        calls: of each arm in a block.
+    """
+    rows, own = seconds.reshape(-1, ARMS * calls), arms.reshape(-1, ARMS * calls)
+    valid = np.isfinite(rows)
+    sums = [np.where(valid & (own == arm), rows, 0.0).sum(axis=1) for arm in range(ARMS)]
+    counts = [(valid & (own == arm)).sum(axis=1) for arm in range(ARMS)]
+    whole = np.logical_and.reduce([(count > 0) & (total > 0) for count, total in zip(counts, sums, strict=True)])
+    a, b, control = (np.log(total[whole] / count[whole]) for total, count in zip(sums, counts, strict=True))
+    return b - a, control - a
+
+
+class Looks:
+    """The chance of error that is left for the next look.
+
+    Whoever looks again and again, and stops when the result pleases, errs more often than a single look would. So the
+    5 % are shared out: after a share t of the time, all looks together may have erred in t x 5 % of all cases. It is
+    the linear member of the family of K. Kim and D. L. DeMets, Biometrika 74 (1987), its increments added up, which
+    holds however the looks depend on each other.
+    """
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+
+    def confidence(self, share: float) -> float:
+        """The confidence of a look after this share of the time; what looks not taken would have spent is in it."""
+        level = max((1 - CONFIDENCE) * min(share, 1.0) - self._spent, 1e-9)
+        self._spent += level
+        return 1 - level
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one look found.
+
+    Attributes:
+        verdict: on b over a.
+        ratio: b over a.
+        null: the control over a, which is 1 but for noise.
+        margin: ratios this close to 1 are taken as no difference, as a fraction.
+        biased: the control itself showed a difference, and the margin was widened to it.
+        noisy: the control's interval reaches beyond the margin.
+    """
+
+    verdict: Verdict
+    ratio: Ratio
+    null: Ratio
+    margin: float
+    biased: bool
+    noisy: bool
+
+
+def judge(
+    logs: NDArray[np.float64], null_logs: NDArray[np.float64], margin: float, confidence: float, step: float
+) -> Judgement:
+    """The verdict on blocks.
+
+    A difference must lie outside of the margin, and of what the control shows. Equivalence is the interval inside of
+    the margin, which is two one-sided tests at half the level each.
+
+    Args:
+        logs: log-ratios of b over a, at least one.
+        null_logs: of the control over a.
+        margin: a fraction.
+        confidence: of this look.
+        step: what the clock's tick may hide of a ratio where all blocks are the same, as a fraction.
+    """
+    ratio, null = _ratio(logs, confidence, step), _ratio(null_logs, confidence, step)
+    reach = max(abs(log(null.low)), abs(log(null.high)))
+    biased = null.low > 1 or null.high < 1
+    inner = math.log1p(margin)
+    if biased:
+        inner = max(inner, reach)
+    outer = max(inner, reach)
+    low, high = log(ratio.low), log(ratio.high)
+    verdict: Verdict = "inconclusive"
+    if low > outer:
+        verdict = "slower"
+    elif high < -outer:
+        verdict = "faster"
+    elif -inner <= low and high <= inner:
+        verdict = "same"
+    return Judgement(verdict, ratio, null, math.expm1(inner), biased, reach > math.log1p(margin))
+
+
+def _budget_factor(judgement: Judgement) -> float | None:
+    """How many times as long a comparison would take to settle, by the square-root law; None when no time would do."""
+    low, high = log(judgement.ratio.low), log(judgement.ratio.high)
+    if not math.isfinite(high - low):
+        return None
+    away = abs(abs(log(judgement.ratio.value)) - math.log1p(judgement.margin))
+    factor = ((high - low) / 2 / away) ** 2 if away else math.inf
+    return max(factor, 1.5) if factor <= LARGEST_BUDGET_FACTOR else None
+
+
+def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
+    """The paired ratio, of groups of blocks where neighbouring ones repeat each other and enough groups remain."""
+    size = max(1, min(round(stats.autocorrelation_time(logs)), len(logs) // FEWEST_BLOCKS))
+    means = logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
+    found = stats.paired_ratio(means, confidence=confidence)
+    low, high = found.low, found.high
+    if low == high:
+        low, high = low * math.exp(-step), high * math.exp(step)
+    return Ratio(found.value, low, high, len(logs), found.p)
+
+
 class _Run:
     """One comparison under way: what has been sampled so far, kept when it is interrupted."""
 
@@ -222,7 +364,7 @@ class _Run:
         self.stopped = "budget"
         self.warnings: list[str] = []
         self.judgement: Judgement | None = None
-        self._began, self._calls, self._cost = 0.0, blocks.FEWEST_CALLS, 0.0
+        self._began, self._calls, self._cost = 0.0, FEWEST_CALLS, 0.0
         self._looks = Looks()
         self._quantity: Quantity = "wall"
         self._parts: list[Samples] = []
@@ -234,8 +376,7 @@ class _Run:
         try:
             self.engine.prepare()
             warm_up = self.engine.warm_up(self.spent.share(WARM_UP).seconds)
-            if not warm_up.steady:
-                self.warnings.append(f"time or clock were not steady after {warm_up.seconds:.2g} s of warming up")
+            self.warnings += warm_up.warnings
             self._began = self.spent.spent
             self._pilot(warm_up.seconds / max(warm_up.calls, 1))
             for share in LOOKS:
@@ -252,7 +393,7 @@ class _Run:
 
         They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
         """
-        block = blocks.ARMS * blocks.FEWEST_CALLS * call_seconds
+        block = ARMS * FEWEST_CALLS * call_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
         while True:
             self._quantity = self._given or self.engine.headline
@@ -260,17 +401,14 @@ class _Run:
             if self._given is not None or self._quantity not in self.engine.absent:
                 break
             self._parts, self._arms = [], []  # the gate did not hold
-        self._calls = blocks.calls_per_block(self._seconds(self._parts[0]), self._arms[0], self._tick)
-        if self._calls > blocks.FEWEST_CALLS:
-            self._cost *= self._calls / blocks.FEWEST_CALLS
+        self._calls = calls_per_block(self._parts[0].times(self._quantity), self._arms[0], self._tick)
+        if self._calls > FEWEST_CALLS:
+            self._cost *= self._calls / FEWEST_CALLS
             self._parts, self._arms = [], []
 
     @property
     def _tick(self) -> float:
         return self.engine.tick if self._quantity in ("kernel", "span", "stream") else 0.0
-
-    def _seconds(self, samples: Samples) -> NDArray[np.float64]:
-        return np.where(samples.valid, samples.seconds[self._quantity], np.nan)
 
     def _sample_until(self, share: float) -> None:
         """Samples blocks up to this share of the time that there is for them."""
@@ -280,9 +418,9 @@ class _Run:
             self._sample(max(1, int(room / max(self._cost, 1e-9))))
 
     def _sample(self, count: int) -> None:
-        arms = blocks.order(self._random, count, self._calls)
+        arms = block_order(self._random, count, self._calls)
         began = self.spent.spent
-        samples = self.engine.sample(self._quantity, blocks.FUNCTION[arms])
+        samples = self.engine.sample(self._quantity, FUNCTION[arms])
         self._cost = (self.spent.spent - began) / count
         self._parts.append(samples)
         self._arms.append(arms)
@@ -306,14 +444,14 @@ class _Run:
             raise NotAvailable(
                 f"{self._quantity} time cannot be compared: no block had a whole sample of each function"
             )
-        seconds = self._seconds(joined(self._parts))
+        seconds = joined(self._parts).times(self._quantity)
         step = self._tick / float(np.nanmedian(seconds))
         self.judgement = judge(logs, null, self.margin, self._looks.confidence(share), step)
         self._judged = len(self._parts)
         return self.judgement
 
     def _log_ratios(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return blocks.log_ratios(self._seconds(joined(self._parts)), np.concatenate(self._arms), self._calls)
+        return log_ratios(joined(self._parts).times(self._quantity), np.concatenate(self._arms), self._calls)
 
     def result(self, names: tuple[str, str]) -> Comparison:
         """The comparison of what was sampled."""
@@ -321,7 +459,7 @@ class _Run:
         if judgement is None or self._judged < len(self._parts):
             judgement = self._judge(1.0)
         samples = joined(self._parts)
-        seconds = self._seconds(samples)
+        seconds = samples.times(self._quantity)
         valid = np.isfinite(seconds)
         spent = self.spent.spent
         return Comparison(
@@ -366,7 +504,7 @@ def _advice(judgement: Judgement, seconds: float) -> str:
         n = judgement.ratio.n
         wanted = seconds * 2 * FEWEST_BLOCKS / n
         return f"{n} block{'' if n == 1 else 's'} cannot give an interval; a budget of about {wanted:.2g} s would"
-    factor = patience(judgement)
+    factor = _budget_factor(judgement)
     if factor is None:
         return "the ratio lies at the margin: another margin would settle it"
     return f"a budget of about {factor * seconds:.2g} s would settle it"
@@ -376,9 +514,7 @@ def _check(a: object, b: object, quantity: object, margin: object, target: objec
     for name, function in (("a", a), ("b", b)):
         if not callable(function):
             raise InvalidArgument(f"{name} is {function!r}; accepted is a function called without arguments")
-    if quantity is not None and quantity not in get_args(Quantity):
-        accepted = ", ".join(get_args(Quantity))
-        raise InvalidArgument(f"quantity is {quantity!r}; accepted are {accepted}, or None")
+    check_quantity(quantity)
     check_fraction("margin", margin)
     if target is not None:
         check_fraction("target", target)
@@ -390,11 +526,5 @@ def _names(a: object, b: object, names: Sequence[str] | None) -> tuple[str, str]
         if isinstance(names, str) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
             raise InvalidArgument(f"names is {names!r}; accepted are two names, of a and of b")
         return names[0], names[1]
-    own = _name(a), _name(b)
+    own = function_name(a), function_name(b)
     return own if own[0] != own[1] and "<lambda>" not in own else ("a", "b")
-
-
-def _name(function: object) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))

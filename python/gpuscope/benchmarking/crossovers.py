@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from gpuscope import stats
 from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint, checked_axes, prepared
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Result, format_estimate, import_pandas
+from gpuscope.results import Result, format_estimate, import_pandas, plain_fields
+from gpuscope.units import align_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -95,21 +99,7 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {
-            "kind": self.kind,
-            "text": str(self),
-            "range": list(self.range) if self.range else None,
-            "crossings": [
-                {
-                    "value": crossing.value,
-                    "low": crossing.low,
-                    "high": crossing.high,
-                    "between": list(crossing.between),
-                    "gpu_faster": crossing.gpu_faster,
-                }
-                for crossing in self.crossings
-            ],
-        }
+        return {**plain_fields(self), "text": str(self)}
 
 
 def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], seed: int = 0) -> Answer:
@@ -204,10 +194,6 @@ def _resampled_medians(samples: Array, generator: np.random.Generator) -> Array:
     return np.quantile(samples, generator.beta(half, half, RESAMPLES))
 
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 @dataclass(frozen=True, eq=False)
 class Crossover(Result):
     """Which is faster at which size. ``str(crossover)`` gives the answers in words, then the figures.
@@ -252,21 +238,11 @@ class Crossover(Result):
                 both = base.estimate and point.estimate
                 row.append(f"{base.estimate.value / point.estimate.value:.3g}x" if both else "-")  # type: ignore[union-attr]
             rows.append(row)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+        return "\n".join(align_columns(rows, rule=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""
-        return {
-            "schema": SCHEMA,
-            "axis": self.axis,
-            "without_transfers": self.without_transfers.to_dict(),
-            "with_transfers": self.with_transfers.to_dict() if self.with_transfers else None,
-            "curves": {key: [point.to_dict() for point in points] for key, points in self.curves.items()},
-            "stopped": self.stopped,
-            "warnings": list(self.warnings),
-        }
+        return {"schema": SCHEMA, **plain_fields(self)}
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a size and curve: curve, size, seconds, low, high, calls, converged and error.
@@ -274,9 +250,8 @@ class Crossover(Result):
         Raises:
             NotAvailable: pandas is not installed.
         """
-        frames = import_pandas()
         rows = [{"curve": key, **point.row()} for key, points in self.curves.items() for point in points]
-        return frames.DataFrame(rows)
+        return import_pandas().DataFrame(rows)
 
     def plot(self) -> Any:
         """A Plotly figure: time over size on logarithmic axes, with intervals and the crossings.

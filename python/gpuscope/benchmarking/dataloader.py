@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.benchmarking.stopping import check_count, check_positive
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
-from gpuscope.results import Distribution, Figures, Result, import_pandas
+from gpuscope.results import Distribution, Figures, Result, import_pandas, plain_fields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,13 +141,7 @@ class DataLoaderWorkers(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {
-            "schema": SCHEMA,
-            "results": [result.to_dict() for result in self],
-            "recommended": self.recommended,
-            "why": self.why,
-            "warnings": list(self.warnings),
-        }
+        return {"schema": SCHEMA, **plain_fields(self), "results": [result.to_dict() for result in self]}
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a worker count: workers, and the figures of each result's mapping.
@@ -200,10 +195,9 @@ def benchmark_dataloader(
     Raises:
         InvalidArgument: the loader is empty or cannot be rebuilt, or another argument is out of range.
     """
-    if num_batches < 1:
-        raise InvalidArgument(f"num_batches is {num_batches}; accepted are 1 and above")
-    if step_ms is not None and not step_ms > 0:
-        raise InvalidArgument(f"step_ms is {step_ms}; accepted are milliseconds above 0")
+    check_count("num_batches", num_batches, 1)
+    if step_ms is not None:
+        check_positive("step_ms", step_ms, "milliseconds")
     if workers is None:
         result = _measured(loader, num_batches)
         return result if step_ms is None else _judged(result, step_ms)
@@ -332,4 +326,4 @@ def _checked(workers: Sequence[int]) -> list[int]:
 
 def _cpu_cores() -> int:
     """CPU cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))

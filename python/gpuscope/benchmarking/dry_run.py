@@ -153,7 +153,7 @@ def untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) 
 
     Its launches are not known, and work on other streams is not seen.
     """
-    nothing = _median_of(_probe(_nothing, sampler), "stream_s")
+    nothing = _median_of(_probe(lambda: None, sampler), "stream_s")
     facts = []
     for function in functions:
         gated = sampler.sample([function], np.zeros(1, np.uint32), gate=True, flush=False, events=True)
@@ -173,10 +173,6 @@ def _probe(function: Callable[[], object], sampler: _core.Sampler) -> dict[str, 
 
 def _median_of(chunk: dict[str, Any], column: str) -> float:
     return float(np.median(chunk[column]))
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True)

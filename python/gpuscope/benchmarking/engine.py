@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,7 +121,7 @@ class Engine:
             why = "this machine has no NVIDIA GPU that CUDA shows"
             self.absent = dict.fromkeys(GPU_QUANTITIES, why)
         else:
-            if any(map(returns_early, self.values)):
+            if next(_arrays(self.values), None) is not None:
                 self._early = [Waiting(function) for function in self._functions]
                 self._functions = list(self._early)
             self.sampler.synchronize()
@@ -270,6 +271,13 @@ class Engine:
         self.close()
 
 
+def function_name(function: object) -> str:
+    """What a function is called in a result."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", None) or type(function).__name__).rpartition("<locals>.")[2]
+
+
 def _since_call(chunks: Chunks, column: str) -> NDArray[np.float64]:
     seconds: NDArray[np.float64] = (chunks.column(column) - chunks.column("called_ns")) * 1e-9
     return seconds
@@ -305,12 +313,8 @@ class Waiting:
         return value
 
 
-def returns_early(value: object) -> bool:
-    """Whether what a function returned may still be waiting to be launched."""
-    return any(True for _ in _arrays(value))
-
-
-def _arrays(value: Any) -> Iterable[Any]:
+def _arrays(value: Any) -> Iterator[Any]:
+    """The arrays in a value whose work may still be waiting to be launched, as JAX's."""
     if hasattr(value, "block_until_ready"):
         yield value
     elif isinstance(value, (tuple, list)):

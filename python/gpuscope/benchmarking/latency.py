@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.benchmarking import workloads
+from gpuscope.benchmarking.stopping import check_count
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
-from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
-from gpuscope.results import Distribution, Figures, Result
+from gpuscope.results import Distribution, Figures, Result, plain_fields
 
 SCHEMA = 1
 DRIFT, SURE = 0.05, 0.01  # relative change over the run that is reported, and the p from which it is believed
@@ -81,14 +81,7 @@ class Latency(Figures, Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in seconds, ready for JSON."""
-        return {
-            "schema": SCHEMA,
-            "wall": self.wall.to_dict(),
-            "gpu": self.gpu.to_dict() if self.gpu else None,
-            "absent": self.absent,
-            "warmup": self.warmup,
-            "warnings": list(self.warnings),
-        }
+        return {"schema": SCHEMA, **plain_fields(self)}
 
 
 def measure_latency(
@@ -115,16 +108,14 @@ def measure_latency(
     Raises:
         InvalidArgument: a count is out of range, or the stream is none.
     """
-    if num_iterations < 1:
-        raise InvalidArgument(f"num_iterations is {num_iterations}; accepted are 1 and above")
-    if warmup < 0:
-        raise InvalidArgument(f"warmup is {warmup}; accepted are 0 and above")
+    check_count("num_iterations", num_iterations, 1)
+    check_count("warmup", warmup, 0)
     if not torch.is_module(model):
         for _ in range(warmup):
             workloads.call(model, sample_input)
         return _measured(model, sample_input, num_iterations, warmup, marks_of_process(stream))
     device = torch.device_of(model)
-    inputs = sample_input if device is None else workloads.moved(sample_input, device)
+    inputs = sample_input if device is None else workloads.to_device(sample_input, device)
     with torch.in_mode(model, training=False):
         for _ in range(warmup):
             workloads.call(model, inputs)
@@ -163,16 +154,8 @@ def _remarks(wall: NDArray[np.float64]) -> list[str]:
 
 
 def _line(times: Distribution) -> str:
-    figures = {
-        "Mean": times.mean,
-        "Std": times.std,
-        "Median": times.median,
-        "Min": times.min,
-        "Max": times.max,
-        "P95": times.p95,
-        "P99": times.p99,
-    }
-    return ", ".join(f"{name}: {_ms(seconds)} ms" for name, seconds in figures.items())
+    names = ("Mean", "Std", "Median", "Min", "Max", "P95", "P99")
+    return ", ".join(f"{name}: {_ms(getattr(times, name.lower()))} ms" for name in names)
 
 
 def _ms(seconds: float) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from gpuscope import stats
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Figures, Result, without_nan
+from gpuscope.results import Figures, Result, plain_fields
 from gpuscope.units import format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -220,33 +220,10 @@ class BenchmarkResult(Figures, Result):
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but `value` as what JSON can hold, raw samples included.
-
-        None stands for nan and for the ends of an interval that has none.
-        """
-        quantities = {
-            name: {
-                "samples": measured.samples.tolist(),
-                "valid": measured.valid.tolist(),
-                "estimate": asdict(measured.estimate),
-            }
-            for name, measured in self.quantities.items()
-        }
-        found: dict[str, Any] = without_nan(
-            {
-                "schema": SCHEMA,
-                "version": VERSION,
-                **{name: getattr(self, name) for name in _PLAIN},
-                "quantities": quantities,
-                "kernels": [asdict(kernel) for kernel in self.kernels],
-                "warnings": list(self.warnings),
-                "clock_hz": self.clock_hz.tolist(),
-                "throttled": self.throttled.tolist(),
-                "capped": self.capped.tolist(),
-                "rates": [asdict(rate) for rate in self.rates],
-            }
-        )
-        return found
+        """Everything but `value` as plain values; None stands for nan and for the ends of an interval that has none."""
+        quantities = {name: plain_fields(each, without=("quantity",)) for name, each in self.quantities.items()}
+        others = plain_fields(self, without=("quantities", "value"))
+        return {"schema": SCHEMA, "version": VERSION, **others, "quantities": quantities}
 
     @staticmethod
     def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:

@@ -18,7 +18,8 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from gpuscope import _core, stats, streams
-from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.benchmarking.stopping import check_positive
+from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.frameworks import cupy, torch
 from gpuscope.units import first_line, format_rate
 
@@ -73,30 +74,8 @@ class Peak:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Peaks:
-    """The bounds of one device. The three of the tensor cores need torch or CuPy in the process."""
-
-    device: int
-    bandwidth: Peak
-    float32: Peak
-    float16: Peak
-    bfloat16: Peak
-    tf32: Peak
-
-
-def measured(device: int = 0) -> Peaks:
-    """All of a device's bounds; about a quarter of a second the first time.
-
-    Raises:
-        NotAvailable: there is no such GPU.
-    """
-    kinds: tuple[Kind, ...] = ("bandwidth", "float32", "float16", "bfloat16", "tf32")
-    return Peaks(device, *(peak(kind, device) for kind in kinds))
-
-
 def peak(kind: Kind, device: int = 0) -> Peak:
-    """One of a device's bounds, measured at the first asking.
+    """One of a device's bounds, measured once; those of the tensor cores need torch or CuPy in the process.
 
     Raises:
         NotAvailable: there is no such GPU.
@@ -253,10 +232,10 @@ def rates(
     """
     found = []
     if bytes is not None:
-        _check("bytes", bytes)
+        check_positive("bytes", bytes)
         found.append(_rate("bandwidth", estimate, bytes, _peak("bandwidth", device), cold))
     if flops is not None:
-        _check("flops", flops)
+        check_positive("flops", flops)
         found.append(_rate("compute", estimate, flops, _peak(_type_name(dtype), device), cold))
     return tuple(found)
 
@@ -273,11 +252,6 @@ def verdict(found: tuple[Rate, ...]) -> str:
     if max(memory, compute) < 100 * BUSY:
         return "latency-bound"
     return "memory-bound" if memory >= compute else "compute-bound"
-
-
-def _check(name: str, work: float) -> None:
-    if not (work > 0 and math.isfinite(work)):
-        raise InvalidArgument(f"{name} is {work!r}; accepted are numbers above 0")
 
 
 def _type_name(dtype: object) -> str:

@@ -48,6 +48,10 @@ class Samples:
     capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     signature: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
+    def times(self, quantity: Quantity) -> NDArray[np.float64]:
+        """Seconds of each call; nan where it is not valid or has no such time."""
+        return np.where(self.valid, self.seconds[quantity], np.nan)
+
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """One after the other, of the same kind of pass; `kernels` averaged by the valid calls of each part."""
@@ -91,9 +95,12 @@ class Chunks:
         self._device, self._reference = device, reference_hz
         self._columns: dict[str, list[NDArray[Any]]] = {}
 
-    def add(self, chunk: dict[str, Any], calls: int) -> float:
-        """Takes in one chunk of the sampler; returns its clock in Hz, nan when that is not known."""
-        clock, reasons = clock_of(chunk, self._device)
+    def add(self, chunk: dict[str, Any], calls: int) -> None:
+        """Adds one chunk of the sampler; its SM clock is as the GPU counted it, or else as NVML reports it."""
+        state = _core.clock_state(self._device) if self._device is not None else {}
+        clock, reasons = float(chunk.get("clock_hz", np.nan)), int(state.get("reasons") or 0)
+        if not np.isfinite(clock) or clock <= 0:
+            clock = float(state.get("sm_hz") or np.nan)
         row = {name: column for name, column in chunk.items() if isinstance(column, np.ndarray)}
         row["clock_hz"] = np.full(calls, clock)
         row["throttled"] = np.full(calls, bool(reasons & _THROTTLED))
@@ -101,7 +108,6 @@ class Chunks:
         row["held"] = np.full(calls, bool(chunk.get("held", True)))
         for name, column in row.items():
             self._columns.setdefault(name, []).append(column)
-        return clock
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of all chunks."""
@@ -111,7 +117,7 @@ class Chunks:
     def samples(
         self, which: NDArray[np.uint32], seconds: dict[Quantity, NDArray[np.float64]], **others: Any
     ) -> Samples:
-        """The samples, their clocks and tags put beside the times."""
+        """The samples: the times with the clocks and the reasons for them."""
         clock = self.column("clock_hz")
         known = clock[np.isfinite(clock)]
         reference = self._reference if np.isfinite(self._reference) else float(np.median(known)) if len(known) else 1.0
@@ -123,15 +129,6 @@ class Chunks:
         }
         throttled = self.column("throttled").astype(bool) | shifted
         return Samples(which, seconds, clock, throttled, capped=self.column("capped").astype(bool), **facts)
-
-
-def clock_of(chunk: dict[str, Any], device: int | None) -> tuple[float, int]:
-    """The SM clock of a chunk in Hz, as the GPU counted it or else as NVML says, and NVML's reasons for it."""
-    state = _core.clock_state(device) if device is not None else {}
-    clock = float(chunk.get("clock_hz", np.nan))
-    if not np.isfinite(clock) or clock <= 0:
-        clock = float(state.get("sm_hz") or np.nan)
-    return clock, int(state.get("reasons") or 0)
 
 
 @contextlib.contextmanager

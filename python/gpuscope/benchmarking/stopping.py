@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When to stop: warming up, when time and clock are steady; sampling, when the estimate is good enough."""
+"""When warming up and sampling stop, by steadiness, convergence and budget; the checks of options."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard
+from typing import TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.benchmarking.samples import Quantity
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.shape import mann_kendall, theil_sen
 
@@ -40,18 +41,34 @@ _CLOCK_RANGE = 0.01
 
 def check_fraction(name: str, value: object) -> None:
     """Raises InvalidArgument unless the argument lies between 0 and 1."""
-    if not (is_number(value) and 0 < value < 1):
+    if not (_is_number(value) and 0 < value < 1):
         raise InvalidArgument(f"{name} is {value!r}; accepted are fractions above 0 and below 1")
+
+
+def check_positive(name: str, value: object, unit: str = "numbers") -> None:
+    """Raises InvalidArgument unless the argument is a finite number above 0."""
+    if not (_is_number(value) and 0 < value < math.inf):
+        raise InvalidArgument(f"{name} is {value!r}; accepted are {unit} above 0")
 
 
 def check_budget(value: object) -> None:
     """Raises InvalidArgument unless it is a time above 0."""
-    if not (is_number(value) and 0 < value < math.inf):
-        raise InvalidArgument(f"budget is {value!r}; accepted are seconds above 0")
+    check_positive("budget", value, "seconds")
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is an integer or a float, and no truth value."""
+def check_count(name: str, value: int, least: int) -> None:
+    """Raises InvalidArgument when the argument is less than `least`."""
+    if value < least:
+        raise InvalidArgument(f"{name} is {value}; accepted are {least} and above")
+
+
+def check_quantity(value: object) -> None:
+    """Raises InvalidArgument unless it is a quantity that can be sampled, or None."""
+    if value is not None and value not in get_args(Quantity):
+        raise InvalidArgument(f"quantity is {value!r}; accepted are {', '.join(get_args(Quantity))}, or None")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -161,6 +178,11 @@ class WarmUp:
     steady: bool
     seconds: float
     calls: int
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence when time or clock were not steady."""
+        return () if self.steady else (f"time or clock were not steady after {self.seconds:.2g} s of warming up",)
 
 
 def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:

@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, isfinite
+from math import ceil
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,18 @@ from numpy.typing import NDArray
 from gpuscope import stats
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.samples import Quantity, Samples
-from gpuscope.benchmarking.stopping import check_budget, check_fraction
+from gpuscope.benchmarking.stopping import check_budget, check_fraction, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Figures, Result, format_estimate, format_half_width, import_pandas
-from gpuscope.units import format_seconds
+from gpuscope.results import (
+    Figures,
+    Result,
+    format_estimate,
+    format_half_width,
+    import_pandas,
+    plain_fields,
+    plain_values,
+)
+from gpuscope.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,20 +95,12 @@ class SweepPoint(Figures):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON: seconds, None for what is not known, odd parameters as texts."""
-        centre = self.estimate
+        figures = ("value", "low", "high", "method", "confidence")
         return {
+            **plain_fields(self, without=("estimate",)),
             "parameters": {axis: _plain(value) for axis, value in self.parameters.items()},
-            "quantity": self.quantity,
-            "value": centre.value if centre else None,
-            "low": centre.low if centre and isfinite(centre.low) else None,
-            "high": centre.high if centre and isfinite(centre.high) else None,
-            "method": centre.method if centre else None,
-            "confidence": centre.confidence if centre else None,
+            **{name: plain_values(getattr(self.estimate, name, None)) for name in figures},
             "n": len(self.samples),
-            "converged": self.converged,
-            "samples": self.samples.tolist(),
-            "warnings": list(self.warnings),
-            "error": self.error,
         }
 
 
@@ -143,8 +143,8 @@ class Series:
     def add(self, samples: Samples, quantity: Quantity) -> None:
         """One batch of calls."""
         self.quantity = quantity
-        seconds = np.asarray(samples.seconds[quantity], dtype=np.float64)
-        usable = samples.valid & np.isfinite(seconds)
+        seconds = samples.times(quantity)
+        usable = np.isfinite(seconds)
         self._seconds.append(seconds[usable])
         self._calls += len(seconds)
         self._invalid += int(len(seconds) - usable.sum())
@@ -396,21 +396,19 @@ class Sweep(Result):
 
     def table(self) -> str:
         """One line a point: parameters, time, half the 95 % interval, calls, and what to know of it."""
-        rows = [(*self.axes, "quantity", "time", "interval", "calls", "")]
+        rows, remarks = [(*self.axes, "quantity", "time", "interval", "calls")], [""]
         for point in self.points:
             values = map(str, point.to_dict()["parameters"].values())
             if point.estimate is None:
-                rows.append((*values, "-", "-", "-", "0", point.error or ""))
+                rows.append((*values, "-", "-", "-", "0"))
+                remarks.append(point.error or "")
             else:
                 time, spread = format_seconds(point.estimate.value, 4), format_half_width(point.estimate)
-                remarks = "; ".join(point.warnings)
-                rows.append((*values, point.quantity or "", time, spread, str(point.estimate.n), remarks))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-        lines = [
-            "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-            for row in rows
-        ]
-        return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+                rows.append((*values, point.quantity or "", time, spread, str(point.estimate.n)))
+                remarks.append("; ".join(point.warnings))
+        remarks.insert(1, "")  # of the rule
+        lines = align_columns(rows, rule=True)
+        return "\n".join(f"{line}  {remark}".rstrip() for line, remark in zip(lines, remarks, strict=True))
 
     def __str__(self) -> str:
         done = sum(point.converged for point in self.points)
@@ -421,15 +419,10 @@ class Sweep(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""
-        points = [point.to_dict() for point in self.points]
-        return {
-            "schema": SCHEMA,
-            "axes": {axis: list(dict.fromkeys(point["parameters"][axis] for point in points)) for axis in self.axes},
-            "target": self.target,
-            "stopped": self.stopped,
-            "warnings": list(self.warnings),
-            "points": points,
-        }
+        found = plain_fields(self)
+        points = [point["parameters"] for point in found["points"]]
+        axes = {axis: list(dict.fromkeys(parameters[axis] for parameters in points)) for axis in self.axes}
+        return {"schema": SCHEMA, **found, "axes": axes, "warnings": list(self.warnings)}
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a point: a column for each axis, then seconds, low, high, calls, quantity, converged and error.
@@ -478,8 +471,7 @@ def sweep(
     Raises:
         InvalidArgument: there are no axes, one has no values, or another argument is out of range.
     """
-    if quantity is not None and quantity not in get_args(Quantity):
-        raise InvalidArgument(f"quantity is {quantity!r}; accepted are {', '.join(get_args(Quantity))}")
+    check_quantity(quantity)
     values = checked_axes(axes)
     combinations = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
     series = [Series(parameters, partial(prepared, function, parameters), quantity) for parameters in combinations]

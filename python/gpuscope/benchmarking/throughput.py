@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.benchmarking import workloads
+from gpuscope.benchmarking.stopping import check_count
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
-from gpuscope.results import Figures, Result
+from gpuscope.results import Figures, Result, plain_fields
 
 SCHEMA = 1
 
@@ -40,10 +41,10 @@ class Throughput(Figures, Result):
 
     Attributes:
         samples_per_second: samples over time, all batches together.
-        samples_per_second_ci: its 95 % interval; None of fewer than 10 workloads.
+        samples_per_second_ci: its 95 % interval; None of fewer than 10 batches.
         batches_per_second: batches over time.
-        seconds_per_batch: time over workloads.
-        seconds_per_batch_ci: its 95 % interval; None of fewer than 10 workloads.
+        seconds_per_batch: time over batches.
+        seconds_per_batch_ci: its 95 % interval; None of fewer than 10 batches.
         batches: batches measured.
         samples: samples in them.
         seconds: time they took, the last one's GPU work included.
@@ -92,9 +93,7 @@ class Throughput(Figures, Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        values["periods"] = self.periods.tolist()
-        return {"schema": SCHEMA} | {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return {"schema": SCHEMA, **plain_fields(self)}
 
 
 def measure_throughput(
@@ -107,7 +106,7 @@ def measure_throughput(
     optimizer: Any = None,
     device: Any = None,
 ) -> Throughput:
-    """Runs a step on each batch of a loader as a training would, nothing waited for between the workloads.
+    """Runs a step on each batch of a loader as a training would, without waiting between the batches.
 
     `step` is any callable of a batch, or a torch.nn.Module. A module gets its batches on its device. With `criterion`
     and `optimizer` it is trained, which changes it: forward, loss, backward, step, and gradients to none; with
@@ -120,7 +119,7 @@ def measure_throughput(
 
     Args:
         step: see above.
-        loader: any iterable of workloads.
+        loader: any iterable of batches.
         num_batches: most batches measured; a shorter loader gives fewer.
         warmup: batches before them, not measured; with them goes the start of the loader's workers.
         criterion: of output and target.
@@ -130,10 +129,8 @@ def measure_throughput(
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
     """
-    if num_batches < 1:
-        raise InvalidArgument(f"num_batches is {num_batches}; accepted are 1 and above")
-    if warmup < 0:
-        raise InvalidArgument(f"warmup is {warmup}; accepted are 0 and above")
+    check_count("num_batches", num_batches, 1)
+    check_count("warmup", warmup, 0)
     if criterion is not None and optimizer is None:
         raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
     mode: AbstractContextManager[None] = nullcontext()
@@ -156,7 +153,7 @@ def measure_throughput(
 
 
 class _Run:
-    """The loop over the workloads."""
+    """The loop over the batches."""
 
     def __init__(
         self,
@@ -192,7 +189,7 @@ class _Run:
             if batch is _END:
                 break
             waits.append(perf_counter() - asked)
-            sizes.append(workloads.size(batch))
+            sizes.append(workloads.batch_size(batch))
             if marks:
                 drained += bool(ends) and marks.passed(ends[-1])
                 begins.append(marks.mark())
@@ -289,14 +286,14 @@ def _limit(wait_share: float, idle: float | None, drained: float) -> str:
 
 def _inference(model: Any, device: Any) -> Callable[[Any], object]:
     def step(batch: Any) -> object:
-        return workloads.call(model, workloads.parted(workloads.moved(batch, device))[0])
+        return workloads.call(model, workloads.split_target(workloads.to_device(batch, device))[0])
 
     return step
 
 
 def _training(model: Any, criterion: Any, optimizer: Any, device: Any) -> Callable[[Any], object]:
     def step(batch: Any) -> None:
-        batch = workloads.moved(batch, device)
+        batch = workloads.to_device(batch, device)
         if criterion is None:
             loss = getattr(workloads.call(model, batch), "loss", None)
             if loss is None:

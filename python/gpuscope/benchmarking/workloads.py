@@ -15,30 +15,30 @@ from gpuscope.streams import Stream
 TARGETS = ("target", "targets", "label", "labels", "y")
 
 
-def size(batch: Any) -> int | None:
+def batch_size(batch: Any) -> int | None:
     """Samples in a batch: the first length found in it; None when nothing in it has one."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     if isinstance(batch, Mapping):
-        return next((found for found in map(size, batch.values()) if found is not None), None)
+        return next((found for found in map(batch_size, batch.values()) if found is not None), None)
     if isinstance(batch, (tuple, list)):
         if batch and (hasattr(batch[0], "shape") or isinstance(batch[0], (tuple, list, Mapping))):
-            return size(batch[0])
+            return batch_size(batch[0])
         return len(batch)
     return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (str, bytes)) else None
 
 
-def moved(batch: Any, device: Any) -> Any:
+def to_device(batch: Any, device: Any) -> Any:
     """The batch with every tensor in it on `device`; pinned ones are copied without waiting."""
     if hasattr(batch, "to") and hasattr(batch, "device"):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
-        return {key: moved(value, device) for key, value in batch.items()}
+        return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(each, device) for each in batch))
+        return type(batch)(*(to_device(each, device) for each in batch))
     if isinstance(batch, (tuple, list)):
-        return type(batch)(moved(each, device) for each in batch)
+        return type(batch)(to_device(each, device) for each in batch)
     return batch
 
 
@@ -49,7 +49,7 @@ def call(model: Any, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
-def parted(batch: Any) -> tuple[Any, Any]:
+def split_target(batch: Any) -> tuple[Any, Any]:
     """Inputs and target: the last of a tuple or list, or what a mapping has as one of `TARGETS`; None without one."""
     if isinstance(batch, Mapping):
         name = next((name for name in TARGETS if name in batch), None)
@@ -65,7 +65,7 @@ def with_target(batch: Any) -> tuple[Any, Any]:
     Raises:
         InvalidArgument: there is no target.
     """
-    inputs, target = parted(batch)
+    inputs, target = split_target(batch)
     if target is None:
         what = f"a mapping of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
         names = ", ".join(TARGETS)

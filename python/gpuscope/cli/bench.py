@@ -109,7 +109,7 @@ class Bench:
 
 
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
-    from gpuscope.benchmarking.benchmark_runner import benchmark
+    from gpuscope.benchmarking.benchmarks import benchmark
 
     namespace, settings = _prepare(options)
     for name in ("bytes", "flops"):

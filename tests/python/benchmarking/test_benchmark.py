@@ -10,7 +10,7 @@ import pytest
 
 from fakes.gpu import OTHER, Session, install
 from gpuscope import stats
-from gpuscope.benchmarking import benchmark, benchmark_runner
+from gpuscope.benchmarking import benchmark, benchmarks
 from gpuscope.benchmarking.result import Measured
 from gpuscope.errors import InvalidArgument, NotAvailable
 
@@ -263,12 +263,12 @@ def measured(quantity, seconds):
 
 def test_stream_time_far_from_the_span_is_said():
     quantities = {"span": measured("span", 100e-6), "stream": measured("stream", 150e-6)}
-    assert "longer than the kernels' span" in next(benchmark_runner._warnings_of_quantities(quantities, 1))
+    assert "longer than the kernels' span" in next(benchmarks._warnings_of_quantities(quantities, 1))
 
 
 def test_stream_time_near_the_span_is_as_it_should_be():
     quantities = {"span": measured("span", 2e-6), "stream": measured("stream", 5e-6)}
-    assert list(benchmark_runner._warnings_of_quantities(quantities, 1)) == []
+    assert list(benchmarks._warnings_of_quantities(quantities, 1)) == []
 
 
 def test_a_rate_that_no_memory_reaches_is_said(gpu):

@@ -117,8 +117,7 @@ def test_a_bound_is_measured_once(gpu):
 
 
 def test_without_a_framework_the_tensor_cores_are_absent_with_the_reason(gpu):
-    found = roofline.measured()
-    for absent in (found.float16, found.bfloat16, found.tf32):
+    for absent in map(roofline.peak, ("float16", "bfloat16", "tf32")):
         assert absent.measured is None
         assert "matrix product of torch" in absent.reason
 

@@ -7,15 +7,20 @@ import importlib
 import math
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.memory.host import available_memory
+
+Processor = Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,17 @@ OPERATIONS = (
 )
 
 
+# Names of their functions in NumPy and CuPy; in PyTorch, which has two of its own, see `TorchBackend.function`.
+_FUNCTIONS = {
+    "matmul": "matmul",
+    "elementwise": "add",
+    "reduction": "sum",
+    "fft": "fft.rfft2",
+    "copy": "copy",
+    "sort": "sort",
+}
+
+
 def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
     """The operations of these names; all of them for None.
 
@@ -70,8 +86,8 @@ def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-class Backend(Protocol):
-    """A library on one processor.
+class Backend:
+    """A library on one processor; this one is NumPy, or what has its functions: CuPy.
 
     Attributes:
         library: name and version, as ``"NumPy 2.3.0"``.
@@ -79,27 +95,7 @@ class Backend(Protocol):
         processor: ``"cpu"`` or ``"gpu"``.
     """
 
-    library: str
-    device: str
-    processor: Literal["cpu", "gpu"]
-
-    def take(self, host: NDArray[Any]) -> Any:
-        """The matrix in this library's memory."""
-
-    def give(self, value: Any) -> Any:
-        """A result in the host's memory."""
-
-    def function(self, operation: str) -> Callable[..., Any]:
-        """The function that does an operation on matrices taken in."""
-
-    def free_bytes(self) -> int:
-        """Memory that can be had."""
-
-
-class ArrayModule:
-    """NumPy, or what has its functions: CuPy."""
-
-    def __init__(self, module: Any, processor: Literal["cpu", "gpu"], device: str) -> None:
+    def __init__(self, module: Any, processor: Processor, device: str) -> None:
         self._module = module
         self.processor = processor
         self.device = device
@@ -115,38 +111,28 @@ class ArrayModule:
 
     def function(self, operation: str) -> Callable[..., Any]:
         """The function that does an operation on matrices taken in."""
-        module = self._module
-        functions: dict[str, Callable[..., Any]] = {
-            "matmul": module.matmul,
-            "elementwise": module.add,
-            "reduction": module.sum,
-            "fft": module.fft.rfft2,
-            "copy": module.copy,
-            "sort": module.sort,
-        }
-        return functions[operation]
+        function: Callable[..., Any] = attrgetter(_FUNCTIONS[operation])(self._module)
+        return function
 
     def free_bytes(self) -> int:
         """Memory that can be had."""
-        if self.processor == "cpu":
-            return _free_host_bytes()
+        return _free_host_bytes() if self.processor == "cpu" else self._free_gpu_bytes()
+
+    def _free_gpu_bytes(self) -> int:
         pool = self._module.get_default_memory_pool()
         return int(self._module.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
 
 
-class Torch:
+class TorchBackend(Backend):
     """PyTorch, on the CPU or on its current GPU."""
 
-    def __init__(self, torch: Any, processor: Literal["cpu", "gpu"], device: str) -> None:
-        self._torch = torch
-        self._place = "cpu" if processor == "cpu" else "cuda"
-        self.processor = processor
-        self.device = device
+    def __init__(self, torch: Any, processor: Processor, device: str) -> None:
+        super().__init__(torch, processor, device)
         self.library = f"PyTorch {torch.__version__}"
 
     def take(self, host: NDArray[Any]) -> Any:
         """The matrix in this library's memory."""
-        return self._torch.from_numpy(host).to(self._place)
+        return self._module.from_numpy(host).to("cpu" if self.processor == "cpu" else "cuda")
 
     def give(self, value: Any) -> Any:
         """A result in the host's memory."""
@@ -154,23 +140,16 @@ class Torch:
 
     def function(self, operation: str) -> Callable[..., Any]:
         """The function that does an operation on matrices taken in."""
-        torch = self._torch
-        functions: dict[str, Callable[..., Any]] = {
-            "matmul": torch.matmul,
-            "elementwise": torch.add,
-            "reduction": torch.sum,
-            "fft": torch.fft.rfft2,
-            "copy": torch.clone,
-            "sort": _values_of(torch.sort),
-        }
-        return functions[operation]
+        if operation == "copy":
+            return self._module.clone  # type: ignore[no-any-return]
+        if operation == "sort":
+            sort = self._module.sort
+            return lambda matrix: sort(matrix)[0]
+        return super().function(operation)
 
-    def free_bytes(self) -> int:
-        """Memory that can be had."""
-        if self.processor == "cpu":
-            return _free_host_bytes()
-        cached = self._torch.cuda.memory_reserved() - self._torch.cuda.memory_allocated()
-        return int(self._torch.cuda.mem_get_info()[0]) + int(cached)
+    def _free_gpu_bytes(self) -> int:
+        cuda = self._module.cuda
+        return int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved() - cuda.memory_allocated())
 
 
 def choose(backend: str | None) -> tuple[Backend, Backend | None, str]:
@@ -194,9 +173,9 @@ def choose(backend: str | None) -> tuple[Backend, Backend | None, str]:
             f"{backend} is not installed; pip install {'torch' if backend == 'torch' else 'cupy-cuda13x'}"
         )
     cpu = _cpu_name()
-    on_cpu: Backend = ArrayModule(np, "cpu", cpu)
+    on_cpu: Backend = Backend(np, "cpu", cpu)
     if backend == "torch":
-        on_cpu = Torch(_module("torch"), "cpu", cpu)
+        on_cpu = TorchBackend(_module("torch"), "cpu", cpu)
     if backend == "numpy":
         return on_cpu, None, "NumPy computes on the CPU only"
     reasons = []
@@ -217,7 +196,7 @@ def _torch_gpu() -> tuple[Backend | None, str]:
         return None, "PyTorch is installed in a build without CUDA"
     if not torch.cuda.is_available():
         return None, "PyTorch finds no GPU"
-    return Torch(torch, "gpu", torch.cuda.get_device_name()), ""
+    return TorchBackend(torch, "gpu", torch.cuda.get_device_name()), ""
 
 
 def _cupy_gpu() -> tuple[Backend | None, str]:
@@ -228,7 +207,7 @@ def _cupy_gpu() -> tuple[Backend | None, str]:
         facts = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     except Exception as error:
         return None, f"CuPy finds no GPU: {error}"
-    return ArrayModule(cupy, "gpu", facts["name"].decode()), ""
+    return Backend(cupy, "gpu", facts["name"].decode()), ""
 
 
 def _module(name: str) -> Any:
@@ -238,34 +217,16 @@ def _module(name: str) -> Any:
         return None
 
 
-def _values_of(sort: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda matrix: sort(matrix)[0]
-
-
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    usable = len(os.sched_getaffinity(0))
     return f"{names[0] if names else platform.machine()}, {usable} logical CPU{'s' if usable != 1 else ''}"
 
 
 def _free_host_bytes() -> int:
-    """What the kernel says can be had without swapping, and no more than the container may have."""
-    sizes = []
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            sizes.append(int(line.split()[1]) * 1024)
-    limit, used = _lines("/sys/fs/cgroup/memory.max"), _lines("/sys/fs/cgroup/memory.current")
-    if limit and used and limit[0].isdecimal():
-        sizes.append(max(0, int(limit[0]) - int(used[0])))
-    return min(sizes, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
+    free, total = available_memory()
+    return next((size for size in (free, total) if size is not None), sys.maxsize)

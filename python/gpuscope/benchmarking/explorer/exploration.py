@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -18,17 +18,16 @@ from typing import Any, Literal
 from gpuscope.benchmarking.crossovers import Answer
 from gpuscope.benchmarking.explorer.backends import Operation
 from gpuscope.errors import NotAvailable
-from gpuscope.results import Result, without_nan
+from gpuscope.results import Result, plain_fields
 from gpuscope.stats import Estimate, Ratio
-from gpuscope.units import format_rate, format_seconds, format_times
+from gpuscope.units import align_columns, format_rate, format_seconds, format_times
 
 Side = Literal["cpu", "gpu", "gpu+transfers"]
 
 SCHEMA = 1
 
-_SIDES = {"cpu": "CPU", "gpu": "GPU", "gpu+transfers": "GPU with transfers"}
+SIDES = {"cpu": "CPU", "gpu": "GPU", "gpu+transfers": "GPU with transfers"}
 _HEADINGS = ("n", "CPU", "GPU", "speed-up", "GPU+transfers", "speed-up")
-_WIDTHS = (6, 16, 16, 8, 16, 8)
 
 
 @dataclass(frozen=True)
@@ -150,14 +149,8 @@ class Exploration(Result):
         return {
             "schema": SCHEMA,
             "kind": "gpuscope exploration",
+            **plain_fields(self),
             "operations": [{key: getattr(each, key) for key in ("name", "title", "unit")} for each in self.operations],
-            "points": [without_nan(asdict(point)) for point in self.points],
-            "crossovers": [crossover.to_dict() for crossover in self.crossovers],
-            **{name: getattr(self, name) for name in ("dtype", "cpu", "gpu", "why_no_gpu", "started", "seconds")},
-            "remarks": list(self.remarks),
-            "warnings": list(self.warnings),
-            "environment": dict(self.environment),
-            "interrupted": self.interrupted,
         }
 
     def __str__(self) -> str:
@@ -173,18 +166,13 @@ def _block(found: Exploration, operation: Operation) -> list[str]:
             by_size.setdefault(point.n, {})[point.side] = point
     if not by_size:
         return [title, "  nothing was measured"]
-    rule = "  ".join("-" * width for width in _WIDTHS[:columns])
-    rows = [rule, _row(_HEADINGS[:columns]), rule]
+    rows = [_HEADINGS[:columns]]
     for n, sides in sorted(by_size.items()):
         cpu, gpu, moved = (sides.get(side) for side in ("cpu", "gpu", "gpu+transfers"))
         cells = (f"{n:,}", _time(cpu), _time(gpu), _speedup(gpu), _time(moved), _speedup(moved))
-        rows.append(_row(cells[:columns]))
+        rows.append(cells[:columns])
     verdicts = [f"  {crossover.verdict}" for crossover in found.crossovers if crossover.operation == operation.name]
-    return [title, *rows, *verdicts]
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
+    return [title, *align_columns(rows, rule=True), *verdicts]
 
 
 def _time(point: Point | None) -> str:
@@ -274,10 +262,10 @@ def _notice(title: str, items: Iterable[str]) -> str:
 
 
 def _table(found: Exploration, operation: Operation) -> str:
-    sides = [side for side in _SIDES if found.gpu or side == "cpu"]
+    sides = [side for side in SIDES if found.gpu or side == "cpu"]
     heads = []
     for side in sides:
-        heads += [_SIDES[side], "throughput", *(["speed-up"] if side != "cpu" else [])]
+        heads += [SIDES[side], "throughput", *(["speed-up"] if side != "cpu" else [])]
     points: dict[tuple[int, str], Point] = {
         (point.n, point.side): point for point in found.points if point.operation == operation.name
     }

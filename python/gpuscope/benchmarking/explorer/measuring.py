@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from gpuscope import stats
 from gpuscope.benchmarking.crossovers import answer
 from gpuscope.benchmarking.explorer import backends
 from gpuscope.benchmarking.explorer.backends import Backend, Operation, chosen
-from gpuscope.benchmarking.explorer.exploration import Exploration, OperationCrossover, Point, Side
+from gpuscope.benchmarking.explorer.exploration import SIDES, Exploration, OperationCrossover, Point, Side
 from gpuscope.benchmarking.stopping import check_budget
 from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint
 from gpuscope.errors import InvalidArgument
@@ -30,26 +30,13 @@ DTYPES = ("float32", "float64")
 TARGET = 0.02  # half of the 95% interval over the time; enough for a line in a chart
 BUDGET = 60.0
 
+_Key = tuple[str, int, Side]  # operation, size and side of a point
+
 _SPARE = 0.9  # of the free memory; the rest is for what libraries take besides
-_SIDES = {"cpu": "the CPU", "gpu": "the GPU", "gpu+transfers": "the GPU with transfers"}
 _FIGURES = re.compile(r"\d[\d.,]*\s?(?:ns|us|ms|s|%|\b)")
 
 # What libraries read the number of their threads from.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One point to measure."""
-
-    operation: Operation
-    n: int
-    side: Side
-    series: Series
-
-    @property
-    def place(self) -> str:
-        return f"{self.operation.name}, n = {self.n}, on {_SIDES[self.side]}"
 
 
 def explore(
@@ -94,15 +81,16 @@ def explore(
             left = max(0.0, budget - (time.perf_counter() - clock))
             progress(f"{text}; about {left:.0f} s left")
 
-    tasks, remarks = _plan(kinds, numbers, cpu, gpu, dtype, say)
-    stopped = Rounds(TARGET, cold=False).run([task.series for task in tasks], budget) if tasks else "failed"
-    measured = [(task, task.series.point(TARGET, "not reached")) for task in tasks]
-    points = _points(measured, np.dtype(dtype).itemsize)
+    series, remarks = _plan(kinds, numbers, cpu, gpu, dtype, say)
+    stopped = Rounds(TARGET, cold=False).run(series, budget) if series else "failed"
+    all_points = [each.point(TARGET, "not reached") for each in series]
+    measured = {_key(point): point for point in all_points if point.estimate is not None}
+    points = _points(kinds, measured, np.dtype(dtype).itemsize)
     if stopped == "interrupted" and not points:
         raise KeyboardInterrupt
-    for task, point in measured:
-        if point.error is not None and task.series.failed:
-            remarks.append(f"{task.place}: {_shortened(point.error)}")
+    for each, point in zip(series, all_points, strict=True):
+        if point.error is not None and each.failed:
+            remarks.append(f"{_place(*_key(point))}: {_shortened(point.error)}")
     return Exploration(
         operations=kinds,
         points=points,
@@ -112,7 +100,7 @@ def explore(
         gpu=f"{gpu.device}, {gpu.library}" if gpu is not None else None,
         why_no_gpu=why,
         remarks=tuple(remarks),
-        warnings=_warnings(measured),
+        warnings=_warnings(measured.values()),
         environment=_environment(cpu, gpu),
         started=started,
         seconds=time.perf_counter() - clock,
@@ -136,12 +124,12 @@ def _plan(
     gpu: Backend | None,
     dtype: str,
     say: Callable[[str], None],
-) -> tuple[list[_Task], list[str]]:
+) -> tuple[list[Series], list[str]]:
     """The points whose matrices fit in memory, and remarks on those that do not."""
     itemsize = np.dtype(dtype).itemsize
     on_host = cpu.free_bytes() * _SPARE
     on_gpu = gpu.free_bytes() * _SPARE if gpu is not None else 0.0
-    tasks, remarks = [], []
+    series, remarks = [], []
     for operation in kinds:
         for n in sizes:
             needed = operation.memory(n, itemsize)
@@ -149,14 +137,13 @@ def _plan(
                 if needed > (on_host if side == "cpu" else min(on_host, on_gpu)):
                     free = on_host if side == "cpu" or on_host < on_gpu else on_gpu
                     remarks.append(
-                        f"{operation.name}, n = {n}, on {_SIDES[side]}: it needs {needed / 2**30:.3g} GiB of memory, "
+                        f"{_place(operation.name, n, side)}: it needs {needed / 2**30:.3g} GiB of memory, "
                         f"and {free / 2**30:.3g} GiB can be used"
                     )
                     continue
                 make = partial(_prepared, operation, n, side, cpu, gpu, dtype, say)
-                series = Series({"operation": operation.name, "n": n, "side": side}, make, "wall")
-                tasks.append(_Task(operation, n, side, series))
-    return tasks, remarks
+                series.append(Series({"operation": operation.name, "n": n, "side": side}, make, "wall"))
+    return series, remarks
 
 
 def _prepared(
@@ -169,7 +156,7 @@ def _prepared(
     say: Callable[[str], None],
 ) -> Callable[[], object]:
     """The call to be timed, its inputs made."""
-    say(f"{operation.name}, n = {n}, on {_SIDES[side]}")
+    say(_place(operation.name, n, side))
     random = np.random.default_rng(n)
     hosts: list[NDArray[Any]] = [random.random((n, n), dtype=np.dtype(dtype)) for _ in range(operation.inputs)]
     backend = cpu if gpu is None or side == "cpu" else gpu
@@ -179,60 +166,56 @@ def _prepared(
     return partial(function, *map(backend.take, hosts))
 
 
-def _points(measured: Sequence[tuple[_Task, SweepPoint]], itemsize: int) -> tuple[Point, ...]:
-    on_cpu = {(task.operation.name, task.n): point for task, point in measured if task.side == "cpu"}
+def _key(point: SweepPoint) -> _Key:
+    return cast("_Key", tuple(point.parameters.values()))
+
+
+def _place(operation: str, n: int, side: Side) -> str:
+    return f"{operation}, n = {n}, on the {SIDES[side]}"
+
+
+def _points(kinds: Sequence[Operation], measured: Mapping[_Key, SweepPoint], itemsize: int) -> tuple[Point, ...]:
+    work = {operation.name: operation.work for operation in kinds}
     points = []
-    for task, point in measured:
-        if point.estimate is None:
-            continue
-        cpu = on_cpu.get((task.operation.name, task.n))
-        compared = task.side != "cpu" and cpu is not None and cpu.estimate is not None
+    for (name, n, side), point in measured.items():
+        assert point.estimate is not None
+        cpu = measured.get((name, n, "cpu")) if side != "cpu" else None
         points.append(
             Point(
-                operation=task.operation.name,
-                n=task.n,
-                side=task.side,
+                operation=name,
+                n=n,
+                side=side,
                 wall=point.estimate,
-                rate=task.operation.work(task.n, itemsize) / point.estimate.value,
-                speedup=stats.ratio_of_medians(cpu.samples, point.samples) if cpu is not None and compared else None,
+                rate=work[name](n, itemsize) / point.estimate.value,
+                speedup=stats.ratio_of_medians(cpu.samples, point.samples) if cpu is not None else None,
                 converged=point.estimate.relative_half_width <= TARGET,
             )
         )
     return tuple(points)
 
 
-def _crossovers(
-    kinds: Sequence[Operation], measured: Sequence[tuple[_Task, SweepPoint]]
-) -> tuple[OperationCrossover, ...]:
-    samples = {
-        (task.operation.name, task.side, task.n): point.samples
-        for task, point in measured
-        if point.estimate is not None
-    }
+def _crossovers(kinds: Sequence[Operation], measured: Mapping[_Key, SweepPoint]) -> tuple[OperationCrossover, ...]:
     found = []
-    for operation in kinds:
-        sides: tuple[tuple[Side, bool], ...] = (("gpu", False), ("gpu+transfers", True))
-        for side, transfers in sides:
-            name = operation.name
-            sizes = sorted(
-                n for kind, where, n in samples if (kind, where) == (name, side) and (name, "cpu", n) in samples
-            )
-            cpu, gpu = ([samples[name, where, n] for n in sizes] for where in ("cpu", side))
-            found.append(OperationCrossover(name, transfers, answer(sizes, cpu, gpu)))
+    sides: tuple[tuple[Side, bool], ...] = (("gpu", False), ("gpu+transfers", True))
+    for name, (side, transfers) in itertools.product([operation.name for operation in kinds], sides):
+        sizes = sorted(
+            n for kind, n, where in measured if (kind, where) == (name, side) and (name, n, "cpu") in measured
+        )
+        cpu, gpu = ([measured[name, n, where].samples for n in sizes] for where in ("cpu", side))
+        found.append(OperationCrossover(name, transfers, answer(sizes, cpu, gpu)))
     return tuple(found)
 
 
-def _warnings(measured: Sequence[tuple[_Task, SweepPoint]]) -> tuple[str, ...]:
-    """What the points warn of: of warnings that differ in their figures alone the first, and how many there are."""
-    estimates = [(task, point.estimate) for task, point in measured if point.estimate is not None]
-    coarse = [task for task, estimate in estimates if estimate.relative_half_width > TARGET]
+def _warnings(measured: Collection[SweepPoint]) -> tuple[str, ...]:
+    """The points' warnings: of those that differ in their figures alone the first, and how many there are."""
+    coarse = [point for point in measured if point.estimate and point.estimate.relative_half_width > TARGET]
     found = {}
     if coarse:
-        what = f"{len(coarse)} of {len(estimates)} times are less certain than +-{TARGET:.0%}; a longer budget helps"
-        found[""] = [f"{what}: {coarse[0].place}"] * len(coarse)
-    for task, point in measured:
+        what = f"{len(coarse)} of {len(measured)} times are less certain than +-{TARGET:.0%}; a longer budget helps"
+        found[""] = [f"{what}: {_place(*_key(coarse[0]))}"] * len(coarse)
+    for point in measured:
         for warning in point.warnings:
-            found.setdefault(pattern(warning), []).append(f"{task.place}: {warning}")
+            found.setdefault(pattern(warning), []).append(f"{_place(*_key(point))}: {warning}")
     return tuple(first + (f"; and {len(others)} more like it" if others else "") for first, *others in found.values())
 
 

@@ -11,8 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from gpuscope.benchmarking import blocks
-from gpuscope.benchmarking.blocks import LOOKS, Looks, judge
+from gpuscope.benchmarking.comparison import LOOKS, Looks, judge
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Samples
@@ -283,21 +282,21 @@ def test_bad_input_gets_one_sentence(options, sentence):
 
 @pytest.mark.parametrize("calls", [2, 6])
 def test_each_arm_lies_at_the_same_place_on_average(calls):
-    rows = blocks.order(np.random.default_rng(1), 50, calls).reshape(50, 3 * calls)
+    rows = module.block_order(np.random.default_rng(1), 50, calls).reshape(50, 3 * calls)
     places = [np.nonzero(rows == arm)[1].reshape(50, calls).mean(axis=1) for arm in range(3)]
     assert np.array_equal(places[0], places[1])
     assert np.array_equal(places[0], places[2])
 
 
 def test_the_order_of_blocks_is_random():
-    assert len(np.unique(blocks.order(np.random.default_rng(1), 100, 2).reshape(100, 6), axis=0)) == 6
+    assert len(np.unique(module.block_order(np.random.default_rng(1), 100, 2).reshape(100, 6), axis=0)) == 6
 
 
 def test_coarse_clocks_get_more_calls_a_block():
-    arms = blocks.order(np.random.default_rng(1), 100, 2)
+    arms = module.block_order(np.random.default_rng(1), 100, 2)
     fine = np.random.default_rng(1).normal(20e-6, 3e-7, len(arms))
-    assert blocks.calls_per_block(fine, arms, TICK) == blocks.FEWEST_CALLS
-    assert blocks.calls_per_block(np.full(len(arms), 2e-6), arms, TICK) == blocks.MOST_CALLS
+    assert module.calls_per_block(fine, arms, TICK) == module.FEWEST_CALLS
+    assert module.calls_per_block(np.full(len(arms), 2e-6), arms, TICK) == module.MOST_CALLS
 
 
 def test_all_looks_together_may_err_in_five_percent():

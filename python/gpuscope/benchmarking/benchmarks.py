@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from gpuscope import _core, stats
 from gpuscope.benchmarking import cuda_graphs
 from gpuscope.benchmarking.dry_run import Facts
-from gpuscope.benchmarking.engine import Engine
+from gpuscope.benchmarking.engine import Engine, function_name
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
 from gpuscope.benchmarking.roofline import Rate, rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
@@ -26,7 +25,7 @@ from gpuscope.benchmarking.stopping import (
     WarmUp,
     check_budget,
     check_fraction,
-    is_number,
+    check_positive,
     judge,
     next_batch,
     settled,
@@ -93,7 +92,13 @@ def benchmark(
         NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU.
         Exception: whatever `fn` raises.
     """
-    _check(fn, target, budget, bytes, flops)
+    if not callable(fn):
+        raise InvalidArgument(f"fn is {fn!r}; accepted is a function or anything else that can be called")
+    check_fraction("target", target)
+    check_budget(budget)
+    for work, amount in (("bytes", bytes), ("flops", flops)):
+        if amount is not None:
+            check_positive(work, amount)
     spent = Budget(budget)
     call: Callable[[], object] = functools.partial(fn, *args, **{**(kwargs or {}), **kw})
     with contextlib.ExitStack() as kept:
@@ -104,32 +109,16 @@ def benchmark(
         else:
             measured = call if args or kwargs or kw else fn
         engine = kept.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
-        run = BenchmarkRunner(engine, spent, target)
+        run = _Run(engine, spent, target)
         run.measure(None if graph else measured)
         engine.release_cupti()
         estimate = run.quantities()[run.headline].estimate
         found = rates(estimate, bytes, flops, dtype, engine.device, cold) if bytes or flops else ()
-        return _result(run, found, name or _name(fn), cold, bytes, flops)
-
-
-def _check(fn: object, target: float, budget: float, bytes: float | None, flops: float | None) -> None:  # noqa: A002
-    if not callable(fn):
-        raise InvalidArgument(f"fn is {fn!r}; accepted is a function or anything else that can be called")
-    check_fraction("target", target)
-    check_budget(budget)
-    for name, work in (("bytes", bytes), ("flops", flops)):
-        if work is not None and not (is_number(work) and 0 < work < math.inf):
-            raise InvalidArgument(f"{name} is {work!r}; accepted are numbers above 0")
-
-
-def _name(fn: object) -> str:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__qualname__", None) or type(fn).__name__).rpartition("<locals>.")[2]
+        return _result(run, found, name or function_name(fn), cold, bytes, flops)
 
 
 def _result(
-    run: BenchmarkRunner,
+    run: _Run,
     found: tuple[Rate, ...],
     name: str,
     cold: bool,
@@ -151,9 +140,10 @@ def _result(
         stopped=run.stopped,
         warnings=(
             *_warnings_of_function(facts, on_gpu=engine.on_gpu, devices=engine.sampler is not None),
-            *_warnings_of_samples(samples, run.headline, progress, run.warm_up, engine.tick),
+            *run.warm_up.warnings,
+            *_warnings_of_samples(samples, run.headline, progress, engine.tick),
             *_warnings_of_quantities(quantities, facts.launches),
-            *_warnings_of_rates(found),
+            *(rate.alarm for rate in found if rate.alarm),
         ),
         cold=cold,
         clock_hz=samples.clock_hz,
@@ -194,7 +184,7 @@ def _environment(engine: Engine) -> dict[str, object]:
     return found
 
 
-class BenchmarkRunner:
+class _Run:
     """One benchmark under way: what has been sampled so far, kept when it is interrupted."""
 
     def __init__(self, engine: Engine, spent: Budget, target: float) -> None:
@@ -302,7 +292,8 @@ class BenchmarkRunner:
         return False
 
     def _times(self, quantity: Quantity) -> NDArray[np.float64]:
-        return self.measured(quantity, joined(self.parts[quantity]))[0]
+        times = joined(self.parts[quantity]).times(quantity)
+        return times[np.isfinite(times)]
 
     def quantities(self) -> dict[str, Measured]:
         """Everything that was sampled, the headline first."""
@@ -311,22 +302,17 @@ class BenchmarkRunner:
         for key in dict.fromkeys(order):
             samples = joined(self.parts[key])
             for quantity in samples.seconds:
-                times, valid = self.measured(quantity, samples)
-                if quantity in found or quantity in self.engine.absent or not len(times):
+                times = samples.times(quantity)
+                valid = np.isfinite(times)
+                if quantity in found or quantity in self.engine.absent or not valid.any():
                     continue
+                times = times[valid]
                 tick = self.engine.tick_of(quantity)
                 estimate = settled(times, tick) if quantity == self.headline else stats.estimate(times, tick=tick)
                 found[quantity] = Measured(quantity, samples.seconds[quantity], valid, estimate)
         if self.slope is not None:
             found["marginal"] = self.slope
         return found
-
-    @staticmethod
-    def measured(quantity: Quantity, samples: Samples) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The valid times of a pass, and which rows they are."""
-        times = samples.seconds[quantity]
-        valid = samples.valid & np.isfinite(times)
-        return times[valid], valid
 
 
 def _why_no_slope(facts: Facts) -> str:
@@ -356,14 +342,10 @@ def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Itera
         yield "the function allocates GPU memory or frees it in each call, which may wait for the GPU"
 
 
-def _warnings_of_samples(
-    headline: Samples, quantity: Quantity, progress: Progress, warm_up: WarmUp, tick: float
-) -> Iterator[str]:
+def _warnings_of_samples(headline: Samples, quantity: Quantity, progress: Progress, tick: float) -> Iterator[str]:
     """What the headline's samples show."""
-    times = headline.seconds[quantity]
-    times = times[headline.valid & np.isfinite(times)]
-    if not warm_up.steady:
-        yield f"time or clock were not steady after {warm_up.seconds:.2g} s of warming up"
+    times = headline.times(quantity)
+    times = times[np.isfinite(times)]
     throttled = float(headline.throttled.mean())
     if throttled > 0:
         verdict = ": do not rely on it" if throttled > _TAGGED else ""
@@ -396,10 +378,3 @@ def _warnings_of_quantities(quantities: Mapping[str, Measured], launches: int) -
             f"{'longer' if difference > 0 else 'shorter'} than the kernels' span, "
             f"more than the {format_seconds(allowed)} that the method explains"
         )
-
-
-def _warnings_of_rates(rates: Sequence[Rate]) -> Iterator[str]:
-    """Rates that no device reaches."""
-    for rate in rates:
-        if rate.alarm:
-            yield rate.alarm
