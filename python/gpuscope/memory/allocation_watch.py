@@ -17,12 +17,9 @@ PINNED = "pinned"
 
 
 def watch_allocations(stacks: bool = True) -> str:
-    """Keeps a ledger of what the CUDA driver gives out in this process, until `unwatch_allocations`.
+    """Keeps a ledger of live allocations at the CUDA driver, and of their stacks, until `unwatch_allocations`.
 
     A torch.profiler that asks for GPU work meanwhile gets CUPTI for itself: the ledger then has a gap.
-
-    Args:
-        stacks: whether the Python frames of each allocation are kept.
 
     Returns:
         "" or why it cannot be had: no driver, no CUPTI, or another tool that holds it.
@@ -151,10 +148,7 @@ def watched() -> Watched | None:
 
 
 def watched_pinned() -> tuple[int, bool] | None:
-    """Bytes of the host's memory that are pinned, and whether none can be missing; None where it is not watched.
-
-    Quick, however many allocations there are.
-    """
+    """Bytes of pinned host memory, and whether none can be missing; None where it is not watched. Quick."""
     state = _core.allocation_watch()
     if not state.get("watching"):
         return None

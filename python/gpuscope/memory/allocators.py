@@ -18,12 +18,7 @@ CUDA_POOL = "cuda pool"
 
 
 def devices(device: int | None = None) -> tuple[int, ...]:
-    """The GPUs that are meant: the one, or all that this process has a context on.
-
-    Raises:
-        InvalidArgument: it is no ordinal.
-        NotAvailable: there is no such GPU.
-    """
+    """The one GPU, checked, or all that this process has a context on."""
     if device is None:
         return tuple(_core.devices_in_use())
     return (_core.find_device(ordinal_of(device)),)
@@ -32,14 +27,7 @@ def devices(device: int | None = None) -> tuple[int, ...]:
 def pools(device: int | None = None, *, detail: bool = True) -> tuple[Pool, ...]:
     """The pools of all allocators, on GPUs where this process has a context. No byte is in two of them.
 
-    Args:
-        device: ordinal of the GPU; None for all.
-        detail: whether to look at torch's segments too, which takes 0.5 to 2 ms, for the largest free block and the
-            private pools of CUDA graphs.
-
-    Raises:
-        InvalidArgument: `device` is no ordinal.
-        NotAvailable: there is no such GPU, or none at all.
+    `detail` looks at torch's segments too, which takes 0.5 to 2 ms: the largest free block and CUDA graphs' pools.
     """
     wanted = devices(device)
     in_use = _core.devices_in_use()
@@ -75,12 +63,7 @@ def driver_pool_handles(device: int) -> frozenset[int]:
 
 
 def _driver_pool(device: int, others: Sequence[Pool]) -> tuple[Pool, ...]:
-    """The default pool of a device and the current one, as one, less what of it others account for.
-
-    Args:
-        device: ordinal of the GPU.
-        others: pools of frameworks; those that take from the driver's pool are taken off it.
-    """
+    """The default pool of a device and the current one, as one, less what of it the other pools account for."""
     facts: list[dict[str, Any]] = _core.memory_pools(device)
     sharing = [pool for pool in others if pool.in_cuda_pool]
     shared = sum(pool.reserved for pool in sharing)

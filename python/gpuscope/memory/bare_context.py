@@ -95,23 +95,15 @@ _measured: dict[tuple[int, tuple[str, ...], str], tuple[int, int]] = {}
 
 
 def bare_context_bytes(device: int) -> int | None:
-    """Bytes of a fresh primary context on a device; None where that cannot be measured.
-
-    The first call for a device starts a child process and takes about 0.3 s; what it found is kept.
-    """
+    """Bytes of a fresh primary context, measured once in a child process (0.3 s); None where that fails."""
     found = _known(device, (), "")
     return found and found[0]
 
 
 def additions_bytes(device: int, cupti: str, services: Sequence[str]) -> tuple[int, int] | None:
-    """Bytes that CUPTI adds to a context, and those that the driver keeps for what kernels call of it.
+    """Bytes that CUPTI (a library's path, "" for none) adds to a context, and that the driver keeps for `services`.
 
-    None where they cannot be measured, which costs as much as `bare_context_bytes` for each set of services.
-
-    Args:
-        device: ordinal of the GPU.
-        cupti: path of the library; "" for none.
-        services: of "assert", "printf" and "malloc", which share some of it.
+    Services are "assert", "printf" and "malloc", which share some of it. None where they cannot be measured.
     """
     bare, found = bare_context_bytes(device), _known(device, tuple(sorted(services)), cupti)
     return None if bare is None or found is None else (max(0, found[0] - bare), found[1])

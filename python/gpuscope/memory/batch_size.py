@@ -308,8 +308,8 @@ class MaxBatchSize(int, Result):
 class Search:
     """Finds the largest number that fits, given that each one below a fitting one fits too.
 
-    Doubles, or jumps to where a prediction says, then closes in from both sides: of the order of log(answer) tries,
-    whatever the predictions. Numbers count multiples of a unit.
+    Doubles, or tries what is predicted, then closes in from both sides: of the order of log(answer) tries, whatever the
+    predictions. Numbers count multiples of a unit.
 
     Attributes:
         fits: the largest known to fit; 0 before one is.
@@ -337,11 +337,7 @@ class Search:
             self.fails = number if self.fails is None else min(self.fails, number)
 
     def next(self, predicted: int | None = None) -> int | None:
-        """The number to try next; None when the answer is known.
-
-        Args:
-            predicted: the largest that is thought to fit.
-        """
+        """The number to try next; None when the answer is known. `predicted` is the largest that is thought to fit."""
         if self.fits == self._limit or (self.fails is not None and self.fails - self.fits <= 1):
             return None
         if not self.fits:

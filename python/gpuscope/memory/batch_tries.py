@@ -50,16 +50,10 @@ class Try:
 
 
 class Tries:
-    """Runs a function at one batch size after the other, within the memory of GPU and host.
+    """Runs a function at one batch size after the other, `steps` times each, within the memory of GPU and host.
 
     Attributes:
         done: those that ran to an answer, in their order.
-
-    Args:
-        step: called with the batch size.
-        steps: how often, as what an allocator holds after the first differs from what it held before.
-        device: ordinal of the GPU; None is the one in use.
-        on_host: the work is known to be the host's.
     """
 
     def __init__(self, step: Callable[[int], object], steps: int, device: int | None, on_host: bool) -> None:
@@ -180,11 +174,7 @@ def finish(result: object) -> None:
 
 
 class GpuMeter:
-    """The memory of torch, CuPy and JAX on one GPU. Figures are None where no library gives them.
-
-    Args:
-        device: ordinal of the GPU; None is the one that each library works on.
-    """
+    """The memory of torch, CuPy and JAX on a GPU, None for the current one; None for figures that no library has."""
 
     def __init__(self, device: int | None = None) -> None:
         self._device = device

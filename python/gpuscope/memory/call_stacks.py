@@ -34,11 +34,7 @@ _ALLOCATORS = {"torch", "cupy", "rmm", "jax", "jaxlib"}  # every allocation pass
 
 
 def program_frame(stack: Iterable[Frame]) -> Frame | None:
-    """The innermost frame of the program's own code; None without one.
-
-    Args:
-        stack: innermost frame first.
-    """
+    """The innermost frame of the program's own code; None without one. Stacks begin with the innermost frame."""
     return next((frame for frame in stack if is_program(frame.file)), None)
 
 
@@ -46,9 +42,6 @@ def program_line(stack: Iterable[Frame]) -> Frame | None:
     """The innermost frame of the program's own code; without one the innermost of Python, else that of C++.
 
     None for a stack without frames other than gpuscope's.
-
-    Args:
-        stack: innermost frame first.
     """
     theirs = [frame for frame in stack if not is_gpuscope(frame.file)]
     python = (frame for frame in theirs if is_python(frame.file))

@@ -64,17 +64,11 @@ def categorize(
     live: Mapping[int, int] | None = None,
     graph_pools: Sequence[tuple[int, int]] = (),
 ) -> NDArray[np.uint8]:
-    """The category of each allocation, a number of CATEGORIES.
+    """The category of each allocation, a number of CATEGORIES; of all of `events` where `lifetimes` is left out.
 
-    Args:
-        events: the history; its stacks distinguish forward, backward and optimizer.
-        lifetimes: the allocations; those of `events` when left out.
-        live: category by address of what lives at the history's end, from `live_categories`. Without it
-            parameters made outside of modules are unknown.
-        graph_pools: first address and the one behind the last of each allocation of CUDA graphs' private pools.
-
-    Returns:
-        Shape (lifetimes,).
+    `live` has the category by address of what lives at the history's end, from `live_categories`: without it parameters
+    made outside of modules are unknown. `graph_pools` has the first address and the one behind the last of each
+    allocation of CUDA graphs' private pools.
     """
     lifetimes = events.lifetimes() if lifetimes is None else lifetimes
     found = by_phase(lifetimes, event_phases(events))
@@ -92,17 +86,11 @@ def categorize(
 def by_phase(
     lifetimes: Lifetimes, phases: NDArray[np.uint8], operators: NDArray[np.int64] | None = None
 ) -> NDArray[np.uint8]:
-    """The category of each allocation by the phases it was born, lived and died in.
+    """The category of each allocation by the phases it was allocated, lived and was freed in.
 
-    Args:
-        lifetimes: the allocations.
-        phases: the phase of each event, a `Phase`.
-        operators: number of the operator of autograd's graph that each event belongs to, below 0 for none. With it,
-            what one operator of a backward needs for itself is TEMPORARY; else all that a backward takes and gives
-            back is AUTOGRAD_DETAIL, as nearly all of it is: the gradients that pass from operator to operator.
-
-    Returns:
-        Shape (lifetimes,).
+    `phases` has the `Phase` of each event, `operators` the number of autograd's operator that each belongs to, below 0
+    for none. With these, what one operator of a backward needs for itself is TEMPORARY; else all that a backward takes
+    and frees is AUTOGRAD_DETAIL, as nearly all of it is: the gradients that pass from operator to operator.
     """
     if not len(lifetimes):
         return np.zeros(0, dtype=np.uint8)

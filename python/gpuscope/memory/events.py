@@ -189,11 +189,7 @@ def allocations_of(events: MemoryEvents) -> Lifetimes:
 def counted_events(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.bool_]:
     """A mask over the events: those that add up to what is in use, each byte once.
 
-    What a framework gives back of before the first event counts, as its allocator says how much there was.
-
-    Args:
-        events: the history.
-        allocations: `allocations_of` it.
+    What a framework frees of before the first event counts, as its allocator says how much there was.
     """
     counted = np.asarray(events.source != _DRIVER)
     counted[allocations.born] = True
@@ -207,10 +203,6 @@ def is_segment(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.bool_
     There are two signs: a framework's allocation lies within, or the framework's next event on that device shows that
     it holds as much more as was taken (memory that is mapped later has no address in common). A growth explains no
     more bytes than its own: what a library took shortly before a segment is not the framework's.
-
-    Args:
-        events: the history.
-        allocations: its ``lifetimes()``.
     """
     driver = allocations.source == _DRIVER
     if not driver.any() or (events.source == _DRIVER).all():

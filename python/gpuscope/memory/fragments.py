@@ -128,12 +128,7 @@ def fragmentation(device: object = None) -> Fragmentation:
 
 
 def fragmentation_of(segments: Sequence[Segment], device: int = 0) -> Fragmentation:
-    """How fragmented these segments are.
-
-    Args:
-        segments: of one device.
-        device: its ordinal.
-    """
+    """How fragmented the segments of one device are."""
     ordinary = [segment for segment in segments if segment.pool == DEFAULT]
     kept = [segment for segment in segments if segment.pool != DEFAULT]
     used = [segment for segment in ordinary if any(block.state != _FREE for block in segment.blocks)]
@@ -196,8 +191,8 @@ def advice_on(
     """What would help, the most useful first.
 
     Args:
-        facts: `Fragmentation`'s reserved, free, stuck, stuck_pieces, stuck_segments and releasable.
-        largest_stuck: bytes of the largest free piece within a segment that is in use.
+        facts: fields of `Fragmentation` by name.
+        largest_stuck: bytes of the largest free block within a segment that is in use.
         in_use: sizes of the blocks in use.
         expandable: whether segments can grow already.
     """

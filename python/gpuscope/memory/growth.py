@@ -58,16 +58,13 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
 
     What counts is the least that lives at the end of a step or of any later one. It rises in nearly every step, or in
     every k-th, up to the last for a leak. It comes to a stop for a cache that has filled up, for a list that keeps the
-    last k and for double buffers, and does not rise at all for what is given back now and then.
+    last k and for double buffers, and does not rise at all for what is freed now and then.
 
     Args:
-        events: what allocators did. Where older events were lost, only steps that are whole are judged.
+        events: what allocators did. Where older events were lost, only whole steps are judged; at least 5 are needed.
         steps_ns: ends of the steps, ns since the epoch; before them the begin of the first step. Events after the last
-            only show what was given back: it does not live at the end.
+            only show what was freed: it does not live at the end.
         warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
-
-    Returns:
-        Growth by place, device and allocator; () also when fewer than 5 steps are known.
     """
     ends = _known(events, steps_ns)
     steps = len(ends) - 1

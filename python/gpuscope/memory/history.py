@@ -87,11 +87,7 @@ def record_memory_history(
 
 
 def history_events() -> MemoryEvents:
-    """What the last history has recorded so far, oldest first.
-
-    Raises:
-        NotAvailable: none was recorded.
-    """
+    """What the last history has recorded so far, oldest first. NotAvailable where none was."""
     if _state.recording is None:
         raise NotAvailable(
             "the memory history is not available: none was recorded; call gpuscope.record_memory_history() first"
@@ -309,22 +305,14 @@ def _cuda_allocator() -> str:
 
 
 class Recorder:
-    """Has a history recorded from `start` to `stop`.
-
-    Attributes:
-        notes: what is not recorded, and why.
-    """
+    """Has a history recorded from `start` to `stop`; `notes` say what is not recorded, and why."""
 
     def __init__(self) -> None:
         self.notes: tuple[str, ...] = ()
         self._own: MemoryHistory | None = None  # the history that was begun here
 
     def start(self) -> None:
-        """Begins, unless a history is being recorded.
-
-        Raises:
-            NotAvailable: it cannot be had here.
-        """
+        """Begins, unless a history is being recorded. NotAvailable where it cannot be had."""
         if not recording():
             self._own = record_memory_history(max_entries=_MOST_EVENTS, stacks=True)
             self.notes = tuple(self._own.notes)

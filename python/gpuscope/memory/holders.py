@@ -61,12 +61,12 @@ class Holder:
 
 
 def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
-    """The holder of each growth's pieces, and remarks on what was not looked at.
+    """The holder of each growth's allocations, and remarks on what was not looked at.
 
     Only what Python's collector knows is seen: CuPy's arrays and PyTorch's tensors, and the containers, objects,
-    closures and local variables of the calling thread that lead to them. PyTorch's pieces that no tensor stands for,
-    while tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps, are put down
-    to that. Nothing is kept alive by it, and no code of the program runs.
+    closures and local variables of the calling thread that lead to them. PyTorch's allocations that no tensor stands
+    for, while tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps, are put down to
+    that.     Nothing is kept alive by it, and no code of the program runs.
     """
     with untouched_by_programs():
         return _find_holders(growths)
@@ -191,13 +191,9 @@ def graph_of(tensor: Any) -> Any:
 
 
 def graph_extent(tensor: Any, most: int) -> tuple[int, int]:
-    """How many operations a tensor's graph keeps, and how often it uses the program's parameters, by their median.
+    """How many operations a tensor's graph keeps, up to `most`, and the median of how often it uses a parameter.
 
     A graph of one step uses a parameter once or so, one that spans steps once for each of them.
-
-    Args:
-        tensor: where the graph ends.
-        most: operations at which the walk ends.
     """
     start = graph_of(tensor)
     if start is None:

@@ -483,15 +483,7 @@ def wrapped(text: str) -> list[str]:
 
 
 def free_memory(device: int, events: MemoryEvents) -> int | None:
-    """Bytes that the driver can still hand out, and what the program's allocators hold without using it.
-
-    Args:
-        device: ordinal of the GPU; below 0 is no GPU.
-        events: the last ones say what is held; the allocators' own figures.
-
-    Returns:
-        None where it is not known.
-    """
+    """Bytes that the driver can still hand out on a GPU, and that allocators hold there unused by their last events."""
     if device < 0:
         return None
     free = _from_nvml(device)

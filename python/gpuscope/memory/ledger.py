@@ -275,14 +275,9 @@ def accounts_of(
 ) -> Accounts:
     """Rows of all that is known of a device, each byte once.
 
-    Args:
-        device: ordinal of the GPU.
-        pools: of all allocators on it.
-        segments: torch's on it; None where they cannot be read.
-        seen: live allocations at the driver; None where they are not watched.
-        cuda_pools: handles of the driver's pools that the pool "cuda pool" stands for.
-        events: what allocators of frameworks reported since the watch began; None where that is not recorded.
-        alone: this is the only GPU in use, so that it has what is known of no certain device.
+    `segments` are torch's, None where they cannot be read; `seen` is None where the driver's allocations are not
+    watched. `cuda_pools` are the handles of the driver's pools that the pool "cuda pool" stands for. `events` are those
+    since the watch began. `alone`: this is the only GPU in use, so that it has what is known of no certain device.
     """
     accounts = Accounts()
     pieces = [] if seen is None else seen.pieces
@@ -420,14 +415,7 @@ def events_so_far() -> MemoryEvents | None:
 
 
 def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[Segment] = ()) -> list[HandedOut]:
-    """The live pieces of a library's allocator on a device, those of a region together, the most bytes first.
-
-    Args:
-        events: what its allocator reported.
-        library: one of SOURCES.
-        device: ordinal of the GPU.
-        apart: segments whose pieces are left out.
-    """
+    """Live memory of a library's allocator on a device by region, most bytes first, without the segments `apart`."""
     if library not in SOURCES:
         return []
     of_library = events.select((events.source == SOURCES.index(library)) & (events.device == device))

@@ -348,13 +348,8 @@ def gather(
 ) -> OutOfMemory:
     """The report of a request that failed. What cannot be had is None, with a note where it is not plain why.
 
-    Args:
-        request: what was asked for.
-        error: class and first line of the error.
-        stack: where, innermost frame first; () for a thread without Python.
-        free: bytes free on the device, where the library reports it.
-        allowed: bytes that the library lets itself take, where it has told.
-        since_ns: refusals of the driver before this time are left out.
+    `stack` is () for a thread without Python; `free` and `allowed` are bytes that are free on the device, and that the
+    library lets itself take, where it reports them; refusals of the driver before `since_ns` are left out.
     """
     notes: list[str] = []
     if not stack:

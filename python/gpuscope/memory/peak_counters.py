@@ -36,12 +36,7 @@ class PeakWatch:
         self._reports = reports
 
     def until(self, before: Reading, after: Reading) -> Peak:
-        """The peak until now; the watch goes on.
-
-        Args:
-            before: what was read when it began.
-            after: what was read now.
-        """
+        """The peak from `before`, read when the watch began, to `after`, read now; the watch goes on."""
         with _lock:
             return peak_between(before, after, self._span, self._reports.highest() if self._reports else None)
 
@@ -62,12 +57,9 @@ class PeakWatch:
 
 
 def watch(device: int) -> PeakWatch:
-    """Begins to watch a device, by torch's reports or else by restarting torch's counter.
+    """Begins to watch a device, or HOST, by torch's reports or else by restarting torch's counter.
 
     The peak is then known, however high the program's memory went before.
-
-    Args:
-        device: ordinal of the GPU, or HOST.
     """
     reports = _reports(device)
     now = None if device == HOST else _quietly_read(device)
@@ -176,12 +168,7 @@ class Peak(NamedTuple):
 
 
 class Span:
-    """What torch's peak counter says of a stretch of time.
-
-    Args:
-        floor: the counter when the time began.
-        fresh: whether the counter was restarted then, so that all it says is of this time.
-    """
+    """What torch's peak counter says of a stretch of time: it began at `floor`, and was restarted then if `fresh`."""
 
     def __init__(self, floor: int, *, fresh: bool) -> None:
         self._floor = floor
@@ -215,13 +202,9 @@ class Span:
 
 
 def peak_between(before: Reading, after: Reading, span: Span | None = None, reported: int | None = None) -> Peak:
-    """The peak between two readings of a device.
+    """The peak between two readings of a device, by torch's counter and the highest that torch has reported since.
 
-    Args:
-        before: what was read when it began.
-        after: what was read at its end.
-        span: of torch's counter since `before`; None when torch had not begun to use the GPU then.
-        reported: the highest that torch has reported since; None when it was not asked to.
+    `span` is None when torch had not begun to use the GPU at `before`, `reported` when torch was not asked to report.
     """
     first = {usage.library: usage for usage in before.usages}
     last = {usage.library: usage for usage in after.usages}
@@ -301,11 +284,7 @@ class Reading(NamedTuple):
 
 
 def read(device: int) -> Reading:
-    """The memory of a device now: a few microseconds, ten or so where torch has a GPU. Raises nothing.
-
-    Args:
-        device: ordinal of a GPU, or HOST.
-    """
+    """The memory of a GPU or of HOST now: a few microseconds, ten or so where torch has a GPU. Raises nothing."""
     resident = resident_bytes()
     if device == HOST:
         highest = max(resident, highest_resident_bytes())

@@ -56,13 +56,7 @@ Chain = tuple[Link, ...]  # from the name to the tensor
 
 
 def chains_to(things: Sequence[Any], names: Names, hidden: set[int]) -> dict[int, Chain]:
-    """A shortest chain to each object, by its id; objects that no name leads to are missing.
-
-    Args:
-        things: the objects.
-        names: where chains begin.
-        hidden: ids of containers that are not the program's.
-    """
+    """A shortest chain to each object that a name leads to, by its id. Ids in `hidden` are not the program's."""
     search = _Search(names, hidden | {id(things)})
     return search.chains(things)
 

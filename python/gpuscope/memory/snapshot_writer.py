@@ -69,9 +69,6 @@ def torch_snapshot() -> dict[str, Any]:
     What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys,
     "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older events that are no
     longer kept.
-
-    Raises:
-        NotAvailable: there is neither a history nor a GPU that torch uses.
     """
     events, notes = _events(), []
     try:

@@ -203,11 +203,7 @@ def _change(delta: int) -> str:
 
 
 def _hints(stages: Sequence[MemoryStage]) -> tuple[str, ...]:
-    """A sentence for each thing that stands out.
-
-    Args:
-        stages: of one device, in the order of their first appearance; at least one.
-    """
+    """A sentence for each thing that stands out, of the stages of one device in their order."""
     highest = max(stage.peak for stage in stages)
     return (*_of_a_step(stages, highest), *_of_reserved(stages, highest))
 

@@ -58,13 +58,7 @@ class _Row(NamedTuple):
 
 
 def device_text(device: Any, counters: Mapping[str, Any], *, abbreviated: bool) -> str:
-    """One GPU.
-
-    Args:
-        device: its `DeviceMemory`.
-        counters: of torch's allocator there, nested as torch has them; empty where there are none.
-        abbreviated: only what is allocated and reserved.
-    """
+    """One GPU, with the counters of torch's allocator there, nested as torch has them."""
     rows: list[tuple[str, ...]] = [_HEADING]
     if len(device.pools) != 1:
         rows += [("All libraries", "", "", "", "")]

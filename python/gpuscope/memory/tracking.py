@@ -277,12 +277,7 @@ class _Statement(NamedTuple):
 
 
 def _end_statement(before: _Statement | None, now: Reading) -> Peak:
-    """The peak since the statement before; the next stage begins at `now`.
-
-    Args:
-        before: the latest statement when `now` was read.
-        now: the statement's reading.
-    """
+    """The peak from the statement that was the latest when `now` was read; the next stage begins at `now`."""
     with _lock:
         peak = peak_until(now) if before is None else before.watch.until(before.reading, now)
         # Otherwise another statement was made and counted since this one was.
