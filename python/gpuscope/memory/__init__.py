@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuscope.memory.batch_size import MaxBatchSize as MaxBatchSize
-    from gpuscope.memory.batch_tries import Try as Try
+    from gpuscope.memory.batch_size import Try as Try
     from gpuscope.memory.events import Frame as Frame
     from gpuscope.memory.events import Lifetimes as Lifetimes
     from gpuscope.memory.events import MemoryEvents as MemoryEvents
@@ -53,7 +53,7 @@ _MODULE_OF = {
     "OutOfMemoryReports": "out_of_memory_reports",
     "PeakPlace": "peak",
     "PeakReport": "peak",
-    "Try": "batch_tries",
+    "Try": "batch_size",
 }
 
 

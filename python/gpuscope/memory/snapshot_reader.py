@@ -4,25 +4,35 @@
 from __future__ import annotations
 
 import os
+import pickletools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
-from gpuscope.memory import plain_pickle
 from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
 
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
-_TAKEN, _RETURNED = "alloc", "free_requested"
+_SIGNS = {"alloc": 1, "free_requested": -1}
 _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _TORCH, OF_LIBRARIES = SOURCES.index("torch"), SOURCES.index("other")
 _BLOCK = 512  # kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp
 _LARGEST = 1 << 62
 _MOST_DEVICES = 1024
+
+# Instructions of pickles that hold nothing but data; pickletools says what each does.
+_NEWEST_PROTOCOL = 5
+_VALUES = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY_CONTAINERS: dict[str, type] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 @dataclass(frozen=True)
@@ -99,13 +109,102 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
         raise GpuscopeError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
     name = os.fspath(path)
     try:
-        return _Interpreter(name, plain_pickle.loads(data)).file()
-    except plain_pickle.Damaged as error:
+        return _Interpreter(name, load_plain_pickle(data)).file()
+    except Damaged as error:
         raise CorruptTrace(
             f"{name} is no whole memory snapshot: {error}, at byte {error.offset:,}", name, error.offset
         ) from None
     except _Unexpected as error:
         raise CorruptTrace(f"{name} is no memory snapshot: {error}", name, len(data)) from None
+
+
+class Damaged(Exception):  # noqa: N818 - the caller makes an error for users of it
+    """The bytes are no pickle of plain data; reading ended at `offset`."""
+
+    def __init__(self, why: str, offset: int) -> None:
+        super().__init__(why)
+        self.offset = offset
+
+
+def load_plain_pickle(data: bytes) -> Any:
+    """The numbers, strings, bytes, lists, tuples and dicts of a pickle, without running anything. Protocols 2 to 5.
+
+    The standard library's Unpickler can be kept from finding classes, but not from filling the memory over a few
+    damaged bytes (the index of a memo entry makes it allocate up to that index).
+
+    Raises:
+        Damaged: it is cut off or no pickle, or holds something else than plain data.
+    """
+    stack: list[Any] = []
+    outer: list[list[Any]] = []  # the stacks below each mark
+    memo: dict[int, Any] = {}
+    at = 0
+    try:
+        for instruction, argument, position in pickletools.genops(data):
+            at, name, value = position or 0, instruction.name, cast("Any", argument)
+            if name in _VALUES:
+                stack.append(value)
+            elif name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            elif name in _EMPTY_CONTAINERS:
+                stack.append(_EMPTY_CONTAINERS[name]())
+            elif name in _TUPLES:
+                stack.append(tuple(_popped(stack, _TUPLES[name])))
+            elif name == "MARK":
+                outer.append(stack)
+                stack = []
+            elif name == "TUPLE":
+                items, stack = stack, outer.pop()
+                stack.append(tuple(items))
+            elif name == "APPEND":
+                item = stack.pop()
+                _typed(stack[-1], list, "what is appended to").append(item)
+            elif name == "APPENDS":
+                items, stack = stack, outer.pop()
+                _typed(stack[-1], list, "what is appended to").extend(items)
+            elif name == "SETITEM":
+                items = _popped(stack, 2)
+                _set_items(stack[-1], items)
+            elif name == "SETITEMS":
+                items, stack = stack, outer.pop()
+                _set_items(stack[-1], items)
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("BINPUT", "LONG_BINPUT"):
+                memo[value] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memo[value])
+            elif name == "POP":
+                stack.pop()
+            elif name == "STOP":
+                return stack.pop()
+            elif name == "PROTO" and value > _NEWEST_PROTOCOL:
+                raise Damaged("it is of a newer protocol than is known here", at)
+            elif name not in ("PROTO", "FRAME"):  # a frame only says how much may be read ahead
+                raise Damaged("it contains something else than plain data", at)
+    except (IndexError, KeyError):
+        raise Damaged("an instruction lacks what it works on", at) from None
+    except _Unexpected as error:
+        raise Damaged(str(error), at) from None
+    except (ValueError, OverflowError) as error:
+        raise Damaged(f"it is cut off, or no pickle ({error})", at) from None
+    raise Damaged("it ends before its data does", at)
+
+
+def _popped(stack: list[Any], count: int) -> list[Any]:
+    if len(stack) < count:
+        raise IndexError
+    items = stack[-count:]
+    del stack[-count:]
+    return items
+
+
+def _set_items(container: Any, items: list[Any]) -> None:
+    keys, values = items[::2], items[1::2]
+    # The hash of a tuple of tuples of the same tuples would take forever.
+    if len(keys) != len(values) or not all(type(key) in (str, int) for key in keys):
+        raise _Unexpected("the keys of a dict are something else than plain data")
+    _typed(container, dict, "what entries are set of").update(zip(keys, values, strict=True))
 
 
 class _Unexpected(Exception):  # noqa: N818
@@ -158,7 +257,7 @@ class _Interpreter:
             action = event.get("action")
             if action == "oom":
                 self._refused.append(_number(event.get("size", 0), "size"))
-            sign = {_TAKEN: 1, _RETURNED: -1}.get(action, 0) if isinstance(action, str) else 0
+            sign = _SIGNS.get(action, 0) if isinstance(action, str) else 0
             holds = _HELD.get(action, 0) if isinstance(action, str) else 0
             if not (sign or holds):
                 continue

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import cupy
-from gpuscope.memory import batch_tries, host
+from gpuscope.memory import batch_size, host
 from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
 
 
 @pytest.fixture
 def on(monkeypatch):
     """Makes a machine the one that the libraries tell of."""
-    monkeypatch.setattr(batch_tries.gc, "collect", lambda: 0)  # nothing here has cycles, and it takes most of the time
+    monkeypatch.setattr(batch_size.gc, "collect", lambda: 0)  # nothing here has cycles, and it takes most of the time
 
     def on(machine, **more):
         monkeypatch.setitem(sys.modules, "torch", torch_on(machine, **more))

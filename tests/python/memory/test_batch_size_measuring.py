@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.memory_machine import Machine, torch_on
-from gpuscope.memory import batch_tries
-from gpuscope.memory.batch_tries import GpuMeter
+from gpuscope.memory import batch_size
+from gpuscope.memory.batch_size import GpuMeter
 
 
 @pytest.fixture(autouse=True)
 def no_libraries(monkeypatch):
     for name in ("torch", "cupy", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(batch_tries.gc, "collect", lambda: 0)
+    monkeypatch.setattr(batch_size.gc, "collect", lambda: 0)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_torchs_own_limit_is_its_room(monkeypatch):
 
 def test_torch_that_has_not_begun_is_left_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False)))
-    batch_tries.release()
+    batch_size.release()
     assert GpuMeter().room() is None
 
 
@@ -81,18 +81,18 @@ def test_torch_and_cupy_are_added(cupy, monkeypatch):
 
 
 def test_cupys_blocks_are_given_back(cupy):
-    batch_tries.release()
+    batch_size.release()
     assert cupy.freed == ["device", "pinned"]
 
 
 def test_cupys_work_is_waited_for(cupy):
-    batch_tries.finish(None)
+    batch_size.finish(None)
     assert cupy.freed == ["waited"]
 
 
 def test_cupy_that_cannot_work_is_left_alone(cupy):
     cupy.cuda.runtime.getDeviceCount = lambda: 1 / 0
-    batch_tries.release()
+    batch_size.release()
     assert cupy.freed == []
 
 
@@ -112,5 +112,5 @@ def test_jax_without_a_device_is_not_asked_for_one(jax):
 def test_jax_is_waited_for(monkeypatch):
     waited = []
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(block_until_ready=waited.append))
-    batch_tries.finish("result")
+    batch_size.finish("result")
     assert waited == ["result"]

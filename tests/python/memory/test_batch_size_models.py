@@ -9,7 +9,7 @@ import re
 import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory import batch_tries, host
+from gpuscope.memory import batch_size, host
 from gpuscope.memory.batch_size import find_max_batch_size
 
 torch = pytest.importorskip("torch")
@@ -49,7 +49,7 @@ def state_of(model):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Nothing here has cycles, and among torch's objects a collection takes longer than all else; so do its threads."""
-    monkeypatch.setattr(batch_tries.gc, "collect", lambda: 0)
+    monkeypatch.setattr(batch_size.gc, "collect", lambda: 0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

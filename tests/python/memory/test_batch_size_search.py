@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.memory.batch_size import Search
-from gpuscope.memory.batch_tries import line
+from gpuscope.memory.batch_size import Search, line
 
 
 def found(largest, start=8, limit=None, predict=lambda search: None):

@@ -13,9 +13,7 @@ from collections import deque
 import pytest
 
 from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
-from gpuscope.memory import holders as tensors
-from gpuscope.memory import referrers
-from gpuscope.memory import referrers as names
+from gpuscope.memory import holders
 from gpuscope.memory.growth import Growth
 from gpuscope.memory.holders import find_holders
 
@@ -298,7 +296,7 @@ def test_stand_ins_of_the_compiler_are_passed_over():
 
     with FakeTensorMode():
         stand_in = torch.empty(10, requires_grad=True) * 2
-    found = tensors.Tensors({1}).with_graph
+    found = holders.Tensors({1}).with_graph
     assert not any(one is stand_in for one in found)
 
 
@@ -324,7 +322,7 @@ def test_no_holder_is_made_up():
 
 
 def test_too_many_objects_are_not_all_looked_at_and_that_is_said(monkeypatch):
-    monkeypatch.setattr(tensors, "MOST_OBJECTS", 10)
+    monkeypatch.setattr(holders, "MOST_OBJECTS", 10)
     _, remarks = find_holders([growth([1, 2, 3])])
     assert remarks == ("there were too many Python objects to look at them all for who holds the memory",)
 
@@ -340,8 +338,8 @@ def test_modules_whose_attributes_cannot_be_read_are_survived(monkeypatch):
 
 
 def test_a_long_key_is_not_spelled_out():
-    assert names.step_text({"k" * 100: KEPT}, KEPT) == "[...]"
+    assert holders.step_text({"k" * 100: KEPT}, KEPT) == "[...]"
 
 
 def test_nothing_is_searched_without_tensors():
-    assert referrers.chains_to([], names.Names(), set()) == {}
+    assert holders.chains_to([], holders.Names(), set()) == {}

@@ -12,9 +12,8 @@ import pytest
 
 from fakes.snapshot_files import BASE, FORWARD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
-from gpuscope.memory import plain_pickle
 from gpuscope.memory.events import Frame
-from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
+from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot, load_plain_pickle
 
 
 @pytest.fixture
@@ -193,7 +192,7 @@ def test_a_few_bytes_do_not_fill_the_memory(load, data):
 def test_shared_and_recursive_data_are_read():
     inner = [1]
     inner.append(inner)
-    found = plain_pickle.loads(pickle.dumps({"a": inner, "b": inner}))
+    found = load_plain_pickle(pickle.dumps({"a": inner, "b": inner}))
     assert found["a"] is found["b"]
     assert found["a"][1] is found["a"]
 
@@ -202,6 +201,6 @@ def test_shared_and_recursive_data_are_read():
     "value", [None, True, -1, 255, 65535, 1 << 40, -(1 << 70), 0.5, "ü\udc80", "x" * 300, b"y" * 300]
 )
 def test_every_kind_of_value_is_read(value):
-    assert plain_pickle.loads(pickle.dumps({"v": [value, (value,), (value,) * 4]})) == {
+    assert load_plain_pickle(pickle.dumps({"v": [value, (value,), (value,) * 4]})) == {
         "v": [value, (value,), (value,) * 4]
     }
