@@ -68,6 +68,7 @@ struct EnterDetail {
   static constexpr uint32_t kKindMask = 7;
   static constexpr uint32_t kPopped = 8;
   static constexpr uint32_t kTorch = 16;  // from torch's own operator ranges, not from NVTX
+  static constexpr uint32_t kTorchRange = kPopped | kTorch;
   static constexpr uint32_t kDomainShift = 5;
   static constexpr uint32_t kDomains = 1U << (24 - kDomainShift);
 

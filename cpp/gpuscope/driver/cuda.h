@@ -22,6 +22,7 @@ namespace gpuscope::driver {
 
 // libcuda's handles and codes, in the driver's own layout, so that no CUDA header is needed here.
 using CuResult = int;
+inline constexpr CuResult kNotReady = 600;  // CUDA_ERROR_NOT_READY
 using CuDevice = int;
 using CuContext = CUctx_st*;
 using CuStream = CUstream_st*;

@@ -142,12 +142,12 @@ void export_array(const BatchPointer& batch, ArrowArray* out) {
   }
 }
 
-struct Source {
+struct StreamedBatch {
   BatchPointer batch;
   bool sent = false;
 };
 
-Source& source_of(ArrowArrayStream* stream) { return *static_cast<Source*>(stream->private_data); }
+StreamedBatch& source_of(ArrowArrayStream* stream) { return *static_cast<StreamedBatch*>(stream->private_data); }
 
 /// A C caller wants an errno, never an exception.
 template <class F>
@@ -166,7 +166,7 @@ int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
 
 int get_next(ArrowArrayStream* stream, ArrowArray* out) {
   return guarded([&] {
-    Source& source = source_of(stream);
+    StreamedBatch& source = source_of(stream);
     if (source.sent) {
       *out = {};  // released: the end
       return;
@@ -179,7 +179,7 @@ int get_next(ArrowArrayStream* stream, ArrowArray* out) {
 const char* get_last_error(ArrowArrayStream*) { return "out of memory"; }
 
 void release_stream(ArrowArrayStream* stream) {
-  delete static_cast<Source*>(stream->private_data);
+  delete static_cast<StreamedBatch*>(stream->private_data);
   stream->release = nullptr;
 }
 
@@ -195,7 +195,7 @@ ArrowArrayStream make_arrow_stream(std::shared_ptr<const store::Store> store, st
       fill_in_absent(*column.texts, *column.codes);
     }
   }
-  return {&get_schema, &get_next, &get_last_error, &release_stream, new Source{std::move(batch)}};
+  return {&get_schema, &get_next, &get_last_error, &release_stream, new StreamedBatch{std::move(batch)}};
 }
 
 }  // namespace gpuscope::exporters

@@ -12,7 +12,6 @@ namespace {
 
 // CUresult
 constexpr int kInvalidHandle = 400;
-constexpr int kNotReady = 600;
 constexpr int kCapturedEvent = 907;
 // CUevent_flags, and CU_EVENT_RECORD_EXTERNAL = CU_EVENT_WAIT_EXTERNAL
 constexpr unsigned kBlockingSync = 1;
@@ -159,7 +158,7 @@ bool Event::query() const {
   const PrimaryContext::Current current(pool_->context());
   const RelaxedCapture relaxed(cuda());
   const int code = cuda().event_query(event_);
-  if (code != 0 && code != kNotReady) {
+  if (code != 0 && code != driver::kNotReady) {
     throw base::CudaError("cuEventQuery", code, cuda().error_name(code));
   }
   return code == 0;
@@ -193,7 +192,7 @@ double Event::elapsed_time(const Event& end) const {
   const RelaxedCapture relaxed(cuda());
   float milliseconds = 0;
   const int code = cuda().event_elapsed_time(&milliseconds, event_, end.event_);
-  if (code == kNotReady) {
+  if (code == driver::kNotReady) {
     throw base::InvalidArgument("end or the start event has not been reached by the GPU yet; synchronize() end first");
   }
   if (code == kCapturedEvent) {

@@ -8,7 +8,7 @@
 namespace gpuscope::timing {
 namespace {
 
-constexpr unsigned kThreads = 256;
+constexpr unsigned kBlockThreads = 256;
 constexpr unsigned kBlocksPerMultiprocessor = 8;  // 2048 threads, the most that any has room for
 constexpr uint64_t kVector = 16;
 
@@ -124,10 +124,10 @@ void L2Flush::run(uint64_t stream) {
   uint64_t vectors = written_bytes_ / kVector;
   ++salt_;
   void* write_arguments[] = {&written, &vectors, &salt_};
-  module_.launch(write_, blocks_, kThreads, stream, write_arguments);
+  module_.launch(write_, blocks_, kBlockThreads, stream, write_arguments);
   uint64_t read_vectors = read_bytes_ / kVector;
   void* read_arguments[] = {&memory_, &read_vectors};
-  module_.launch(read_, blocks_, kThreads, stream, read_arguments);
+  module_.launch(read_, blocks_, kBlockThreads, stream, read_arguments);
 }
 
 }  // namespace gpuscope::timing

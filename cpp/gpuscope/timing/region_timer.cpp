@@ -6,7 +6,6 @@
 namespace gpuscope::timing {
 namespace {
 
-constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
 constexpr double kNsPerMs = 1e6;
 
 }  // namespace
@@ -93,7 +92,7 @@ void RegionTimer::take_all_back() noexcept {
 
 RegionTimer::Reading RegionTimer::read(uint32_t pair) noexcept {
   const driver::CuResult state = cuda_.event_query(pairs_[pair].stop);
-  if (state == kNotReady) {
+  if (state == driver::kNotReady) {
     return {State::Running, 0};
   }
   float ms = 0;

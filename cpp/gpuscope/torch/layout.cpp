@@ -17,7 +17,6 @@ constexpr uint64_t kWordBytes = sizeof(uint64_t);
 constexpr uint64_t kMostValues = 8;
 constexpr std::size_t kTensorWords = 48;
 constexpr uint8_t kFunctionScope = 0;
-constexpr uint8_t kUserScope = 7;
 constexpr uint64_t kNoSequence = ~uint64_t{0};
 
 /// Reads memory that may not be there.

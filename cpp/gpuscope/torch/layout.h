@@ -31,6 +31,7 @@ struct Layout {
   std::size_t dtype = kUnknown;  // c10::ScalarType, uint16
 };
 
+inline constexpr uint8_t kUserScope = 7;  // at::RecordScope
 inline constexpr std::size_t kValueBytes = 16;
 inline constexpr uint64_t kInlineDimensions = 5;
 

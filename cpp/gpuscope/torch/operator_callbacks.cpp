@@ -22,9 +22,6 @@ using base::Op;
 using base::RegionKind;
 using driver::TorchCallback;
 
-constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
-constexpr uint8_t kUserScope = 7;  // at::RecordScope
-
 // What the callbacks read. Written once, as callbacks of an earlier recording may still run.
 struct Reading {
   Layout layout;
@@ -98,7 +95,8 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   const bool is_op =
       layout.scope != Layout::kUnknown ? load<uint8_t>(function, layout.scope) != kUserScope : names_op(name, sequence);
   const uint32_t id = log->id_of(name);
-  log->append(base::ticks(), id, Op::Enter, EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, kSource));
+  log->append(base::ticks(), id, Op::Enter,
+              EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
   return nullptr;
 }
 
@@ -118,7 +116,7 @@ void end(const void* function, TorchCallback::Context*) {
       log->add_argument(Argument::Results, log->id_of(text.view()));
     }
   }
-  log->append(base::ticks(), 0, Op::Pop, kSource);
+  log->append(base::ticks(), 0, Op::Pop, EnterDetail::kTorchRange);
 }
 
 TorchCallback every_scope(TorchCallback callback) {

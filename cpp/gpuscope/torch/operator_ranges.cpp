@@ -120,7 +120,6 @@ constexpr std::size_t kEnabled = 5;
 constexpr std::size_t kReportMemory = 2;
 constexpr std::size_t kMemoryEnabled = 4;
 
-constexpr uint32_t kSource = EnterDetail::kPopped | EnterDetail::kTorch;
 constexpr uint32_t kProbe = 8;  // a further bit of `wanted`: count, log nothing
 constexpr uint8_t kHost = 0;    // c10::DeviceType
 
@@ -173,7 +172,8 @@ void log_push(const char* text, uint32_t what) noexcept {
     base::append_stack(*log);
   }
   const uint32_t id = log->id_of(range.name);
-  log->append(base::ticks(), id, Op::Enter, EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, kSource));
+  log->append(base::ticks(), id, Op::Enter,
+              EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
 }
 
 // -- the functions of our ProfilerStubs ------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ void pop(Object*) {
   if ((what & OperatorRanges::kRanges) != 0) [[likely]] {
     EventLog* log = base::listening.load(std::memory_order_relaxed) != 0 ? EventLogs::current() : nullptr;
     if (log != nullptr) {
-      log->append(base::ticks(), 0, Op::Pop, kSource);
+      log->append(base::ticks(), 0, Op::Pop, EnterDetail::kTorchRange);
     }
   } else if ((what & kProbe) != 0) {
     ++pops;
