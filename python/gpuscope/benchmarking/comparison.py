@@ -207,23 +207,15 @@ def compare(
 def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
     """The arms of all calls of some blocks.
 
-    A block is made of palindromes, as ABCCBA, each of a random order: whatever drifts steadily takes the same from each
-    arm, and whatever does not affects each arm by chance alone.
-
-    Args:
-        random: where the orders come from.
-        blocks: how many.
-        calls: of each arm in a block, an even number.
+    A block is made of palindromes, as ABCCBA, each of a random order, so that a steady drift affects all arms alike.
+    `calls` is the even number of calls of each arm in a block.
     """
     there = random.permuted(np.tile(np.arange(ARMS, dtype=np.uint32), (blocks * calls // 2, 1)), axis=1)
     return np.concatenate([there, there[:, ::-1]], axis=1).reshape(-1)
 
 
 def calls_per_block(seconds: NDArray[np.float64], arms: NDArray[np.uint32], tick: float) -> int:
-    """How many calls of an arm hide the clock's tick in a block's mean.
-
-    Its steps then are a small part of its own variation, and it is no longer skewed as two neighbouring ticks are.
-    """
+    """How many calls of an arm make the clock's tick small against the variation of a block's mean."""
     spreads = []
     for arm in (A, B):
         own = seconds[(arms == arm) & np.isfinite(seconds)]
@@ -238,11 +230,7 @@ def log_ratios(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Per block, the logarithm of B's mean over A's, and of the control's over A's.
 
-    Args:
-        seconds: of whole blocks, in the order called; nan where a call is not valid. Blocks without a valid call of
-            each arm are left out.
-        arms: of the same calls.
-        calls: of each arm in a block.
+    `seconds` is nan where a call is not valid; blocks without a valid call of each arm are left out.
     """
     rows, own = seconds.reshape(-1, ARMS * calls), arms.reshape(-1, ARMS * calls)
     valid = np.isfinite(rows)
@@ -254,12 +242,10 @@ def log_ratios(
 
 
 class Looks:
-    """The chance of error that is left for the next look.
+    """The error that interim looks may spend: repeated looks, with stopping at the first clear one, err more often.
 
-    Whoever looks again and again, and stops when the result pleases, errs more often than a single look would. So the
-    5 % are shared out: after a share t of the time, all looks together may have erred in t x 5 % of all cases. It is
-    the linear member of the family of K. Kim and D. L. DeMets, Biometrika 74 (1987), its increments added up, which
-    holds however the looks depend on each other.
+    The spending function is linear: after a share t of the time, all looks together may err in t x 5 % of all cases
+    (K. Kim and D. L. DeMets, Biometrika 74, 1987). The increments are added up, which holds for any dependence.
     """
 
     def __init__(self) -> None:
@@ -274,23 +260,14 @@ class Looks:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one look found.
+    """The result of one look."""
 
-    Attributes:
-        verdict: on b over a.
-        ratio: b over a.
-        null: the control over a, which is 1 but for noise.
-        margin: ratios this close to 1 are taken as no difference, as a fraction.
-        biased: the control itself showed a difference, and the margin was widened to it.
-        noisy: the control's interval reaches beyond the margin.
-    """
-
-    verdict: Verdict
-    ratio: Ratio
-    null: Ratio
-    margin: float
-    biased: bool
-    noisy: bool
+    verdict: Verdict  # on b over a
+    ratio: Ratio  # b over a
+    null: Ratio  # the control over a, which is 1 but for noise
+    margin: float  # ratios this close to 1 count as no difference, as a fraction
+    biased: bool  # the control itself showed a difference, and the margin was widened to it
+    noisy: bool  # the control's interval reaches beyond the margin
 
 
 def judge(
@@ -299,14 +276,8 @@ def judge(
     """The verdict on blocks.
 
     A difference must lie outside of the margin, and of what the control shows. Equivalence is the interval inside of
-    the margin, which is two one-sided tests at half the level each.
-
-    Args:
-        logs: log-ratios of b over a, at least one.
-        null_logs: of the control over a.
-        margin: a fraction.
-        confidence: of this look.
-        step: what the clock's tick may hide of a ratio where all blocks are the same, as a fraction.
+    the margin, which is two one-sided tests at half the level each. `step` is what the clock's tick may hide of a ratio
+    where all blocks are the same, as a fraction.
     """
     ratio, null = _ratio(logs, confidence, step), _ratio(null_logs, confidence, step)
     reach = max(abs(log(null.low)), abs(log(null.high)))

@@ -106,13 +106,8 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
     """Compares two curves.
 
     A crossing lies between two sizes at which one of the two is faster beyond doubt, so that noise between equals does
-    not make many of one. Its interval is the central 95 % of where resampled curves cross.
-
-    Args:
-        sizes: ascending.
-        cpu: seconds of each call at each size.
-        gpu: the same of the other.
-        seed: of the resampling; the same samples give the same interval.
+    not make many of one. Its interval is the central 95 % of where resampled curves cross. `sizes` ascend; `cpu` and
+    `gpu` hold the seconds of each call at each size.
     """
     if len(sizes) < 2:
         return Answer("unknown", (), None)
@@ -157,12 +152,9 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
 
 
 def roots(at: Array, ratios: Array, rising: bool) -> Array:
-    """Where piecewise-linear curves are 0; the middle one of several places, an end when there is none.
+    """Where piecewise-linear curves, a row each, are 0; the middle one of several roots, an end when there is none.
 
-    Args:
-        at: logarithms of the sizes, ascending.
-        ratios: logarithms of the ratios there, a row for each curve.
-        rising: the curves begin below 0 and end above.
+    `rising` curves begin below 0 and end above.
     """
     heights = ratios if rising else -ratios
     below = heights < 0
@@ -361,7 +353,7 @@ class _Search:
         return list(found)
 
     def answer(self, key: str) -> Answer:
-        """Of one curve against the CPU's, where both were measured."""
+        """The answer of one curve against the CPU's, where both were measured."""
         cpu, gpu = self.series["cpu"], self.series[key]
         both = [size for size in sorted(cpu) if len(cpu[size].samples) and len(gpu[size].samples)]
         return answer(both, [cpu[size].samples for size in both], [gpu[size].samples for size in both])

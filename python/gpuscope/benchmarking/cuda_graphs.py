@@ -96,23 +96,14 @@ def _capture_by_driver(function: Callable[[], object], calls: int, stream: Strea
 
 @dataclass(frozen=True)
 class Marginal:
-    """The slope and what it was taken from; times in seconds.
+    """The slope and what it was taken from; times in seconds."""
 
-    Attributes:
-        estimate: the time of one more call.
-        samples: one slope a round.
-        overhead: the intercept, which is the method's own constant part of a replay.
-        calls: how many calls each of the graphs holds.
-        converged: whether the interval is as narrow as was asked for.
-        seconds: what the measurement took, capturing included.
-    """
-
-    estimate: stats.Estimate
-    samples: NDArray[np.float64]
-    overhead: stats.Estimate
-    calls: tuple[int, ...]
-    converged: bool
-    seconds: float
+    estimate: stats.Estimate  # the time of one more call
+    samples: NDArray[np.float64]  # one slope a round
+    overhead: stats.Estimate  # the intercept: the constant part of a replay
+    calls: tuple[int, ...]  # how many calls each of the graphs holds
+    converged: bool  # the interval is as narrow as was asked for
+    seconds: float  # what the measurement took, capturing included
 
 
 def marginal(
@@ -126,32 +117,45 @@ def marginal(
 ) -> Marginal:
     """Measures the slope of the replay time of CUDA graphs of k, 2k and 4k calls, hot and behind a gate.
 
-    Args:
-        function: puts its work onto `stream`; it is called a few times and captured.
-        sampler: of the same device and stream.
-        stream: where the graphs are replayed.
-        target: stop once half of the interval's width is this part of the slope.
-        budget: seconds to stop after, short of the target.
-        seed: of the order in which the graphs take turns.
+    Stops once half of the interval's width is `target` of the slope, or after `budget` seconds.
 
     Raises:
         NotAvailable: the function cannot be captured, or its replays cannot be held back until they are queued.
     """
     began = time.perf_counter()
     random = np.random.default_rng(seed)
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as stack:
         calls = calls_a_graph(lambda count: _replay_seconds(function, count, sampler, stream), budget)
-        captured = [kept.enter_context(capture(function, count, stream=stream)) for count in calls]
-        kept.callback(sampler.synchronize)  # called first of these, while the graphs are still there
-        return _measure([graph.launch for graph in captured], calls, sampler, random, began, target, budget)
+        captured = [stack.enter_context(capture(function, count, stream=stream)) for count in calls]
+        stack.callback(sampler.synchronize)  # called first of these, while the graphs are still there
+        launches = [graph.launch for graph in captured]
+        tick = TICK / (calls[-1] - calls[0])
+        rounds = np.empty((0, len(calls)))
+        size = ROUNDS_A_CHUNK
+        for launch in launches:
+            launch()
+        sampler.synchronize()
+        while True:
+            chunk = _rounds(launches, sampler, random, size)
+            late = time.perf_counter() - began >= budget
+            if chunk is None:  # more was queued than the stream takes behind a gate
+                if size == 1 and (late or not len(rounds)):
+                    raise NotAvailable("the marginal time: the gate does not hold until the replays are queued")
+                size = max(1, size // 2)
+                continue
+            rounds = np.vstack((rounds, chunk))
+            samples, overheads = slopes(rounds, calls)
+            estimate = stats.estimate(samples, tick=tick)
+            converged = len(rounds) >= FEWEST_ROUNDS and estimate.relative_half_width <= target
+            if converged or (late and len(rounds) > 1):
+                overhead = stats.estimate(overheads, tick=TICK)
+                return Marginal(estimate, samples, overhead, calls, converged, time.perf_counter() - began)
 
 
 def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.inf) -> tuple[int, ...]:
     """How many calls the graphs hold, so that the shortest replay is many ticks and the longest ends soon.
 
-    Args:
-        replay_seconds: captures so many calls and returns the time of a replay of them.
-        budget: seconds, of which capturing the graphs may take half.
+    `replay_seconds` captures so many calls and returns the time of a replay; capturing may take half of the budget.
     """
     began = time.perf_counter()
     count = 1
@@ -185,39 +189,6 @@ def _replay_seconds(function: Callable[[], object], count: int, sampler: _core.S
         finally:
             sampler.synchronize()
     return float(np.median(chunk["stream_s"]))
-
-
-def _measure(
-    launches: list[Callable[[], object]],
-    calls: tuple[int, ...],
-    sampler: _core.Sampler,
-    random: np.random.Generator,
-    began: float,
-    target: float,
-    budget: float,
-) -> Marginal:
-    tick = TICK / (calls[-1] - calls[0])
-    rounds = np.empty((0, len(calls)))
-    size = ROUNDS_A_CHUNK
-    for launch in launches:
-        launch()
-    sampler.synchronize()
-    while True:
-        chunk = _rounds(launches, sampler, random, size)
-        late = time.perf_counter() - began >= budget
-        if chunk is None:  # more was queued than the stream takes behind a gate
-            if size == 1 and (late or not len(rounds)):
-                raise NotAvailable("the marginal time: the gate does not hold until the replays are queued")
-            size = max(1, size // 2)
-            continue
-        rounds = np.vstack((rounds, chunk))
-        samples, overheads = slopes(rounds, calls)
-        estimate = stats.estimate(samples, tick=tick)
-        enough = len(rounds) >= FEWEST_ROUNDS
-        converged = enough and estimate.relative_half_width <= target
-        if converged or (late and len(rounds) > 1):
-            overhead = stats.estimate(overheads, tick=TICK)
-            return Marginal(estimate, samples, overhead, calls, converged, time.perf_counter() - began)
 
 
 def _rounds(

@@ -221,12 +221,7 @@ def benchmark_dataloader(
 
 
 def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) -> tuple[int, str]:
-    """The smallest worker count that is fast enough, and why.
-
-    Args:
-        batch_ms: mean milliseconds a batch of each count.
-        step_ms: milliseconds of a step to keep up with.
-    """
+    """The smallest worker count that is fast enough, and why; `batch_ms` is the mean of each count."""
     best = min(batch_ms, key=lambda count: batch_ms[count])
     feeding = [count for count, each in batch_ms.items() if step_ms is not None and each <= step_ms]
     if step_ms is not None and feeding:
@@ -243,13 +238,7 @@ def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) 
 
 
 def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> DataLoaderResult:
-    """Times a loader, then ends the workers that this started, also after an exception.
-
-    Args:
-        loader: see ``benchmark_dataloader``.
-        num_batches: the same.
-        own: nobody else uses it, so that its workers end even if they are persistent.
-    """
+    """Times a loader, then shuts its workers down; of a loader that is not our `own`, not the persistent ones."""
     workers = getattr(loader, "num_workers", None)
     skipped = max(workers or 0, 1) - 1  # after the first batch
     steady: list[float] = []

@@ -37,35 +37,20 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What one call of a function does.
+    """What one call of a function does."""
 
-    Attributes:
-        launches: driver calls that put work on the GPU; 0 where it is not known.
-        kernels: the distinct kernels, copies and fills, the longest first.
-        synchronizes: it waits for the GPU before it returns.
-        other_streams: it has work done on streams other than the one timed.
-        allocates: it takes GPU memory from the driver or gives it back, other than in the order of a stream.
-        launch_seconds: host time of a call.
-        call_seconds: host time until its work is done.
-        uses_gpu: it puts work on the GPU.
-    """
-
-    launches: int
-    kernels: tuple[str, ...]
-    synchronizes: bool
-    other_streams: bool
-    allocates: bool
-    launch_seconds: float
-    call_seconds: float
-    uses_gpu: bool
+    launches: int  # driver calls that put work on the GPU; 0 where it is not known
+    kernels: tuple[str, ...]  # the distinct kernels, copies and fills, the longest first
+    synchronizes: bool  # it waits for the GPU before it returns
+    other_streams: bool  # some of its work is done on other streams than the one timed
+    allocates: bool  # it takes GPU memory from the driver or frees it, not in stream order
+    launch_seconds: float  # host time of a call
+    call_seconds: float  # host time until its work is done
+    uses_gpu: bool  # it puts work on the GPU
 
 
 def traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -> tuple[tuple[Facts, ...], str]:
-    """Calls each function a few times while CUPTI records.
-
-    Returns:
-        A row a function, and why there is none; one of the two is empty.
-    """
+    """Calls each function a few times while CUPTI records: a row a function, or else why there is none."""
     if _core.Session.active():
         return (), "another profile is active in this process"
     try:
@@ -153,43 +138,30 @@ def untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) 
 
     Its launches are not known, and work on other streams is not seen.
     """
-    nothing = _median_of(_probe(lambda: None, sampler), "stream_s")
+
+    def sample(function: Callable[[], object], calls: int, *, gate: bool) -> dict[str, Any]:
+        return dict(sampler.sample([function], np.zeros(calls, np.uint32), gate=gate, flush=False, events=True))
+
+    nothing = float(np.median(sample(lambda: None, CALLS, gate=False)["stream_s"]))
     facts = []
     for function in functions:
-        gated = sampler.sample([function], np.zeros(1, np.uint32), gate=True, flush=False, events=True)
-        chunk = _probe(function, sampler)
+        gated, chunk = sample(function, 1, gate=True), sample(function, CALLS, gate=False)
         held = bool(gated["held"])
         launch = float(np.median(chunk["returned_ns"] - chunk["called_ns"])) * 1e-9
-        stream = _median_of(gated if held else chunk, "stream_s")
+        stream = float(np.median((gated if held else chunk)["stream_s"]))
         uses_gpu = not held or stream > nothing + _NOTICEABLE
         facts.append(Facts(0, (), not held, False, False, launch, launch + stream, uses_gpu))
     return tuple(facts)
 
 
-def _probe(function: Callable[[], object], sampler: _core.Sampler) -> dict[str, Any]:
-    chunk: dict[str, Any] = sampler.sample([function], np.zeros(CALLS, np.uint32), gate=False, flush=False, events=True)
-    return chunk
-
-
-def _median_of(chunk: dict[str, Any], column: str) -> float:
-    return float(np.median(chunk[column]))
-
-
 @dataclass(frozen=True)
 class Plan:
-    """How a chunk is sampled.
+    """How a chunk is sampled."""
 
-    Attributes:
-        chunk: calls in one.
-        gate: the stream is held back until all of the chunk is queued.
-        alone: each call meets an idle GPU, as a gate and a flush on one stream do not reach work on others.
-        timeout_ns: after which the gate gives up.
-    """
-
-    chunk: int
-    gate: bool
-    alone: bool
-    timeout_ns: int
+    chunk: int  # calls in one chunk
+    gate: bool  # the stream is held back until all of the chunk is queued
+    alone: bool  # each call meets an idle GPU: a gate and a flush on one stream do not reach work on others
+    timeout_ns: int  # after which the gate opens by itself
 
     def smaller(self) -> Plan:
         """The plan after a gate that did not hold: half as many calls behind it, and none behind it after that."""
@@ -211,12 +183,7 @@ def plan(facts: Sequence[Facts]) -> Plan:
 
 
 def absences(facts: Sequence[Facts], why_untraced: str) -> dict[Quantity, str]:
-    """The quantities that such functions do not have, and why.
-
-    Args:
-        facts: what each function does.
-        why_untraced: why there are no kernel records; empty when there are.
-    """
+    """The quantities that such functions do not have, and why. `why_untraced` is empty where there are records."""
     idle = [number for number, fact in enumerate(facts) if not fact.uses_gpu]
     if idle:
         what = "the function puts" if len(facts) == 1 else f"function {idle[0]} puts"

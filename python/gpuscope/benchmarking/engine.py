@@ -27,10 +27,9 @@ _EVENTS: Quantity = "stream"
 
 
 class Engine:
-    """Samples of some functions on one stream, for benchmarks, comparisons and sweeps.
+    """Samples of some functions on one stream, for benchmarks, comparisons and sweeps. One thread at a time.
 
-    One thread at a time. Nothing of another device or stream is touched. CUPTI is on only while kernel times are
-    taken: take the other quantities first.
+    CUPTI is on only while kernel times are taken: take the other quantities first.
 
     Args:
         functions: called without arguments.
@@ -46,8 +45,7 @@ class Engine:
         facts: what each function does in a call (after `prepare`).
         absent: why a quantity cannot be had here (after `prepare`).
         values: what each function returned when it was first called.
-        sampler: the core's, for measurements beyond these; None without a GPU.
-        stream: the stream, resolved.
+        sampler: the core's; None without a GPU.
         reference_hz: the clock of the steady state, against which shifted clocks are found; nan before `warm_up`.
 
     Raises:
@@ -160,12 +158,7 @@ class Engine:
     def sample(self, quantity: Quantity, order: NDArray[np.uint32]) -> Samples:
         """Calls ``functions[i]`` for each i of `order` and returns a row for each.
 
-        Args:
-            quantity: what to measure. "kernel" and "span" come together, as do "stream" and "launch".
-            order: indices of functions.
-
-        Raises:
-            NotAvailable: `absent` says that the quantity is not to be had.
+        "kernel" and "span" come together, as do "stream" and "launch". Raises NotAvailable where `absent` has it.
         """
         self.prepare()
         if quantity in self.absent:

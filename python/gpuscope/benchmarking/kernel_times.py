@@ -26,7 +26,7 @@ _LAUNCHING = [CallKind.LAUNCH, CallKind.GRAPH_LAUNCH, CallKind.MEMCPY, CallKind.
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one kernel, copy or fill comes to in a call.
+    """The count and time of one kernel, copy or fill in a call.
 
     Attributes:
         name: demangled, without return type, template arguments and parameters.
@@ -41,40 +41,22 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """The GPU's side of a window, one row a call.
+    """The GPU's side of a window, one row a call."""
 
-    Attributes:
-        busy: seconds during which at least one of the call's records ran: the union of their intervals.
-        span: seconds from the first start to the last end.
-        launches: driver calls that put work on the GPU.
-        records: records of kernels, copies and fills.
-        signature: equal for calls that ran the same kernels in the same launch configurations, in any order.
-        valid: each launch has its record, and each record its times and its call.
-        elsewhere: work ran on another stream than the sampler's own kernels.
-        kernels: the distinct names and signatures behind `record_name`.
-        record_call: the call of each record.
-        record_name: its row in `kernels`.
-        record_seconds: its duration.
-    """
-
-    busy: NDArray[np.float64]
-    span: NDArray[np.float64]
-    launches: NDArray[np.int64]
-    records: NDArray[np.int64]
-    signature: NDArray[np.uint64]
-    valid: NDArray[np.bool_]
-    elsewhere: NDArray[np.bool_]
-    kernels: tuple[str, ...]
-    record_call: NDArray[np.int64]
-    record_name: NDArray[np.int64]
-    record_seconds: NDArray[np.float64]
+    busy: NDArray[np.float64]  # seconds in which at least one of the call's records ran: the union of their intervals
+    span: NDArray[np.float64]  # seconds from the first start to the last end
+    launches: NDArray[np.int64]  # driver calls that put work on the GPU
+    records: NDArray[np.int64]  # of kernels, copies and fills
+    signature: NDArray[np.uint64]  # equal for calls that ran the same kernels in the same configurations, in any order
+    valid: NDArray[np.bool_]  # each launch has its record, and each record its times and its call
+    elsewhere: NDArray[np.bool_]  # work ran on another stream than the sampler's own kernels
+    kernels: tuple[str, ...]  # the distinct names and signatures
+    record_call: NDArray[np.int64]  # the call of each record
+    record_name: NDArray[np.int64]  # each record's row in `kernels`
+    record_seconds: NDArray[np.float64]  # the duration of each record
 
     def shares(self, calls: NDArray[np.bool_]) -> tuple[Kernel, ...]:
-        """What each kernel comes to per call, over the calls chosen; the longest first.
-
-        Args:
-            calls: which calls to count, one entry a call.
-        """
+        """Each kernel's count and time per call, over the calls chosen; the longest first."""
         total = np.count_nonzero(calls)
         chosen = calls[self.record_call] if len(calls) else np.zeros(0, bool)
         counts = np.bincount(self.record_name[chosen], minlength=len(self.kernels))
@@ -84,15 +66,11 @@ class KernelTimes:
 
 
 def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
-    """Gives each record to the call that launched it.
+    """Assigns each record to the call that launched it; `called_ns` is when each call began, ascending.
 
     A call owns what is launched, by whatever thread, from its own start to the start of the next one; the launching
     driver call, by correlation, gives that time. A record whose driver call is not known goes by the neighbours of
     its correlation id; where they are of two calls, neither is valid.
-
-    Args:
-        trace: of the window.
-        called_ns: when each call began, ascending, in ns since the epoch.
     """
     calls = len(called_ns)
     work = _Records.of(trace)

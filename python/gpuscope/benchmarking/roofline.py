@@ -57,21 +57,13 @@ _SAME = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloa
 
 @dataclass(frozen=True)
 class Peak:
-    """One upper bound.
+    """One upper bound."""
 
-    Attributes:
-        kind: "bandwidth" or the type of number.
-        unit: "B/s" or "FLOP/s".
-        measured: what a kernel made for it reached; None when it could not be measured.
-        theoretical: width times clock; None when unknown.
-        reason: why `measured` is None; empty when it is not.
-    """
-
-    kind: str
-    unit: str
-    measured: float | None
-    theoretical: float | None
-    reason: str = ""
+    kind: str  # "bandwidth" or the type of number
+    unit: str  # "B/s" or "FLOP/s"
+    measured: float | None  # what a kernel made for it reached; None when it could not be measured
+    theoretical: float | None  # width times clock; None when unknown
+    reason: str = ""  # why `measured` is None
 
 
 def peak(kind: Kind, device: int = 0) -> Peak:
@@ -217,18 +209,8 @@ def rates(
 ) -> tuple[Rate, ...]:
     """The rates of a call that takes the estimated seconds; none without bytes and flops.
 
-    A rate is work over time and never a mean of rates (Hoefler and Belli, SC 2015, rule 3).
-
-    Args:
-        estimate: seconds a call.
-        bytes: read and written by a call.
-        flops: floating-point operations of a call.
-        dtype: what the operations are in, as "bfloat16" or torch.bfloat16; "tf32" for TensorFloat-32.
-        device: whose peaks to compare with.
-        cold: whether the cache was emptied before each call.
-
-    Raises:
-        InvalidArgument: bytes or flops is not above 0.
+    A rate is work over time and never a mean of rates (Hoefler and Belli, SC 2015, rule 3). `dtype` is what the
+    operations are in, as "bfloat16" or torch.bfloat16; "tf32" for TensorFloat-32.
     """
     found = []
     if bytes is not None:

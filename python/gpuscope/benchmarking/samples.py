@@ -28,23 +28,16 @@ _CLOCK_SHIFT = 0.02
 class Samples:
     """One row a call, in the order called.
 
-    Attributes:
-        which: the function called, by its index.
-        seconds: a column for each quantity that this kind of pass measures; nan where a call has none.
-        clock_hz: the SM clock of the call's chunk; nan where it is not known.
-        throttled: the chunk ran throttled, or with a clock 2 % off the reference.
-        valid: by record counts, never by value.
-        kernels: per function, what ran in its valid calls; empty without CUPTI.
-        capped: the power limit held the clock down, which is normal for work that uses the whole chip.
-        signature: equal for calls that ran the same kernels; zeros where that is not known.
+    `capped`: the power limit held the clock down, which is normal for work that uses the whole chip. `signature`: equal
+    for calls that ran the same kernels; zeros where that is not known.
     """
 
-    which: NDArray[np.uint32]
-    seconds: dict[Quantity, NDArray[np.float64]]
-    clock_hz: NDArray[np.float64]
-    throttled: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
-    kernels: tuple[tuple[Kernel, ...], ...] = ()
+    which: NDArray[np.uint32]  # the function called, by its index
+    seconds: dict[Quantity, NDArray[np.float64]]  # nan where a call has no such time
+    clock_hz: NDArray[np.float64]  # the SM clock of the call's chunk; nan where it is not known
+    throttled: NDArray[np.bool_]  # the chunk ran throttled, or with a clock 2 % off the reference
+    valid: NDArray[np.bool_]  # by record counts, never by value
+    kernels: tuple[tuple[Kernel, ...], ...] = ()  # per function, what ran in its valid calls; empty without CUPTI
     capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     signature: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
@@ -84,12 +77,7 @@ def _joined_kernels(parts: Sequence[Samples]) -> tuple[tuple[Kernel, ...], ...]:
 
 
 class Chunks:
-    """Collects the sampler's chunks and the state of the clocks in each.
-
-    Args:
-        device: whose clocks; None on a machine without GPU.
-        reference_hz: the clock of the steady state; nan when there is none.
-    """
+    """Collects the sampler's chunks and the state of the clocks in each; no device without a GPU."""
 
     def __init__(self, device: int | None, reference_hz: float) -> None:
         self._device, self._reference = device, reference_hz

@@ -105,13 +105,9 @@ class SweepPoint(Figures):
 
 
 class Series:
-    """Gathers the samples of one point over several visits.
+    """Gathers the samples of one point over several visits, unless it failed.
 
-    Attributes:
-        title: what progress lines begin with, in front of the parameters.
-        make: makes the inputs and returns the callable to time.
-        failed: the point raised, and is not visited again.
-        visits: times that the point was measured.
+    `make` makes the inputs and returns the callable to time; progress lines begin with `title`.
     """
 
     def __init__(
@@ -222,19 +218,7 @@ def _plain(value: object) -> Any:
 
 
 class Rounds:
-    """The schedule; one object for one measurement.
-
-    Args:
-        target: half of the interval over the value at which a point is done.
-        cold: see ``benchmark``.
-        stream: where the functions put their work; None is the current stream.
-        device: ordinal of the GPU; None is the stream's.
-        progress: called with one line after each visit, as ``print``.
-
-    Raises:
-        InvalidArgument: the target is no fraction, or the stream or the device is not there.
-        NotAvailable: a device was given, and there is none.
-    """
+    """The schedule of one measurement, with the options of `sweep`."""
 
     def __init__(
         self,
@@ -255,15 +239,9 @@ class Rounds:
         self.random = random.Random()
 
     def run(self, series: Sequence[Series], budget: float) -> str:
-        """Measures until all points are known well enough or `budget` seconds are spent.
+        """Measures until all points reach the target or `budget` seconds are spent; the first round is always whole.
 
-        The first round is always whole, so that each point has an answer.
-
-        Returns:
-            Why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" where every point raised.
-
-        Raises:
-            InvalidArgument: the budget is not above 0.
+        Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" where every point raised.
         """
         check_budget(budget)
         started = perf_counter()
@@ -488,11 +466,7 @@ def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> 
 
 
 def checked_axes(axes: Mapping[str, Iterable[object]]) -> dict[str, tuple[object, ...]]:
-    """The values of each axis.
-
-    Raises:
-        InvalidArgument: none, or one that is not a list of values.
-    """
+    """The values of each axis; raises InvalidArgument for none, or for one that is not a list of values."""
     if not axes:
         raise InvalidArgument("axes are missing; accepted is at least one list of values, as n=[256, 1024]")
     for name, values in axes.items():

@@ -149,131 +149,121 @@ def measure_throughput(
         return marks_of_process(device=device if isinstance(device, int) else None)
 
     with mode:
-        return _Run(run, loader, num_batches, warmup, marks).measure()
+        return _run(run, loader, num_batches, warmup, marks)
 
 
-class _Run:
-    """The loop over the batches."""
-
-    def __init__(
-        self,
-        step: Callable[[Any], object],
-        loader: Iterable[Any],
-        num_batches: int,
-        warmup: int,
-        marks: Callable[[], StreamMarks | None],
-    ) -> None:
-        self.step = step
-        self.loader = loader
-        self.num_batches = num_batches
-        self.warmup = warmup
-        self.marks_now = marks
-        self.warnings: list[str] = []
-
-    def measure(self) -> Throughput:
-        source = self._warmed_up()
-        marks = self.marks_now()  # only now is it known whether the step uses a GPU
-        begins: list[Any] = []
-        ends: list[Any] = []
-        drained = 0  # steps that the GPU had finished when the next batch was there
-        sizes: list[int | None] = []
-        waits: list[float] = []
-        periods: list[float] = []
-        if marks:
-            marks.synchronize()
-        last = started = perf_counter()
-        first = marks.mark() if marks else None
-        while len(sizes) < self.num_batches:
-            asked = perf_counter()
-            batch = next(source, _END)
-            if batch is _END:
-                break
-            waits.append(perf_counter() - asked)
-            sizes.append(workloads.batch_size(batch))
-            if marks:
-                drained += bool(ends) and marks.passed(ends[-1])
-                begins.append(marks.mark())
-            self.step(batch)
-            if marks:
-                ends.append(marks.mark())
-            del batch
-            now = perf_counter()
-            periods.append(now - last)
-            last = now
-        if marks:
-            marks.synchronize()
-        seconds = perf_counter() - started
-        if not sizes:
-            raise InvalidArgument(f"loader gave no batch beyond the {self.warmup} of the warm-up; accepted is one more")
-        idle = None
-        if marks and first:
-            # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
-            befores = [first, *ends[:-1]]
-            periods = [marks.seconds(before, end) for before, end in zip(befores, ends, strict=True)]
-            gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins, strict=True)]
-            idle = sum(gaps) / sum(periods)
-        return self._result(sizes, waits, np.array(periods), seconds, idle, drained / len(sizes))
-
-    def _warmed_up(self) -> Iterator[Any]:
-        source = iter(self.loader)
-        done = 0
-        for _ in range(self.warmup):
-            batch = next(source, _END)
-            if batch is _END:
-                break
-            self.step(batch)
-            done += 1
-        else:
-            return source
-        if not done:
+def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int, warnings: list[str]) -> Iterator[Any]:
+    """The loader's batches after the warm-up, from its start where the warm-up used all of them."""
+    source = iter(loader)
+    for done in range(batches):
+        batch = next(source, _END)
+        if batch is _END and not done:
             raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
-        again = iter(self.loader)
-        if again is not source:
-            self.warnings.append("the warm-up took the whole loader: the time begins with its start")
-        return again
+        if batch is _END:
+            break
+        step(batch)
+    else:
+        return source
+    again = iter(loader)
+    if again is not source:
+        warnings.append("the warm-up took the whole loader: the time begins with its start")
+    return again
 
-    def _result(
-        self,
-        sizes: list[int | None],
-        waits: list[float],
-        periods: NDArray[np.float64],
-        seconds: float,
-        idle: float | None,
-        drained: float,
-    ) -> Throughput:
-        if None in sizes:
-            self.warnings.append("the size of the batches cannot be told: each counts as one sample")
-        if len(sizes) < self.num_batches:
-            self.warnings.append(f"the loader ended after {len(sizes)} of {self.num_batches} batches")
-        counts = np.array([1 if each is None else each for each in sizes], dtype=np.float64)
-        if len(set(sizes)) > 1:
-            self.warnings.append(f"batches of {counts.min():.0f} to {counts.max():.0f} samples")
-        wait = sum(waits)
-        wait_share = wait / seconds if seconds else 0.0
-        limit = _limit(wait_share, idle, drained)
-        if limit == "step" and idle is not None:
-            self.warnings.append(
-                f"the GPU had nothing left to do after {drained:.0%} of the steps: "
-                "they are held up by their launches or by waiting for results"
-            )
-        rate_ci = stats.ratio_of_sums(counts, periods)
-        batch_ci = stats.ratio_of_sums(periods, np.ones(len(periods)))
-        return Throughput(
-            samples_per_second=float(counts.sum()) / seconds,
-            samples_per_second_ci=rate_ci,
-            batches_per_second=len(sizes) / seconds,
-            seconds_per_batch=seconds / len(sizes),
-            seconds_per_batch_ci=batch_ci,
-            batches=len(sizes),
-            samples=int(counts.sum()),
-            seconds=seconds,
-            wait_seconds=wait,
-            wait_share=wait_share,
-            gpu_idle_share=idle,
-            limit=limit,
-            warnings=tuple(self.warnings),
-            periods=periods,
+
+def _run(
+    step: Callable[[Any], object],
+    loader: Iterable[Any],
+    num_batches: int,
+    warmup: int,
+    find_marks: Callable[[], StreamMarks | None],
+) -> Throughput:
+    """The loop over the batches."""
+    warnings: list[str] = []
+    source = _warm_up(step, loader, warmup, warnings)
+    marks = find_marks()  # only now is it known whether the step uses a GPU
+    begins: list[Any] = []
+    ends: list[Any] = []
+    drained = 0  # steps that the GPU had finished when the next batch was there
+    sizes: list[int | None] = []
+    waits: list[float] = []
+    periods: list[float] = []
+    if marks:
+        marks.synchronize()
+    last = started = perf_counter()
+    first = marks.mark() if marks else None
+    while len(sizes) < num_batches:
+        asked = perf_counter()
+        batch = next(source, _END)
+        if batch is _END:
+            break
+        waits.append(perf_counter() - asked)
+        sizes.append(workloads.batch_size(batch))
+        if marks:
+            drained += bool(ends) and marks.passed(ends[-1])
+            begins.append(marks.mark())
+        step(batch)
+        if marks:
+            ends.append(marks.mark())
+        del batch
+        now = perf_counter()
+        periods.append(now - last)
+        last = now
+    if marks:
+        marks.synchronize()
+    seconds = perf_counter() - started
+    if not sizes:
+        raise InvalidArgument(f"loader gave no batch beyond the {warmup} of the warm-up; accepted is one more")
+    idle = None
+    if marks and first:
+        # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
+        befores = [first, *ends[:-1]]
+        periods = [marks.seconds(before, end) for before, end in zip(befores, ends, strict=True)]
+        gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins, strict=True)]
+        idle = sum(gaps) / sum(periods)
+    if len(sizes) < num_batches:
+        warnings.append(f"the loader ended after {len(sizes)} of {num_batches} batches")
+    return _result(sizes, sum(waits), np.array(periods), seconds, idle, drained / len(sizes), warnings)
+
+
+def _result(
+    sizes: list[int | None],
+    wait: float,
+    periods: NDArray[np.float64],
+    seconds: float,
+    idle: float | None,
+    drained: float,
+    warnings: list[str],
+) -> Throughput:
+    if None in sizes:
+        warnings.append("the size of the batches cannot be told: each counts as one sample")
+    counts = np.array([1 if each is None else each for each in sizes], dtype=np.float64)
+    if len(set(sizes)) > 1:
+        warnings.append(f"batches of {counts.min():.0f} to {counts.max():.0f} samples")
+    wait_share = wait / seconds if seconds else 0.0
+    limit = _limit(wait_share, idle, drained)
+    if limit == "step" and idle is not None:
+        warnings.append(
+            f"the GPU had nothing left to do after {drained:.0%} of the steps: "
+            "they are held up by their launches or by waiting for results"
         )
+    rate_ci = stats.ratio_of_sums(counts, periods)
+    batch_ci = stats.ratio_of_sums(periods, np.ones(len(periods)))
+    return Throughput(
+        samples_per_second=float(counts.sum()) / seconds,
+        samples_per_second_ci=rate_ci,
+        batches_per_second=len(sizes) / seconds,
+        seconds_per_batch=seconds / len(sizes),
+        seconds_per_batch_ci=batch_ci,
+        batches=len(sizes),
+        samples=int(counts.sum()),
+        seconds=seconds,
+        wait_seconds=wait,
+        wait_share=wait_share,
+        gpu_idle_share=idle,
+        limit=limit,
+        warnings=tuple(warnings),
+        periods=periods,
+    )
 
 
 def _limit(wait_share: float, idle: float | None, drained: float) -> str:

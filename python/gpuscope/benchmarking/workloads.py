@@ -60,11 +60,7 @@ def split_target(batch: Any) -> tuple[Any, Any]:
 
 
 def with_target(batch: Any) -> tuple[Any, Any]:
-    """Inputs and target.
-
-    Raises:
-        InvalidArgument: there is no target.
-    """
+    """Inputs and target; raises InvalidArgument when there is no target."""
     inputs, target = split_target(batch)
     if target is None:
         what = f"a mapping of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
@@ -76,17 +72,13 @@ def with_target(batch: Any) -> tuple[Any, Any]:
 
 
 class StreamMarks:
-    """Takes the time on one stream by CUDA events.
-
-    Args:
-        stream: the stream whose work is timed.
-    """
+    """Takes the time on one stream by CUDA events."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
     def mark(self, again: _core.Event | None = None) -> _core.Event:
-        """A point in the stream, behind all that it has been given; `again` is a mark no longer needed."""
+        """An event recorded behind all work submitted to the stream; `again` is one to record anew."""
         event = again or _core.Event(self.stream.device)
         event.record(self.stream.handle)
         return event

@@ -36,17 +36,11 @@ _MOST_UNREAD = 1024
 
 @dataclass(frozen=True)
 class Anchor:
-    """An event of a device, and when it happened.
-
-    Attributes:
-        event: the event.
-        host_ns: its time on the clock of ``time.perf_counter_ns()``.
-        error_ns: how far that may be wrong.
-    """
+    """An event of a device, and when it happened."""
 
     event: _core.Event
-    host_ns: int
-    error_ns: int
+    host_ns: int  # the event's time on the clock of time.perf_counter_ns()
+    error_ns: int  # how far that may be wrong
 
     def place(self, event: _core.Event) -> tuple[int, int]:
         """Time of another event that the GPU has reached, and how far it may be wrong, both in ns."""

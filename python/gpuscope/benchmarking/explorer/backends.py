@@ -70,11 +70,7 @@ _FUNCTIONS = {
 
 
 def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
-    """The operations of these names; all of them for None.
-
-    Raises:
-        InvalidArgument: there is no such operation, or none was named.
-    """
+    """The operations of these names, all of them for None; raises InvalidArgument for another name, or no name."""
     if names is None:
         return OPERATIONS
     known = {operation.name: operation for operation in OPERATIONS}
@@ -153,19 +149,7 @@ class TorchBackend(Backend):
 
 
 def choose(backend: str | None) -> tuple[Backend, Backend | None, str]:
-    """The libraries to compare.
-
-    Args:
-        backend: ``"torch"`` on both sides; ``"cupy"`` against NumPy; ``"numpy"``, which has no GPU; None for NumPy
-            against PyTorch's GPU, or CuPy's.
-
-    Returns:
-        The CPU's, the GPU's or None, and why there is none for the GPU.
-
-    Raises:
-        InvalidArgument: there is no such backend.
-        NotAvailable: the library asked for is not installed.
-    """
+    """The library of the CPU, that of the GPU or None, and why there is none; for `backend` see `explore`."""
     if backend not in (None, "torch", "cupy", "numpy"):
         raise InvalidArgument(f"backend is {backend!r}; accepted are torch, cupy and numpy")
     if backend in ("torch", "cupy") and _module(backend) is None:
