@@ -64,7 +64,7 @@ def _is_utf8(text: str) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the name `path` only when the block ends well; until then what had it stays whole.
+    """Open a file that takes the name `path` only when the block ends well; until then the old file is kept.
 
     Raises:
         GpuscopeError: the system would not let us write.
@@ -110,3 +110,9 @@ def _create_beside(target: Path) -> tuple[int, Path]:
         with contextlib.suppress(FileExistsError):
             return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), temporary
     raise GpuscopeError(f"cannot write {target}: its folder is full of files named {temporary.name}")
+
+
+def write_text(path: str | os.PathLike[str], text: str, suffixes: Sequence[str] = ()) -> None:
+    """Write a text file in one step; arguments and errors as of `check_writable`."""
+    with replacing(check_writable(path, suffixes)) as file:
+        file.write(text.encode())

@@ -14,8 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
-from gpuscope.cli.bench import Bench
-from gpuscope.cli.bench_explore import Explore
+from gpuscope.cli.bench import Bench, Explore
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
@@ -72,7 +71,7 @@ examples:
 
 _FAILED, _MISUSED = 1, 2
 
-# Errors begin with the argument's name in Python; on the command line some are spelled otherwise.
+# Errors begin with the argument's name in Python; on the command line some have other names.
 _OPTIONS = {
     "sort_by": "--sort-by",
     "max_bytes": "--max-memory",
@@ -130,7 +129,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # argparse leaves them to the parser of the whole, whose help tells nothing of the command
+        if unknown:  # argparse leaves them to the parser of the whole, whose help does not describe the command
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 

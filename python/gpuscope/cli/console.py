@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for people on a terminal, and the same text without colour or motion for everything else."""
+"""Text on a terminal, and the same text without colour and progress elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
+
+from gpuscope.units import format_bytes
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
 
@@ -63,7 +65,11 @@ class Console:
 
     def wrote(self, path: Path) -> None:
         """Says that a file was written, and how large it is."""
-        self.line("wrote ", (display(path), "bold"), (f"  {size(path)}", "dim"))
+        self.line("wrote ", (display(path), "bold"), (f"  {format_bytes(path.stat().st_size)}", "dim"))
+
+    def note(self, text: str, style: str = "") -> None:
+        """Writes a remark under a result."""
+        self.line(("note: ", "bold"), (text, style))
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -126,13 +132,3 @@ def display(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, FileNotFoundError):
         return str(path)
-
-
-def size(path: Path) -> str:
-    """The size of a file in words."""
-    amount = float(path.stat().st_size)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} GB"

@@ -49,10 +49,10 @@ class Demo:
             raise InvalidArgument(f"-o is {options.output!r}, which is no folder")
         outputs = Outputs([os.path.join(options.output, f"demo{suffix}") for suffix in (".gscope", ".pftrace")])
         out = console.output()
-        model = choose_model()
-        train(model, steps=1)
+        model = _choose_model()
+        _train(model, steps=1)
         with console.errors().working(f"training {options.steps} steps on {model.device}"), profile() as profiler:
-            train(model, options.steps)
+            _train(model, options.steps)
         outputs.write(profiler, console.errors())
 
         out.line(("gpuscope demo", "bold"), f"  {options.steps} training steps on {model.device}")
@@ -71,7 +71,7 @@ class Demo:
         return 0
 
 
-class Model(Protocol):
+class _Model(Protocol):
     """What is trained; the parts of ``forward`` and ``backward`` are regions of their own."""
 
     device: str
@@ -92,7 +92,7 @@ class Model(Protocol):
         """Waits for work still running."""
 
 
-def train(model: Model, steps: int) -> None:
+def _train(model: _Model, steps: int) -> None:
     """Trains for some steps, in regions."""
     for _ in range(steps):
         with record_function("step"):
@@ -107,15 +107,15 @@ def train(model: Model, steps: int) -> None:
     model.finish()
 
 
-def choose_model() -> Model:
+def _choose_model() -> _Model:
     """The GPU's if there is a usable one, else NumPy's."""
     try:
-        return GpuModel()
+        return _GpuModel()
     except (NotAvailable, LibraryError):
-        return NumpyModel()
+        return _NumpyModel()
 
 
-class NumpyModel:
+class _NumpyModel:
     """Two dense layers on the CPU."""
 
     device = "the CPU (NumPy)"
@@ -127,12 +127,10 @@ class NumpyModel:
         self._gradients = [np.zeros_like(weights) for weights in self._weights]
 
     def load(self) -> None:
-        """Makes the next batch."""
         self._batch = self._normal(_BATCH, _INPUTS)
         self._targets = np.eye(_CLASSES, dtype=np.float32)[self._random.integers(_CLASSES, size=_BATCH)]
 
     def forward(self) -> None:
-        """From the batch to the loss."""
         with record_function("layer1"):
             self._hidden = np.maximum(_product(self._batch, self._weights[0]), 0)
         with record_function("layer2"):
@@ -142,7 +140,6 @@ class NumpyModel:
             self._error: Array = odds / odds.sum(axis=1, keepdims=True) - self._targets
 
     def backward(self) -> None:
-        """From the loss to the gradients."""
         with record_function("layer2"):
             self._gradients[1] = _product(self._hidden.T, self._error)
             passed_on = _product(self._error, self._weights[1].T) * (self._hidden > 0)
@@ -150,7 +147,6 @@ class NumpyModel:
             self._gradients[0] = _product(self._batch.T, passed_on)
 
     def update(self) -> None:
-        """Moves the weights along the gradients."""
         for weights, gradients in zip(self._weights, self._gradients, strict=True):
             weights -= _RATE / _BATCH * gradients
 
@@ -167,7 +163,7 @@ def _product(left: Array, right: Array) -> Array:
     return product
 
 
-class GpuModel:
+class _GpuModel:
     """The work of two layers of such a size on a GPU, from the core's own kernels.
 
     Raises:
@@ -180,12 +176,10 @@ class GpuModel:
         self._random = np.random.default_rng(0)
 
     def load(self) -> None:
-        """Makes the next batch and sends it to the GPU."""
         batch = self._random.standard_normal(_ELEMENTS // 4, dtype=np.float32)
         self._kernels.copy_in(batch.nbytes)
 
     def forward(self) -> None:
-        """From the batch to the loss."""
         with record_function("layer1"):
             self._kernels.spin(400_000)
             self._kernels.saxpy(_ELEMENTS)
@@ -196,7 +190,6 @@ class GpuModel:
             self._kernels.copy_out(4)
 
     def backward(self) -> None:
-        """From the loss to the gradients."""
         with record_function("layer2"):
             self._kernels.spin(200_000)
         with record_function("layer1"):
@@ -204,11 +197,9 @@ class GpuModel:
             self._kernels.saxpy(_ELEMENTS)
 
     def update(self) -> None:
-        """Moves the weights along the gradients."""
         for size in (_ELEMENTS, _ELEMENTS // 16):
             self._kernels.saxpy(size)
             self._kernels.fill(4 * size)
 
     def finish(self) -> None:
-        """Waits for the kernels still running."""
         self._kernels.synchronize()

@@ -14,6 +14,7 @@ from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import writable_paths
 from gpuscope.errors import InvalidArgument
+from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuscope.recording import Analyses, Recording
@@ -110,6 +111,7 @@ class Export:
         progress = console.errors()
         outputs = Outputs(options.output)
         outputs.write(open_recording(options.recording, progress), progress)
+        out = console.output()
         for path in outputs.written:
-            console.output().line(console.display(path), (f"  {console.size(path)}", "dim"))
+            out.line(console.display(path), (f"  {format_bytes(path.stat().st_size)}", "dim"))
         return 0

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope memory``: runs an unmodified script and says where its memory went."""
+"""``gpuscope memory``: runs an unmodified script and says where its memory went.
+
+Nothing that fails while the memory is watched reaches the program.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,43 @@ import argparse
 import contextlib
 import json
 import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.memory_show import show_peak
-from gpuscope.cli.options import positive, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.cli.program import Program
+from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, NotAvailable
+from gpuscope.exporters.page.memory import export_memory_page, make_steps
+from gpuscope.frameworks import torch_memory
+from gpuscope.memory.categories import CATEGORIES, categorize, live_categories
+from gpuscope.memory.events import MemoryEvents
+from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.leaks import find_leaks
+from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.out_of_memory_reports import report_out_of_memory
+from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.memory.snapshot_writer import dump_memory_snapshot
+from gpuscope.memory.tracking import memory_stages
+from gpuscope.paths import write_text
+from gpuscope.profiler import lifecycle
 
-if TYPE_CHECKING:
-    from gpuscope.cli.memory_watch import MemoryFindings
-
+_FEWEST_STEPS = 8  # growth over fewer may be chance
 _MAX_ENTRIES = 1_000_000  # 64 MB: a minute or so of training
-_SUFFIXES = (".html", ".htm", ".pickle", ".pkl", ".json")
+_SUFFIXES = (*PAGE_SUFFIXES, ".pickle", ".pkl", ".json")
+
+T = TypeVar("T")
 
 
 class Memory:
@@ -65,14 +90,12 @@ class Memory:
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs the program, prints and writes."""
-        from gpuscope.cli.memory_watch import MemoryWatch
-
         program = Program.given(options.kind, options.program)
         program.check()
         outputs = writable_paths(options.output, _SUFFIXES)
         out = console.errors()  # the stream of before the run: the program may replace or close sys.stderr
         process = os.getpid()
-        watch = MemoryWatch(options.max_entries, stacks=not options.no_stacks)
+        watch = _Watch(options.max_entries, stacks=not options.no_stacks)
         try:
             ending = program.run()
         finally:
@@ -85,9 +108,9 @@ class Memory:
         with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
             with out.working("looking at the memory"):
                 found = watch.findings(program.name)
-            _show(found, options.top, out)
+            found.show(options.top, out)
             for path in outputs:
-                why = _write(found, path)
+                why = found.write(path)
                 if why:
                     out.line(("gpuscope: ", "bold yellow"), f"{console.display(path)} could not be written: {why}")
                     failed = True
@@ -96,86 +119,191 @@ class Memory:
         return ending.code or int(failed)
 
 
-def _show(found: MemoryFindings, top: int, out: Console) -> None:
-    """Prints everything; at most `top` lines of code in each table."""
-    out.line()
-    for whole in found.ledgers or ([found.snapshot] if found.snapshot is not None else []):
-        _block(str(whole), out)
-    if found.peak is not None:
-        show_peak(found.peak, top, out, found.at_peak)
-    for part in (found.stages, found.leaks):
-        if part is not None:
-            _block(str(part), out)
-    if found.events is not None and not len(found.events):
-        out.line("no allocations were recorded: the program used no PyTorch, CuPy or CUDA memory on this thread")
-    if found.events is not None and found.events.lost:
-        out.line(
-            ("note: ", "bold"),
-            f"{found.events.lost:,} older events are no longer kept: raise --max-entries to see them",
+@dataclass
+class _Findings:
+    """What was found out. Sizes are bytes; what could not be had is None or empty, and among the notes."""
+
+    program: str
+    snapshot: Any
+    ledgers: list[Any]
+    leaks: Any
+    notes: list[str]
+    events: MemoryEvents | None = None
+    limits: tuple[str, ...] = ()  # what the history lacks, and why
+    categories: NDArray[np.uint8] | None = None  # of each of the history's lifetimes
+    peak: Any = None
+    at_peak: dict[str, int] = field(default_factory=dict)  # by category
+    stages: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The findings as JSON has them."""
+
+        def plain(result: Any) -> Any:
+            return None if result is None else result.to_dict()
+
+        return {
+            "program": self.program,
+            "snapshot": plain(self.snapshot),
+            "ledgers": [plain(ledger) for ledger in self.ledgers],
+            "history": None if self.events is None else {"events": len(self.events), "lost": self.events.lost},
+            "peak": plain(self.peak),
+            "peak_by_category": {name.lower(): size for name, size in self.at_peak.items()},
+            "stages": plain(self.stages),
+            "leaks": plain(self.leaks),
+            "notes": self.notes,
+        }
+
+    def show(self, top: int, out: Console) -> None:
+        """Prints everything; at most `top` lines of code in each table."""
+        out.line()
+        for whole in self.ledgers or ([self.snapshot] if self.snapshot is not None else []):
+            _show_block(str(whole), out)
+        if self.peak is not None:
+            show_peak(self.peak, top, out, self.at_peak)
+        for part in (self.stages, self.leaks):
+            if part is not None:
+                _show_block(str(part), out)
+        if self.events is not None and not len(self.events):
+            out.line("no allocations were recorded: the program used no PyTorch, CuPy or CUDA memory on this thread")
+        if self.events is not None and self.events.lost:
+            out.note(f"{self.events.lost:,} older events are no longer kept: raise --max-entries to see them")
+        for note in self.notes:
+            out.note(note, style="dim")
+
+    def write(self, path: Path) -> str:
+        """Writes one file; "" or why that was not possible."""
+        try:
+            if path.suffix.lower() in PAGE_SUFFIXES:
+                self._write_page(path)
+            elif path.suffix.lower() == ".json":
+                write_text(path, json.dumps(self.to_dict(), indent=1, default=str) + "\n")
+            else:
+                dump_memory_snapshot(path)
+        except Exception as error:  # the program is over, and its exit code is its own
+            return str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
+        return ""
+
+    def _write_page(self, path: Path) -> None:
+        if self.events is None or not len(self.events):
+            raise NotAvailable("the history has no events")
+        export_memory_page(
+            self.events,
+            path,
+            device=getattr(self.peak, "device", None),
+            categories=self.categories,
+            title=f"Memory of {self.program}",
+            notes=self.limits,
         )
-    for note in found.notes:
-        out.line(("note: ", "bold"), (note, "dim"))
 
 
-def _block(text: str, out: Console) -> None:
+def _show_block(text: str, out: Console) -> None:
     for line in text.rstrip("\n").split("\n"):
         out.line(line)
     out.line()
 
 
-def _write(found: MemoryFindings, path: Path) -> str:
-    """Writes one file; "" or why that was not possible."""
-    try:
-        if path.suffix.lower() in (".html", ".htm"):
-            _write_page(found, path)
-        elif path.suffix.lower() == ".json":
-            _write_json(found, path)
-        else:
-            from gpuscope.memory.snapshot_writer import dump_memory_snapshot
+class _Watch:
+    """A history of memory, reports when it runs out, and the steps of the program, from now to `end`."""
 
-            dump_memory_snapshot(path)
-    except Exception as error:  # the program is over, and its exit code is its own
-        return str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
-    return ""
+    def __init__(self, max_entries: int, *, stacks: bool) -> None:
+        self._notes: list[str] = []
+        self._steps_ns = [time.time_ns()]
+        self._leaks: Any = None
+        self._live: dict[int, int] = {}
+        self._snapshot: Any = None
+        self._ledgers: list[Any] = []
+        self._history = self._attempt(
+            "the history", lambda: record_memory_history(max_entries=max_entries, stacks=stacks)
+        )
+        self._reports = self._attempt("reports", report_out_of_memory)
+        self._finder: Any = self._attempt("leaks", lambda: find_leaks())
+        if self._finder is not None and self._history is not None:
+            self._attempt("leaks", self._finder.__enter__)
+        lifecycle.watch(self)
+
+    def step(self) -> None:
+        """A step of the program has ended."""
+        self._steps_ns.append(time.time_ns())
+        if self._finder is not None:
+            with contextlib.suppress(Exception):
+                self._finder.step()
+
+    def stop(self) -> None:
+        """The process ends before `end`."""
+
+    def abandon(self) -> None:
+        """In a forked child: what is watched is the parent's."""
+
+    def end(self) -> None:
+        """Looks at what the program left behind while it still lives, then ends the history."""
+        lifecycle.forget(self)
+        # The ledger names libraries by what is watched, and the history's end ends the watch.
+        self._snapshot = self._attempt("the snapshot", memory_snapshot)
+        for device in getattr(self._snapshot, "devices", ()):
+            ledger = self._attempt("the ledger", partial(memory_ledger, device.device))
+            if ledger is not None:
+                self._ledgers.append(ledger)
+        self._live = self._attempt("categories", live_categories) or {}
+        if self._finder is not None and self._history is not None and len(self._steps_ns) > _FEWEST_STEPS:
+            # Judging leaks runs the garbage collector, whose releases the history must still see.
+            self._attempt("leaks", lambda: self._finder.__exit__(None, None, None))
+            self._leaks = self._attempt("leaks", self._finder.report)
+        if self._history is not None:
+            self._attempt("the end of the history", self._history.stop)
+        if self._reports is not None:
+            self._attempt("the end of the history", self._reports.close)
+
+    def findings(self, program: str) -> _Findings:
+        """Everything, after `end`."""
+        found = _Findings(program, self._snapshot, self._ledgers, self._leaks, self._notes)
+        if self._history is not None:
+            found.events = self._attempt("the history", self._history.events)
+            found.limits = self._history.notes
+            self._notes += [note for note in found.limits if note not in self._notes]
+        if found.events is not None and len(found.events):
+            events = found.events
+            steps = self._steps_ns if len(self._steps_ns) > 1 else []
+            found.peak = self._attempt("the peak", lambda: peak_memory(events, steps_ns=steps))
+            found.categories = self._attempt("categories", lambda: self._categorize(events))
+            found.at_peak = self._attempt("categories", lambda: _by_category(found)) or {}
+        stages = self._attempt("stages", memory_stages)
+        found.stages = stages if stages is not None and stages.stages else None
+        return found
+
+    def _categorize(self, events: MemoryEvents) -> NDArray[np.uint8]:
+        pools: list[tuple[int, int]] = []
+        for device in np.unique(events.device[events.device != HOST]).tolist():
+            for segment in self._attempt("graph pools", partial(torch_memory.segments, device)) or ():
+                if segment.pool != torch_memory.DEFAULT:
+                    pools.append((segment.address, segment.address + segment.bytes))
+        return categorize(events, live=self._live, graph_pools=pools)
+
+    def _attempt(self, what: str, make: Callable[[], T]) -> T | None:
+        """What `make` returns, or None and a note."""
+        try:
+            return make()
+        except GpuscopeError as error:
+            note = str(error)
+        except Exception as error:
+            note = f"{what} could not be had: {type(error).__name__}: {error}"
+        if note not in self._notes:
+            self._notes.append(note)
+        return None
 
 
-def _plain(found: MemoryFindings) -> dict[str, Any]:
-    """The findings as JSON has them; what could not be had is None."""
-
-    def plainly(thing: Any) -> Any:
-        return None if thing is None else thing.to_dict()
-
-    return {
-        "program": found.program,
-        "snapshot": plainly(found.snapshot),
-        "ledgers": [plainly(ledger) for ledger in found.ledgers],
-        "history": None if found.events is None else {"events": len(found.events), "lost": found.events.lost},
-        "peak": plainly(found.peak),
-        "peak_by_category": {name.lower(): size for name, size in found.at_peak.items()},
-        "stages": plainly(found.stages),
-        "leaks": plainly(found.leaks),
-        "notes": found.notes,
-    }
-
-
-def _write_json(found: MemoryFindings, path: Path) -> None:
-    from gpuscope.paths import replacing
-
-    text = json.dumps(_plain(found), indent=1, default=str) + "\n"
-    with replacing(path) as file:
-        file.write(text.encode())
-
-
-def _write_page(found: MemoryFindings, path: Path) -> None:
-    from gpuscope.exporters.page.memory import export_memory_page
-
-    if found.events is None or not len(found.events):
-        raise NotAvailable("the history has no events")
-    export_memory_page(
-        found.events,
-        path,
-        device=getattr(found.peak, "device", None),
-        categories=found.categories,
-        title=f"Memory of {found.program}",
-        notes=found.limits,
-    )
+def _by_category(found: _Findings) -> dict[str, int]:
+    """Bytes of each category at the peak, largest first."""
+    assert found.events is not None
+    device = getattr(found.peak, "device", None)
+    if device is None or found.categories is None:
+        return {}
+    steps, rows = make_steps(found.events, device)
+    first, end = steps.visible()
+    at_peak = (first <= steps.peak) & (steps.peak < end)
+    sizes = np.bincount(
+        found.categories[rows][at_peak], weights=steps.lifetimes.bytes[at_peak], minlength=len(CATEGORIES)
+    ).astype(np.int64)
+    known = {name: size for name, size in zip(CATEGORIES, sizes.tolist(), strict=True) if size}
+    if not set(known) - {"UNKNOWN"}:
+        return {}
+    return dict(sorted(known.items(), key=lambda item: -item[1]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope memory show``: what a memory snapshot's file tells."""
+"""``gpuscope memory show``: the peak and the lines of code in a memory snapshot's file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.options import ordinal, positive, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, ordinal, positive, writable_paths
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
+from gpuscope.exporters.page.memory import export_memory_page
 from gpuscope.memory.call_stacks import line_text, program_line
 from gpuscope.memory.categories import LIBRARY, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
+from gpuscope.memory.peak import peak_memory
 from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 from gpuscope.units import format_bytes
 
-Row = tuple[int, int, str]  # bytes, pieces, line
+Row = tuple[int, int, str]  # bytes, allocations, line
 
 
 class MemoryShow:
@@ -31,7 +33,7 @@ class MemoryShow:
     summary = "look at a memory snapshot's file, of torch or gpuscope"
     description = (
         "Reads what torch.cuda.memory._dump_snapshot or gpuscope wrote: the peak and what lived then, what lives at\n"
-        "the end, and the lines that took the most. Nothing in the file is run: one from a stranger does no harm."
+        "the end, and the lines that took the most. Nothing in the file is run: untrusted files are safe."
     )
     examples = """\
   gpuscope memory show snapshot.pickle
@@ -47,7 +49,7 @@ class MemoryShow:
 
     def run(self, options: argparse.Namespace) -> int:
         """Reads, prints and writes."""
-        pages = writable_paths([options.html] if options.html is not None else [], (".html", ".htm"))
+        pages = writable_paths([options.html], PAGE_SUFFIXES)
         with console.errors().working(f"reading {options.file}"):
             found = load_memory_snapshot(options.file)
         out = console.output()
@@ -55,17 +57,14 @@ class MemoryShow:
         _show_end(found, device, out)
         events = found.events.select(found.events.device == device)
         if len(events):
-            from gpuscope.memory.peak import peak_memory
-
-            peak = peak_memory(events, device)
-            show_peak(peak, options.top, out, {})
+            show_peak(peak_memory(events, device), options.top, out, {})
             _show_lines(events, options.top, out)
         else:
             out.line("the file has no history of that device: torch.cuda.memory._record_memory_history() records one")
         if events.lost:
-            out.line(("note: ", "bold"), f"{events.lost:,} older events were no longer kept when it was written")
+            out.note(f"{events.lost:,} older events were no longer kept when it was written")
         for note in found.notes:
-            out.line(("note: ", "bold"), (note, "dim"))
+            out.note(note, style="dim")
         for path in pages:
             _write(found, events, device, options.file, path)
             out.wrote(path)
@@ -74,7 +73,7 @@ class MemoryShow:
 
 def _device(found: MemoryFile, asked: int | None) -> int:
     counts = dict(zip(*(part.tolist() for part in np.unique(found.events.device, return_counts=True)), strict=True))
-    known = sorted({*counts, *(piece.device for piece in found.segments)})
+    known = sorted({*counts, *(segment.device for segment in found.segments)})
     if asked is None:
         return max(known, key=lambda device: (counts.get(device, 0), -device), default=0)
     if asked not in known:
@@ -86,13 +85,13 @@ def _device(found: MemoryFile, asked: int | None) -> int:
 
 
 def _show_end(found: MemoryFile, device: int, out: Console) -> None:
-    segments = [piece for piece in found.segments if piece.device == device]
-    held, used = (sum(getattr(piece, name) for piece in segments) for name in ("bytes", "allocated"))
-    graphs = sum(piece.bytes for piece in segments if piece.pool != "default")
+    segments = [segment for segment in found.segments if segment.device == device]
+    held, used = (sum(getattr(segment, name) for segment in segments) for name in ("bytes", "allocated"))
+    graphs = sum(segment.bytes for segment in segments if segment.pool != "default")
     out.line((found.path, "bold"))
     text = f"{device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
-    pieces = "segment" if len(segments) == 1 else "segments"
-    out.line(f"{text} in {len(segments):,} {pieces}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
+    noun = "segment" if len(segments) == 1 else "segments"
+    out.line(f"{text} in {len(segments):,} {noun}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
     here = found.events.device == device
     if here.any():
         times = found.events.time_ns[here]
@@ -119,7 +118,7 @@ def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
 
 
 def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_]) -> list[Row]:
-    """Bytes and number of the chosen pieces by line of the program, largest first."""
+    """Bytes and number of the chosen allocations by line of the program, largest first."""
     backward = backward_without_stack(events)[lifetimes.born]
     keys, places = np.unique((lifetimes.stack * np.int64(2) + backward)[chosen], return_inverse=True)
     places = places.reshape(-1)
@@ -135,8 +134,6 @@ def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_
 
 
 def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path: object) -> None:
-    from gpuscope.exporters.page.memory import export_memory_page
-
     categories = categorize(events, graph_pools=found.graph_pools(device))
     categories[events.lifetimes().source == OF_LIBRARIES] = LIBRARY
     export_memory_page(
@@ -175,7 +172,7 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
         cells.append((format_bytes(rest), _share(rest, total), f"{count:,}", f"{len(rows) - top} more lines"))
     if before:
         cells.append((format_bytes(before), _share(before, total), "", "from before the history"))
-    heads = ("bytes", "share", "pieces", "line")
+    heads = ("bytes", "share", "count", "line")
     widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(3)]
     for number, row in enumerate([heads, *cells]):
         text = "  ".join([*(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
@@ -189,7 +186,7 @@ def place_text(line: Frame | None, *, backward: bool) -> str:
 
 
 def device_text(device: int) -> str:
-    """As people call it."""
+    """Its name in the output."""
     return "host memory" if device == HOST else f"GPU {device}"
 
 

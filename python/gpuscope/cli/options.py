@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of options as people write them, and the files that a command is to write."""
+"""Types of options for argparse, and the files that a command is to write."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import TypeVar
 
 from gpuscope import units
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.paths import check_writable
 
 T = TypeVar("T")
+
+PAGE_SUFFIXES = (".html", ".htm")
 
 
 def _of_argparse(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -72,23 +75,22 @@ def _integer(whole: str, text: str) -> int:
     return int(text)
 
 
-def writable_paths(paths: Sequence[str], suffixes: tuple[str, ...] = ()) -> list[Path]:
+def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) -> list[Path]:
     """The files, known to be writable, as absolute paths: a program that runs in between may change its folder.
 
     Args:
-        paths: as the user gave them.
+        paths: as the user gave them; None for an option that was not given.
         suffixes: those accepted; any when empty.
 
     Raises:
         InvalidArgument: a suffix is unknown, a file cannot be written, or one is named twice.
     """
-    from gpuscope.paths import check_writable
-
+    given = [path for path in paths if path is not None]
     try:
-        found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in paths]
+        found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in given]
     except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong
         raise InvalidArgument(str(error)) from error
-    for path, given in zip(found, paths, strict=True):
+    for path, name in zip(found, given, strict=True):
         if found.count(path) > 1:
-            raise InvalidArgument(f"the output {given} is named twice")
+            raise InvalidArgument(f"the output {name} is named twice")
     return found

@@ -94,7 +94,7 @@ class Program:
         """Runs it as the main program, waits for the threads it left behind, and says how it ended.
 
         An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
-        ``__main__`` stays the program's: functions registered with atexit, and pickle, still need it.
+        ``__main__`` remains the program's: functions registered with atexit, and pickle, still need it.
 
         Raises:
             InvalidArgument: there is no such module.
@@ -209,7 +209,7 @@ def _ending(error: BaseException) -> Ending:
 def _wait_for_threads() -> None:
     """Waits for the threads that the interpreter would wait for before it ends.
 
-    Not for the workers of concurrent.futures: idle ones only end when the interpreter itself tells them to, and from
+    Not for the workers of concurrent.futures: idle ones only end when the interpreter itself shuts them down, and from
     then on nothing can be given to a pool any more, which exporters do.
     """
     idle = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())

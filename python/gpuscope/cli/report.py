@@ -28,7 +28,7 @@ _TIERS = {
 
 _GAP = "  "
 
-# What a reader misses least comes first.
+# In the order in which columns are left out.
 _DISPENSABLE = (
     *("p99", "p50", "CPU total %", "Self CUDA %", "CPU time avg", "CUDA time avg", "p95", "Self CPU %"),
     *("Self CPU", "Self CUDA", "# of Calls", "CPU total", "CUDA total"),
@@ -79,7 +79,7 @@ def show_origin(results: Analyses, out: Console) -> None:
     ]
     rows = (
         ("program", info.get("process.argv", "unknown").strip()),
-        ("when", f"{when}, for {duration(stop_ns - start_ns)}"),
+        ("when", f"{when}, for {_duration(stop_ns - start_ns)}"),
         ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
         ("how", ", ".join(filter(None, (*_how(info), *versions)))),
         ("with", ", ".join(_extras(results))),
@@ -95,7 +95,7 @@ def show_summary(results: Analyses, out: Console) -> None:
     info = results.trace.info
     elapsed_ns = int(info.get("session.stop_ns", "0")) - int(info.get("session.start_ns", "0"))
     how = ", ".join(_how(info))
-    out.line(("gpuscope", "bold"), f"  recorded {duration(elapsed_ns)}", (f"  {how}", "dim"))
+    out.line(("gpuscope", "bold"), f"  recorded {_duration(elapsed_ns)}", (f"  {how}", "dim"))
     out.line()
 
 
@@ -132,7 +132,7 @@ def show_table(
         sort_by: the column that orders the rows; by default the time on the GPU, or the CPU without one.
         row_limit: rows at most.
         by_shape: a row of its own for each shape of an operator's inputs.
-        by_frames: so many innermost frames of the stack tell rows of one name apart; 0 for none.
+        by_frames: so many innermost frames of the stack distinguish rows of one name; 0 for none.
     """
     events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
     if not events:
@@ -172,19 +172,15 @@ def show_audit(audit: Audit, out: Console) -> None:
     """Whether the recording is complete, and what else a reader should know."""
     out.line((audit.verdict, "green" if audit.complete else "bold red"))
     for remark in audit.remarks:
-        out.line(("note: ", "bold"), (remark, "dim"))
+        out.note(remark, style="dim")
 
 
-def duration(elapsed_ns: int) -> str:
-    """A time as people say it."""
-    for unit, length in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if elapsed_ns >= length:
-            return (
-                f"{elapsed_ns / length:.3g} {unit}"
-                if elapsed_ns < 1000 * length
-                else f"{elapsed_ns / length:,.0f} {unit}"
-            )
-    return f"{elapsed_ns} ns"
+def _duration(elapsed_ns: int) -> str:
+    """A time in its largest unit: "2 us"."""
+    units = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
+    unit, length = next((pair for pair in units if elapsed_ns >= pair[1]), ("ns", 1))
+    digits = ".3g" if elapsed_ns < 1000 * length else ",.0f"
+    return f"{elapsed_ns / length:{digits}} {unit}"
 
 
 def _how(info: Mapping[str, str]) -> list[str]:
@@ -209,7 +205,7 @@ def _devices(results: Analyses) -> list[str]:
 
 
 def fit(lines: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """Leaves out columns of a table until its lines fit a narrow terminal; the first column always stays.
+    """Leaves out columns of a table until its lines fit a narrow terminal; the first column is always kept.
 
     Args:
         lines: the table; a line of dashes says where its columns lie, and the headings stand below it.

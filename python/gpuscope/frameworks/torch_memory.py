@@ -20,7 +20,7 @@ _SUMMARY = "{}_bytes.all.{}"
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a segment.
+    """A block of a segment.
 
     Attributes:
         address: where it begins.
@@ -45,7 +45,7 @@ class Segment:
         allocated: in use by the program.
         pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made.
         expandable: grows and shrinks, by mapping memory to addresses.
-        blocks: its pieces in the order of addresses.
+        blocks: in the order of addresses.
     """
 
     address: int

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.cli import memory_watch
+from gpuscope.cli import memory as memory_command
 
 FAKES = Path(__file__).resolve().parents[2]
 STEPS = "import gpuscope\nfor _ in range({}):\n    gpuscope.step()\n"
@@ -218,8 +218,8 @@ def test_a_program_that_closes_its_streams_is_no_failure(memory, script):
 
 
 def test_every_module_that_findings_come_from_is_there():
-    source = inspect.getsource(memory_watch)
-    names = re.findall(r'_module\("(\w+)"\)\.(\w+)', source)
+    source = inspect.getsource(memory_command)
+    names = re.findall(r"from gpuscope\.memory\.(\w+) import ([a-z]\w+)", source)
     assert len(names) > 5
     for module, function in names:
         assert callable(getattr(importlib.import_module(f"gpuscope.memory.{module}"), function))
