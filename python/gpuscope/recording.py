@@ -107,12 +107,9 @@ class Analyses(ABC):
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.analysis.call_tree import folded_stacks
-        from gpuscope.paths import check_writable, replacing
+        from gpuscope.paths import write_text
 
-        checked = check_writable(path, ())
-        text = "".join(f"{line}\n" for line in folded_stacks(self.trace, metric))
-        with replacing(checked) as file:
-            file.write(text.encode())
+        write_text(path, "".join(f"{line}\n" for line in folded_stacks(self.trace, metric)))
 
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         """Writes the memory in use over time, in torch.profiler's forms; every size is of torch's category "unknown".

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recording comes to: tables, trees, single events, and the audit of it all."""
+"""Results of a recording: tables, trees, single events, and the audit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
 from gpuscope.analysis.flops import count_flops
-from gpuscope.analysis.rows import KINDS, MEMORY, NS_PER_US, Kind, RegionKind, RegionRows, flat_shapes
+from gpuscope.analysis.rows import ANNOTATIONS, KINDS, MEMORY, NS_PER_US, Kind, RegionRows, flat_shapes, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.trace import NONE, Trace
 
@@ -54,17 +54,17 @@ class FunctionEventAvg(TorchNames):
     kind: str
     device_type: DeviceType
     count: int
-    cpu_time_total: float
-    self_cpu_time_total: float
-    device_time_total: float
-    self_device_time_total: float
-    p50: float
-    p95: float
-    p99: float
-    min: float
-    max: float
-    bytes: int
-    is_top_level: bool
+    cpu_time_total: float = 0.0
+    self_cpu_time_total: float = 0.0
+    device_time_total: float = 0.0
+    self_device_time_total: float = 0.0
+    p50: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+    bytes: int = 0
+    is_top_level: bool = True
     use_device: str | None = None
     node_id: int = -1
     is_async: bool = False
@@ -99,24 +99,17 @@ class Averages(EventList[FunctionEventAvg]):
 
     def total_average(self) -> FunctionEventAvg:
         """All rows as one, as torch.profiler sums them: inclusive figures add up what is inside each other."""
-
-        def total(name: str) -> Any:
-            return sum(getattr(row, name) for row in self)
-
+        totals: dict[str, Any] = {name: sum(getattr(row, name) for row in self) for name in _SUMMED}
         return FunctionEventAvg(
             key="Total",
             kind="total",
             device_type=DeviceType.CPU,
             self_cpu_time_total=self.self_cpu_time_total,
             self_device_time_total=self.self_device_time_total,
-            p50=0.0,
-            p95=0.0,
-            p99=0.0,
             min=min((row.min for row in self), default=0.0),
             max=max((row.max for row in self), default=0.0),
-            is_top_level=True,
             use_device="cuda" if self.has_device else None,
-            **{name: total(name) for name in _SUMMED},
+            **totals,
         )
 
 
@@ -141,8 +134,8 @@ def key_averages(
         group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
 
     Returns:
-        The rows, in the order in which regions and then work of each kind first came up. In aggregate mode, which keeps
-        no single events, nothing is grouped by shapes and stacks.
+        The rows, regions and then work, in the order in which they first occurred. In aggregate mode, which keeps no
+        single events, nothing is grouped by shapes and stacks.
 
     Raises:
         InvalidArgument: ``group_by_stack_n`` is not a whole number from 0.
@@ -159,14 +152,18 @@ def key_averages(
     rows = list(_region_averages(trace, regions, group_by_input_shape, frames, use_device))
     rows += [_average(total, names[total.name], use_device) for total in summary.totals if total.kind in KINDS]
     rows += _outside_memory(trace, use_device)
-    return Averages(
-        rows,
-        self_cpu_time_total=summary.cpu_ns / NS_PER_US,
-        self_device_time_total=summary.device_ns / NS_PER_US,
-        has_device=summary.has_device,
-        has_memory=len(trace.memory) > 0,
-        verdict=audit(trace).verdict,
-    )
+    return Averages(rows, **recording_totals(trace))
+
+
+def recording_totals(trace: Trace) -> dict[str, Any]:
+    """The attributes of a recording's `EventList`."""
+    return {
+        "self_cpu_time_total": trace.summary.cpu_ns / NS_PER_US,
+        "self_device_time_total": trace.summary.device_ns / NS_PER_US,
+        "has_device": trace.summary.has_device,
+        "has_memory": len(trace.memory) > 0,
+        "verdict": audit(trace).verdict,
+    }
 
 
 def _region_averages(
@@ -202,10 +199,10 @@ def _region_averages(
 def _average(total: _core.NameStat, name: str, use_device: str | None, **details: Any) -> FunctionEventAvg:
     kind = KINDS[total.kind]
     durations = total.durations
-    region_kind = RegionKind.of(total.region_kind)
+    opened_by = region_kind(total.region_kind)
     return FunctionEventAvg(
         key=name,
-        kind=region_kind.label if kind == Kind.REGION else kind.label,
+        kind=opened_by.name.lower() if kind == Kind.REGION else kind.label,
         device_type=DeviceType.CUDA if kind.is_device else DeviceType.CPU,
         count=durations.count,
         cpu_time_total=total.cpu_ns / NS_PER_US,
@@ -220,7 +217,7 @@ def _average(total: _core.NameStat, name: str, use_device: str | None, **details
         bytes=total.bytes,
         is_top_level=total.is_top_level,
         use_device=use_device,
-        is_user_annotation=kind == Kind.REGION and region_kind.is_annotation,
+        is_user_annotation=kind == Kind.REGION and opened_by in ANNOTATIONS,
         cpu_memory_usage=total.cpu_bytes,
         self_cpu_memory_usage=total.self_cpu_bytes,
         device_memory_usage=total.device_bytes,
@@ -244,17 +241,6 @@ def _outside_memory(trace: Trace, use_device: str | None) -> Iterator[FunctionEv
         kind=Kind.MEMORY.label,
         device_type=DeviceType.CPU,
         count=count,
-        cpu_time_total=0.0,
-        self_cpu_time_total=0.0,
-        device_time_total=0.0,
-        self_device_time_total=0.0,
-        p50=0.0,
-        p95=0.0,
-        p99=0.0,
-        min=0.0,
-        max=0.0,
-        bytes=0,
-        is_top_level=True,
         use_device=use_device,
         cpu_memory_usage=host,
         self_cpu_memory_usage=host,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.rows import KINDS, NS_PER_US, REGION_LABELS, Kind, RegionKind
+from gpuscope.analysis.rows import KINDS, NS_PER_US, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
 from gpuscope.trace import NONE, Trace
@@ -150,7 +150,7 @@ def tree(trace: Trace) -> Tree:
             children[parent].append(
                 Node(
                     name=strings[path],
-                    kind=RegionKind.of(kinds[path]).label,
+                    kind=region_kind(kinds[path]).name.lower(),
                     count=stat.cpu.count,
                     cpu_ns=stat.cpu.total_ns,
                     self_cpu_ns=stat.self_cpu_ns,
@@ -292,7 +292,7 @@ def _device_ns(node: Node) -> int:
     return node.device_ns - sum(child.device_ns for child in node.children)
 
 
-_METRICS: dict[str, Callable[[Node], int]] = {
+STACK_METRICS: dict[str, Callable[[Node], int]] = {
     "self_cpu_time_total": _cpu_ns,
     "self_device_time_total": _device_ns,
     "self_cuda_time_total": _device_ns,
@@ -305,9 +305,9 @@ def folded_stacks(trace: Trace, metric: str = "self_cpu_time_total") -> list[str
     Raises:
         InvalidArgument: the metric is unknown.
     """
-    if metric not in _METRICS:
-        raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(_METRICS)}")
-    return [f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, _METRICS[metric])]
+    if metric not in STACK_METRICS:
+        raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(STACK_METRICS)}")
+    return [f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, STACK_METRICS[metric])]
 
 
 def _fold(root: Node, own_ns: Callable[[Node], int]) -> Iterator[tuple[str, int]]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from gpuscope._core import Flag
-from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionKind, RegionRows
+from gpuscope._core import Flag, RegionKind
+from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
 from gpuscope.trace import NONE, Trace
 
@@ -25,9 +25,9 @@ class Audit(Result):
         complete: nothing that the recording set out to hold was lost.
         reasons: what was lost, a sentence each; empty when complete.
         remarks: what a reader should know although nothing was lost.
-        gpu_traced: each piece of GPU work has its record. Without it, ``tier_reason`` says why.
+        gpu_traced: all GPU work has its record. Without it, ``tier_reason`` says why.
         tier: how GPU work was recorded: cupti, cupti-shared, events (GPU time of regions) or cpu.
-        tier_reason: why it was not recorded in a better way.
+        tier_reason: why no better tier was available.
         mode: full, ring or aggregate.
         launches: launches seen in the driver.
         kernels: kernel records received.
@@ -44,7 +44,7 @@ class Audit(Result):
         log_dropped: regions and calls that did not fit into a thread's log.
         unmatched_exits: regions left that were never entered.
         copies_without_record: copies and fills of which no record came, as between host buffers.
-        evicted: rows that the ring gave up.
+        evicted: rows overwritten in the ring.
         refused: rows that the memory cap kept out.
         gpu_off: times that launches and GPU work were left out on request, by `toggle_collection_dynamic`.
         gpu_off_ns: for how long in all.
@@ -148,35 +148,7 @@ class Audit(Result):
         return "\n".join(lines)
 
 
-_COUNTERS = (
-    "launches",
-    "kernels",
-    "graph_launches",
-    "graph_nodes",
-    "missing",
-    "dropped",
-    "pool_exhausted",
-    "zero_time",
-    "backward_time",
-    "foreign_buffers",
-    "incomplete",
-    "unattributed",
-    "log_dropped",
-    "unmatched_exits",
-    "copies_without_record",
-    "evicted",
-    "refused",
-    "gpu_off",
-    "gpu_off_ns",
-    "regions_off",
-    "regions_off_ns",
-    "unread_bytes",
-    "decode_lag_max_ns",
-    "decode_cpu_ns",
-    "flush_cpu_ns",
-    "callbacks",
-    "overhead_ns",
-)
+_COUNTERS = tuple(field.name for field in fields(Audit) if field.type == "int" and field.name != "recorded_ns")
 
 # Losses: counter, then what is said of it, "has/have" following the count.
 _LOSSES = (
@@ -190,7 +162,7 @@ _LOSSES = (
 def audit(trace: Trace) -> Audit:
     """Judges a recording by the counters it carries.
 
-    Rows that ring mode gave up are no loss, and GPU work launched before the recording is only remarked upon.
+    Rows overwritten in ring mode are no loss, and GPU work launched before the recording is only remarked upon.
     """
     info = trace.info
     counters = {name: _number(info.get(f"audit.{name}", "0")) for name in _COUNTERS}

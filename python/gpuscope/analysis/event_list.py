@@ -22,8 +22,9 @@ def _text_of(name: str) -> property:
     return property(lambda event: format_time(getattr(event, name)), doc=f"``{name}`` with its unit.")
 
 
-def _alias_of(name: str) -> property:
-    return property(attrgetter(name), doc=f"``{name}`` under the name that it had when all devices were CUDA's.")
+def alias_of(name: str) -> property:
+    """A second name, torch.profiler's, of an attribute: ``cuda_time`` is ``device_time``, say."""
+    return property(attrgetter(name), doc=f"The same as ``{name}``.")
 
 
 class TorchNames:
@@ -37,11 +38,11 @@ class TorchNames:
     device_time_str = _text_of("device_time")
     device_time_total_str = _text_of("device_time_total")
     self_device_time_total_str = _text_of("self_device_time_total")
-    cuda_time = _alias_of("device_time")
-    cuda_time_total = _alias_of("device_time_total")
-    self_cuda_time_total = _alias_of("self_device_time_total")
-    cuda_memory_usage = _alias_of("device_memory_usage")
-    self_cuda_memory_usage = _alias_of("self_device_memory_usage")
+    cuda_time = alias_of("device_time")
+    cuda_time_total = alias_of("device_time_total")
+    self_cuda_time_total = alias_of("self_device_time_total")
+    cuda_memory_usage = alias_of("device_memory_usage")
+    self_cuda_memory_usage = alias_of("self_device_memory_usage")
 
 
 class DeviceType(IntEnum):

@@ -122,6 +122,11 @@ def _first(formula: Formula, count: int, skip: int = 0) -> Callable[[Shapes], in
     return of
 
 
+_ATTENTIONS = (
+    *("flash_attention", "efficient_attention", "cudnn_attention"),
+    *("flash_attention_for_cpu", "fused_attention_overrideable"),
+)
+
 FORMULAS: dict[str, Callable[[Shapes], int | None]] = {
     **dict.fromkeys(("aten::mm", "aten::_int_mm", "aten::_scaled_mm"), _first(mm, 2)),
     **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::_addmm_activation"), _first(mm, 2, skip=1)),
@@ -136,20 +141,8 @@ FORMULAS: dict[str, Callable[[Shapes], int | None]] = {
         for in_place in ("", "_")
     },
     "aten::embedding_dense_backward": _first(embedding_backward, 1),
-    **{
-        f"aten::_scaled_dot_product_{which}": _first(attention, 3)
-        for which in (
-            *("flash_attention", "efficient_attention", "cudnn_attention"),
-            *("flash_attention_for_cpu", "fused_attention_overrideable"),
-        )
-    },
-    **{
-        f"aten::_scaled_dot_product_{which}_backward": _first(attention_backward, 4)
-        for which in (
-            *("flash_attention", "efficient_attention", "cudnn_attention"),
-            *("flash_attention_for_cpu", "fused_attention_overrideable"),
-        )
-    },
+    **{f"aten::_scaled_dot_product_{which}": _first(attention, 3) for which in _ATTENTIONS},
+    **{f"aten::_scaled_dot_product_{which}_backward": _first(attention_backward, 4) for which in _ATTENTIONS},
 }
 """By operator. Those that only call others, as aten::linear and aten::matmul, are not here: the others count."""
 

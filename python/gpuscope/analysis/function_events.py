@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +13,11 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import Flag
 from gpuscope.analysis import flops
-from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages
-from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
+from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, recording_totals
+from gpuscope.analysis.call_tree import STACK_METRICS
+from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alias_of
 from gpuscope.analysis.rows import (
+    ANNOTATIONS,
     DEVICE_KINDS,
     MEMORY,
     NS_PER_US,
@@ -30,10 +30,10 @@ from gpuscope.analysis.rows import (
     flat_shapes,
     nested_shapes,
 )
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import InvalidArgument
+from gpuscope.paths import write_text
 from gpuscope.trace import NONE, Table, Trace
 
-STACK_METRICS = ("self_cpu_time_total", "self_device_time_total", "self_cuda_time_total")
 Array = np.ndarray[Any, Any]
 
 # torch.profiler's names of activities.
@@ -48,7 +48,7 @@ _ACTIVITIES = {
 
 
 class Interval(NamedTuple):
-    """A stretch of time in us from the start of the recording."""
+    """Start and end in us from the start of the recording."""
 
     start: float
     end: float
@@ -67,9 +67,19 @@ class KernelInfo(NamedTuple):
 
 
 class FunctionEvent(TorchNames):
-    """One region, operator, driver call or piece of GPU work, under torch.profiler's names; read from columns."""
+    """One region, operator, driver call, kernel, copy or fill, under torch.profiler's names; read from columns."""
 
     __slots__ = ("_row", "_source", "id")
+
+    count = 1
+    node_id = -1  # no cluster
+    overload_name = ""  # torch's operator ranges do not name overloads
+    is_python_function = False  # Python functions are not recorded: `stack` names them
+    is_remote = False
+    is_legacy = False
+    key = alias_of("name")
+    cpu_time = alias_of("cpu_time_total")
+    device_time = alias_of("device_time_total")
 
     def __init__(self, source: _Source, row: int, event_id: int) -> None:
         self._source = source
@@ -88,21 +98,11 @@ class FunctionEvent(TorchNames):
         return self._source.name(self._row)
 
     @property
-    def key(self) -> str:
-        """The name."""
-        return self.name
-
-    @property
     def kind(self) -> str:
         """A region, op, range, module, kernel, memcpy, memset, call, sync, graph launch or memory."""
         if self._is_region:
-            return self._regions.path_kinds[self._path].label
+            return self._regions.path_kinds[self._path].name.lower()
         return self._source.kind.label
-
-    @property
-    def count(self) -> int:
-        """One."""
-        return 1
 
     @property
     def device_type(self) -> DeviceType:
@@ -176,11 +176,6 @@ class FunctionEvent(TorchNames):
         return 0.0 if self._source.kind.is_device else self._duration_ns / NS_PER_US
 
     @property
-    def cpu_time(self) -> float:
-        """Its duration in us; 0 on the GPU."""
-        return self.cpu_time_total
-
-    @property
     def self_cpu_time_total(self) -> float:
         """CPU time in us without regions and driver calls inside, on the same thread."""
         if self._is_region:
@@ -193,11 +188,6 @@ class FunctionEvent(TorchNames):
         if self._is_region:
             return int(self._source.index.trace.instances.device_ns[self._row]) / NS_PER_US
         return self.self_device_time_total
-
-    @property
-    def device_time(self) -> float:
-        """Inclusive GPU time in us."""
-        return self.device_time_total
 
     @property
     def self_device_time_total(self) -> float:
@@ -222,8 +212,8 @@ class FunctionEvent(TorchNames):
 
     @property
     def is_user_annotation(self) -> bool:
-        """The program, or a library, named that stretch of it; operators and modules are none."""
-        return self._is_region and self._regions.path_kinds[self._path].is_annotation
+        """The program, or a library, named it; operators and modules are none."""
+        return self._is_region and self._regions.path_kinds[self._path] in ANNOTATIONS
 
     @property
     def is_async(self) -> bool:
@@ -329,34 +319,9 @@ class FunctionEvent(TorchNames):
         return self._memory("self_device_bytes", on_host=False)
 
     @property
-    def overload_name(self) -> str:
-        """Always "": torch's operator ranges do not name overloads."""
-        return ""
-
-    @property
     def use_device(self) -> str | None:
         """Where some GPU time was recorded "cuda", None elsewhere."""
         return "cuda" if self._source.index.trace.summary.has_device else None
-
-    @property
-    def is_python_function(self) -> bool:
-        """Never: Python functions are not recorded, ``stack`` names them."""
-        return False
-
-    @property
-    def is_remote(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def is_legacy(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def node_id(self) -> int:
-        """-1: no cluster."""
-        return -1
 
     def __repr__(self) -> str:
         start, end = self.time_range
@@ -526,15 +491,7 @@ class Events(EventList[FunctionEvent]):
     )
 
     def __init__(self, trace: Trace) -> None:
-        summary = trace.summary
-        super().__init__(
-            _EventIndex(trace).events,
-            self_cpu_time_total=summary.cpu_ns / NS_PER_US,
-            self_device_time_total=summary.device_ns / NS_PER_US,
-            has_device=summary.has_device,
-            has_memory=len(trace.memory) > 0,
-            verdict=audit(trace).verdict,
-        )
+        super().__init__(_EventIndex(trace).events, **recording_totals(trace))
         self._trace = trace
 
     def key_averages(
@@ -568,7 +525,7 @@ class Events(EventList[FunctionEvent]):
             for event in self
             if event.device_type == DeviceType.CPU
         )
-        _write(path, f"[{', '.join(entries)}]")
+        write_text(path, f"[{', '.join(entries)}]")
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """What ``export_stacks`` accepts."""
@@ -589,7 +546,7 @@ class Events(EventList[FunctionEvent]):
             time_us = int(getattr(event, metric))
             if time_us > 0 and (stack := event.stack):
                 lines.append(f"{';'.join(frame.translate(separators) for frame in reversed(stack))} {time_us}\n")
-        _write(path, "".join(lines))
+        write_text(path, "".join(lines))
 
 
 def events(trace: Trace) -> Events:
@@ -599,10 +556,3 @@ def events(trace: Trace) -> Events:
     inside. Empty in aggregate mode, which keeps no single events.
     """
     return Events(trace)
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise GpuscopeError(f"cannot write {path}: {error.strerror or error}") from error

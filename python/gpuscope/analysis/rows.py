@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
+from gpuscope._core import RegionKind
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 NS_PER_US = 1e3
@@ -36,32 +37,8 @@ class Kind(IntEnum):
 
     @property
     def label(self) -> str:
-        """As people read it."""
+        """Its name in results."""
         return self.name.lower().replace("_", " ")
-
-
-class RegionKind(IntEnum):
-    """What opened a region; the numbers are the core's."""
-
-    REGION = _core.RegionKind.REGION
-    OP = _core.RegionKind.OP
-    RANGE = _core.RegionKind.RANGE
-    MODULE = _core.RegionKind.MODULE
-
-    @property
-    def label(self) -> str:
-        """As people read it."""
-        return self.name.lower()
-
-    @classmethod
-    def of(cls, number: int) -> RegionKind:
-        """The kind of that number; a region where a newer or damaged file has another."""
-        return cls(number) if number in _REGION_KINDS else cls.REGION
-
-    @property
-    def is_annotation(self) -> bool:
-        """The program, or a library, named that stretch of it."""
-        return self in (RegionKind.REGION, RegionKind.RANGE)
 
 
 KINDS = {int(kind): kind for kind in Kind if kind != Kind.MEMORY}
@@ -73,12 +50,20 @@ MEMORY = "[memory]"
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
 """How the name of a step begins, and what stands for all of them, torch.profiler's."""
 
-_REGION_KINDS = frozenset(map(int, RegionKind))
+ANNOTATIONS = (RegionKind.REGION, RegionKind.RANGE)
+"""What the program, or a library, named itself."""
 
-REGION_LABELS = frozenset(kind.label for kind in RegionKind)
+REGION_LABELS = frozenset(kind.name.lower() for kind in RegionKind)
 """The labels of what is open for a while and has others inside."""
 
+_REGION_KINDS = frozenset(map(int, RegionKind))
+
 DEVICE_KINDS = tuple(kind for kind in Kind if kind.is_device)
+
+
+def region_kind(number: int) -> RegionKind:
+    """The kind of that number; REGION where a newer or damaged file has another."""
+    return RegionKind(number) if number in _REGION_KINDS else RegionKind.REGION
 
 
 Shapes = tuple[Any, ...]
@@ -151,7 +136,7 @@ class RegionRows:
     @cached_property
     def path_kinds(self) -> list[RegionKind]:
         """The kind of each path, likewise."""
-        return [*map(RegionKind.of, self.trace.paths.kind.tolist()), RegionKind.REGION]
+        return [*map(region_kind, self.trace.paths.kind.tolist()), RegionKind.REGION]
 
     @cached_property
     def path_scopes(self) -> list[int]:
