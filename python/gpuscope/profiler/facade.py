@@ -17,10 +17,9 @@ from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument,
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
-from gpuscope.profiler.collector import Collector
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
-from gpuscope.profiler.windows import Annotations, Windows
+from gpuscope.profiler.windows import Annotations, Collector, Windows
 from gpuscope.recording import Analyses
 
 if TYPE_CHECKING:
@@ -288,7 +287,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """Says that the next step of the loop begins.
 
         Raises:
-            InvalidArgument: the schedule returned something that is no action; the profiler stays at its step.
+            InvalidArgument: the schedule returned something that is no action; the step does not change.
         """
         action = self._action_of(self.step_num + 1)
         self._end_step()

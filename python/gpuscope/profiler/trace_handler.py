@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.paths import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,6 @@ def tensorboard_trace_handler(
     """
     if worker_name and os.path.basename(worker_name) != worker_name:
         raise InvalidArgument(f"worker_name is {worker_name!r}; accepted is a name without a path separator")
-    from gpuscope.paths import check_writable
-
     suffix = ".pt.trace.json.gz" if use_gzip else ".pt.trace.json"
     folder = os.fspath(dir_name)
     try:
