@@ -92,6 +92,11 @@ def format_share(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def format_change(ratio: float) -> str:
+    """A ratio as a change: "+12.0%"."""
+    return f"{100 * (ratio - 1):+.1f}%" if math.isfinite(ratio) else "+inf"
+
+
 def format_rate(value: float, unit: str) -> str:
     """So much a second: "1.23 TFLOP/s", "4.56 M items/s"."""
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

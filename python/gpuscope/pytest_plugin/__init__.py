@@ -98,9 +98,7 @@ def pytest_terminal_summary(
         return (yield)
     finally:  # pytest-benchmark raises here when its own gate fails
         if config.stash[STATE].measured:
-            from gpuscope.pytest_plugin import report
-
-            report.write(terminalreporter, config.stash[STATE], failing=options.fails(config))
+            config.stash[STATE].write(terminalreporter, failing=options.fails(config))
 
 
 @pytest.hookimpl(optionalhook=True)

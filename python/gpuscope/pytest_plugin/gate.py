@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slower than the baseline or not, and how sure that is.
 
-The run under test is one process; another run of the same code differs by more than the samples within one tell. With
+The run under test is one process; another run of the same code differs by more than the samples within one show. With
 three baselines or more, how much the runs differ is known: the unit is a run's estimate, and the verdict rests on the
 interval in which one further run would lie. With one or two it is not known: the verdict rests on the spread within
 the runs, against each baseline, and the margin has to cover the rest.
@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from gpuscope import stats
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.stats.distributions import normal_quantile, student_factor
-from gpuscope.units import format_seconds
+from gpuscope.units import format_change, format_seconds
 
 Kind = Literal["slower", "faster", "same", "inconclusive", "refused", "new"]
 
@@ -237,10 +237,5 @@ def _grown(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     runs = "" if old["count"] == new["count"] else f", {new['count']:g} runs instead of {old['count']:g}"
     return (
         f"kernel {new['name']} takes {format_seconds(new['seconds'], 4)} per call, "
-        f"{format_seconds(old['seconds'], 4)} before ({change(ratio)}{runs})"
+        f"{format_seconds(old['seconds'], 4)} before ({format_change(ratio)}{runs})"
     )
-
-
-def change(ratio: float) -> str:
-    """A ratio as a change, as ``+12.0%``."""
-    return f"{100 * (ratio - 1):+.1f}%" if math.isfinite(ratio) else "+inf"
