@@ -24,7 +24,7 @@ class WhenImported(MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def cancel(self) -> None:
-        """Lets go, whether or not the module was imported."""
+        """Ends it, whether or not the module was imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

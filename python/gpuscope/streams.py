@@ -131,7 +131,7 @@ def _package(value: object) -> str:
     return next((name for name in packages if name in {"torch", "cupy", "numba", "numba_cuda", "pycuda", "cuda"}), "")
 
 
-Reading = tuple["int | None", "int | None"]  # handle (None: closed) and device (None: not told)
+Reading = tuple["int | None", "int | None"]  # handle (None: closed) and device (None: not known)
 
 
 @dataclass(frozen=True)

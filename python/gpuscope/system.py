@@ -278,7 +278,7 @@ def _check_cupti(core: Mapping[str, Any], *, present: bool) -> Check:
     install = f"pip install 'gpuscope[cuda{max(12, min(driver_major, 13))}]'"
     loaded = core.get("cupti_loaded") or []
     error = core.get("cupti_error") or ("" if path else "libcupti was not found")
-    if not present:  # without a driver libcupti does not even tell its version
+    if not present:  # without a driver libcupti does not even return its version
         found, why, fix = (path, "", "") if path else (error, "needed where there is a GPU", install)
         return Check("CUPTI", None, found, why, fix)
     if error:

@@ -78,7 +78,7 @@ def record(
     try:
         result = call_repeatedly(function, calls)
     except BaseException as error:
-        with contextlib.suppress(Exception):  # a capture that was spoilt says so again when it ends
+        with contextlib.suppress(Exception):  # an invalidated capture fails again when it ends
             end()
         if isinstance(error, Exception):
             raise not_captured(error) from error

@@ -2,7 +2,7 @@
 """JAX: its annotations as ranges, and its allocators' figures. Neither imports JAX nor makes it start a backend.
 
 Annotations (TraceAnnotation, StepTraceAnnotation and annotate_function) go to XLA's own profiler, not to NVTX, on every
-platform. What XLA tells NVTX itself on GPUs (modules and thunks, in the domain "TSL", as soon as a tool is attached)
+platform. What XLA sends to NVTX itself on GPUs (modules and thunks, in the domain "TSL", as soon as a tool is attached)
 arrives without this.
 """
 

@@ -2,7 +2,7 @@
 """Ranges and marks that libraries make through NVTX: torch, NCCL, XLA, CuPy, RAPIDS and whatever else uses it.
 
 A library looks for its tool once, at its first NVTX call, in the variable NVTX_INJECTION64_PATH; from then on its
-ranges go there or nowhere. So the variable is set as soon as a profiler is made, and stays when the window is over: a
+ranges go there or nowhere. So the variable is set as soon as a profiler is made, and kept when the window is over: a
 library that makes its first call between two windows would otherwise be lost to the second one. While nobody listens, a
 range costs a library a few ns. Child processes inherit the variable: a Python one loads the extension module at its
 first NVTX call, without the package; in any other that fails, and NVTX stays off as it would have been.

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.frameworks import torch_memory
+from gpuscope.frameworks import torch as torch_framework
 from gpuscope.units import format_bytes
 
 HOST_SHARE = 0.8  # of the host's free memory that copies may take
@@ -26,10 +26,7 @@ def device_of(model: Any) -> Any:
     """The torch.device of a module's first parameter or buffer; the CPU's when it has neither."""
     import torch
 
-    for tensors in (model.parameters(), model.buffers()):
-        for tensor in tensors:
-            return tensor.device
-    return torch.device("cpu")
+    return torch_framework.device_of(model) or torch.device("cpu")
 
 
 class ModelStep:
@@ -246,7 +243,7 @@ def kept_random() -> Iterator[None]:
     python = random.getstate()
     arrays = numpy.random.get_state() if numpy is not None else None
     host = torch.get_rng_state() if torch is not None else None
-    gpus = torch.cuda.get_rng_state_all() if torch_memory.imported() is not None else []
+    gpus = torch.cuda.get_rng_state_all() if torch_framework.initialized() is not None else []
     try:
         yield
     finally:

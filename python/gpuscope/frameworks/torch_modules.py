@@ -33,7 +33,7 @@ class _ModuleNames:
 
     def __init__(self) -> None:
         self._names: dict[tuple[int, int], str] = {}
-        self._strangers: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], int]] = {}
+        self._not_held: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], int]] = {}
 
     def find(self, holder: Any, module: Any) -> str | None:
         """The name of `module` among the children of `holder`, else among its descendants: ``layers.0``; or None."""
@@ -41,17 +41,17 @@ class _ModuleNames:
         name = self._names.get(key)
         if name is not None and _follow(holder, name) is module:
             return name
-        known = self._strangers.get(key)
+        known = self._not_held.get(key)
         if known and known[2] == len(holder._modules) and known[0]() is holder and known[1]() is module:
             return None
         name = _search(holder, module)
-        if len(self._names) + len(self._strangers) >= _MOST_NAMES:
+        if len(self._names) + len(self._not_held) >= _MOST_NAMES:
             self._names.clear()
-            self._strangers.clear()
+            self._not_held.clear()
         if name is not None:
             self._names[key] = name
         else:
-            self._strangers[key] = (weakref.ref(holder), weakref.ref(module), len(holder._modules))
+            self._not_held[key] = (weakref.ref(holder), weakref.ref(module), len(holder._modules))
         return name
 
 
@@ -192,7 +192,7 @@ class TorchModules:
         if not calls:
             return _class_name(module)
         around = calls[-1]
-        if name is None:  # it calls itself, or is a stranger
+        if name is None:  # it calls itself, or is not held by it
             name = around.path.rpartition(".")[2] if around.module is module else _class_name(module)
         elif _COMPILED in name:
             name = ".".join(part for part in name.split(".") if part != _COMPILED)

@@ -216,7 +216,7 @@ class Use:
         """Ends it, on any thread.
 
         Returns:
-            False when torch's profiler stays on in the thread that began it, as nobody else can end it. It is still
+            False when torch's profiler remains on in the thread that began it, as nobody else can end it. It is still
             paused there for torch.profiler.
         """
         with _lock:

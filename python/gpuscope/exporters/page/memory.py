@@ -24,7 +24,7 @@ from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allo
 from gpuscope.paths import check_writable, replacing
 from gpuscope.units import format_bytes
 
-STEPS = 2000  # more cannot be told apart on a screen
+STEPS = 2000  # more cannot be distinguished on a screen
 GROUPS, ALLOCATIONS, DEPTH = 40, 2000, 40
 
 _DRIVER = SOURCES.index("driver")
@@ -45,7 +45,7 @@ def export_memory_page(
     """Writes memory over time as one HTML page that asks for no other file.
 
     It shows what lived at each moment by category, line of code, library or region of the program, or each allocation
-    by itself; at most 2000 moments, each the one with the most in use of its stretch of time, so that no maximum is
+    by itself; at most 2000 moments, each the one with the most in use of its interval, so that no maximum is
     lost.
 
     Args:
@@ -153,7 +153,7 @@ class Steps:
     Attributes:
         events: of that device, without what allocators took from the driver to hand it out: each byte counts once.
         lifetimes: of these events.
-        chosen: rows of the events, ascending: from each stretch of time the one with the most in use, and the last.
+        chosen: rows of the events, ascending: from each interval the one with the most in use, and the last.
         before: bytes in use at each step that no event here handed out: from before the history, or lost.
         used: bytes in use at each step.
         reserved: bytes held from the driver at each step, by allocators and by libraries themselves; 0 where no
@@ -243,18 +243,18 @@ def _chosen(times: NDArray[np.int64], used: NDArray[np.int64]) -> NDArray[np.int
     count = len(times)
     if count <= STEPS:
         return np.arange(count)
-    # Half of the stretches are equally long, half have equally many events: long quiet times do not hide busy ones.
+    # Half of the intervals are equally long, half have equally many events: long quiet times do not hide busy ones.
     in_time = np.searchsorted(times, np.linspace(times[0], times[-1], STEPS // 2, endpoint=False))
     by_count = np.linspace(0, count, STEPS // 2, endpoint=False).astype(np.int64)
     edges = np.unique(np.concatenate((in_time, by_count)))
-    stretch = np.searchsorted(edges, np.arange(count), side="right") - 1
-    order = np.lexsort((used, stretch))
-    most = order[np.flatnonzero(np.diff(stretch[order], append=len(edges)))]
+    interval = np.searchsorted(edges, np.arange(count), side="right") - 1
+    order = np.lexsort((used, interval))
+    most = order[np.flatnonzero(np.diff(interval[order], append=len(edges)))]
     return np.unique(np.append(most, count - 1))
 
 
 def _page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
-    """Steps, the ways to group what lives at them, and the allocations that weigh most.
+    """Steps, the groupings of what lives at them, and the allocations that weigh most.
 
     By region only where the program was in one.
 
