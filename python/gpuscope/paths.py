@@ -38,11 +38,7 @@ def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str]) -> Pat
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """Accept what a user gives for a path.
-
-    Raises:
-        InvalidArgument: it is neither ``str`` nor ``os.PathLike``, or no path could be that text.
-    """
+    """The path that a user gave; raises InvalidArgument for what can be no path."""
     try:
         text = os.fspath(path)
     except TypeError:

@@ -47,16 +47,7 @@ def decorate(region: Region, function: Any) -> Any:
 
 
 def decorate_calls(region: Region, function: Any, coroutine: Callable[[Callable[..., Any]], Any]) -> Any:
-    """As `decorate`, for regions in which a call of a coroutine function is one, however often it is suspended.
-
-    Args:
-        region: a context manager that can be entered any number of times.
-        function: as of `decorate`.
-        coroutine: wraps a coroutine function.
-
-    Raises:
-        InvalidArgument: `function` cannot be called.
-    """
+    """As `decorate`, but a coroutine function is wrapped by `coroutine`: each call is one region, suspended or not."""
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(decorate_calls(region, function.__func__, coroutine))
     if inspect.iscoroutinefunction(function) or (

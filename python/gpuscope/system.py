@@ -169,14 +169,7 @@ def environment() -> Environment:
 
 
 def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables: Mapping[str, str]) -> Environment:
-    """Draws the conclusions from raw facts.
-
-    Args:
-        core: what ``_core.environment()`` returned.
-        torch_profiler: ``"active"``, ``"idle"`` or ``"absent"``.
-        root: where ``/dev``, ``/proc`` and ``/sys`` lie.
-        variables: the environment variables.
-    """
+    """Draws the conclusions from what ``_core.environment()`` returned; `root` has ``/dev``, ``/proc`` and ``/sys``."""
     devices = tuple(Device(**facts) for facts in core.get("devices") or ())
     present = bool(devices) or _gpu_on_machine(root)
     driver = _check_driver(core, devices, present=present, root=root, variables=variables)

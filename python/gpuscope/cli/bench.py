@@ -245,14 +245,7 @@ def _make_folder_importable() -> None:
 
 
 class Namespace:
-    """The names that setup made, and code that uses them.
-
-    Args:
-        setup: statements, run at once.
-
-    Raises:
-        InvalidArgument: the setup is not Python.
-    """
+    """The names that setup made, and code that uses them. All of it raises InvalidArgument for what is no Python."""
 
     def __init__(self, setup: str) -> None:
         self._names: dict[str, Any] = {"__builtins__": builtins, "__name__": "__main__", "__annotations__": {}}
@@ -260,15 +253,7 @@ class Namespace:
         exec(_compiled(tree, "setup"), self._names)
 
     def function(self, source: str, label: str) -> Callable[[], object]:
-        """A function without arguments whose value is that of the last expression, which may follow statements.
-
-        Args:
-            source: the Python.
-            label: what to call it in messages.
-
-        Raises:
-            InvalidArgument: it is not Python, or empty.
-        """
+        """A function without arguments whose value is that of the last expression, which may follow statements."""
         tree = _parsed(source, label)
         if not tree.body:
             raise InvalidArgument(f"{label} is empty; give Python, as 'a @ b'")
@@ -286,11 +271,7 @@ class Namespace:
         return function
 
     def value(self, source: str, label: str) -> Any:
-        """The value of an expression.
-
-        Raises:
-            InvalidArgument: it is not Python, or empty.
-        """
+        """The value of an expression."""
         return self.function(source, label)()
 
 

@@ -164,11 +164,7 @@ def _product(left: Array, right: Array) -> Array:
 
 
 class _GpuModel:
-    """The work of two layers of such a size on a GPU, from the core's own kernels.
-
-    Raises:
-        NotAvailable: there is no GPU.
-    """
+    """The work of two layers of such a size on a GPU, from the core's own kernels."""
 
     def __init__(self) -> None:
         self._kernels = _core.Kernels()

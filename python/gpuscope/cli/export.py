@@ -29,11 +29,7 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
 
 
 class Outputs:
-    """Files to be written later, known to be writable now.
-
-    Raises:
-        InvalidArgument: a suffix is unknown, a file cannot be written, or one is named twice.
-    """
+    """Files to be written later, known to be writable now; errors as of `writable_paths`."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = writable_paths(paths, tuple(_WRITERS))
@@ -46,12 +42,7 @@ class Outputs:
         return tuple(self._written)
 
     def write(self, results: Analyses, out: Console | None = None) -> None:
-        """Writes every file; from the second time on under numbered names, as ``run-2.gscope``.
-
-        Args:
-            results: what to write.
-            out: where to show that it goes on.
-        """
+        """Writes every file; from the second time on as ``run-2.gscope`` and so on. `out` shows progress."""
         self._turn += 1
         for path in self._paths:
             target = path if self._turn == 1 else _numbered(path, self._turn)
@@ -61,12 +52,7 @@ class Outputs:
 
 
 def open_recording(path: str, out: Console) -> Recording:
-    """Reads a .gscope file.
-
-    Raises:
-        InvalidArgument: there is no such file, or it is of another kind.
-        CorruptTrace: it is damaged.
-    """
+    """Reads a .gscope file; raises InvalidArgument for any other."""
     from gpuscope.recording import load
 
     if not os.path.isfile(path):

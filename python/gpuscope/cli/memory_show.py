@@ -156,15 +156,7 @@ def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) ->
 
 
 def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: int = 0) -> None:
-    """Prints a table of lines of code.
-
-    Args:
-        rows: largest first.
-        total: of which shares are counted.
-        top: rows at most; the rest is one row.
-        out: where to.
-        before: bytes from before the history.
-    """
+    """Prints the largest `top` lines of code and their shares of `total`; `before`: bytes from before the history."""
     cells = [(format_bytes(size), _share(size, total), f"{count:,}", line) for size, count, line in rows[:top]]
     if len(rows) > top:
         rest = sum(size for size, _, _ in rows[top:])

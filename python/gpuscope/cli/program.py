@@ -55,11 +55,7 @@ class Program:
 
     @classmethod
     def given(cls, kind: Literal["module", "code"] | None, words: Sequence[str]) -> Program:
-        """What a command line names: `kind` by -m or -c, and what follows.
-
-        Raises:
-            InvalidArgument: nothing follows.
-        """
+        """What a command line names: `kind` by -m or -c, and what follows."""
         rest = words[1:] if words[:1] == ["--"] else words
         if not rest:
             raise InvalidArgument("there is nothing to run: give a script, -m module or -c code")
@@ -73,11 +69,7 @@ class Program:
         return self.target if self.kind == "module" else "code"
 
     def check(self) -> None:
-        """Makes sure that there is something to run, without running any of it.
-
-        Raises:
-            InvalidArgument: there is no such script or module.
-        """
+        """Makes sure that there is something to run, without running any of it; raises InvalidArgument otherwise."""
         if self.kind == "module":
             self._enter(os.getcwd(), "-m")
             if importlib.util.find_spec(self.target.partition(".")[0]) is None:

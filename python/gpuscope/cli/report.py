@@ -52,11 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Finds what cannot be shown before time is spent on it.
-
-    Raises:
-        InvalidArgument: the table has no such sort key.
-    """
+    """Raises InvalidArgument for a sort key that the table does not have, before time is spent on it."""
     from gpuscope.analysis import EventList
 
     if options.sort_by is not None:

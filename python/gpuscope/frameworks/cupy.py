@@ -35,9 +35,6 @@ def pools(device: int) -> tuple[Pool, ...]:
     """What CuPy's default pool and, where it is another one, its allocator's pool hold on a device that is in use.
 
     A MemoryAsyncPool keeps nothing itself: what it takes lies in the driver's pool.
-
-    Args:
-        device: ordinal of the GPU.
     """
     cupy = imported()
     if cupy is None:

@@ -97,11 +97,7 @@ def _region(name: object, attributes: dict[str, Any]) -> record_function | None:
 
 
 def pools(device: int) -> tuple[Pool, ...]:
-    """What JAX holds on a device, once it has started there.
-
-    Args:
-        device: ordinal of the GPU.
-    """
+    """What JAX holds on a device, once it has started there."""
     return tuple(_pool(found, device) for found in _devices() if getattr(found, "local_hardware_id", None) == device)
 
 

@@ -18,9 +18,6 @@ def pools(device: int) -> tuple[Pool, ...]:
 
     A pool says what it holds, an adaptor for statistics or tracking what is in use; a resource without either keeps
     no memory and no figures.
-
-    Args:
-        device: ordinal of the GPU.
     """
     resources = getattr(sys.modules.get("rmm"), "mr", None)
     if resources is None:

@@ -73,10 +73,8 @@ def backend() -> str:
 def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
     """What torch holds on a device.
 
-    Args:
-        device: ordinal of the GPU.
-        detail: whether to look at the segments too, which takes 0.5 to 2 ms: the largest free block and the private
-            pools of CUDA graphs come from there.
+    `detail` looks at the segments too, which takes 0.5 to 2 ms: for the largest free block and the private pools of
+    CUDA graphs.
     """
     torch = imported()
     if torch is None:

@@ -141,16 +141,8 @@ def _trainable(output: Any) -> Any:
 def kept_state(model: Any, optimizer: Any = None, host_free: int | None = None) -> Iterator[None]:
     """Keeps a module's state, and with an optimizer that steps also the parameters and its state.
 
-    Copies wait in the host's memory, so that they take none of the GPU's; values are put back in place, so that
-    references to tensors stay valid.
-
-    Args:
-        model: a torch.nn.Module.
-        optimizer: of torch; None where it does not step.
-        host_free: bytes that the host has for the copies; None where that is not known.
-
-    Raises:
-        NotAvailable: the host has no memory for the copies.
+    Copies wait in the host's memory, of which `host_free` bytes are free, so that they take none of the GPU's; values
+    are put back in place, so that references to tensors remain valid. Raises NotAvailable where they do not fit.
     """
     import torch
 

@@ -192,10 +192,7 @@ class Need:
 class Use:
     """Has torch's profiler switched on for a need, on the thread that makes this, until `end`.
 
-    Args:
-        need: what for.
-        on_pause: called when torch.profiler takes the place, on its thread.
-        on_resume: called before ours takes it again.
+    `on_pause` is called when torch.profiler is started, on its thread, `on_resume` before ours is switched on again.
     """
 
     def __init__(self, need: Need, on_pause: Callable[[], object], on_resume: Callable[[], object]) -> None:

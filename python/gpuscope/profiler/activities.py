@@ -110,11 +110,7 @@ def _names(activity: ProfilerActivity, names: Any) -> frozenset[str]:
 
 
 def parse_group(activities: Iterable[Any]) -> frozenset[ProfilerActivity]:
-    """Reads the `activities` argument of `toggle_collection_dynamic`: any number of members, twice or not at all.
-
-    Raises:
-        InvalidArgument: an activity is unknown.
-    """
+    """Reads the `activities` of `toggle_collection_dynamic`: any number of members, twice or not at all."""
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
     return frozenset(_member(item) for item in activities)

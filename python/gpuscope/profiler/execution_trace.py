@@ -29,11 +29,7 @@ class Observer(Protocol):
 
 
 def observer_of(given: object) -> Observer | None:
-    """Checks the argument `execution_trace_observer`; without one, what the environment asks torch for.
-
-    Raises:
-        InvalidArgument: it is no observer.
-    """
+    """Checks the argument `execution_trace_observer`; without one, what the environment asks torch for."""
     if given is None:
         if os.environ.get("ENABLE_PYTORCH_EXECUTION_TRACE", "0") != "1":
             return None

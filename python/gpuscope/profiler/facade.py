@@ -470,11 +470,7 @@ def _check_timeout(argument: str, value: object) -> None:
 
 
 def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
-    """Reads switches by name.
-
-    Raises:
-        InvalidArgument: one is neither true nor false.
-    """
+    """The switches by name, as bool; raises InvalidArgument for one that is neither true nor false."""
     for name, value in flags.items():
         if value not in (True, False, None):
             raise InvalidArgument(f"{name} is {value!r}; accepted are True and False")

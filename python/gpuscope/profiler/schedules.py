@@ -95,11 +95,7 @@ def schedule(
 
 
 def check_action(step: int, action: object) -> ProfilerAction:
-    """The action that a user's schedule returned, which may be a member of torch's enumeration.
-
-    Raises:
-        InvalidArgument: it is no action.
-    """
+    """The action that a user's schedule returned, which may be a member of torch's enumeration."""
     if isinstance(action, ProfilerAction):
         return action
     name = getattr(action, "name", None)

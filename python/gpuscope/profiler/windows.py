@@ -41,21 +41,13 @@ class Annotations:
         self._latest: _core.Store | None = None
 
     def add(self, key: str, value: str) -> None:
-        """Adds text under ``metadata.<key>``, as the JSON value that trace formats want.
-
-        Raises:
-            InvalidArgument: the key or the value is no text.
-        """
+        """Adds text under ``metadata.<key>``, as the JSON value that trace formats want."""
         if not isinstance(value, str):
             raise InvalidArgument(f"add_metadata: value is {value!r}; accepted is text")
         self._set(key, json.dumps(value))
 
     def add_json(self, key: str, value: str) -> None:
-        """Adds JSON under ``metadata.<key>``.
-
-        Raises:
-            InvalidArgument: the key is no text, or the value is not JSON.
-        """
+        """Adds JSON under ``metadata.<key>``."""
         try:
             json.loads(value)
         except (TypeError, ValueError) as error:

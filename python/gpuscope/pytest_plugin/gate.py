@@ -55,13 +55,7 @@ class Baseline:
         )
 
     def refusal(self, test: str, measured: Measured, processor: str) -> str:
-        """Why this run says nothing about `test` as it was measured now: one sentence; empty when it does.
-
-        Args:
-            test: one of `tests`.
-            measured: this run's.
-            processor: this machine's.
-        """
+        """Why this run says nothing about `test` as it was measured now: one sentence; empty when it does."""
         then, now = self.tests[test], measured.facts
         if not then.get("samples"):
             return f"{self.label} was not measured with gpu_benchmark"
@@ -130,14 +124,7 @@ class Verdict:
 
 
 def judge(test: str, measured: Measured, baselines: Sequence[Baseline], processor: str) -> Verdict:
-    """The verdict on one test.
-
-    Args:
-        test: its full name.
-        measured: this run's.
-        baselines: stored runs, the oldest first.
-        processor: this machine's CPU.
-    """
+    """The verdict on the test of that name: this run on this `processor` against the stored ones, the oldest first."""
     known = [baseline for baseline in baselines if test in baseline.tests]
     if not known:
         return Verdict("new", reasons=("no baseline has this test",))
@@ -207,12 +194,7 @@ def _variance(now: Mapping[str, Any]) -> float:
 
 
 def culprit(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """Names the kernel whose time per call grew most, and says which kernels came and went.
-
-    Args:
-        then: name, count and seconds, per call, of each kernel of the baseline.
-        now: the same of this run.
-    """
+    """Names the kernel whose time per call grew most, and says which kernels came and went."""
     if not then or not now:
         return "which kernel grew is not known: there are no kernel times"
     before = {kernel["name"]: kernel for kernel in then}

@@ -36,12 +36,7 @@ class Measured:
 
     @staticmethod
     def of(result: BenchmarkResult, options: Options) -> Measured:
-        """The values of a result.
-
-        Args:
-            result: of a benchmark.
-            options: of the test; `quantity` is None or one of ``result.quantities``.
-        """
+        """The values of a result; ``options.quantity`` is None or one of ``result.quantities``."""
         quantity = options.quantity or result.quantity
         measured = result.quantities[quantity]
         # Measuring went on until the headline was precise, whatever that meant for the other quantities.

@@ -50,11 +50,7 @@ MARKER = (
 
 
 def fraction(text: str) -> float:
-    """``5%`` or ``0.05``, as a number.
-
-    Raises:
-        argparse.ArgumentTypeError: it is neither.
-    """
+    """``5%`` or ``0.05``, as a number."""
     try:
         value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
@@ -119,11 +115,7 @@ def fails(config: pytest.Config) -> bool:
 
 
 def check(config: pytest.Config) -> None:
-    """Finds wrong settings before any test runs.
-
-    Raises:
-        pytest.UsageError: with one sentence.
-    """
+    """Raises pytest.UsageError for wrong settings before any test runs."""
     _defaults(config)
     if fails(config) and not config.getoption("benchmark_compare", None):
         if not config.pluginmanager.hasplugin("benchmark"):

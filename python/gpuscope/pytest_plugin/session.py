@@ -32,12 +32,7 @@ class State:
         self.verdicts: dict[str, Verdict] = {}
 
     def add_baseline(self, machine_info: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-        """Takes in one stored run.
-
-        Args:
-            machine_info: pytest-benchmark's of this run.
-            run: a whole file of pytest-benchmark's.
-        """
+        """Takes in one of pytest-benchmark's files, and this machine's ``machine_info``."""
         from gpuscope.pytest_plugin.gate import Baseline, processor
 
         self.processor = processor(machine_info)
@@ -58,12 +53,7 @@ class State:
         return [test for test, verdict in self.verdicts.items() if verdict.kind == "slower"]
 
     def write(self, terminal: pytest.TerminalReporter, *, failing: bool) -> None:
-        """Writes the section after pytest-benchmark's table: what that has no column for.
-
-        Args:
-            terminal: where to.
-            failing: whether a slower test fails the run.
-        """
+        """Writes what pytest-benchmark's table has no column for; `failing`: a slower test fails the run."""
         terminal.section(f"gpuscope: {_where(list(self.measured.values()))}", "-")
         width = max(len(test) for test in self.measured)
         for test, measured in self.measured.items():

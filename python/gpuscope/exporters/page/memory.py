@@ -199,14 +199,9 @@ class Steps:
 
 
 def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int64]]:
-    """Chooses the events to show.
+    """Chooses the events to show of a device, which has some.
 
-    Args:
-        events: the history; not empty for that device.
-        device: ordinal of the GPU, or HOST.
-
-    Returns:
-        The steps, and the row in `events.lifetimes()` of each of their lifetimes.
+    Returns the steps, and the row in ``events.lifetimes()`` of each of their lifetimes.
     """
     kept = (events.device == device) & counted_events(events, allocations_of(events))
     mine = events.select(kept)
@@ -254,15 +249,9 @@ def _chosen(times: NDArray[np.int64], used: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
-    """Steps, the groupings of what lives at them, and the allocations that weigh most.
-
-    By region only where the program was in one.
+    """Steps, the groupings of what lives at them, by region only where there was one, and the largest allocations.
 
     Sizes at steps are written as differences to the step before, which are mostly 0 and short. Times are whole us.
-
-    Args:
-        steps: the memory of one device.
-        categories: of each lifetime.
     """
     stacks = _Stacks(steps)
     names = tuple(category_text(name) for name in CATEGORIES)
