@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from gpuscope import _core, stats
 from gpuscope.benchmarking import cuda_graphs
-from gpuscope.benchmarking.dry_run import Facts
-from gpuscope.benchmarking.engine import Engine, function_name
+from gpuscope.benchmarking.engine import Engine, Facts, function_name
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
 from gpuscope.benchmarking.roofline import Rate, rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
@@ -67,12 +66,12 @@ def benchmark(
 ) -> BenchmarkResult:
     """Measures how long a call takes, on the GPU and on the host, until the time is known well enough.
 
-    The headline is kernel time where CUPTI is to be had, else stream time, else the host's time to completion.
+    The headline is kernel time where CUPTI is available, else stream time, else the host's time to completion.
     Sampling ends when half of its 95 % interval is at most `target` of it, on at least 30 samples that are worth 20
     independent ones and do not drift; or when the budget is used up, or Ctrl-C is pressed: the result says which.
 
     Args:
-        fn: what to measure. It is called many times, and the same way each time.
+        fn: what to measure. It is called many times with the same arguments.
         *args: for `fn`.
         name: in the result; None takes the function's.
         kwargs: keyword arguments for `fn`, those too whose names are taken here.
@@ -101,14 +100,14 @@ def benchmark(
             check_positive(work, amount)
     spent = Budget(budget)
     call: Callable[[], object] = functools.partial(fn, *args, **{**(kwargs or {}), **kw})
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as stack:
         if graph:
             if not _core.environment()["devices"]:
                 raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
-            measured = kept.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
+            measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
         else:
             measured = call if args or kwargs or kw else fn
-        engine = kept.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
+        engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
         run = _Run(engine, spent, target)
         run.measure(None if graph else measured)
         engine.release_cupti()
@@ -185,7 +184,7 @@ def _environment(engine: Engine) -> dict[str, object]:
 
 
 class _Run:
-    """One benchmark under way: what has been sampled so far, kept when it is interrupted."""
+    """The samples of one benchmark so far, kept when it is interrupted."""
 
     def __init__(self, engine: Engine, spent: Budget, target: float) -> None:
         self.engine, self.spent, self.target = engine, spent, target
@@ -199,7 +198,7 @@ class _Run:
 
     @property
     def headline(self) -> Quantity:
-        """The quantity that decides: the first that is to be had of kernel, stream and wall."""
+        """The quantity that decides: the first of kernel, stream and wall that is available."""
         return self._instead or self.engine.headline
 
     @property
@@ -217,7 +216,7 @@ class _Run:
             self.engine.prepare()
             self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds)
             for quantity in ("stream", "launch", "wall"):
-                self._sample_beside(quantity)
+                self._sample_side(quantity)
             self._slope(captured)
             self._sample_headline()
         except KeyboardInterrupt:
@@ -225,7 +224,7 @@ class _Run:
             if self.progress is None and not self._fall_back():
                 raise
 
-    def _sample_beside(self, quantity: Quantity) -> None:
+    def _sample_side(self, quantity: Quantity) -> None:
         has_stream_pass = quantity == "launch" and "stream" not in self.engine.absent
         if quantity in self.engine.absent or quantity == self.headline or has_stream_pass:
             return
@@ -282,7 +281,7 @@ class _Run:
                 raise NotAvailable(f"{quantity} time cannot be measured: {why}")
 
     def _fall_back(self) -> bool:
-        """Makes a quantity the headline that was sampled beside it; False when there is none."""
+        """Makes another quantity that was sampled the headline; False when there is none."""
         choices: tuple[Quantity, ...] = ("stream", "wall")
         for quantity in choices:
             if quantity in self.parts and quantity not in self.engine.absent and len(self._times(quantity)):
@@ -326,7 +325,7 @@ def _why_no_slope(facts: Facts) -> str:
     if facts.launches > _MOST_CAPTURED:
         return f"the function launches more than {_MOST_CAPTURED} times a call"
     if facts.call_seconds > _LONGEST_CAPTURED:
-        return f"a call takes longer than {_LONGEST_CAPTURED * 1e3:g} ms: single calls tell as much"
+        return f"a call takes longer than {_LONGEST_CAPTURED * 1e3:g} ms: single calls are as precise"
     return ""
 
 
@@ -365,7 +364,7 @@ def _warnings_of_samples(headline: Samples, quantity: Quantity, progress: Progre
 
 
 def _warnings_of_quantities(quantities: Mapping[str, Measured], launches: int) -> Iterator[str]:
-    """Where two ways of measuring do not agree."""
+    """Where two methods of measuring do not agree."""
     stream, span = quantities.get("stream"), quantities.get("span")
     if stream is None or span is None:
         return

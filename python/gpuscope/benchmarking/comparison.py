@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of two functions is faster, by turns that they take."""
+"""Which of two functions is faster: they take turns in randomised blocks, and the blocks' ratios are tested."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TAGGED = 0.05
 A, B, CONTROL = 0, 1, 2
 FUNCTION = np.array([0, 1, 0], dtype=np.uint32)
 ARMS = len(FUNCTION)
-# Calls of an arm in a block: one on the way there and one on the way back, or more where the clock is coarse.
+# Calls of an arm in a block: one in each half of the palindrome, or more where the clock is coarse.
 FEWEST_CALLS, MOST_CALLS = 2, 32
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
@@ -171,7 +171,7 @@ def compare(
     budget: float = 1.0,
     seed: int | None = None,
 ) -> Comparison:
-    """Says whether `b` is faster or slower than `a`, or the same, or that it cannot be told.
+    """Says whether `b` is faster or slower than `a`, or the same, or that this is undecided.
 
     The two take turns in random order, back and forth, so that drifting clocks affect both alike; `a` takes a third
     turn as a control, which must show no difference. Sampling ends when the verdict is settled, at one of a few looks
@@ -319,7 +319,7 @@ def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
 
 
 class _Run:
-    """One comparison under way: what has been sampled so far, kept when it is interrupted."""
+    """The samples of one comparison so far, kept when it is interrupted."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ class _Run:
                 raise
 
     def _pilot(self, call_seconds: float) -> None:
-        """Takes some turns in each quantity that may do, the best one first, until one can be had.
+        """Samples some blocks in each possible quantity, the best one first, until one is available.
 
         They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
         """

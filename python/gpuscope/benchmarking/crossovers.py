@@ -38,7 +38,7 @@ FOR_THE_GRID = 0.6  # of the budget; the rest refines
 REFINEMENTS = 8  # most sizes added for one answer
 CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
 
-# Told apart with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".
+# Distinct with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".
 _COLOURS = {"cpu": "#ee6677", "gpu": "#4477aa", "transfers": "#228833"}
 _TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
 
@@ -237,20 +237,12 @@ class Crossover(Result):
         return {"schema": SCHEMA, **plain_fields(self)}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a size and curve: curve, size, seconds, low, high, calls, converged and error.
-
-        Raises:
-            NotAvailable: pandas is not installed.
-        """
+        """One row a size and curve: curve, size, seconds, low, high, calls, converged and error; needs pandas."""
         rows = [{"curve": key, **point.row()} for key, points in self.curves.items() for point in points]
         return import_pandas().DataFrame(rows)
 
     def plot(self) -> Any:
-        """A Plotly figure: time over size on logarithmic axes, with intervals and the crossings.
-
-        Raises:
-            NotAvailable: Plotly is not installed.
-        """
+        """Time over size on logarithmic axes, with intervals and the crossings; needs Plotly."""
         return _figure(self)
 
 
@@ -276,7 +268,7 @@ def crossover(
 
     Args:
         cpu_fn: factory of the computation on the CPU.
-        gpu_fn: factory of the computation on the GPU, inputs and outputs staying there.
+        gpu_fn: factory of the computation on the GPU, inputs and outputs in its memory.
         transfers: factory of a callable that copies in, computes and copies out.
         cold: whether the GPU's L2 cache is flushed before each call; a CPU's caches never are.
         target: half of the 95 % interval over the value at which a point is done.

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, overload
 
@@ -48,11 +49,11 @@ class DataLoaderResult(Figures, Result, Mapping[str, float]):
     epoch_starts: tuple[float, ...]
     workers: int | None
     warnings: tuple[str, ...]
-    _figures: Mapping[str, float] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _figures(self) -> dict[str, float]:
         times = self.times
-        figures = {
+        return {
             "avg_batch_time_ms": times.mean * 1000,
             "batches_per_second": 1 / times.mean if times.mean else float("inf"),
             "slowest_batch_ms": times.max * 1000,
@@ -63,7 +64,6 @@ class DataLoaderResult(Figures, Result, Mapping[str, float]):
             "p99_batch_ms": times.p99 * 1000,
             "first_batch_ms": self.first_batch * 1000,
         }
-        object.__setattr__(self, "_figures", figures)
 
     @property
     def samples(self) -> NDArray[np.float64]:
@@ -144,11 +144,7 @@ class DataLoaderWorkers(Result):
         return {"schema": SCHEMA, **plain_fields(self), "results": [result.to_dict() for result in self]}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a worker count: workers, and the figures of each result's mapping.
-
-        Raises:
-            NotAvailable: pandas is not installed.
-        """
+        """One row a worker count: workers, and the figures of each result's mapping; needs pandas."""
         return import_pandas().DataFrame([{"workers": result.workers, **result} for result in self])
 
 
@@ -187,7 +183,7 @@ def benchmark_dataloader(
     that are done.
 
     Args:
-        loader: a DataLoader or any iterable of batches. It begins anew when it ends, if it can.
+        loader: a DataLoader or any iterable of batches. It is restarted when it ends, if it can be.
         num_batches: batches to time.
         workers: worker counts to try, as ``[0, 2, 4, 8]``.
         step_ms: milliseconds that the GPU takes for a batch; the advice is then the smallest count that keeps up.
@@ -283,8 +279,7 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
 def _judged(result: DataLoaderResult, step_ms: float) -> DataLoaderResult:
     idle = result.idle_share(step_ms)
     text = f"the GPU idles {idle:.0%} of the time" if idle else "the loader keeps up"
-    remarks = (*result.warnings, f"with a step of {step_ms:g} ms {text}")
-    return DataLoaderResult(result.times, result.first_batch, result.epoch_starts, result.workers, remarks)
+    return replace(result, warnings=(*result.warnings, f"with a step of {step_ms:g} ms {text}"))
 
 
 def _advice(results: Mapping[int, DataLoaderResult], loader: Any) -> list[str]:
@@ -301,7 +296,7 @@ def _advice(results: Mapping[int, DataLoaderResult], loader: Any) -> list[str]:
         if base < GAIN * best:
             found.append(
                 f"more workers than {fewest} gain nothing: the storage, a lock, the {cores} cores, "
-                "or the way of batches between processes limit"
+                "or the transfer of batches between processes limit"
             )
     return found
 

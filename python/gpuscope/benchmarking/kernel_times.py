@@ -80,7 +80,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
     order = np.argsort(correlation, kind="stable")
     correlation, kind, api_call = correlation[order], kind[order], api_call[order]
 
-    call, doubtful = _owners(work.correlation, correlation, api_call)
+    call, ambiguous = _owners(work.correlation, correlation, api_call)
     mine = ~work.own & (call >= 0)
     not_own = (api_call >= 0) & ~np.isin(correlation, work.correlation[work.own])
     lacking = not_own & ~np.isin(correlation, work.correlation)
@@ -89,7 +89,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
     likely = np.bincount(api_call[lacking & (kind != CallKind.LAUNCH)], minlength=calls)
     invalid = certain > 0
     invalid |= likely > (likely.min() if calls else 0)
-    invalid[doubtful] = True
+    invalid[ambiguous] = True
     invalid[call[mine & work.broken]] = True
 
     call, start, end = call[mine], work.start[mine], work.end[mine]
@@ -190,14 +190,14 @@ def _owners(
     before = padded[np.searchsorted(known, correlation, side="right")]
     after = padded[np.minimum(np.searchsorted(known, correlation, side="left") + 1, len(padded) - 1)]
     unclear = (before != after) & ~np.isin(correlation, known)
-    doubtful = np.unique(np.concatenate([before[unclear], after[unclear]]))
-    return before, doubtful[doubtful >= 0]
+    ambiguous = np.unique(np.concatenate([before[unclear], after[unclear]]))
+    return before, ambiguous[ambiguous >= 0]
 
 
 def _union(
     call: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64], calls: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Per call, the length of the union of its intervals, and that of the stretch they lie in; in seconds."""
+    """Per call, the length of the union of its intervals, and from the first start to the last end; in seconds."""
     busy, span = np.zeros(calls), np.zeros(calls)
     if not len(call):
         return busy, span

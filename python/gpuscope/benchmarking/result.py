@@ -34,7 +34,6 @@ _STOPPED = {
 }
 _BESIDE = ("stream", "launch", "wall", "marginal")
 _COLOURS = {"sample": "#4477aa", "tagged": "#ee6677", "invalid": "#bbbbbb"}
-_CHART_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 @dataclass(frozen=True)
@@ -258,11 +257,7 @@ class BenchmarkResult(Figures, Result):
             raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error
 
     def plot(self) -> go.Figure:
-        """Samples over time beside their distribution, tagged ones marked; a button chooses the quantity.
-
-        Raises:
-            NotAvailable: Plotly is not installed.
-        """
+        """Samples over time and their distribution, tagged ones marked; a button chooses the quantity. Needs Plotly."""
         return _figure(self)
 
 
@@ -318,9 +313,7 @@ def _figure(result: BenchmarkResult) -> go.Figure:
             chart.add_trace(trace.update(visible=name == result.quantity), row=1, col=column)
             owners.append(name)
     for name in names:
-        measured = result.quantities[name]
-        size, unit = _unit(measured)
-        title = {"yaxis.title.text": f"{name} time ({unit})", "shapes": _band(measured, size)}
+        title = {"yaxis.title.text": f"{name} time", "shapes": _band(result.quantities[name])}
         buttons.append(
             {"label": name, "method": "update", "args": [{"visible": [owner == name for owner in owners]}, title]}
         )
@@ -332,14 +325,13 @@ def _figure(result: BenchmarkResult) -> go.Figure:
         shapes=first["shapes"],
         updatemenus=[{"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.12, "yanchor": "top"}],
     )
-    chart.update_yaxes(title_text=first["yaxis.title.text"], row=1, col=1)
+    chart.update_yaxes(title_text=first["yaxis.title.text"], ticksuffix="s", exponentformat="SI", row=1, col=1)
     chart.update_xaxes(title_text="call", row=1, col=1)
     chart.update_xaxes(title_text="samples", row=1, col=2)
     return chart
 
 
 def _traces(go: Any, result: BenchmarkResult, measured: Measured) -> list[tuple[Any, int]]:
-    size, _ = _unit(measured)
     tagged = np.zeros(len(measured.samples), bool)
     if measured.quantity == result.quantity:
         tagged |= result.throttled
@@ -353,7 +345,7 @@ def _traces(go: Any, result: BenchmarkResult, measured: Measured) -> list[tuple[
     for group, rows in groups:
         if not rows.any():
             continue
-        call, times = np.flatnonzero(rows), measured.samples[rows] / size
+        call, times = np.flatnonzero(rows), measured.samples[rows]
         marker = {"color": _COLOURS[group], "size": 5}
         traces.append((go.Scatter(x=call, y=times, mode="markers", marker=marker, name=labels[group]), 1))
         if group != "invalid":
@@ -362,22 +354,13 @@ def _traces(go: Any, result: BenchmarkResult, measured: Measured) -> list[tuple[
     return traces
 
 
-def _band(measured: Measured, size: float) -> list[dict[str, Any]]:
+def _band(measured: Measured) -> list[dict[str, Any]]:
     """The estimate as a line, its interval as a band over both halves."""
     estimate = measured.estimate
     across = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y"}
-    centre = estimate.value / size
-    name = format_seconds(estimate.value, 4)
-    shapes: list[dict[str, Any]] = [
-        {"type": "line", **across, "y0": centre, "y1": centre, "name": name, "line": {"width": 1}}
-    ]
+    centre = {"y0": estimate.value, "y1": estimate.value, "name": format_seconds(estimate.value, 4)}
+    shapes: list[dict[str, Any]] = [{"type": "line", **across, **centre, "line": {"width": 1}}]
     if np.isfinite([estimate.low, estimate.high]).all():
-        low, high = estimate.low / size, estimate.high / size
         fill = {"fillcolor": _COLOURS["sample"], "opacity": 0.2, "line": {"width": 0}}
-        shapes.append({"type": "rect", **across, "y0": low, "y1": high, **fill})
+        shapes.append({"type": "rect", **across, "y0": estimate.low, "y1": estimate.high, **fill})
     return shapes
-
-
-def _unit(measured: Measured) -> tuple[float, str]:
-    value = abs(measured.estimate.value)
-    return next(((size, unit) for size, unit in _CHART_UNITS if value >= size), _CHART_UNITS[-1])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a GPU reaches, measured, and how near to it the bytes and operations a second of a call come.
 
-Figures of merit are said against what is measured, as a data sheet's are reached by nobody (Hoefler and Belli,
+Rates are compared with measured peaks, as those of data sheets are not reached (Hoefler and Belli,
 "Scientific benchmarking of parallel computing systems", SC 2015, rule 11). Each is measured once a process and device.
 """
 
@@ -28,7 +28,7 @@ Kind = Literal["bandwidth", "float32", "float16", "bfloat16", "tf32"]
 REPEATS = 15
 SETTLE = 3  # repetitions before those that count
 
-# Sizes of what is copied, in caches' worth: the two largest that fit; of less the caches would keep a part.
+# Sizes of copies, in sizes of the L2 cache: the two largest that fit; the cache would hold a part of smaller ones.
 CACHES = (16, 8, 4)
 SHARE_OF_MEMORY = 4  # a quarter of what is free at most
 

@@ -55,7 +55,7 @@ _STOPPED = {
 
 @dataclass(frozen=True, eq=False)
 class SweepPoint(Figures):
-    """What one point of a sweep came to.
+    """The result of one point of a sweep.
 
     Attributes:
         parameters: the value of each axis.
@@ -86,7 +86,7 @@ class SweepPoint(Figures):
         return f"{self.name}: {self.quantity} {format_estimate(self.estimate)}, {self.estimate.n} calls"
 
     def row(self) -> dict[str, Any]:
-        """The columns of a frame; an axis keeps its name, whatever it is."""
+        """The columns of a frame; an axis keeps its name, also when a column has it."""
         found = self.to_dict()
         figures = {"value": "seconds", "low": "low", "high": "high", "n": "calls"}
         others = ("quantity", "converged", "error")
@@ -201,7 +201,7 @@ class Series:
         modes = stats.modes(self.samples, tick=self._tick)
         if len(modes) > 1:
             values = ", ".join(f"{format_seconds(mode.value, 4)} ({mode.share:.0%})" for mode in modes)
-            found.append(f"times gather around {values}")
+            found.append(f"times have {len(modes)} modes: {values}")
         return found
 
 
@@ -264,7 +264,7 @@ class Rounds:
         return "failed" if all(each.estimate is None for each in series) else "target"
 
     def chosen(self, waiting: list[Series]) -> list[Series]:
-        """The round's points in random order: those visited too seldom, else the half known worst."""
+        """The round's points in random order: those visited too seldom, else the half with the widest intervals."""
         fewest = min(each.visits for each in waiting)
         if fewest < FEWEST_VISITS:
             chosen = [each for each in waiting if each.visits == fewest]
@@ -403,13 +403,8 @@ class Sweep(Result):
         return {"schema": SCHEMA, **found, "axes": axes, "warnings": list(self.warnings)}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a point: a column for each axis, then seconds, low, high, calls, quantity, converged and error.
-
-        Raises:
-            NotAvailable: pandas is not installed.
-        """
-        rows = [point.row() for point in self.points]
-        return import_pandas().DataFrame(rows)
+        """One row a point: its axes, seconds, low, high, calls, quantity, converged and error; needs pandas."""
+        return import_pandas().DataFrame([point.row() for point in self.points])
 
 
 def sweep(
@@ -431,7 +426,7 @@ def sweep(
 
     The points are measured in rounds of random order, so that a drift of the machine is not taken for an effect of a
     parameter; after two rounds the budget goes to the points whose intervals are widest. One point's inputs exist
-    at a time: they are made anew for each visit, and released after it. A point that raises is kept with its error's
+    at a time: they are made for each visit, and released after it. A point that raises is kept with its error's
     text. Ctrl-C ends the sweep and keeps what there is.
 
     Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many samples a second a loader and a step get through together, and which of the two limits."""
+"""How many samples a second a loader and a step process together, and which of the two limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _END = object()
 
 @dataclass(frozen=True, eq=False)
 class Throughput(Figures, Result):
-    """What a loader and a step got through. ``float(throughput)`` is samples a second, and so are formats as ``:.2f``.
+    """The throughput of a loader and a step. ``float(throughput)`` is samples a second, and so are formats as ``:.2f``.
 
     Its figures, as `median` and `p95`, are of `periods`.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where samples lie: their centre and their quantiles, each with an interval that holds the true one."""
+"""The centre and the quantiles of samples, each with a confidence interval."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ def quantile(samples: ArrayLike, q: float) -> Quantile:
         why = f"p{100 * q:g} of {len(values)} samples{worth} has no interval: {needed} are needed"
         return Quantile(q, value, None, None, why)
     ordered = np.sort(values)
-    stretch = len(ordered) / n
-    low, high = (ordered[min(int((rank - 1) * stretch), len(ordered) - 1)] for rank in quantile_ranks(n, q))
+    scale = len(ordered) / n
+    low, high = (ordered[min(int((rank - 1) * scale), len(ordered) - 1)] for rank in quantile_ranks(n, q))
     return Quantile(q, value, float(min(low, value)), float(max(high, value)), "")
 
 

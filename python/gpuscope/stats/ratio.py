@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many times longer the one takes than the other."""
+"""Ratios of two sets of samples, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuscope.stats.autocorrelation import autocorrelation_time, checked, checke
 from gpuscope.stats.distributions import normal_quantile, normal_two_sided, signed_rank_distribution
 from gpuscope.stats.location import estimate
 
-EXACT = 60  # pairs up to which all signs are counted out
+EXACT = 60  # pairs up to which all signs are enumerated
 FEWEST_TO_RESAMPLE, RESAMPLES = 10, 2000
 CONFIDENCE = 0.95  # of ratios of sums
-MOST_PAIRS = 500  # more are first put together, for all pairs of them are averaged
+MOST_PAIRS = 500  # more are first averaged in groups, as all pairs of them are compared
 
 
 @dataclass(frozen=True)

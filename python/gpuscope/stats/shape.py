@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of samples: whether they gather around several values, and whether they drift while they are taken."""
+"""The shape of samples: their modes, and whether they drift while they are taken."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GRID = 512
 DEPTH = 0.7
 ERRORS = 3.0
 
-# All pairs of samples are compared; longer runs are first put together to so many medians.
+# All pairs of samples are compared; longer runs are first reduced to so many medians.
 MOST_POINTS = 200
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A value that samples gather around.
+    """A mode of the samples' distribution.
 
     Attributes:
         value: median of the samples of this mode, in the samples' unit.
@@ -38,7 +38,7 @@ class Mode:
 
 
 def modes(samples: ArrayLike, *, tick: float = 0.0) -> tuple[Mode, ...]:
-    """The values that samples gather around, from the smallest; one when there is only one.
+    """The modes of the samples' distribution, from the smallest.
 
     Peaks of a kernel density; two are one when the valley between them is not clearly less dense than both, in counts.
 

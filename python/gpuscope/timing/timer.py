@@ -18,7 +18,7 @@ from gpuscope.units import format_seconds
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ANCHOR_AGE_NS = 1_000_000_000  # until it is taken anew
+_ANCHOR_AGE_NS = 1_000_000_000  # until it is renewed
 # How long to wait for a GPU to answer: while the program runs, and while it waits for the result anyway.
 _SHORT_WAIT_NS = 200_000
 _LONG_WAIT_NS = 20_000_000
@@ -243,7 +243,7 @@ class Timer:
     the times are those of the block that ended last. One thread at a time.
 
     GPU time is the time between two events on one stream: it includes what the stream waited for in between, and leaves
-    out work that the block put on other streams (JAX's are not to be had; use `wall_time` after a synchronization).
+    out work that the block put on other streams (JAX's are not accessible; use `wall_time` after a synchronization).
 
     Args:
         stream: any form that `streams.resolve` takes; None is the stream that is current when the block begins.

@@ -133,7 +133,7 @@ class Totals:
         self._why = ""
 
     def add(self, block: Measurement | Steps) -> None:
-        """Adds a block that has ended; takes up the times of those that the GPU is done with."""
+        """Adds a block that has ended, and the times of those that the GPU is done with."""
         with self._lock:
             self._count += 1
             self._launch.add(block.launch)
@@ -206,11 +206,7 @@ class Timings(Result, Mapping[str, Timing]):
         return {name: asdict(timing) for name, timing in self.items()}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a name: blocks, then count, total, mean and so on in seconds as gpu_total, wall_mean, launch_p99.
-
-        Raises:
-            NotAvailable: pandas is not installed.
-        """
+        """One row a name: blocks, then seconds as gpu_total, wall_mean, launch_p99; needs pandas."""
         rows = [
             {"name": timing.name, "blocks": timing.count}
             | {
@@ -254,7 +250,7 @@ def _shortened(name: str) -> str:
 def timed(name: str, stream: object = None) -> Timed:
     """Adds the time of a block (``with``) or a function (as its decorator) to the totals of a name.
 
-    Nothing waits for the GPU while blocks run: their times are taken up when they are there, and `timings` and
+    Nothing waits for the GPU while blocks run: their times are added when they are known, and `timings` and
     `Timed.summary` wait for the rest. Memory is bounded: 1024 unfinished blocks and 4096 samples a name. Any thread may
     use any name at any time, and the same object; each name's totals have a lock of their own.
 

@@ -128,20 +128,11 @@ class Exploration(Result):
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def to_html(self) -> str:
-        """One page that shows everything and needs nothing but a browser: data, styles and Plotly's JavaScript.
-
-        Raises:
-            NotAvailable: Plotly is not installed.
-        """
+        """One self-contained page: data, styles and Plotly's JavaScript; needs Plotly."""
         return _page(self)
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page of `to_html`.
-
-        Raises:
-            NotAvailable: Plotly is not installed.
-            OSError: the file cannot be written.
-        """
+        """Writes the page of `to_html`."""
         Path(path).write_text(self.to_html(), encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,7 +167,7 @@ def _block(found: Exploration, operation: Operation) -> list[str]:
 
 
 def _time(point: Point | None) -> str:
-    """The time and how far the true one may lie from it."""
+    """The time and the half width of its interval."""
     if point is None:
         return "-"
     width = point.wall.relative_half_width
@@ -216,16 +207,12 @@ def _page(found: Exploration) -> str:
         "plotly": get_plotlyjs(),
         "script": _file("page.js"),
     }
-    # In one pass: what is put in is not looked at again, whatever it contains.
+    # In one pass: what is inserted is not searched for places again.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("page.html"))
 
 
 def plotly_version() -> str:
-    """The version of what draws the page's charts.
-
-    Raises:
-        NotAvailable: Plotly is not installed.
-    """
+    """Plotly's version; raises NotAvailable without it."""
     try:
         import plotly
     except ImportError:

@@ -32,7 +32,7 @@ BUDGET = 60.0
 
 _Key = tuple[str, int, Side]  # operation, size and side of a point
 
-_SPARE = 0.9  # of the free memory; the rest is for what libraries take besides
+_SPARE = 0.9  # of the free memory; the rest is for the libraries themselves
 _FIGURES = re.compile(r"\d[\d.,]*\s?(?:ns|us|ms|s|%|\b)")
 
 # What libraries read the number of their threads from.
