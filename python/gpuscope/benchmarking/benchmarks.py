@@ -16,7 +16,7 @@ from gpuscope import _core, stats
 from gpuscope.benchmarking import cuda_graphs
 from gpuscope.benchmarking.engine import Engine, Facts, function_name
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
-from gpuscope.benchmarking.roofline import Rate, rates
+from gpuscope.benchmarking.roofline import rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
 from gpuscope.benchmarking.stopping import (
     Budget,
@@ -111,22 +111,21 @@ def benchmark(
         run = _Run(engine, spent, target)
         run.measure(None if graph else measured)
         engine.release_cupti()
-        estimate = run.quantities()[run.headline].estimate
-        found = rates(estimate, bytes, flops, dtype, engine.device, cold) if bytes or flops else ()
-        return _result(run, found, name or function_name(fn), cold, bytes, flops)
+        return _result(run, name or function_name(fn), cold, bytes, flops, dtype)
 
 
 def _result(
     run: _Run,
-    found: tuple[Rate, ...],
     name: str,
     cold: bool,
     bytes: int | None,  # noqa: A002
     flops: int | None,
+    dtype: object,
 ) -> BenchmarkResult:
     engine, samples, quantities = run.engine, run.samples, run.quantities()
     facts, progress = engine.facts[0], run.progress
     assert progress is not None
+    found = rates(quantities[run.headline].estimate, bytes, flops, dtype, engine.device, cold)
     reasons = (*engine.absent.items(), *run.absent.items())
     absent: dict[str, str] = {key: why for key, why in reasons if key not in quantities}
     return BenchmarkResult(
@@ -207,11 +206,7 @@ class _Run:
         return joined(self.parts[self.headline])
 
     def measure(self, captured: Callable[[], object] | None) -> None:
-        """Takes all quantities, those first that CUPTI would disturb.
-
-        Args:
-            captured: what marginal time is taken of; None for none.
-        """
+        """Takes all quantities, those first that CUPTI would disturb; marginal time of `captured`, where given."""
         try:
             self.engine.prepare()
             self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds)
@@ -296,9 +291,8 @@ class _Run:
 
     def quantities(self) -> dict[str, Measured]:
         """Everything that was sampled, the headline first."""
-        order: tuple[Quantity, ...] = (self.headline, *self.parts)
         found: dict[str, Measured] = {}
-        for key in dict.fromkeys(order):
+        for key in dict.fromkeys((self.headline, *self.parts)):
             samples = joined(self.parts[key])
             for quantity in samples.seconds:
                 times = samples.times(quantity)

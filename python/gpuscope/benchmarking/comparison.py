@@ -195,7 +195,14 @@ def compare(
         NotAvailable: the quantity cannot be measured here, or no call could be measured whole.
         Exception: whatever the functions raise.
     """
-    _check(a, b, quantity, margin, target, budget)
+    for name, function in (("a", a), ("b", b)):
+        if not callable(function):
+            raise InvalidArgument(f"{name} is {function!r}; accepted is a function called without arguments")
+    check_quantity(quantity)
+    check_fraction("margin", margin)
+    if target is not None:
+        check_fraction("target", target)
+    check_budget(budget)
     named = _names(a, b, names)
     spent = Budget(budget)
     with Engine([a, b], stream=stream, device=device, cold=cold) as engine:
@@ -479,17 +486,6 @@ def _advice(judgement: Judgement, seconds: float) -> str:
     if factor is None:
         return "the ratio lies at the margin: another margin would settle it"
     return f"a budget of about {factor * seconds:.2g} s would settle it"
-
-
-def _check(a: object, b: object, quantity: object, margin: object, target: object, budget: object) -> None:
-    for name, function in (("a", a), ("b", b)):
-        if not callable(function):
-            raise InvalidArgument(f"{name} is {function!r}; accepted is a function called without arguments")
-    check_quantity(quantity)
-    check_fraction("margin", margin)
-    if target is not None:
-        check_fraction("target", target)
-    check_budget(budget)
 
 
 def _names(a: object, b: object, names: Sequence[str] | None) -> tuple[str, str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -110,13 +111,10 @@ def measure_latency(
     """
     check_count("num_iterations", num_iterations, 1)
     check_count("warmup", warmup, 0)
-    if not torch.is_module(model):
-        for _ in range(warmup):
-            workloads.call(model, sample_input)
-        return _measured(model, sample_input, num_iterations, warmup, marks_of_process(stream))
-    device = torch.device_of(model)
+    is_module = torch.is_module(model)
+    device = torch.device_of(model) if is_module else None
     inputs = sample_input if device is None else workloads.to_device(sample_input, device)
-    with torch.in_mode(model, training=False):
+    with torch.in_mode(model, training=False) if is_module else nullcontext():
         for _ in range(warmup):
             workloads.call(model, inputs)
         marks = marks_of_process(stream) if device is None else marks_of_device(device.type, device.index, stream)

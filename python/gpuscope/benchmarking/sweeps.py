@@ -257,7 +257,10 @@ class Rounds:
                     if not first and perf_counter() - started >= budget:
                         return "budget"
                     self.visit(each, seconds)
-                    self.report(each, series, perf_counter() - started)
+                    if self.progress is not None:
+                        done = sum(other.failed or other.converged(self.target) for other in series)
+                        state = f"{done} of {len(series)} points done, {perf_counter() - started:.1f} s"
+                        self.progress(f"{each.title}{each.point(self.target, '')} - {state}")
                 waiting = [each for each in series if not each.failed and not each.converged(self.target)]
         except KeyboardInterrupt:
             return "interrupted"
@@ -297,15 +300,6 @@ class Rounds:
                 series.add(engine.sample(quantity, np.zeros(calls, dtype=np.uint32)), quantity)
                 if perf_counter() >= ends:
                     break
-
-    def report(self, visited: Series, series: Sequence[Series], spent: float) -> None:
-        """One line on where the measurement stands."""
-        if self.progress is None:
-            return
-        done = sum(each.failed or each.converged(self.target) for each in series)
-        self.progress(
-            f"{visited.title}{visited.point(self.target, '')} - {done} of {len(series)} points done, {spent:.1f} s"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,7 +183,7 @@ class Event:
         return "<gpuscope.Event not recorded>"
 
 
-def synchronize(target: object = None) -> float:
+def synchronize(target: Any = None) -> float:
     """Waits until the GPU's work is done; other threads of the program run meanwhile.
 
     Args:
@@ -201,7 +201,10 @@ def synchronize(target: object = None) -> float:
         CudaError: the work failed, as a kernel that read a wrong address does.
     """
     if isinstance(target, Event) or _is_event(target):
-        return _wait_for(target)
+        start = time.perf_counter()
+        target.synchronize()
+        on_gpu = not isinstance(target, Event) or target.measures == "gpu"
+        return time.perf_counter() - start if on_gpu else 0.0
     ordinal = current() if target is None else find_ordinal(target)
     if ordinal is not None:
         if ordinal < 0:
@@ -215,13 +218,7 @@ def synchronize(target: object = None) -> float:
     raise InvalidArgument(f"target is {streams.shown(target)}; accepted are None, streams, events, {ACCEPTED}")
 
 
-def _wait_for(event: Any) -> float:
-    start = time.perf_counter()
-    event.synchronize()
-    return time.perf_counter() - start if not isinstance(event, Event) or event.measures == "gpu" else 0.0
-
-
-def _is_event(target: object) -> bool:
+def _is_event(target: Any) -> bool:
     package = type(target).__module__.partition(".")[0]
     has_methods = hasattr(target, "record") and hasattr(target, "synchronize")
     return package in {"torch", "cupy"} and has_methods and not hasattr(target, "wait_event")  # as streams have

@@ -103,7 +103,7 @@ class Measurement:
         self._end: _core.Event | None = None
         self._anchor: Anchor | None = None
         self._result: Times | None = None
-        self._launch_ns = 0
+        self.launch = 0.0  # seconds on the host
         self._on_cpu = bool(why_no_gpu())
         self._why = why_no_gpu()
         if not self._on_cpu:
@@ -112,17 +112,12 @@ class Measurement:
 
     def stop(self) -> None:
         """Ends the block. Raises nothing: `Times.why` names a broken GPU."""
-        self._launch_ns = time.perf_counter_ns() - self._began_ns
+        self.launch = (time.perf_counter_ns() - self._began_ns) / 1e9
         if self._start is None:
             return
         self._end = self._mark()
         if self._end is not None:
             self._anchor = self._find_anchor(_SHORT_WAIT_NS)
-
-    @property
-    def launch(self) -> float:
-        """Seconds that the block took on the host."""
-        return self._launch_ns / 1e9
 
     @property
     def ready(self) -> bool:
@@ -186,7 +181,7 @@ class Steps:
         self._current: Measurement | None = None
         self._unread: deque[Measurement] = deque()
         self._read = Times(0.0, 0.0, 0.0, 0.0, "")
-        self._launch = 0.0
+        self.launch = 0.0  # seconds on the host
 
     def __enter__(self) -> None:
         self._current = Measurement(self._stream)
@@ -194,7 +189,7 @@ class Steps:
     def __exit__(self, *exception: object) -> None:
         assert self._current is not None
         self._current.stop()
-        self._launch += self._current.launch
+        self.launch += self._current.launch
         self._unread.append(self._current)
         self._current = None
         while self._unread and self._unread[0].ready:
@@ -203,11 +198,6 @@ class Steps:
             self._unread.popleft()
             why = f"more than {_MOST_UNREAD} of a coroutine's steps waited for the GPU at once"
             self._read = dataclasses.replace(self._read, gpu=None, wall=None, wall_error=None, why=why)
-
-    @property
-    def launch(self) -> float:
-        """Seconds that the steps took on the host."""
-        return self._launch
 
     @property
     def ready(self) -> bool:
