@@ -31,7 +31,7 @@ _EVENTS: Quantity = "stream"
 DRY_CALLS = 2  # recorded calls of each function before anything is timed
 TRACING_TIERS = ("cupti", "cupti-shared")
 
-# How much longer than nothing a stream must be busy to be thought of as used, where nothing is traced.
+# How much longer than with an empty function the stream must be busy to count as used, where nothing is traced.
 _NOTICEABLE = 1e-6
 
 # Driver calls that a stream takes while it is held back: a queue holds about a thousand.
@@ -39,7 +39,7 @@ _QUEUE = 700
 _QUEUE_A_CHUNK = 256
 _QUEUED_AROUND_A_CALL = 4  # flushes and events
 _LARGEST_CHUNK = 32
-# A chunk is over soon, so that clocks are read often and Ctrl-C takes effect soon.
+# Seconds: chunks are short, so that clocks are read often and Ctrl-C takes effect soon.
 _LONGEST_CHUNK = 0.02
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
 
@@ -89,7 +89,7 @@ class Engine:
         device: the GPU's ordinal.
         tick: resolution of the times, in seconds.
         facts: what each function does in a call (after `prepare`).
-        absent: why a quantity cannot be had here (after `prepare`).
+        absent: why a quantity is not available here (after `prepare`).
         values: what each function returned when it was first called.
         sampler: the core's; None without a GPU.
         reference_hz: the clock of the steady state, against which shifted clocks are found; nan before `warm_up`.
@@ -335,8 +335,7 @@ def _traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -
 def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tuple[Facts, ...]:
     called, returned = chunk["called_ns"], chunk["returned_ns"]
     times = kernel_times.measure(trace, called)
-    calls = _DriverCalls(trace, called, returned)
-    waits, allocates = calls.wait, calls.allocate
+    waits, allocates = _find_waits_and_allocations(trace, called, returned)
     seconds = (chunk["done_ns"] - called) * 1e-9
     facts = []
     for function in range(int(order.max()) + 1):
@@ -357,41 +356,28 @@ def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tu
     return tuple(facts)
 
 
-class _DriverCalls:
-    """Which of our calls made some driver call before they returned."""
+def _find_waits_and_allocations(
+    trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which of our calls waited for the GPU, and which allocated or freed its memory out of stream order."""
+    api, calls, copies = trace.api, trace.calls, trace.memcpy
+    call = np.searchsorted(called, api.start_ns, side="right") - 1
+    inside = (call >= 0) & (api.start_ns < returned[call])
+    kind = calls.kind[api.call]
+    # A stream waits for an event by itself: the host goes on, as after what is Async.
+    names = [trace.string(int(name)) for name in calls.name]
+    in_order = np.array(["Async" in name or "WaitEvent" in name for name in names], bool)[api.call]
+    # The driver waits for copies of pageable memory, also Async ones.
+    pageable = copies.correlation[(copies.source == MemoryKind.PAGEABLE) | (copies.destination == MemoryKind.PAGEABLE)]
+    waits = np.isin(kind, [CallKind.SYNC, CallKind.MEMCPY]) & ~in_order | np.isin(api.correlation, pageable)
+    allocates = np.isin(kind, [CallKind.ALLOC, CallKind.FREE]) & ~in_order
 
-    def __init__(self, trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64]) -> None:
-        api, calls = trace.api, trace.calls
-        self._trace, self._calls = trace, len(called)
-        self._call = np.searchsorted(called, api.start_ns, side="right") - 1
-        self._inside = (self._call >= 0) & (api.start_ns < returned[self._call])
-        self._kind = calls.kind[api.call]
-        # A stream waits for an event by itself: the host goes on, as after what is Async.
-        names = [trace.string(int(name)) for name in calls.name]
-        in_order = np.array(["Async" in name or "WaitEvent" in name for name in names], bool)
-        self._in_order = in_order[api.call]
-
-    def _that(self, made: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        found = np.zeros(self._calls, bool)
-        found[self._call[self._inside & made]] = True
+    def calls_that(made: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        found = np.zeros(len(called), bool)
+        found[call[inside & made]] = True
         return found
 
-    @property
-    def wait(self) -> NDArray[np.bool_]:
-        """Wait for the GPU: by a call for that, or a copy that is not Async or of pageable memory."""
-        copies = self._trace.memcpy
-        # The driver waits for copies of pageable memory.
-        pageable = copies.correlation[
-            (copies.source == MemoryKind.PAGEABLE) | (copies.destination == MemoryKind.PAGEABLE)
-        ]
-        waits = (self._kind == CallKind.SYNC) | (self._kind == CallKind.MEMCPY)
-        return self._that(waits & ~self._in_order | np.isin(self._trace.api.correlation, pageable))
-
-    @property
-    def allocate(self) -> NDArray[np.bool_]:
-        """Take memory from the driver or give it back, other than in the order of a stream."""
-        memory = (self._kind == CallKind.ALLOC) | (self._kind == CallKind.FREE)
-        return self._that(memory & ~self._in_order)
+    return calls_that(waits), calls_that(allocates)
 
 
 def _untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -> tuple[Facts, ...]:
