@@ -28,12 +28,12 @@ _METHODS = ("__init__", "__enter__", "__exit__")
 _GPU = ("gpu", "cuda")
 
 
-def observe(options: Options, note: Note) -> AnnotationObserver | None:
+def observe(options: Options, note: Note) -> _AnnotationObserver | None:
     """Records JAX's annotations when annotations of libraries are asked for."""
-    return AnnotationObserver() if options.operators else None
+    return _AnnotationObserver() if options.operators else None
 
 
-class AnnotationObserver:
+class _AnnotationObserver:
     """While open, annotations that are made and entered are ranges as well."""
 
     def __init__(self) -> None:
@@ -42,11 +42,9 @@ class AnnotationObserver:
         self._own: dict[str, Any] = {}
 
     def start(self) -> None:
-        """A window begins."""
         self._import = WhenImported("jax.profiler", self._hook)
 
     def stop(self) -> None:
-        """It ends: the class is as JAX made it."""
         if self._import is not None:
             self._import.cancel()
             self._import = None

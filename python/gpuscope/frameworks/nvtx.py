@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _VARIABLE = "NVTX_INJECTION64_PATH"
 
 
-def observe(options: Options, note: Note) -> InjectionObserver | None:
+def observe(options: Options, note: Note) -> _InjectionObserver | None:
     """Lets libraries find us from now on, when annotations of libraries are asked for."""
     if not options.operators:
         return None
-    return InjectionObserver(note)
+    return _InjectionObserver(note)
 
 
-class InjectionObserver:
+class _InjectionObserver:
     """Offers this process as the tool of every library that makes its first NVTX call from now on."""
 
     def __init__(self, note: Note) -> None:
@@ -37,7 +37,6 @@ class InjectionObserver:
         self._offer()
 
     def start(self) -> None:
-        """A window begins."""
         self._offer()
         if _nccl_was_before_us():
             self._note(

@@ -246,10 +246,7 @@ _counted = _Counted()
 def acquire_reports() -> str:
     """Has torch report the allocations of the calling thread to the core.
 
-    Every call that returned "" is ended by one `release_reports` on the same thread.
-
-    Returns:
-        "", or why it does not.
+    Returns "", or why it does not. Every call that returned "" is ended by one `release_reports` on the same thread.
     """
     if _counted.reports is None:
         reports = TorchReports(note=lambda _: None)

@@ -100,7 +100,7 @@ class _Thread:
         self.calls: list[_Call] = []
 
 
-class TorchModules:
+class _TorchModules:
     """Opens a region when a module is called and closes it when the call ends, also by an exception."""
 
     def __init__(self, note: Note) -> None:
@@ -234,6 +234,6 @@ def _quiet(is_compiling: Callable[[], bool], record: Callable[[Any], None], note
     return hook
 
 
-def observe(options: Options, note: Note) -> TorchModules | None:
+def observe(options: Options, note: Note) -> _TorchModules | None:
     """Records the calls of modules when they are asked for."""
-    return TorchModules(note) if options.with_modules else None
+    return _TorchModules(note) if options.with_modules else None

@@ -18,10 +18,10 @@ _studied = False  # where things lie in torch's objects has been learned
 
 def observe(options: Options, note: Note) -> Observer | None:
     """The source of torch's operators and allocations; None when neither is asked for."""
-    return TorchOperatorsObserver(options, note) if options.operators or options.profile_memory else None
+    return _TorchOperatorsObserver(options, note) if options.operators or options.profile_memory else None
 
 
-class TorchOperatorsObserver:
+class _TorchOperatorsObserver:
     """Records every operator of every thread while a window is open.
 
     An operator cost 0.13 to 0.19 us more with torch 2.11 on a Xeon beside an H200, 0.41 to 0.44 us with shapes and
@@ -37,11 +37,9 @@ class TorchOperatorsObserver:
         self._ranges: _Ranges | None = None
 
     def start(self) -> None:
-        """Begins; later, when torch is yet to be imported."""
         self._import = WhenImported("torch", self._begin)
 
     def stop(self) -> None:
-        """Ends."""
         if self._import is not None:
             self._import.cancel()
             self._import = None

@@ -143,10 +143,10 @@ def wants_gpu(activities: Any) -> bool:
 
 def observe(options: Options, note: Note) -> Observer:
     """Releases CUPTI for a torch.profiler that is started inside a window: CUPTI serves one at a time."""
-    return TorchProfilerObserver(options, note)
+    return _TorchProfilerObserver(options, note)
 
 
-class TorchProfilerObserver:
+class _TorchProfilerObserver:
     """Releases CUPTI when torch.profiler asks for GPU work: it would find none, and say nothing of it."""
 
     def __init__(self, options: Options, note: Note) -> None:
@@ -155,11 +155,9 @@ class TorchProfilerObserver:
         self._subscription = Subscription(Subscriber(on_prepare=self._on_prepare))
 
     def start(self) -> None:
-        """A window begins."""
         self._subscription.open()
 
     def stop(self) -> None:
-        """It ends."""
         self._subscription.close()
 
     def _on_prepare(self, activities: Any) -> None:
@@ -176,17 +174,11 @@ class TorchProfilerObserver:
 
 @dataclass(frozen=True)
 class Need:
-    """What somebody needs torch's profiler for.
+    """What somebody needs torch's profiler for."""
 
-    Attributes:
-        ranges: operators.
-        shapes: those of the operators' inputs.
-        memory: reports of allocations.
-    """
-
-    ranges: bool = False
-    shapes: bool = False
-    memory: bool = False
+    ranges: bool = False  # operators
+    shapes: bool = False  # of the operators' inputs
+    memory: bool = False  # reports of allocations
 
 
 class Use:
@@ -212,9 +204,8 @@ class Use:
     def end(self) -> bool:
         """Ends it, on any thread.
 
-        Returns:
-            False when torch's profiler remains on in the thread that began it, as nobody else can end it. It is still
-            paused there for torch.profiler.
+        False when torch's profiler remains on in the thread that began it, as nobody else can end it. It is still
+        paused there for torch.profiler.
         """
         with _lock:
             if self in self._thread.uses:

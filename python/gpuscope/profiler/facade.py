@@ -334,7 +334,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             return "no recording: this process was forked while the profiler ran, and its recording is the parent's"
         if self._started_at_step is None and self._windows.trace_id is None:
             return "no recording: the profiler was never started; use it in a with statement or call start()"
-        if self._windows.is_open:
+        if self._collector.window_open:
             return "no recording yet: its window is still open; results exist after stop() or at the end of the cycle"
         steps = self.step_num - (self._started_at_step or 0)
         taken = f"no recording{' yet' if self._running else ''}: {steps} step{'' if steps == 1 else 's'} were taken"
@@ -428,7 +428,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """Ends the window that `previous` belongs to, unless `action`, the next, goes on with it."""
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
-        if self._windows.is_open and not goes_on:
+        if self._collector.window_open and not goes_on:
             for sentence in _without_torch(self._options):
                 self._annotations.note(sentence)
             self._windows.end(last=action is None or self._schedule_is_over())
@@ -446,7 +446,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         return isinstance(self.schedule, Schedule) and self.schedule.finished(self.step_num)
 
     def _begin_step(self) -> None:
-        if self.record_steps and self._windows.is_collecting:
+        if self.record_steps and self._collector.collecting:
             self._step_region = record_function(f"ProfilerStep#{self.step_num}")
             self._step_region.__enter__()
 

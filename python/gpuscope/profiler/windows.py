@@ -100,17 +100,26 @@ class Collector:
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
-        self._cuda, self._mode, self._graphs, self._sync = cuda, mode, graphs, bool(sync)
-        self._max_bytes = parse_bytes("max_bytes", max_bytes, _LEAST_BYTES)
-        self._ring_ns = _nanoseconds("ring_seconds", ring_seconds)
-        self._stacks = stacks and mode != "aggregate" and _core.knows_stacks()
-        self._memory = memory
+        limits = {
+            "max_bytes": parse_bytes("max_bytes", max_bytes, _LEAST_BYTES),
+            "ring_ns": _nanoseconds("ring_seconds", ring_seconds),
+        }
+        keeps_stacks = stacks and mode != "aggregate" and _core.knows_stacks()
+        self._make_session: Callable[[], _core.Session] = lambda: _core.Session(
+            cuda=cuda,
+            mode=mode,
+            graphs=graphs,
+            sync=bool(sync),
+            stacks=keeps_stacks,
+            memory=memory,
+            left_out=set(left_out),
+            **limits,
+        )
         self.notes: list[str] = []
-        if stacks and not self._stacks:
+        if stacks and not keeps_stacks:
             keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
             unknown = "call stacks cannot be read in this build of Python"
             self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
-        self._left_out = set(left_out)
         self._session: _core.Session | None = None
         self.window_open = False
 
@@ -124,17 +133,7 @@ class Collector:
         if not action.collects:
             return False
         if self._session is None:
-            self._session = _core.Session(
-                cuda=self._cuda,
-                mode=self._mode,
-                graphs=self._graphs,
-                sync=self._sync,
-                max_bytes=self._max_bytes,
-                ring_ns=self._ring_ns,
-                stacks=self._stacks,
-                memory=self._memory,
-                left_out=self._left_out,
-            )
+            self._session = self._make_session()
         opens = action.records and not self.window_open
         if opens:
             self._session.open()
@@ -202,16 +201,6 @@ class Windows:
         self.trace_id: str | None = None
         self.shortfalls: list[str] = []
         self.latest: Recording | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether events are kept at the moment."""
-        return self._collector.window_open
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether there is a session, recording or not."""
-        return self._collector.collecting
 
     @property
     def recording(self) -> Recording | None:
