@@ -37,12 +37,7 @@ class Command(Protocol):
         """Adds the command's arguments."""
 
     def run(self, options: argparse.Namespace) -> int:
-        """Does the work.
-
-        Raises:
-            InvalidArgument: an option cannot be used; the process ends with code 2.
-            GpuscopeError: the work failed; the process ends with code 1.
-        """
+        """Does the work. InvalidArgument ends the process with code 2, any other GpuscopeError with code 1."""
 
 
 COMMANDS: tuple[Command, ...] = (

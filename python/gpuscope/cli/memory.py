@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,15 +93,9 @@ class Memory:
         program.check()
         outputs = writable_paths(options.output, _SUFFIXES)
         out = console.errors()  # the stream of before the run: the program may replace or close sys.stderr
-        process = os.getpid()
         watch = _Watch(options.max_entries, stacks=not options.no_stacks)
-        try:
-            ending = program.run()
-        finally:
-            if os.getpid() == process:
-                watch.end()
-        # The program may have forked, and the child comes out here too; the history is its parent's.
-        if os.getpid() != process:
+        ending = program.run(watch.end)
+        if ending.in_child:  # the history is its parent's
             return ending.code
         failed = False
         with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream

@@ -78,12 +78,7 @@ def _integer(whole: str, text: str) -> int:
 def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) -> list[Path]:
     """The files, known to be writable, as absolute paths: a program that runs in between may change its folder.
 
-    Args:
-        paths: as the user gave them; None for an option that was not given.
-        suffixes: those accepted; any when empty.
-
-    Raises:
-        InvalidArgument: a suffix is unknown, a file cannot be written, or one is named twice.
+    None is an option that was not given. Raises InvalidArgument for a file that cannot be written or is named twice.
     """
     given = [path for path in paths if path is not None]
     try:

@@ -12,8 +12,8 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -26,15 +26,11 @@ _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 @dataclass(frozen=True)
 class Ending:
-    """How a program ended.
-
-    Attributes:
-        code: its exit code.
-        error: the exception that nobody caught.
-    """
+    """How a program ended."""
 
     code: int
-    error: BaseException | None = None
+    error: BaseException | None = None  # that nobody caught
+    in_child: bool = False  # in a process that the program forked
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,10 @@ class Program:
             if os.path.isdir(self.target) and _main_of(self.target) is None:
                 raise InvalidArgument(f"the folder {self.target!r} has no __main__.py to run")
 
-    def run(self) -> Ending:
-        """Runs it as the main program, waits for the threads it left behind, and says how it ended.
+    def run(self, finish: Callable[[], object]) -> Ending:
+        """Runs it as the main program, waits for the threads it left behind, and then calls `finish`.
+
+        The program may fork, and its child comes out of here too: `finish` is called in this process alone.
 
         An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
         ``__main__`` remains the program's: functions registered with atexit, and pickle, still need it.
@@ -91,6 +89,15 @@ class Program:
         Raises:
             InvalidArgument: there is no such module.
         """
+        process = os.getpid()
+        try:
+            ending = self._execute()
+        finally:
+            if os.getpid() == process:
+                finish()
+        return replace(ending, in_child=os.getpid() != process)
+
+    def _execute(self) -> Ending:
         main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, __package__=None, __spec__=None, __annotations__={})
         try:

@@ -120,16 +120,7 @@ def show_table(
     by_shape: bool = False,
     by_frames: int = 0,
 ) -> None:
-    """One row per name, the longest first; on a narrow terminal without the columns that do not fit.
-
-    Args:
-        results: what to show.
-        out: where to.
-        sort_by: the column that orders the rows; by default the time on the GPU, or the CPU without one.
-        row_limit: rows at most.
-        by_shape: a row of its own for each shape of an operator's inputs.
-        by_frames: so many innermost frames of the stack distinguish rows of one name; 0 for none.
-    """
+    """One row per name, the longest first; on a narrow terminal without the columns that do not fit."""
     events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
     if not events:
         out.line("no region, driver call or GPU work was recorded")
@@ -201,14 +192,9 @@ def _devices(results: Analyses) -> list[str]:
 
 
 def fit(lines: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """Leaves out columns of a table until its lines fit a narrow terminal; the first column is always kept.
+    """The lines of a table without the columns that do not fit into `width`, and the headings left out.
 
-    Args:
-        lines: the table; a line of dashes says where its columns lie, and the headings stand below it.
-        width: columns of the terminal; None leaves the table as it is.
-
-    Returns:
-        The lines, and the headings left out.
+    A line of dashes says where the columns lie; the headings are the line below it. The first column is always kept.
     """
     top = next((number for number, line in enumerate(lines) if _is_rule(line)), None)
     if top is None or width is None or len(lines[top].rstrip()) <= width:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import traceback
 import warnings
 from typing import TYPE_CHECKING
@@ -95,15 +94,9 @@ class Run:
         outputs = Outputs(options.output or [f"{program.name}.gscope"])
         delivery = _Delivery(outputs, console.errors())
         profiler = _profiler(options, delivery)
-        process = os.getpid()
         profiler.start()
-        try:
-            ending = program.run()
-        finally:
-            if os.getpid() == process:
-                delivery.end(profiler)
-        # The program may have forked, and the child comes out here too; the recording is its parent's.
-        if os.getpid() != process:
+        ending = program.run(lambda: delivery.end(profiler))
+        if ending.in_child:  # the recording is its parent's
             return ending.code
         if _profiled_itself(ending.error):
             delivery.complain(
