@@ -14,7 +14,7 @@ from gpuscope.analysis.rows import NS_PER_US
 from gpuscope.errors import NotAvailable
 from gpuscope.results import Result, import_pandas
 from gpuscope.trace import NONE, Trace
-from gpuscope.units import format_time
+from gpuscope.units import align_columns, format_time
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
@@ -71,13 +71,7 @@ class Modules(Result):
         times = ("cpu_time_total", "forward_device_time", "backward_device_time")
         lines: list[tuple[str, ...]] = [("Module", "# of Calls", "CPU total", "CUDA forward", "CUDA backward")]
         lines += [(row.path, str(row.count), *(format_time(getattr(row, time)) for time in times)) for row in rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        return "".join(
-            f"{line[0]:<{widths[0]}}"
-            + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
-            + "\n"
-            for line in lines
-        )
+        return "".join(f"{line}\n" for line in align_columns(lines, left=1))
 
     def to_dict(self) -> dict[str, Any]:
         """The rows; times in us."""

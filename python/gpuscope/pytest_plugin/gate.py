@@ -29,17 +29,11 @@ TICK = 32e-9  # of a GPU's timestamps
 
 @dataclass(frozen=True)
 class Baseline:
-    """One file of pytest-benchmark's.
+    """One file of pytest-benchmark's."""
 
-    Attributes:
-        label: when it was measured, and at which commit.
-        processor: the machine's, as pytest-benchmark names it.
-        tests: by full name, the facts and samples that gpuscope stored, empty when it stored none.
-    """
-
-    label: str
-    processor: str
-    tests: Mapping[str, Mapping[str, Any]]
+    label: str  # when it was measured, and at which commit
+    processor: str  # the machine's, as pytest-benchmark names it
+    tests: Mapping[str, Mapping[str, Any]]  # by full name what gpuscope stored; empty when it stored nothing
 
     @staticmethod
     def of(run: Mapping[str, Any]) -> Baseline:

@@ -12,12 +12,7 @@ MOST_ROUNDS = 5000  # a round costs pytest-benchmark some us, and its quartiles 
 
 
 class ReplayClock:
-    """A timer for pytest-benchmark that reads what it was set to.
-
-    Attributes:
-        now: what it shows, in seconds.
-        reads: how often it was read.
-    """
+    """A timer for pytest-benchmark that shows `now`, in seconds, and counts its `reads`."""
 
     __name__ = "gpu_time"  # pytest-benchmark writes its timer's name into its files
 
@@ -48,18 +43,7 @@ def replay(
 ) -> object:
     """Lets pytest-benchmark time a function that takes as long as the samples say.
 
-    Args:
-        benchmark: pytest-benchmark's fixture, not used before.
-        clock: its timer.
-        samples: seconds, one a round.
-        value: what each round returns.
-        function: what cProfile is given when pytest-benchmark runs it after the rounds.
-
-    Returns:
-        The last round's or `function`'s return value.
-
-    Raises:
-        pytest.UsageError: pytest-benchmark has another timer.
+    Each round takes one of the samples and returns `value`; `function` is what cProfile is given after the rounds.
     """
     coming = iter(thinned(samples, MOST_ROUNDS))
     rounds = len(thinned(samples, MOST_ROUNDS))

@@ -16,20 +16,13 @@ if TYPE_CHECKING:
 
 
 class State:
-    """Of one session.
-
-    Attributes:
-        measured: by the test's node id, which is pytest-benchmark's ``fullname``.
-        baselines: the runs named by --benchmark-compare, as pytest-benchmark ordered them: the oldest first.
-        processor: this machine's, as pytest-benchmark names it; empty until it has loaded a baseline.
-        verdicts: one a measured test, once the tests are over and if there are baselines.
-    """
+    """Of one session; tests go by their node id, which is pytest-benchmark's ``fullname``."""
 
     def __init__(self) -> None:
         self.measured: dict[str, Measured] = {}
-        self.baselines: list[Baseline] = []
-        self.processor = ""
-        self.verdicts: dict[str, Verdict] = {}
+        self.baselines: list[Baseline] = []  # named by --benchmark-compare, the oldest first
+        self.processor = ""  # this machine's, as pytest-benchmark names it, once it has loaded a baseline
+        self.verdicts: dict[str, Verdict] = {}  # once the tests are over and if there are baselines
 
     def add_baseline(self, machine_info: Mapping[str, Any], run: Mapping[str, Any]) -> None:
         """Takes in one of pytest-benchmark's files, and this machine's ``machine_info``."""
