@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Literal, Protocol
+from functools import lru_cache, partial
+from typing import Any, Literal
 from weakref import WeakSet
 
 import numpy as np
@@ -25,10 +25,6 @@ _MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
 _ENABLED = ("all", "state", True, None, False)
 _STACKS = (True, False, "python", "all")
 _CONTEXTS = ("all", "alloc", "state", None)
-
-Note = Callable[[str], object]
-
-_MOST_EVENTS = 500_000  # 32 MB
 
 
 def record_memory_history(
@@ -66,9 +62,10 @@ def record_memory_history(
     Raises:
         InvalidArgument: a value is not among those.
     """
+    global _last
     _check(enabled, max_entries, stacks, context)
     with _lock:
-        current = _state.recording
+        current = _last
         if not enabled:
             if current is not None:
                 current.stop()
@@ -82,22 +79,22 @@ def record_memory_history(
             current.stop()
             current.copy_out()
         begun.start(max_entries, bool(stacks) and context is not None)
-        _state.recording = begun
+        _last = begun
         return MemoryHistory(begun, None)
 
 
 def history_events() -> MemoryEvents:
     """What the last history has recorded so far, oldest first. NotAvailable where none was."""
-    if _state.recording is None:
+    if _last is None:
         raise NotAvailable(
             "the memory history is not available: none was recorded; call gpuscope.record_memory_history() first"
         )
-    return _state.recording.events()
+    return _last.events()
 
 
 def recording() -> bool:
     """Whether a history is recorded now."""
-    return _state.recording is not None and _state.recording.active
+    return _last is not None and _last.active
 
 
 class MemoryHistory:
@@ -234,19 +231,8 @@ def _check(enabled: object, max_entries: object, stacks: object, context: object
         raise InvalidArgument(f"max_entries is {max_entries!r}; accepted are whole numbers from 1 to {_MOST_ENTRIES:,}")
 
 
-class _State:
-    """The process's."""
-
-    recording: _Recording | None = None  # the last one, ended or not
-
-
-_state = _State()
-
 _lock = threading.RLock()
-
-
-class _Reports(Protocol):
-    def end(self) -> None: ...
+_last: _Recording | None = None  # the process's, ended or not
 
 
 class ThreadReports:
@@ -255,11 +241,14 @@ class ThreadReports:
     A framework that is imported later begins then, when it is this thread that imports it.
     """
 
-    def __init__(self, note: Note) -> None:
+    def __init__(self, note: Callable[[str], object]) -> None:
         self.thread = threading.get_ident()
         self._note = note
-        self._reports: list[_Reports] = []
-        self._waiting = [WhenImported("torch", self._begin_torch), WhenImported("cupy", self._begin_cupy)]
+        self._reports: list[TorchReports | CupyReports] = []
+        self._waiting = [
+            WhenImported("torch", partial(self._begin, "torch", self._torch)),
+            WhenImported("cupy", partial(self._begin, "CuPy", CupyReports)),
+        ]
 
     def end(self) -> None:
         """Ends them, on any thread."""
@@ -272,13 +261,7 @@ class ThreadReports:
             except Exception as error:
                 self._note(f"{type(reports).__name__} could not be ended: {error!r}")
 
-    def _begin_torch(self) -> None:
-        self._begin("torch", self._torch)
-
-    def _begin_cupy(self) -> None:
-        self._begin("CuPy", CupyReports)
-
-    def _begin(self, framework: str, begin: Callable[[], _Reports]) -> None:
+    def _begin(self, framework: str, begin: Callable[[], TorchReports | CupyReports]) -> None:
         if threading.get_ident() != self.thread:
             self._note(f"{framework}'s allocations are not recorded: another thread imported it")
             return
@@ -304,39 +287,13 @@ def _cuda_allocator() -> str:
         return "native"
 
 
-class Recorder:
-    """Has a history recorded from `start` to `stop`; `notes` say what is not recorded, and why."""
-
-    def __init__(self) -> None:
-        self.notes: tuple[str, ...] = ()
-        self._own: MemoryHistory | None = None  # the history that was begun here
-
-    def start(self) -> None:
-        """Begins, unless a history is being recorded. NotAvailable where it cannot be had."""
-        if not recording():
-            self._own = record_memory_history(max_entries=_MOST_EVENTS, stacks=True)
-            self.notes = tuple(self._own.notes)
-
-    def stop(self) -> None:
-        """Ends what `start` began."""
-        if self._own is not None:
-            own, self._own = self._own, None
-            own.stop()
-
-    def position(self) -> int:
-        """How many events there were so far."""
-        return int(_core.memory_history()["recorded"])
-
-    def events(self) -> MemoryEvents:
-        """Those that are kept, of the history that is or was the last to be recorded."""
-        return history_events()
+def position() -> int:
+    """How many events of the history there were so far."""
+    return int(_core.memory_history()["recorded"])
 
 
 def times_at(events: MemoryEvents, positions: list[int]) -> list[int]:
-    """Ns since the epoch at which so many events had happened, by the events' own clock.
-
-    A position lies before the event that follows it. One whose events are no longer kept lies before the first.
-    """
+    """Ns since the epoch of each `position`, by the events' own clock; -1 where its events are no longer kept."""
     times = []
     for position in positions:
         row = position - events.lost

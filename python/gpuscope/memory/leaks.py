@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +16,17 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
+from gpuscope.memory import history
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_program, line_text
 from gpuscope.memory.events import Frame, MemoryEvents
 from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
-from gpuscope.memory.history import Recorder, times_at
+from gpuscope.memory.history import MemoryHistory
 from gpuscope.memory.holders import Holder, find_holders
 from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
 WIDTH = 100
+_MOST_EVENTS = 500_000  # 32 MB
 _MOST_LEAKS = 5
 _MOST_FRAMES = 4
 _MOST_PLACES = 3
@@ -110,25 +113,21 @@ class LeakFinder:
 
     def __init__(self, warmup: int | None = None) -> None:
         self._warmup = warmup
-        self._recorder = Recorder()
+        self._own: MemoryHistory | None = None  # where none was being recorded
         self._positions: list[int] = []
         self._watching = False
         self._report: LeakReport | None = None
 
     def __enter__(self) -> LeakFinder:
-        self._recorder.start()
-        try:
-            self._positions = [self._recorder.position()]
-        except BaseException:
-            self._recorder.stop()
-            raise
+        self._own = None if history.recording() else history.record_memory_history(max_entries=_MOST_EVENTS)
+        self._positions = [history.position()]
         self._report, self._watching = None, True
         return self
 
     def step(self) -> None:
         """A step has ended. Does nothing outside of the ``with``."""
         if self._watching:
-            self._positions.append(self._recorder.position())
+            self._positions.append(history.position())
 
     def report(self) -> LeakReport:
         """What was found, until now or, after the ``with``, until its end."""
@@ -145,11 +144,12 @@ class LeakFinder:
             self._report = self._make_report(interrupted=kind is not None)
         finally:
             self._watching = False
-            self._recorder.stop()
+            if self._own is not None:
+                self._own.stop()
 
     def _make_report(self, interrupted: bool) -> LeakReport:
         try:
-            return _report(self._recorder, self._positions, self._warmup, interrupted)
+            return _report(self._own, self._positions, self._warmup, interrupted)
         except Exception as error:  # the program goes on whatever we make of it
             why = f"the events could not be judged: {type(error).__name__}: {error}"
             return LeakReport((), 0, 0, 0, interrupted=interrupted, notes=(why,))
@@ -162,15 +162,15 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _report(recorder: Recorder, positions: list[int], warmup: int | None, interrupted: bool) -> LeakReport:
-    before = recorder.position()
+def _report(own: MemoryHistory | None, positions: list[int], warmup: int | None, interrupted: bool) -> LeakReport:
+    before = history.position()
     gc.collect()  # what only cycles hold is freed now, and seen to be
-    events = recorder.events()
-    ends = times_at(events, positions)
+    events = history.history_events()
+    ends = history.times_at(events, positions)
     steps = whole_steps(events, ends)
     skipped = min(steps, warm_up_of(steps, warmup))
     seen = max(0, before - max(positions[0], events.lost))
-    notes = [*recorder.notes, *_limits(len(positions) - 1, steps)]
+    notes = [*(own.notes if own is not None else ()), *_limits(len(positions) - 1, steps)]
     if steps < FEWEST_STEPS:
         return LeakReport((), steps, skipped, seen, interrupted, tuple(notes))
     growths = leaks_in(events, ends, warmup)
@@ -486,23 +486,14 @@ def free_memory(device: int, events: MemoryEvents) -> int | None:
     """Bytes that the driver can still hand out on a GPU, and that allocators hold there unused by their last events."""
     if device < 0:
         return None
-    free = _from_nvml(device)
+    free: int | None = None
+    with contextlib.suppress(Exception):  # no such GPU
+        free = _core.process_memory(device)["free"]
     if free is None:
         free = torch_memory.free_bytes(device)
-    return None if free is None else free + _cached(device, events)
-
-
-def _from_nvml(device: int) -> int | None:
-    try:
-        free = _core.process_memory(device)["free"]
-    except Exception:
-        return None  # no such GPU
-    return None if free is None else int(free)
-
-
-def _cached(device: int, events: MemoryEvents) -> int:
-    cached = 0
+    if free is None:
+        return None
     for source in np.unique(events.source[events.device == device]):
         row = np.flatnonzero((events.device == device) & (events.source == source))[-1]
-        cached += max(0, int(events.reserved[row]) - int(events.allocated[row]))
-    return cached
+        free += max(0, int(events.reserved[row]) - int(events.allocated[row]))
+    return free

@@ -141,7 +141,8 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
         _segments(device),
         seen,
         allocators.driver_pool_handles(device),
-        events=events_so_far(),
+        # What an ended history has alive may have been freed since.
+        events=history.history_events() if history.recording() else None,
         alone=in_use == [device],
     )
     notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note] + accounts.notes
@@ -394,27 +395,7 @@ def _place(pieces: Iterable[DriverAllocation]) -> str:
     return "" if largest is None else program_line_text(largest.stack)
 
 
-@dataclass(frozen=True)
-class HandedOut:
-    """Live memory that was handed out in one region.
-
-    Attributes:
-        region: its name; "" for none.
-        bytes: how much.
-        where: the program's line that had the largest piece of it; "" if not known.
-    """
-
-    region: str
-    bytes: int
-    where: str
-
-
-def events_so_far() -> MemoryEvents | None:
-    """Of the history that is being recorded; None without one, as what an ended one has alive may long be gone."""
-    return history.history_events() if history.recording() else None
-
-
-def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[Segment] = ()) -> list[HandedOut]:
+def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[Segment] = ()) -> list[LedgerRow]:
     """Live memory of a library's allocator on a device by region, most bytes first, without the segments `apart`."""
     if library not in SOURCES:
         return []
@@ -429,7 +410,8 @@ def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[
         rows = alive[regions == number]
         largest = rows[np.argmax(pieces.bytes[rows])]
         where = line_text(line_of(int(pieces.stack[largest])), "")
-        found.append(HandedOut(events.regions[number], int(pieces.bytes[rows].sum()), where))
+        size = int(pieces.bytes[rows].sum())
+        found.append(LedgerRow(library, "allocated", size, where, events.regions[number]))
     return sorted(found, key=lambda each: each.bytes, reverse=True)
 
 

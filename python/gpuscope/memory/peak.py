@@ -17,7 +17,7 @@ from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.results import Result, import_pandas
-from gpuscope.units import format_bytes
+from gpuscope.units import align_columns, format_bytes
 
 _DRIVER = SOURCES.index("driver")
 
@@ -261,9 +261,8 @@ def _text(report: PeakReport) -> str:
     if report.base:
         share = _percent(report.base / report.bytes)
         rows.append(("before the first event", format_bytes(report.base), share, "", "", ""))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    return "\n".join([_headline(report), lines[0], "-" * sum(widths, 2 * (len(widths) - 1)), *lines[1:], *notes])
+    lines = align_columns(rows, left=1)
+    return "\n".join([_headline(report), lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
 
 
 def _headline(report: PeakReport) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuscope.devices import HOST
 from gpuscope.results import Result, import_pandas
-from gpuscope.units import format_bytes
+from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
 _LONGEST_NAME = 40
@@ -166,8 +166,7 @@ def _table(stages: Sequence[MemoryStage], highest: MemoryStage | None, hints: Se
         return "no stage has been tracked yet"
     several = len({stage.device for stage in stages}) > 1
     rows = [_HEADING, *(_cells(stage, several) for stage in stages)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    lines = align_columns(rows, left=1)
     rule = "-" * len(lines[0])
     at = 1 + next(at for at, stage in enumerate(stages) if stage is highest)
     lines[at] += _MARK

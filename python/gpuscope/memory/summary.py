@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpuscope.devices import HOST, ordinal_or_host
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory.snapshot import memory_snapshot
-from gpuscope.units import format_bytes
+from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
 # From which on the pieces that free memory is in are worth a sentence: less than this torch reserves at a time.
@@ -67,8 +67,7 @@ def device_text(device: Any, counters: Mapping[str, Any], *, abbreviated: bool) 
         for pool in device.pools:
             rows += [(pool.library, "", "", "", "")]
             rows += map(_cells, _of_pool(pool, counters if pool.library == "torch" else {}, abbreviated=abbreviated))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    lines = align_columns(rows, left=1)
     rule = "-" * max(map(len, lines))
     closing = _of_driver(device)
     if not abbreviated:

@@ -107,7 +107,7 @@ def test_it_is_stopped_as_in_torch(enabled):
 
 
 def test_stopping_what_never_began_is_allowed(monkeypatch):
-    monkeypatch.setattr(history_module._state, "recording", None)
+    monkeypatch.setattr(history_module, "_last", None)
     assert len(record_memory_history(None).events()) == 0
 
 
@@ -132,7 +132,7 @@ def test_stopping_an_earlier_history_leaves_the_later_one_on():
 
 def test_events_of_an_earlier_history_that_nobody_holds_are_not_kept():
     record_memory_history()
-    earlier = history_module._state.recording
+    earlier = history_module._last
     tell(0x1, 1)
     gc.collect()
     record_memory_history()

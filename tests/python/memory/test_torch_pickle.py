@@ -51,7 +51,7 @@ def given(monkeypatch):
 
 @pytest.fixture
 def no_history(monkeypatch):
-    monkeypatch.setattr(history_module._state, "recording", None)
+    monkeypatch.setattr(history_module, "_last", None)
 
 
 @pytest.fixture
