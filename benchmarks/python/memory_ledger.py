@@ -67,7 +67,7 @@ def program(name: str, rounds: int) -> dict[str, Any]:
     from gpuscope.memory.snapshot import memory_snapshot
 
     ledger = memory_ledger()
-    if ledger.process is None:
+    if ledger.process_bytes is None:
         return {"skipped": ledger.process_why}
     spent = []
     for _ in range(rounds):
@@ -75,8 +75,8 @@ def program(name: str, rounds: int) -> dict[str, Any]:
         memory_snapshot(detail=False)
         spent.append(time.perf_counter_ns() - began)
     return {
-        "process": ledger.process,
-        "explained": ledger.explained,
+        "process": ledger.process_bytes,
+        "explained": ledger.explained_bytes,
         "notes": [*ledger.notes, *([why] if why else [])],
         "rows": {" ".join(filter(None, (f"{row.library}: {row.what}", row.region))): row.bytes for row in ledger.rows},
         "snapshot_us": round(statistics.median(spent) / 1e3, 1),

@@ -125,13 +125,13 @@ class FakeTorch:
 
 def pool(library, allocated, reserved=None, peak=None, device=0, **more):
     """One row of `gpuscope.memory.allocators.pools`."""
-    more = {"peak_reserved": None, "largest_free": None, "graph_reserved": 0, "note": ""} | more
+    more = {"peak_reserved_bytes": None, "largest_free_bytes": None, "graph_reserved_bytes": 0, "note": ""} | more
     return SimpleNamespace(
         library=library,
         device=device,
-        allocated=allocated,
-        reserved=allocated if reserved is None else reserved,
-        peak_allocated=peak,
+        allocated_bytes=allocated,
+        reserved_bytes=allocated if reserved is None else reserved,
+        peak_allocated_bytes=peak,
         **more,
     )
 

@@ -85,7 +85,9 @@ def peak_memory(events, device=None, *, steps_ns=()):
         for n in (1, 2, 3)
     )
     places += (SimpleNamespace(place=None, bytes=512, count=1, backward=True),)
-    told = Report(text="the peak", device=0, bytes=10240, base=1024, since_begin_ns=2000, step=None, places=places)
+    told = Report(
+        text="the peak", device=0, bytes=10240, base_bytes=1024, since_begin_ns=2000, step=None, places=places
+    )
     if steps_ns:
         told.step = len(steps_ns) - 1
     return told

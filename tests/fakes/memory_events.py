@@ -23,13 +23,13 @@ def events(*rows, frames=None, lost=0):
     regions = {"": 0}
     in_use = {}
     for action, address, size, *more in rows:
-        given = {"device": 0, "stack": 0, "region": "", "thread": 1, "source": "torch", "reserved": 0}
+        given = {"device": 0, "stack": 0, "region": "", "thread": 1, "source": "torch", "reserved_bytes": 0}
         given |= more[0] if more else {}
         given["region"] = regions.setdefault(given["region"], len(regions))
         change = size if action == "alloc" else -size
         in_use[given["device"]] = in_use.get(given["device"], 0) + change
         given |= {"address": address, "bytes": change, "source": SOURCES.index(given["source"])}
-        given.setdefault("allocated", max(0, in_use[given["device"]]))
+        given.setdefault("allocated_bytes", max(0, in_use[given["device"]]))
         for name, column in columns.items():
             column.append(given[name])
     known = {number: tuple(Frame(*frame) for frame in stack) for number, stack in (frames or {}).items()}

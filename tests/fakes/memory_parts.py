@@ -11,7 +11,9 @@ GiB = 1 << 30
 
 
 def pool(library="torch", allocated=0, reserved=0, largest_free=None):
-    return SimpleNamespace(library=library, allocated=allocated, reserved=reserved, largest_free=largest_free)
+    return SimpleNamespace(
+        library=library, allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest_free
+    )
 
 
 class Ledger:
@@ -28,7 +30,9 @@ def parts(*, used=None, total=None, process=None, pools=(), events=None):
     """What answers in place of gpuscope's functions, by their names."""
 
     def memory_snapshot(device):
-        found = SimpleNamespace(device=device, used=used, total=total, process=process, pools=tuple(pools))
+        found = SimpleNamespace(
+            device=device, used_bytes=used, total_bytes=total, process_bytes=process, pools=tuple(pools)
+        )
         return SimpleNamespace(devices=(found,))
 
     def history_events():

@@ -56,8 +56,8 @@ def test_the_ledger_names_the_library_the_line_and_the_region(start):
     )
     rows = [row for row in found["rows"] if row["library"] == "libown_allocator.so"]
     assert [(row["bytes"], row["region"]) for row in rows] == [(200 * MIB, "load")]
-    if found["process"] is not None:
-        assert abs(found["process"] - found["explained"]) <= 64 * MIB, found["rows"]
+    if found["process_bytes"] is not None:
+        assert abs(found["process_bytes"] - found["explained_bytes"]) <= 64 * MIB, found["rows"]
 
 
 def test_snapshots_and_stages_work_and_say_that_torch_keeps_no_figures(start):

@@ -35,8 +35,8 @@ def test_each_gpu_has_a_ledger_of_its_own():
     for device, ledger in enumerate(found["ledgers"]):
         rows = {row["region"]: row["bytes"] for row in ledger["rows"] if row["what"] == "allocated"}
         assert rows == {f"device {device}": (100 + 60 * device) * MIB}
-        if ledger["process"] is not None:
-            assert abs(ledger["process"] - ledger["explained"]) <= 64 * MIB, ledger["rows"]
+        if ledger["process_bytes"] is not None:
+            assert abs(ledger["process_bytes"] - ledger["explained_bytes"]) <= 64 * MIB, ledger["rows"]
 
 
 def test_a_history_and_its_file_tell_gpus_apart(tmp_path):
@@ -61,7 +61,7 @@ def test_a_stage_has_the_peak_of_its_gpu():
             "with gpuscope.track_memory('both', 0) as first, gpuscope.track_memory('both', 1) as second:\n"
             "    for device in (0, 1):\n"
             "        torch.empty((100 + 60 * device) * MIB, dtype=torch.uint8, device=device)\n"
-            "print(json.dumps({'peaks': [stage.peak for stage in (first, second)]}))"
+            "print(json.dumps({'peaks': [stage.peak_bytes for stage in (first, second)]}))"
         )
     )
     assert [peak // MIB for peak in found["peaks"]] == [100, 160]

@@ -57,8 +57,8 @@ def test_what_is_in_use_is_what_torch_says(step):
         step()
         kept = torch.empty(1 << 20, device="cuda")
     last = on_gpu(history.events())
-    assert last.allocated[-1] == torch.cuda.memory_allocated()
-    assert last.reserved[-1] == torch.cuda.memory_reserved()
+    assert last.allocated_bytes[-1] == torch.cuda.memory_allocated()
+    assert last.reserved_bytes[-1] == torch.cuda.memory_reserved()
     del kept
 
 

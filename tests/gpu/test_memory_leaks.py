@@ -170,7 +170,7 @@ def test_the_peak_of_a_step_is_explained(training):
     report = peak_memory()
     said = torch.cuda.max_memory_allocated()
     assert report.bytes >= said
-    assert sum(one.bytes for one in report.places) + report.base == report.bytes
+    assert sum(one.bytes for one in report.places) + report.base_bytes == report.bytes
     assert any(one.place is not None and one.place.file == __file__ for one in report.places), str(report)
 
 
@@ -180,7 +180,7 @@ def test_a_chequered_pool_is_fragmented():
     kept = blocks[::2]
     blocks.clear()
     found = fragmentation()
-    assert found.free >= 32 * 15 * MIB
-    assert found.allocated >= len(kept) * 15 * MIB
+    assert found.free_bytes >= 32 * 15 * MIB
+    assert found.allocated_bytes >= len(kept) * 15 * MIB
     assert found.advice
     print(found)

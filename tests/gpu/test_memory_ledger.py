@@ -22,7 +22,7 @@ ASYNC = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CO
 
 def ledger_of(*options, **more):
     ledger = facts(SCRIPT, *options, **more)["ledger"]
-    if ledger["process"] is None:
+    if ledger["process_bytes"] is None:
         pytest.skip(ledger["process_why"])
     return ledger
 
@@ -33,7 +33,9 @@ def size_of(ledger, *libraries):
 
 def assert_explained(ledger):
     """To 1 % or 64 MiB of what NVML counts, and never more than that."""
-    assert abs(ledger["process"] - ledger["explained"]) <= max(0.01 * ledger["process"], 64 * MIB), ledger["rows"]
+    assert abs(ledger["process_bytes"] - ledger["explained_bytes"]) <= max(0.01 * ledger["process_bytes"], 64 * MIB), (
+        ledger["rows"]
+    )
 
 
 @pytest.mark.parametrize("names", NATIVE, ids=" and ".join)
@@ -53,7 +55,7 @@ def test_what_the_driver_takes_for_small_programs_is_explained(work, mode):
     )
     print(output)
     ledger = last_facts(output)
-    if ledger["process"] is None:
+    if ledger["process_bytes"] is None:
         pytest.skip(LISTED)
     assert_explained(ledger)
 
@@ -65,7 +67,7 @@ def test_jaxs_memory_is_explained():
 def test_expandable_segments_are_explained():
     ledger = ledger_of("watch", "torch", **EXPANDABLE)
     assert_explained(ledger)
-    assert size_of(ledger, "torch") == facts(SCRIPT, "watch", "torch", **EXPANDABLE)["torch"]["reserved"]
+    assert size_of(ledger, "torch") == facts(SCRIPT, "watch", "torch", **EXPANDABLE)["torch"]["reserved_bytes"]
 
 
 @pytest.mark.parametrize("how", [("cupy-async", {}), ("torch", ASYNC)], ids=["cupy", "torch"])
@@ -73,20 +75,20 @@ def test_memory_in_the_drivers_pool_is_explained_once(how):
     name, more = how
     ledger = ledger_of("watch", name, **more)
     # Twice, it would be more than NVML counts. Local memory that kernels want, some 100 MiB, nobody tells of.
-    assert -64 * MIB <= ledger["process"] - ledger["explained"] <= 128 * MIB, ledger["rows"]
+    assert -64 * MIB <= ledger["process_bytes"] - ledger["explained_bytes"] <= 128 * MIB, ledger["rows"]
 
 
 @pytest.mark.parametrize("names", NATIVE, ids=" and ".join)
 def test_rows_and_the_unexplained_are_what_nvml_counts(names):
     ledger = ledger_of(*names)
-    assert ledger["explained"] <= ledger["process"]
-    assert sum(row["bytes"] for row in ledger["rows"]) == ledger["process"]
+    assert ledger["explained_bytes"] <= ledger["process_bytes"]
+    assert sum(row["bytes"] for row in ledger["rows"]) == ledger["process_bytes"]
 
 
 def test_torchs_rows_are_what_torch_holds():
     ledger = ledger_of("watch", "torch", "cupy")
     figures = facts(SCRIPT, "watch", "torch", "cupy")["torch"]
-    assert size_of(ledger, "torch") == figures["reserved"]
+    assert size_of(ledger, "torch") == figures["reserved_bytes"]
 
 
 TRAINING = """
@@ -149,14 +151,14 @@ def test_a_snapshot_says_what_torch_says():
     found = facts(SCRIPT, "torch")
     (pool,) = found["snapshot"]["devices"][0]["pools"]
     assert {name: pool[name] for name in found["torch"]} == found["torch"]
-    assert pool["largest_free"] >= 64 * MIB
+    assert pool["largest_free_bytes"] >= 64 * MIB
 
 
 def test_a_snapshot_survives_torchs_other_allocator():
     (device,) = facts(SCRIPT, "torch", **ASYNC)["snapshot"]["devices"]
     assert {pool["library"] for pool in device["pools"]} == {"torch", "cuda pool"}
-    assert device["allocated"] >= 128 * MIB
-    assert device["reserved"] >= device["allocated"]
+    assert device["allocated_bytes"] >= 128 * MIB
+    assert device["reserved_bytes"] >= device["allocated_bytes"]
 
 
 def test_a_snapshot_makes_no_context():

@@ -71,8 +71,8 @@ def step():
 caught(step, torch.OutOfMemoryError)
 assert reports.count == 1, reports
 report = reports.reports[0]
-assert (report.library, report.device, report.asked) == ("torch", 0, 1 << 40), report
-assert report.free > 0 and report.total > report.free, report
+assert (report.library, report.device, report.requested_bytes) == ("torch", 0, 1 << 40), report
+assert report.free_bytes > 0 and report.total_bytes > report.free_bytes, report
 assert "more than all of this GPU" in report.advice[0], report.advice
 assert "asked for 1.00 TiB on GPU 0" in file.getvalue(), file.getvalue()
 """
@@ -104,7 +104,7 @@ held = torch.empty(LIMIT // 2, dtype=torch.uint8, device="cuda")
 with report_out_of_memory(file=file) as reports:
     caught(lambda: torch.empty(LIMIT, dtype=torch.uint8, device="cuda"))
 report = reports.reports[0]
-assert report.allowed is not None and abs(report.allowed - LIMIT) < LIMIT / 50, report
+assert report.allowed_bytes is not None and abs(report.allowed_bytes - LIMIT) < LIMIT / 50, report
 assert any("torch itself is limited" in text for text in report.advice), report.advice
 """
     )
@@ -189,7 +189,7 @@ torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
     assert done.stderr.count("gpuscope: out of GPU memory: torch asked for 1.00 TiB") == 1
     assert done.stderr.index("gpuscope: out") < done.stderr.index("Traceback")
     (written,) = tmp_path.glob("oom-*.json")
-    assert json.loads(written.read_text())["asked"] == 1 << 40
+    assert json.loads(written.read_text())["requested_bytes"] == 1 << 40
 
 
 def test_cupy_is_reported():
@@ -205,7 +205,7 @@ def step():
 error = caught(step)
 assert isinstance(error, cupy.cuda.memory.OutOfMemoryError), error
 report = reports.reports[0]
-assert (report.library, report.asked, report.device) == ("cupy", 1 << 40, 0), report
+assert (report.library, report.requested_bytes, report.device) == ("cupy", 1 << 40, 0), report
 """
     )
 

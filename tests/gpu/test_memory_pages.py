@@ -77,10 +77,10 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
 """
     allocated, reserved, most = map(int, run(source).stdout.split())
     found = load_memory_snapshot(tmp_path / "memory.pickle")
-    assert sum(piece.allocated for piece in found.segments) == allocated
+    assert sum(piece.allocated_bytes for piece in found.segments) == allocated
     assert sum(piece.bytes for piece in found.segments) == reserved
-    assert (found.events.allocated[-1], found.events.reserved[-1]) == (allocated, reserved)
-    assert found.events.allocated.max() == most  # of whole blocks, though torch's trace has the sizes asked for
+    assert (found.events.allocated_bytes[-1], found.events.reserved_bytes[-1]) == (allocated, reserved)
+    assert found.events.allocated_bytes.max() == most  # of whole blocks, though torch's trace has the sizes asked for
     assert any(frame.function.endswith("train") for frame in found.events.frames(int(found.events.stack[0])))
 
 

@@ -100,10 +100,10 @@ def test_peaks_of_a_training_are_torchs(way):
     for name, phase in training.phases.items():
         with track_memory(name) as stage:
             phase()
-        assert stage.allocated == torch.cuda.memory_allocated()
-        assert stage.reserved == torch.cuda.memory_reserved()
+        assert stage.allocated_bytes == torch.cuda.memory_allocated()
+        assert stage.reserved_bytes == torch.cuda.memory_reserved()
         assert stage.stage.peak_is_exact
-        found[name] = stage.peak
+        found[name] = stage.peak_bytes
     assert found == expected
 
 
@@ -115,8 +115,8 @@ def test_an_outer_stage_has_the_highest_of_its_inner_ones(way):
         for name, phase in training.phases.items():
             with track_memory(name):
                 phase()
-    assert step.peak == max(expected.values())
-    assert {stage.name: stage.peak for stage in memory_stages().stages if stage.name != "step"} == expected
+    assert step.peak_bytes == max(expected.values())
+    assert {stage.name: stage.peak_bytes for stage in memory_stages().stages if stage.name != "step"} == expected
 
 
 def test_reset_keeps_what_open_stages_saw(way):
@@ -124,7 +124,7 @@ def test_reset_keeps_what_open_stages_saw(way):
         before = torch.cuda.memory_allocated()
         torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
         reset_peak()
-    assert stage.peak == before + 64 * MIB
+    assert stage.peak_bytes == before + 64 * MIB
     assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
 
 
@@ -145,14 +145,14 @@ def test_statements_say_what_the_programs_own_said(tmp_path, monkeypatch, capsys
     assert [line.partition(" - ")[0].rstrip() for line in lines] == list(seeds_memory.STAGES)
     assert all("Allocated: " in line and "Reserved: " in line and "Peak: " in line for line in lines)
     last = memory_stages().stages[-1]
-    assert last.reserved == torch.cuda.memory_reserved()
+    assert last.reserved_bytes == torch.cuda.memory_reserved()
 
 
 def test_a_reading_is_torchs(way):
     kept = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
     stage = track_memory("x", quiet=True)
-    assert stage.allocated == torch.cuda.memory_allocated() >= kept.numel()
-    assert stage.reserved == torch.cuda.memory_reserved()
+    assert stage.allocated_bytes == torch.cuda.memory_allocated() >= kept.numel()
+    assert stage.reserved_bytes == torch.cuda.memory_reserved()
     assert stage.stage.device == 0
 
 
@@ -180,8 +180,8 @@ def test_nothing_waits_for_the_gpu(way, kernels):
 def test_the_first_stage_may_be_the_one_that_moves_to_the_gpu(way):
     with track_memory("model to GPU") as stage:
         kept = torch.nn.Linear(1024, 1024).cuda()
-    assert stage.delta == torch.cuda.memory_allocated() - stage.stage.before
-    assert stage.delta >= sum(p.numel() * p.element_size() for p in kept.parameters())
+    assert stage.delta_bytes == torch.cuda.memory_allocated() - stage.stage.before_bytes
+    assert stage.delta_bytes >= sum(p.numel() * p.element_size() for p in kept.parameters())
 
 
 def test_cupy_counts_too(way):
@@ -189,8 +189,8 @@ def test_cupy_counts_too(way):
     with track_memory("cupy") as stage:
         kept = cupy.zeros(8 * MIB, dtype=cupy.uint8)
         torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
-    assert stage.delta == kept.nbytes
-    assert stage.peak >= stage.stage.before + kept.nbytes + 16 * MIB
+    assert stage.delta_bytes == kept.nbytes
+    assert stage.peak_bytes >= stage.stage.before_bytes + kept.nbytes + 16 * MIB
     del kept
 
 
@@ -207,7 +207,7 @@ def test_a_decorated_step_counts_every_call(way):
     (stage,) = memory_stages().stages
     assert stage.count == 3
     assert stage.peak_is_exact
-    assert stage.first_delta > stage.delta  # the optimizer's state
+    assert stage.first_delta_bytes > stage.delta_bytes  # the optimizer's state
 
 
 def test_the_table_tells_where_the_peak_is():

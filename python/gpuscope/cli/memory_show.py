@@ -86,7 +86,7 @@ def _device(found: MemoryFile, asked: int | None) -> int:
 
 def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     segments = [segment for segment in found.segments if segment.device == device]
-    held, used = (sum(getattr(segment, name) for segment in segments) for name in ("bytes", "allocated"))
+    held, used = (sum(getattr(segment, name) for segment in segments) for name in ("bytes", "allocated_bytes"))
     graphs = sum(segment.bytes for segment in segments if segment.pool != "default")
     out.line((found.path, "bold"))
     text = f"{device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
@@ -96,8 +96,8 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     if here.any():
         times = found.events.time_ns[here]
         out.line(f"{int(here.sum()):,} events in {(int(times[-1]) - int(times[0])) / 1e9:.3f} s")
-    if found.refused:
-        count, last = len(found.refused), format_bytes(found.refused[-1])
+    if found.refused_bytes:
+        count, last = len(found.refused_bytes), format_bytes(found.refused_bytes[-1])
         text = f"an allocation of {last} was" if count == 1 else f"{count:,} allocations, the last of {last}, were"
         out.line((f"{text} refused", "bold red"))
     out.line()
@@ -152,7 +152,7 @@ def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) ->
         parts = [f"{category_text(name)} {format_bytes(size)}" for name, size in by_category.items()]
         out.line((", ".join(parts), "dim"))
     rows = [(one.bytes, one.count, place_text(one.place, backward=one.backward)) for one in peak.places]
-    show_rows(rows, peak.bytes, top, out, peak.base)
+    show_rows(rows, peak.bytes, top, out, peak.base_bytes)
 
 
 def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: int = 0) -> None:

@@ -55,7 +55,7 @@ class MemoryTimeline:
     @property
     def before(self) -> int:
         """Bytes that were in use when the recording began, as far as the allocator said."""
-        return max(0, int(self.events.allocated[0]) - int(self.events.bytes[0]))
+        return max(0, int(self.events.allocated_bytes[0]) - int(self.events.bytes[0]))
 
     @property
     def category(self) -> NDArray[np.uint8]:
@@ -260,8 +260,8 @@ def _events(trace: Trace, rows: NDArray[np.int64], regions: _Regions) -> MemoryE
         time_ns=memory.start_ns[rows],
         address=memory.address[rows],
         bytes=memory.bytes[rows],
-        allocated=memory.allocated_bytes[rows].astype(np.int64),
-        reserved=memory.reserved_bytes[rows].astype(np.int64),
+        allocated_bytes=memory.allocated_bytes[rows].astype(np.int64),
+        reserved_bytes=memory.reserved_bytes[rows].astype(np.int64),
         device=np.where(memory.ordinal[rows] == NONE, HOST, memory.ordinal[rows].astype(np.int64)).astype(np.int32),
         stack=(_of(regions.stack, region, -1) + 1).astype(np.uint32),
         region=numbers[:-1].astype(np.uint32),

@@ -49,7 +49,7 @@ def pools(device: int) -> tuple[Pool, ...]:
             allocated, reserved = int(pool.used_bytes()), int(pool.total_bytes())
             if pool is default and pool is not current and current is not None and not reserved:
                 continue
-            found.append(Pool("cupy", device, allocated, reserved, free=int(pool.free_bytes())))
+            found.append(Pool("cupy", device, allocated, reserved, free_bytes=int(pool.free_bytes())))
     return tuple(found)
 
 

@@ -145,8 +145,8 @@ def _pool(found: Any, device: int) -> Pool:
         reserved,
         peak,
         _number(stats, "peak_pool_bytes"),
-        largest_free=None if largest is None else min(largest, free),
-        free=free,
+        largest_free_bytes=None if largest is None else min(largest, free),
+        free_bytes=free,
     )
 
 

@@ -13,30 +13,30 @@ class Pool:
     Attributes:
         library: "torch", "cupy", "rmm", "jax", or "cuda pool" for the driver's own (cuMemAllocAsync).
         device: ordinal of the GPU.
-        allocated: in use by the program.
-        reserved: held from the driver; what is not allocated is cached.
-        peak_allocated: the most that was in use; None where the allocator does not say.
-        peak_reserved: the most that was held, likewise.
-        largest_free: the largest block of `free`; None where it is not known.
-        graph_reserved: of `reserved`, what lies in private pools, as those of CUDA graphs.
+        allocated_bytes: in use by the program.
+        reserved_bytes: held from the driver; what is not allocated is cached.
+        peak_allocated_bytes: the most that was in use; None where the allocator does not say.
+        peak_reserved_bytes: the most that was held, likewise.
+        largest_free_bytes: the largest block of `free_bytes`; None where it is not known.
+        graph_reserved_bytes: of `reserved_bytes`, what lies in private pools, as those of CUDA graphs.
         note: what cannot be known, and why; empty otherwise.
-        free: cached memory that any request may be served from; None where it is not known.
-        in_cuda_pool: taken from the driver's pool: `reserved` is only what is in use, and the pool has the rest.
+        free_bytes: cached memory that any request may be served from; None where it is not known.
+        in_cuda_pool: taken from the driver's pool: `reserved_bytes` is only what is in use, and the pool has the rest.
     """
 
     library: str
     device: int
-    allocated: int
-    reserved: int
-    peak_allocated: int | None = None
-    peak_reserved: int | None = None
-    largest_free: int | None = None
-    graph_reserved: int = 0
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    largest_free_bytes: int | None = None
+    graph_reserved_bytes: int = 0
     note: str = ""
-    free: int | None = None
+    free_bytes: int | None = None
     in_cuda_pool: bool = False
 
     @property
-    def cached(self) -> int:
+    def cached_bytes(self) -> int:
         """Held and not in use."""
-        return self.reserved - self.allocated
+        return self.reserved_bytes - self.allocated_bytes

@@ -66,7 +66,7 @@ def _driver_pool(device: int, others: Sequence[Pool]) -> tuple[Pool, ...]:
     """The default pool of a device and the current one, as one, less what of it the other pools account for."""
     facts: list[dict[str, Any]] = _core.memory_pools(device)
     sharing = [pool for pool in others if pool.in_cuda_pool]
-    shared = sum(pool.reserved for pool in sharing)
+    shared = sum(pool.reserved_bytes for pool in sharing)
     used, reserved = (sum(int(pool[name]) for pool in facts) for name in ("used", "reserved"))
     if not used and not reserved:
         return ()
@@ -81,10 +81,10 @@ def _driver_pool(device: int, others: Sequence[Pool]) -> tuple[Pool, ...]:
         Pool(
             CUDA_POOL,
             device,
-            allocated=max(0, used - shared),
-            reserved=max(0, reserved - shared, used - shared),
-            peak_allocated=int(facts[0]["peak_used"]) if alone else None,
-            peak_reserved=int(facts[0]["peak_reserved"]) if alone else None,
+            allocated_bytes=max(0, used - shared),
+            reserved_bytes=max(0, reserved - shared, used - shared),
+            peak_allocated_bytes=int(facts[0]["peak_used"]) if alone else None,
+            peak_reserved_bytes=int(facts[0]["peak_reserved"]) if alone else None,
             note="; ".join(notes),
         ),
     )

@@ -135,7 +135,7 @@ def find_max_batch_size(
             margin=float(margin),
             multiple_of=int(multiple_of),
             tries=tuple(tries.done),
-            room=tries.room(),
+            room_bytes=tries.room(),
         )
 
 
@@ -228,7 +228,7 @@ class MaxBatchSize(int, Result):
         margin: the share that `recommended` leaves free.
         multiple_of: sizes that are no multiple of it were not tried.
         tries: the sizes tried, in that order.
-        room: bytes that a peak could come to at the end; None when not known.
+        room_bytes: bytes that a peak could come to at the end; None when not known.
     """
 
     limited_by: LimitedBy
@@ -237,7 +237,7 @@ class MaxBatchSize(int, Result):
     margin: float
     multiple_of: int
     tries: tuple[Try, ...]
-    room: int | None
+    room_bytes: int | None
 
     def __new__(
         cls,
@@ -249,7 +249,7 @@ class MaxBatchSize(int, Result):
         margin: float = 0.1,
         multiple_of: int = 1,
         tries: tuple[Try, ...] = (),
-        room: int | None = None,
+        room_bytes: int | None = None,
     ) -> MaxBatchSize:
         """See the attributes of the class."""
         self = super().__new__(cls, value)
@@ -259,7 +259,7 @@ class MaxBatchSize(int, Result):
         self.margin = margin
         self.multiple_of = multiple_of
         self.tries = tries
-        self.room = room
+        self.room_bytes = room_bytes
         return self
 
     @property
@@ -269,8 +269,8 @@ class MaxBatchSize(int, Result):
         A peak varies from run to run, memory fragments over a long one, and other shapes take more. The limit itself,
         where memory for the margin is left at it.
         """
-        peak = next((each.peak for each in self.tries if each.size == self and each.fits), None)
-        spare = peak is not None and self.room is not None and peak <= (1 - self.margin) * self.room
+        peak = next((each.peak_bytes for each in self.tries if each.size == self and each.fits), None)
+        spare = peak is not None and self.room_bytes is not None and peak <= (1 - self.margin) * self.room_bytes
         if self.limited_by == "limit" and spare:
             return int(self)
         less = int(int(self) * (1 - self.margin)) // self.multiple_of * self.multiple_of
@@ -303,12 +303,12 @@ class MaxBatchSize(int, Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; sizes in bytes, times in seconds."""
-        names = ("limited_by", "why", "training", "margin", "multiple_of", "room")
+        names = ("limited_by", "why", "training", "margin", "multiple_of", "room_bytes")
         facts = {name: getattr(self, name) for name in (*names, "recommended", "bytes_per_sample", "fixed_bytes")}
         return {"value": int(self), **facts, "tries": [vars(each) for each in self.tries]}
 
     def _line(self) -> tuple[float, float] | None:
-        return line((each.size, each.peak) for each in self.tries if each.fits and each.peak is not None)
+        return line((each.size, each.peak_bytes) for each in self.tries if each.fits and each.peak_bytes is not None)
 
     def __str__(self) -> str:
         return int.__repr__(self)
@@ -394,22 +394,22 @@ class Try:
     Attributes:
         size: samples.
         fits: whether all its steps ran.
-        peak: the most bytes in use at a time: of the GPU where torch, CuPy or JAX use one, else of the host; None when
-            not known.
+        peak_bytes: the most in use at a time: of the GPU where torch, CuPy or JAX use one, else of the host; None: not
+            known.
         seconds: of its steps together.
         error: what did not fit, in words; "" where it fits.
     """
 
     size: int
     fits: bool
-    peak: int | None
+    peak_bytes: int | None
     seconds: float
     error: str
 
     def __str__(self) -> str:
         failed = self.error if self.error.startswith(NOT_TRIED) else f"does not fit: {self.error}"
         what = "fits" if self.fits else failed
-        peak = "" if self.peak is None else f", {format_bytes(self.peak)} at its peak"
+        peak = "" if self.peak_bytes is None else f", {format_bytes(self.peak_bytes)} at its peak"
         return f"batch size {self.size}: {what}{peak if self.fits else ''}, {self.seconds:.2f} s"
 
 
@@ -451,7 +451,7 @@ class Tries:
 
     def line(self) -> tuple[float, float] | None:
         """Bytes that no sample adds to, and bytes of each sample, through the peaks of what fits."""
-        return line((each.size, each.peak) for each in self.done if each.fits and each.peak is not None)
+        return line((each.size, each.peak_bytes) for each in self.done if each.fits and each.peak_bytes is not None)
 
     def room(self) -> int | None:
         """Bytes that a peak can come to now."""

@@ -48,8 +48,8 @@ class MemoryEvents:
         time_ns: ns since the Unix epoch.
         address: of the allocation.
         bytes: negative when given back.
-        allocated: handed out by that allocator on that device, this counted; 0 where it does not report it.
-        reserved: held by that allocator on that device; 0 where it does not report it.
+        allocated_bytes: handed out by that allocator on that device, this counted; 0 where it does not report it.
+        reserved_bytes: held by that allocator on that device; 0 where it does not report it.
         device: ordinal of the GPU, HOST for host memory.
         stack: number of the call stack, for `frames`; 0 for none.
         region: number of the region that the program was in, an index of `regions`; 0 for none.
@@ -63,8 +63,8 @@ class MemoryEvents:
     time_ns: NDArray[np.int64]
     address: NDArray[np.uint64]
     bytes: NDArray[np.int64]
-    allocated: NDArray[np.int64]
-    reserved: NDArray[np.int64]
+    allocated_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
     device: NDArray[np.int32]
     stack: NDArray[np.uint32]
     region: NDArray[np.uint32]
@@ -109,8 +109,8 @@ COLUMNS: dict[str, type[np.integer[Any]]] = {
     "time_ns": np.int64,
     "address": np.uint64,
     "bytes": np.int64,
-    "allocated": np.int64,
-    "reserved": np.int64,
+    "allocated_bytes": np.int64,
+    "reserved_bytes": np.int64,
     "device": np.int32,
     "stack": np.uint32,
     "region": np.uint32,
@@ -233,7 +233,7 @@ def _explains_growth(
     for source in np.unique(events.source[events.source != _DRIVER]):
         for device in np.unique(devices):
             rows = np.flatnonzero((events.source == source) & (events.device == device))
-            grew = np.diff(events.reserved[rows], prepend=events.reserved[rows[:1]])
+            grew = np.diff(events.reserved_bytes[rows], prepend=events.reserved_bytes[rows[:1]])
             following = np.searchsorted(rows, born)
             within = np.flatnonzero((devices == device) & (following < len(rows)))
             within = within[grew[following[within]] >= size[within]]

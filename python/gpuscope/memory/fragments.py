@@ -33,67 +33,67 @@ class Fragmentation(Result):
 
     Attributes:
         device: ordinal of the GPU.
-        reserved: held from the driver.
-        allocated: in use by tensors.
+        reserved_bytes: held from the driver.
+        allocated_bytes: in use by tensors.
         segments: how many segments there are.
-        free: not in use, in the default pool; what awaits the end of other streams' work is not free yet.
-        pieces: in how many pieces.
-        largest_free: the largest of them.
-        stuck: the part of `free` that lies in segments that are in use too, and cannot be given back.
-        stuck_pieces: in how many pieces.
+        free_bytes: not in use, in the default pool; what awaits the end of other streams' work is not free yet.
+        free_blocks: in how many pieces.
+        largest_free_bytes: the largest of them.
+        stuck_bytes: the part of `free_bytes` that lies in segments that are in use too, and cannot be given back.
+        stuck_blocks: in how many pieces.
         stuck_segments: in how many segments.
-        releasable: the part of `free` that ``torch.cuda.empty_cache()`` would give back to the driver.
-        awaiting: freed, but other streams' work that uses it is not done.
-        graph_free: not in use, but kept in private pools, which CUDA graphs have.
-        fails_above: a request of more bytes than this takes new memory from the driver, or fails where there is none,
-            though `free` holds as much in sum; None where nothing larger than it is free in sum.
+        releasable_bytes: the part of `free_bytes` that ``torch.cuda.empty_cache()`` would give back to the driver.
+        awaiting_bytes: freed, but other streams' work that uses it is not done.
+        graph_free_bytes: not in use, but kept in private pools, which CUDA graphs have.
+        fails_above_bytes: a larger request than this takes new memory from the driver, or fails where there is none,
+            though `free_bytes` holds as much in sum; None where nothing larger than it is free in sum.
         advice: settings that would help, the most useful first; one that says none is needed otherwise.
     """
 
     device: int
-    reserved: int
-    allocated: int
+    reserved_bytes: int
+    allocated_bytes: int
     segments: int
-    free: int
-    pieces: int
-    largest_free: int
-    stuck: int
-    stuck_pieces: int
+    free_bytes: int
+    free_blocks: int
+    largest_free_bytes: int
+    stuck_bytes: int
+    stuck_blocks: int
     stuck_segments: int
-    releasable: int
-    awaiting: int
-    graph_free: int
-    fails_above: int | None
+    releasable_bytes: int
+    awaiting_bytes: int
+    graph_free_bytes: int
+    fails_above_bytes: int | None
     advice: tuple[Advice, ...]
 
     @property
     def ratio(self) -> float:
         """The share of the free bytes that the largest free piece does not hold: 0 is one piece, near 1 is crumbs."""
-        return 1 - self.largest_free / self.free if self.free else 0.0
+        return 1 - self.largest_free_bytes / self.free_bytes if self.free_bytes else 0.0
 
     def __repr__(self) -> str:
-        free = f"{format_bytes(self.free)} free in {_counted(self.pieces, 'piece')}"
-        return f"<Fragmentation of GPU {self.device}: {format_bytes(self.reserved)} reserved, {free}>"
+        free = f"{format_bytes(self.free_bytes)} free in {_counted(self.free_blocks, 'piece')}"
+        return f"<Fragmentation of GPU {self.device}: {format_bytes(self.reserved_bytes)} reserved, {free}>"
 
     def __str__(self) -> str:
-        unused = self.reserved - self.allocated
-        share = f" ({100 * unused / self.reserved:.0f} %)" if self.reserved else ""
+        unused = self.reserved_bytes - self.allocated_bytes
+        share = f" ({100 * unused / self.reserved_bytes:.0f} %)" if self.reserved_bytes else ""
         lines = wrapped(
-            f"fragmentation of GPU {self.device}: {format_bytes(self.allocated)} of {format_bytes(self.reserved)} "
-            f"reserved are in use, {format_bytes(unused)}{share} are not"
+            f"fragmentation of GPU {self.device}: {format_bytes(self.allocated_bytes)} of "
+            f"{format_bytes(self.reserved_bytes)} reserved are in use, {format_bytes(unused)}{share} are not"
         )
         lines += wrapped(
-            f"free: {format_bytes(self.free)} in {_counted(self.pieces, 'piece')}, the largest "
-            f"{format_bytes(self.largest_free)}; {format_bytes(self.stuck)} of it in "
+            f"free: {format_bytes(self.free_bytes)} in {_counted(self.free_blocks, 'piece')}, the largest "
+            f"{format_bytes(self.largest_free_bytes)}; {format_bytes(self.stuck_bytes)} of it in "
             f"{_counted(self.stuck_segments, 'segment')} with blocks in use"
         )
         private = "are kept in private pools, as of CUDA graphs"
-        others = ((self.awaiting, "wait for other streams"), (self.graph_free, private))
+        others = ((self.awaiting_bytes, "wait for other streams"), (self.graph_free_bytes, private))
         lines += [f"also: {format_bytes(size)} {what}" for size, what in others if size]
-        if self.fails_above is not None:
+        if self.fails_above_bytes is not None:
             lines += wrapped(
-                f"a tensor of more than {format_bytes(self.fails_above)} finds no place in it, though "
-                f"{format_bytes(self.free)} are free in sum"
+                f"a tensor of more than {format_bytes(self.fails_above_bytes)} finds no place in it, though "
+                f"{format_bytes(self.free_bytes)} are free in sum"
             )
         for one in self.advice:
             lines += wrapped(f"advice: {one}")
@@ -139,19 +139,19 @@ def fragmentation_of(segments: Sequence[Segment], device: int = 0) -> Fragmentat
     blocks = [block for segment in segments for block in segment.blocks]
     largest = max(large, default=0)
     facts: dict[str, Any] = {
-        "reserved": sum(segment.bytes for segment in segments),
-        "allocated": sum(segment.allocated for segment in segments),
+        "reserved_bytes": sum(segment.bytes for segment in segments),
+        "allocated_bytes": sum(segment.allocated for segment in segments),
         "segments": len(segments),
-        "free": sum(free),
-        "pieces": len(free),
-        "largest_free": max(free, default=0),
-        "stuck": sum(stuck),
-        "stuck_pieces": len(stuck),
+        "free_bytes": sum(free),
+        "free_blocks": len(free),
+        "largest_free_bytes": max(free, default=0),
+        "stuck_bytes": sum(stuck),
+        "stuck_blocks": len(stuck),
         "stuck_segments": sum(any(block.state == _FREE for block in segment.blocks) for segment in used),
-        "releasable": sum(free) - sum(stuck),
-        "awaiting": sum(block.bytes for block in blocks if block.state not in (_FREE, _IN_USE)),
-        "graph_free": sum(_free(kept)),
-        "fails_above": largest if sum(large) > largest else None,
+        "releasable_bytes": sum(free) - sum(stuck),
+        "awaiting_bytes": sum(block.bytes for block in blocks if block.state not in (_FREE, _IN_USE)),
+        "graph_free_bytes": sum(_free(kept)),
+        "fails_above_bytes": largest if sum(large) > largest else None,
     }
     in_use = [block.bytes for segment in ordinary for block in segment.blocks if block.state == _IN_USE]
     expandable = bool(ordinary) and all(segment.expandable for segment in ordinary)
@@ -196,7 +196,7 @@ def advice_on(
         in_use: sizes of the blocks in use.
         expandable: whether segments can grow already.
     """
-    reserved, stuck, releasable = facts["reserved"], facts["stuck"], facts["releasable"]
+    reserved, stuck, releasable = facts["reserved_bytes"], facts["stuck_bytes"], facts["releasable_bytes"]
     worth = max(_LEAST, _WORTH * reserved)
     found = []
     if stuck >= worth and not expandable:
@@ -209,9 +209,9 @@ def advice_on(
 
 
 def _on_stuck(facts: Mapping[str, int], largest_stuck: int, in_use: Sequence[int]) -> list[Advice]:
-    stuck = facts["stuck"]
+    stuck = facts["stuck_bytes"]
     why = (
-        f"{format_bytes(stuck)} lie free in {facts['stuck_pieces']:,} pieces of {facts['stuck_segments']:,} segments "
+        f"{format_bytes(stuck)} lie free in {facts['stuck_blocks']:,} pieces of {facts['stuck_segments']:,} segments "
         f"that are in use too, the largest piece {format_bytes(largest_stuck)}; segments that can grow need no gaps"
     )
     found = [Advice("expandable_segments:True", why, stuck)]
@@ -236,9 +236,10 @@ def _on_releasable(reserved: int, releasable: int) -> list[Advice]:
 
 
 def _why_none(facts: Mapping[str, int], expandable: bool, worth: float) -> str:
-    if facts["stuck"] >= worth and expandable:
-        return (
-            f"segments are expandable already; the {format_bytes(facts['stuck'])} between blocks serve smaller tensors"
-        )
-    share = 100 * facts["free"] / facts["reserved"] if facts["reserved"] else 0.0
-    return f"{format_bytes(facts['free'])} ({share:.0f} % of what is reserved) lie free, which is what caching costs"
+    if facts["stuck_bytes"] >= worth and expandable:
+        between = format_bytes(facts["stuck_bytes"])
+        return f"segments are expandable already; the {between} between blocks serve smaller tensors"
+    share = 100 * facts["free_bytes"] / facts["reserved_bytes"] if facts["reserved_bytes"] else 0.0
+    return (
+        f"{format_bytes(facts['free_bytes'])} ({share:.0f} % of what is reserved) lie free, which is what caching costs"
+    )

@@ -33,7 +33,7 @@ class Growth:
         steps: steps that were judged: those after the warm-up.
         grew: steps among them in which it grew.
         bytes: how much it grew over them.
-        pieces: how many more pieces there are; 0 when one piece was replaced by a larger one each time.
+        allocations: how many more pieces there are; 0 when one piece was replaced by a larger one each time.
         addresses: of the pieces that live.
     """
 
@@ -44,7 +44,7 @@ class Growth:
     steps: int
     grew: int
     bytes: int
-    pieces: int
+    allocations: int
     addresses: tuple[int, ...] = field(repr=False)
 
     @property
@@ -101,7 +101,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
                 steps=steps - first,
                 grew=grew,
                 bytes=int(floor[-1] - floor[first]),
-                pieces=int(count[key][-1] - _floor(count[key])[first]) if kept else 0,
+                allocations=int(count[key][-1] - _floor(count[key])[first]) if kept else 0,
                 addresses=tuple(addresses[lives].tolist()),
             )
         )
@@ -186,7 +186,7 @@ def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Grow
     for device, source in dict.fromkeys((growth.device, growth.source) for growth in growths):
         found = [growth for growth in growths if (growth.device, growth.source) == (device, source)]
         rows = np.flatnonzero((events.device == device) & (events.source == SOURCES.index(source)))
-        said = events.allocated[rows]
+        said = events.allocated_bytes[rows]
         if said.any():
             last = np.searchsorted(events.time_ns[rows], ends, side="left") - 1
             total = np.where(last >= 0, said[np.maximum(last, 0)], 0).astype(np.float64)

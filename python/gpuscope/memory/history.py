@@ -210,7 +210,7 @@ class _Recording:
 
 def _read() -> MemoryEvents:
     columns = _core.read_memory_history()
-    kept = {name: columns[name] for name in COLUMNS}
+    kept = {name: columns[name.removesuffix("_bytes")] for name in COLUMNS}
     return MemoryEvents(**kept, lost=columns["lost"], frames=_frames, regions=tuple(columns["regions"]))
 
 

@@ -29,15 +29,15 @@ class HostMemory:
     """Bytes of the host's memory.
 
     Attributes:
-        resident: in physical memory now.
-        peak_resident: the most that ever was.
-        pinned: page-locked for the GPU, as far as known; None where that is not known.
+        resident_bytes: in physical memory now.
+        peak_resident_bytes: the most that ever was.
+        pinned_bytes: page-locked for the GPU, as far as known; None where that is not known.
         pinned_why: what is not counted in `pinned`, or why it is None.
     """
 
-    resident: int
-    peak_resident: int
-    pinned: int | None
+    resident_bytes: int
+    peak_resident_bytes: int
+    pinned_bytes: int | None
     pinned_why: str = ""
 
 

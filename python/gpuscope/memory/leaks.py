@@ -243,14 +243,14 @@ class Leak:
         cycles: only reference cycles keep it: Python's garbage collector frees it when it runs, which bytes on a GPU
             do not make it do.
         steps_left: how many more steps the GPU's free memory lasts at this rate; None where that is not known.
-        free: bytes of the GPU that are free, those included that allocators hold without using them; None: not known.
+        free_bytes: free on the GPU, with what allocators hold without using it; None where that is not known.
     """
 
     growths: tuple[Growth, ...]
     holder: Holder | None = None
     cycles: bool = False
     steps_left: int | None = None
-    free: int | None = None
+    free_bytes: int | None = None
 
     @property
     def place(self) -> Frame | None:
@@ -273,9 +273,9 @@ class Leak:
         return sum(growth.bytes for growth in self.growths)
 
     @property
-    def pieces(self) -> int:
+    def allocations(self) -> int:
         """How many more pieces there are; 0 when pieces were replaced by larger ones."""
-        return sum(growth.pieces for growth in self.growths)
+        return sum(growth.allocations for growth in self.growths)
 
     @property
     def bytes_per_step(self) -> float:
@@ -356,10 +356,10 @@ def _leak_dict(leak: Leak) -> dict[str, Any]:
         "device": leak.device,
         "bytes": leak.bytes,
         "bytes_per_step": leak.bytes_per_step,
-        "pieces": leak.pieces,
+        "allocations": leak.allocations,
         "grew": leak.grew,
         "steps_left": leak.steps_left,
-        "free": leak.free,
+        "free_bytes": leak.free_bytes,
         "cycles": leak.cycles,
         "holder": None if holder is None else {**vars(holder), "text": str(holder), "advice": holder.advice},
         "growths": [_growth_dict(growth) for growth in leak.growths],
@@ -376,7 +376,7 @@ def _growth_dict(growth: Growth) -> dict[str, Any]:
         "grew": growth.grew,
         "bytes": growth.bytes,
         "bytes_per_step": growth.bytes_per_step,
-        "pieces": growth.pieces,
+        "allocations": growth.allocations,
     }
 
 
@@ -415,11 +415,11 @@ def _verdict(report: LeakReport) -> str:
 def leak_text(leak: Leak) -> list[str]:
     """Where, how much, how sure, who holds it, and the stack; lines without indent."""
     main = leak.growths[0]
-    what = f"{format_bytes(leak.bytes)} in {leak.pieces:,} pieces" if leak.pieces else _remade(leak)
+    what = f"{format_bytes(leak.bytes)} in {leak.allocations:,} pieces" if leak.allocations else _remade(leak)
     lines = [f"{line_text(leak.place, NO_PYTHON_STACK)}: {format_bytes(leak.bytes_per_step)} a step"]
     lines += wrapped(f"{what}; it grew in {main.grew} of the {main.steps} steps after warm-up{_where(leak)}")
-    if leak.steps_left is not None and leak.free is not None:
-        lines += wrapped(f"at this rate the GPU's free {format_bytes(leak.free)} last {leak.steps_left:,} steps")
+    if leak.steps_left is not None and leak.free_bytes is not None:
+        lines += wrapped(f"at this rate the GPU's free {format_bytes(leak.free_bytes)} last {leak.steps_left:,} steps")
     lines += _held(leak)
     lines += [f"{'allocated at' if not row else '':<12} {text}" for row, text in enumerate(_frames(leak.stack))]
     lines += _others(leak)
@@ -495,5 +495,5 @@ def free_memory(device: int, events: MemoryEvents) -> int | None:
         return None
     for source in np.unique(events.source[events.device == device]):
         row = np.flatnonzero((events.device == device) & (events.source == source))[-1]
-        free += max(0, int(events.reserved[row]) - int(events.allocated[row]))
+        free += max(0, int(events.reserved_bytes[row]) - int(events.allocated_bytes[row]))
     return free

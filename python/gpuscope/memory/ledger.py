@@ -56,7 +56,7 @@ class MemoryLedger(Result):
     Attributes:
         device: ordinal of the GPU.
         rows: largest first, no byte in two of them; the row "unexplained" last, where NVML counts more.
-        process: what NVML counts for this process; None where NVML does not report it.
+        process_bytes: what NVML counts for this process; None where NVML does not report it.
         process_why: why it does not.
         notes: what limits the ledger.
         host_rows: pinned memory of the host by library, and managed memory, whose pages may be on either side.
@@ -66,7 +66,7 @@ class MemoryLedger(Result):
 
     device: int
     rows: tuple[LedgerRow, ...]
-    process: int | None
+    process_bytes: int | None
     process_why: str
     notes: tuple[str, ...]
     host_rows: tuple[LedgerRow, ...]
@@ -74,23 +74,27 @@ class MemoryLedger(Result):
     why: str = ""
 
     @property
-    def explained(self) -> int:
+    def explained_bytes(self) -> int:
         """The sum of the rows but "unexplained"."""
         return sum(row.bytes for row in self.rows if row.library != UNEXPLAINED)
 
     @property
-    def unexplained(self) -> int | None:
+    def unexplained_bytes(self) -> int | None:
         """What NVML counts over that; None where NVML does not report it."""
-        return None if self.process is None else max(0, self.process - self.explained)
+        return None if self.process_bytes is None else max(0, self.process_bytes - self.explained_bytes)
 
     @property
-    def total(self) -> int:
+    def total_bytes(self) -> int:
         """What NVML counts for this process; where NVML does not report it, what is explained."""
-        return self.explained if self.process is None else self.process
+        return self.explained_bytes if self.process_bytes is None else self.process_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers and texts only, for JSON."""
-        sums = {"total": self.total, "explained": self.explained, "unexplained": self.unexplained}
+        sums = {
+            "total_bytes": self.total_bytes,
+            "explained_bytes": self.explained_bytes,
+            "unexplained_bytes": self.unexplained_bytes,
+        }
         return asdict(self) | sums
 
     def to_pandas(self) -> Any:
@@ -163,7 +167,7 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
     return MemoryLedger(
         device=device,
         rows=tuple(rows),
-        process=process,
+        process_bytes=process,
         process_why=facts["why"] if process is None else "",
         notes=tuple(notes),
         host_rows=tuple(accounts.host_rows),
@@ -294,7 +298,7 @@ def accounts_of(
         # Segments say by address what is torch's; of other pools only the library and the amount are known.
         if pool.library == CUDA_POOL or (pool.library == "torch" and segments and not pool.in_cuda_pool):
             continue
-        taken = _absorb(in_cuda_pool if pool.in_cuda_pool else own, pool.library, pool.reserved)
+        taken = _absorb(in_cuda_pool if pool.in_cuda_pool else own, pool.library, pool.reserved_bytes)
         placed.setdefault(pool.library, _place(taken))
     for pool in pools:
         if pool.library == CUDA_POOL:
@@ -340,9 +344,9 @@ def _absorb(pieces: Iterable[_Remainder], library: str, budget: int) -> list[Dri
 def _add_pool(
     accounts: Accounts, pool: Pool, private: Sequence[Segment], where: str, events: MemoryEvents | None
 ) -> None:
-    graphs = min(pool.reserved, sum(segment.bytes for segment in private))
+    graphs = min(pool.reserved_bytes, sum(segment.bytes for segment in private))
     in_graphs = sum(segment.allocated for segment in private)
-    allocated = max(0, min(pool.allocated - in_graphs, pool.reserved - graphs))
+    allocated = max(0, min(pool.allocated_bytes - in_graphs, pool.reserved_bytes - graphs))
     rest, outside = allocated, 0
     for one in handed_out(events, pool.library, pool.device, private) if events is not None else ():
         size = min(one.bytes, rest)
@@ -352,7 +356,7 @@ def _add_pool(
         else:
             outside, where = size, one.where or where
     accounts.add(pool.library, "allocated", outside + rest, where)
-    accounts.add(pool.library, "cached", pool.reserved - graphs - allocated)
+    accounts.add(pool.library, "cached", pool.reserved_bytes - graphs - allocated)
     accounts.add(pool.library, "graph pools", graphs)
 
 
@@ -363,11 +367,11 @@ def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Rema
     if pool is None:
         return
     known = sum(row.bytes for row in rows)
-    in_use = max(pool.allocated, known)
+    in_use = max(pool.allocated_bytes, known)
     accounts.add(CUDA_POOL, "allocated", in_use - known)
-    accounts.add(CUDA_POOL, "cached", pool.reserved - in_use)
-    if known > pool.reserved:
-        more = format_bytes(known - pool.reserved)
+    accounts.add(CUDA_POOL, "cached", pool.reserved_bytes - in_use)
+    if known > pool.reserved_bytes:
+        more = format_bytes(known - pool.reserved_bytes)
         accounts.notes.append(f"the driver's pool holds {more} less than was seen allocated from it")
 
 
@@ -423,23 +427,23 @@ def _text(ledger: MemoryLedger) -> str:
     elif not ledger.rows:
         lines.append(f"device {ledger.device}: this process holds no memory there")
     else:
-        lines += [f"device {ledger.device}", *_table(ledger.rows, ledger.total), _explained(ledger)]
+        lines += [f"device {ledger.device}", *_table(ledger.rows, ledger.total_bytes), _explained(ledger)]
     host = ledger.host
-    lines += ["", f"host: {format_bytes(host.resident)} resident, peak {format_bytes(host.peak_resident)}"]
+    lines += ["", f"host: {format_bytes(host.resident_bytes)} resident, peak {format_bytes(host.peak_resident_bytes)}"]
     if ledger.host_rows:
         lines += _table(ledger.host_rows, 0)
-    elif host.pinned is not None:
-        lines.append(f"pinned: {format_bytes(host.pinned)}")
+    elif host.pinned_bytes is not None:
+        lines.append(f"pinned: {format_bytes(host.pinned_bytes)}")
     if host.pinned_why:
         lines.append(f"note: pinned memory: {host.pinned_why}")
     return "\n".join(lines + [f"note: {note}" for note in ledger.notes])
 
 
 def _explained(ledger: MemoryLedger) -> str:
-    if ledger.process is None:
-        return f"explained {format_bytes(ledger.explained)}; the whole is not known: {ledger.process_why}"
-    share = ledger.explained / ledger.process if ledger.process else 1.0
-    return f"explained {100 * share:.1f} % of {format_bytes(ledger.process)} (NVML's figure for this process)"
+    if ledger.process_bytes is None:
+        return f"explained {format_bytes(ledger.explained_bytes)}; the whole is not known: {ledger.process_why}"
+    share = ledger.explained_bytes / ledger.process_bytes if ledger.process_bytes else 1.0
+    return f"explained {100 * share:.1f} % of {format_bytes(ledger.process_bytes)} (NVML's figure for this process)"
 
 
 def _table(rows: Sequence[LedgerRow], total: int) -> list[str]:

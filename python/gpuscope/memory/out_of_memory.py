@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from gpuscope import _core
 from gpuscope.devices import HOST
 from gpuscope.errors import NotAvailable
+from gpuscope.frameworks.pools import Pool
 from gpuscope.memory.call_stacks import line_text, program_line, stack_of_main_thread
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.memory.history import history_events
 from gpuscope.memory.host import available_memory
-from gpuscope.memory.ledger import memory_ledger
+from gpuscope.memory.ledger import MemoryLedger, memory_ledger
 from gpuscope.memory.out_of_memory_errors import Request
 from gpuscope.memory.snapshot import memory_snapshot
 from gpuscope.results import Result
@@ -90,12 +91,12 @@ class OutOfMemory(Result):
         error: class and first line of the error, or a sentence for it: torch's observer runs before it is raised.
         library: which one asked: "torch", "cupy", "jax", "numba", "rmm", "CUDA" or "host".
         device: ordinal of the GPU, HOST for host memory.
-        asked: bytes that could not be had.
-        free: left on the device, or to the host before it swaps.
-        total: of the device or host.
-        allowed: what torch lets itself take, where that is less than `total`.
-        used: of the device by all processes.
-        process: of the device by this one.
+        requested_bytes: bytes that could not be had.
+        free_bytes: left on the device, or to the host before it swaps.
+        total_bytes: of the device or host.
+        allowed_bytes: what torch lets itself take, where that is less than `total_bytes`.
+        used_bytes: of the device by all processes.
+        process_bytes: of the device by this one.
         pools: what each library's allocator holds (`gpuscope.frameworks.pools.Pool`).
         ledger: whose memory it is (`gpuscope.memory.ledger.MemoryLedger`); None without one.
         last: the newest allocations, newest first.
@@ -114,14 +115,14 @@ class OutOfMemory(Result):
     error: str
     library: str
     device: int | None
-    asked: int | None
-    free: int | None = None
-    total: int | None = None
-    allowed: int | None = None
-    used: int | None = None
-    process: int | None = None
-    pools: tuple[Any, ...] = ()
-    ledger: Any = field(default=None, repr=False)
+    requested_bytes: int | None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    allowed_bytes: int | None = None
+    used_bytes: int | None = None
+    process_bytes: int | None = None
+    pools: tuple[Pool, ...] = ()
+    ledger: MemoryLedger | None = field(default=None, repr=False)
     last: tuple[Allocation, ...] = ()
     largest: tuple[LivePieces, ...] = ()
     refused: tuple[dict[str, Any], ...] = ()
@@ -131,12 +132,16 @@ class OutOfMemory(Result):
     notes: tuple[str, ...] = ()
 
     @property
-    def others(self) -> int | None:
+    def others_bytes(self) -> int | None:
         """Bytes of the device that other processes hold."""
-        return None if self.used is None or self.process is None else max(0, self.used - self.process)
+        return (
+            None
+            if self.used_bytes is None or self.process_bytes is None
+            else max(0, self.used_bytes - self.process_bytes)
+        )
 
     @property
-    def pool(self) -> Any:
+    def pool(self) -> Pool | None:
         """The pool of the library that asked; None without one."""
         return next((pool for pool in self.pools if pool.library == self.library), None)
 
@@ -159,7 +164,7 @@ class OutOfMemory(Result):
         """Plain values, ready for JSON; sizes in bytes."""
         figures = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return figures | {
-            "others": self.others,
+            "others_bytes": self.others_bytes,
             "pools": [_plain(pool) for pool in self.pools],
             "ledger": None if self.ledger is None else self.ledger.to_dict(),
             "last": [vars(each) for each in self.last],
@@ -203,24 +208,26 @@ def _text(report: OutOfMemory) -> str:
 
 
 def _headline(report: OutOfMemory) -> str:
-    asked = "memory" if report.asked is None else format_bytes(report.asked)
+    asked = "memory" if report.requested_bytes is None else format_bytes(report.requested_bytes)
     if report.device == HOST:
         what, asker, on = "out of host memory", "the program" if report.library == "host" else report.library, ""
     else:
         what, asker = "out of GPU memory", report.library
         on = "" if report.device is None else f" on GPU {report.device}"
     text = f"{what}: {asker} asked for {asked}{on}"
-    if report.free is not None and report.total is not None:
-        text += f"; {format_bytes(report.free)} of {format_bytes(report.total)} free"
+    if report.free_bytes is not None and report.total_bytes is not None:
+        text += f"; {format_bytes(report.free_bytes)} of {format_bytes(report.total_bytes)} free"
     return text
 
 
 def _holders(report: OutOfMemory) -> str:
-    parts = [] if report.process is None else [f"this process holds {format_bytes(report.process)}"]
+    parts = [] if report.process_bytes is None else [f"this process holds {format_bytes(report.process_bytes)}"]
     for pool in report.pools:
-        parts.append(f"{pool.library} {format_bytes(pool.reserved)}, of which {format_bytes(pool.allocated)} in use")
-    if report.others:
-        parts.append(f"other processes {format_bytes(report.others)}")
+        parts.append(
+            f"{pool.library} {format_bytes(pool.reserved_bytes)}, of which {format_bytes(pool.allocated_bytes)} in use"
+        )
+    if report.others_bytes:
+        parts.append(f"other processes {format_bytes(report.others_bytes)}")
     return "; ".join(parts)
 
 
@@ -231,14 +238,18 @@ def _size(size: int) -> str:
 def verdict(report: OutOfMemory) -> str:
     """Whether memory was there, in pieces that are too small; "" when not."""
     pool = report.pool
-    if pool is None or report.asked is None or pool.reserved - pool.allocated < report.asked:
+    if (
+        pool is None
+        or report.requested_bytes is None
+        or pool.reserved_bytes - pool.allocated_bytes < report.requested_bytes
+    ):
         return ""
-    cached = f"{format_bytes(pool.reserved - pool.allocated)} cached by {report.library} are not in use"
-    if pool.largest_free is None:
-        return f"fragmentation: {cached}, but no free block among them has {format_bytes(report.asked)}"
-    if pool.largest_free >= report.asked:
+    cached = f"{format_bytes(pool.reserved_bytes - pool.allocated_bytes)} cached by {report.library} are not in use"
+    if pool.largest_free_bytes is None:
+        return f"fragmentation: {cached}, but no free block among them has {format_bytes(report.requested_bytes)}"
+    if pool.largest_free_bytes >= report.requested_bytes:
         return ""
-    return f"fragmentation: {cached}, but the largest free block is {format_bytes(pool.largest_free)}"
+    return f"fragmentation: {cached}, but the largest free block is {format_bytes(pool.largest_free_bytes)}"
 
 
 def advice(report: OutOfMemory) -> tuple[str, ...]:
@@ -248,21 +259,27 @@ def advice(report: OutOfMemory) -> tuple[str, ...]:
 
 
 def _too_large(report: OutOfMemory) -> str:
-    if report.asked is None or report.total is None or report.asked <= report.total:
+    if report.requested_bytes is None or report.total_bytes is None or report.requested_bytes <= report.total_bytes:
         return ""
     what = "this host" if report.device == HOST else "this GPU"
     return (
-        f"{format_bytes(report.asked)} in one piece is more than all of {what} ({format_bytes(report.total)}): look "
-        "at the shapes on that line, two of which may have been broadcast against each other"
+        f"{format_bytes(report.requested_bytes)} in one piece is more than all of {what} "
+        f"({format_bytes(report.total_bytes)}): look at the shapes on that line, two of "
+        "which may have been broadcast against each other"
     )
 
 
 def _own_limit(report: OutOfMemory) -> str:
-    if report.allowed is None or report.asked is None or report.free is None or report.free < report.asked:
+    if (
+        report.allowed_bytes is None
+        or report.requested_bytes is None
+        or report.free_bytes is None
+        or report.free_bytes < report.requested_bytes
+    ):
         return ""
     return (
-        f"the GPU has {format_bytes(report.free)} free; torch itself is limited to {format_bytes(report.allowed)}: "
-        "raise torch.cuda.set_per_process_memory_fraction()"
+        f"the GPU has {format_bytes(report.free_bytes)} free; torch itself is limited to "
+        f"{format_bytes(report.allowed_bytes)}: raise torch.cuda.set_per_process_memory_fraction()"
     )
 
 
@@ -280,11 +297,11 @@ def _fragmentation(report: OutOfMemory) -> str:
 
 
 def _other_processes(report: OutOfMemory) -> str:
-    others = report.others
-    if others is None or not report.total or others < _NOTEWORTHY * report.total:
+    others = report.others_bytes
+    if others is None or not report.total_bytes or others < _NOTEWORTHY * report.total_bytes:
         return ""
     return (
-        f"other processes hold {format_bytes(others)} of this GPU, this one {format_bytes(report.process or 0)}: "
+        f"other processes hold {format_bytes(others)} of this GPU, this one {format_bytes(report.process_bytes or 0)}: "
         "nvidia-smi names them; end them, or choose another GPU by CUDA_VISIBLE_DEVICES"
     )
 
@@ -295,9 +312,11 @@ def _other_libraries(report: OutOfMemory) -> str:
         "cupy": "cupy.get_default_memory_pool().free_all_blocks() gives it back",
         "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false before the start keeps it from taking that in advance",
     }
-    for pool in sorted(report.pools, key=lambda each: each.allocated - each.reserved):
-        cached = pool.reserved - pool.allocated
-        wanted = report.asked if report.asked is not None else _NOTEWORTHY * (report.total or 0)
+    for pool in sorted(report.pools, key=lambda each: each.allocated_bytes - each.reserved_bytes):
+        cached = pool.reserved_bytes - pool.allocated_bytes
+        wanted = (
+            report.requested_bytes if report.requested_bytes is not None else _NOTEWORTHY * (report.total_bytes or 0)
+        )
         if pool.library != report.library and pool.library in remedies and cached and cached >= wanted:
             return f"{pool.library} holds {format_bytes(cached)} that it does not use: {remedies[pool.library]}"
     return ""
@@ -315,18 +334,28 @@ def _leak(report: OutOfMemory) -> str:
 
 
 def _smaller_batch(report: OutOfMemory) -> str:
-    held = report.process if report.process is not None else sum(pool.allocated for pool in report.pools) or None
-    if report.device == HOST or held is None or report.total is None or report.asked is None or report.verdict:
+    held = (
+        report.process_bytes
+        if report.process_bytes is not None
+        else sum(pool.allocated_bytes for pool in report.pools) or None
+    )
+    if (
+        report.device == HOST
+        or held is None
+        or report.total_bytes is None
+        or report.requested_bytes is None
+        or report.verdict
+    ):
         return ""
-    if report.asked > report.total or held < report.total / 2:
+    if report.requested_bytes > report.total_bytes or held < report.total_bytes / 2:
         return ""
     return (
-        f"the program itself holds {format_bytes(held)} of {format_bytes(report.total)}: a smaller batch needs less, "
-        "and find_max_batch_size() finds the largest that fits"
+        f"the program itself holds {format_bytes(held)} of {format_bytes(report.total_bytes)}: a smaller batch needs "
+        "less, and find_max_batch_size() finds the largest that fits"
     )
 
 
-_RULES: tuple[Callable[[Any], str], ...] = (
+_RULES: tuple[Callable[[OutOfMemory], str], ...] = (
     _too_large,
     _own_limit,
     _fragmentation,
@@ -363,8 +392,8 @@ def gather(
         error=error,
         library=request.library,
         device=request.device if request.device is not None else _device_in_use(),
-        asked=request.bytes,
-        free=free,
+        requested_bytes=request.bytes,
+        free_bytes=free,
         stack=stack,
     )
     for section in (_refused, _figures, _ledger, _history):
@@ -373,8 +402,10 @@ def gather(
         except Exception as failed:  # one section less is better than no report, or a second failure
             notes.append(f"{section.__name__.strip('_')} not known: {type(failed).__name__}: {failed}")
     if allowed is not None:
-        total = report.total if report.total is not None else allowed
-        report = dataclasses.replace(report, total=total, allowed=allowed if allowed < _ALL * total else None)
+        total = report.total_bytes if report.total_bytes is not None else allowed
+        report = dataclasses.replace(
+            report, total_bytes=total, allowed_bytes=allowed if allowed < _ALL * total else None
+        )
     report = dataclasses.replace(report, verdict=verdict(report))
     return dataclasses.replace(report, advice=advice(report), notes=tuple(notes))
 
@@ -386,7 +417,9 @@ def _refused(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
     found: dict[str, Any] = {"refused": tuple(failed)}
     newest = failed[-1] if failed else None
     if newest and report.device != HOST and report.time_ns - newest["time_ns"] < _RECENT_NS:
-        found["asked"] = report.asked if report.asked is not None else int(newest["bytes"])
+        found["requested_bytes"] = (
+            report.requested_bytes if report.requested_bytes is not None else int(newest["bytes"])
+        )
         found["device"] = report.device if report.device is not None else int(newest["device"])
     return found
 
@@ -394,16 +427,16 @@ def _refused(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
 def _figures(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:
     if report.device == HOST:
         free, total = available_memory()
-        return {"free": free, "total": total}
+        return {"free_bytes": free, "total_bytes": total}
     if report.device is None:
         return {}
     devices = memory_snapshot(report.device).devices
     found = next((each for each in devices if each.device == report.device), None)
     if found is None:
         return {}
-    left = None if found.total is None or found.used is None else found.total - found.used
-    figures = {name: getattr(found, name) for name in ("used", "total", "process", "pools")}
-    return figures | {"free": report.free if report.free is not None else left}
+    left = None if found.total_bytes is None or found.used_bytes is None else found.total_bytes - found.used_bytes
+    figures = {name: getattr(found, name) for name in ("used_bytes", "total_bytes", "process_bytes", "pools")}
+    return figures | {"free_bytes": report.free_bytes if report.free_bytes is not None else left}
 
 
 def _ledger(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class PeakReport(Result):
     Attributes:
         device: ordinal of the GPU, HOST for host memory; None when nothing was allocated.
         bytes: in use at the peak.
-        base: the part of it that was allocated before the events begin; of no known place.
+        base_bytes: the part of it that was allocated before the events begin; of no known place.
         time_ns: when, ns since the Unix epoch.
         since_begin_ns: the same from the first event.
         step: in which step, from 0; None when no steps are known or it lies outside them.
@@ -68,7 +68,7 @@ class PeakReport(Result):
 
     device: int | None
     bytes: int
-    base: int
+    base_bytes: int
     time_ns: int
     since_begin_ns: int
     step: int | None
@@ -159,7 +159,7 @@ def peak_memory(
     return PeakReport(
         device=device,
         bytes=total,
-        base=base,
+        base_bytes=base,
         time_ns=time,
         since_begin_ns=time - int(events.time_ns[0]),
         step=_step(time, steps_ns),
@@ -173,7 +173,7 @@ def _busiest(events: MemoryEvents, counted: NDArray[np.bool_]) -> int | None:
     peaks = {}
     for device in np.unique(events.device[counted]).tolist():
         level = np.cumsum(events.bytes[counted & (events.device == device)])
-        said = events.allocated[counted & (events.device == device)]
+        said = events.allocated_bytes[counted & (events.device == device)]
         peaks[device] = (device >= 0, max(int(level.max()), int(said.max())))
     return max(peaks, key=lambda device: peaks[device]) if peaks else None
 
@@ -182,11 +182,11 @@ def _base(events: MemoryEvents, lived: Lifetimes, device: int, row: int) -> int:
     """What allocators said that they had handed out then, less what the events explain."""
     base = 0
     for source in np.unique(events.source[(events.device == device) & (events.source != _DRIVER)]):
-        said = np.flatnonzero((events.device == device) & (events.source == source) & (events.allocated > 0))
+        said = np.flatnonzero((events.device == device) & (events.source == source) & (events.allocated_bytes > 0))
         until = np.searchsorted(said, row, side="right")
         if until:
             known = int(lived.bytes[lived.source == source].sum())
-            base += max(0, int(events.allocated[said[until - 1]]) - known)
+            base += max(0, int(events.allocated_bytes[said[until - 1]]) - known)
     return base
 
 
@@ -258,9 +258,9 @@ def _text(report: PeakReport) -> str:
         rows.append(
             (f"{len(others)} smaller places", format_bytes(size), _percent(size / report.bytes), f"{count:,}", "", "")
         )
-    if report.base:
-        share = _percent(report.base / report.bytes)
-        rows.append(("before the first event", format_bytes(report.base), share, "", "", ""))
+    if report.base_bytes:
+        share = _percent(report.base_bytes / report.bytes)
+        rows.append(("before the first event", format_bytes(report.base_bytes), share, "", "", ""))
     lines = align_columns(rows, left=1)
     return "\n".join([_headline(report), lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
 

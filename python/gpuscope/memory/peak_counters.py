@@ -317,7 +317,7 @@ def _read_others(device: int) -> tuple[Usage, ...]:
     if not any(name in sys.modules for name in _OTHERS):
         return ()
     return tuple(
-        Usage(pool.library, pool.allocated, pool.reserved, pool.peak_allocated)
+        Usage(pool.library, pool.allocated_bytes, pool.reserved_bytes, pool.peak_allocated_bytes)
         for pool in allocators.pools(device, detail=False)
-        if pool.library != "torch" and pool.reserved
+        if pool.library != "torch" and pool.reserved_bytes
     )

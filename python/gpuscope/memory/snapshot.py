@@ -27,35 +27,35 @@ class DeviceMemory:
     Attributes:
         device: its ordinal.
         name: as the driver calls it.
-        allocated: in use by the program, by all pools.
-        reserved: held by all pools.
-        peak_allocated: the sum of the pools' peaks, which need not have been at one time; None where none counts it.
-        peak_reserved: likewise.
-        process: what NVML counts for this process: pools, other libraries' memory and the CUDA context.
-        used: by all processes.
-        total: of the GPU.
-        largest_free: the largest block of cached memory; None where it is not known.
+        allocated_bytes: in use by the program, by all pools.
+        reserved_bytes: held by all pools.
+        peak_allocated_bytes: the sum of the pools' peaks, which may be of different times; None where none counts it.
+        peak_reserved_bytes: likewise.
+        process_bytes: what NVML counts for this process: pools, other libraries' memory and the CUDA context.
+        used_bytes: by all processes.
+        total_bytes: of the GPU.
+        largest_free_bytes: the largest block of cached memory; None where it is not known.
         pools: each allocator.
         notes: what is missing, and why.
     """
 
     device: int
     name: str
-    allocated: int
-    reserved: int
-    peak_allocated: int | None
-    peak_reserved: int | None
-    process: int | None
-    used: int | None
-    total: int | None
-    largest_free: int | None
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    process_bytes: int | None
+    used_bytes: int | None
+    total_bytes: int | None
+    largest_free_bytes: int | None
     pools: tuple[Pool, ...]
     notes: tuple[str, ...]
 
     @property
-    def cached(self) -> int:
+    def cached_bytes(self) -> int:
         """Held by pools and not in use."""
-        return self.reserved - self.allocated
+        return self.reserved_bytes - self.allocated_bytes
 
     @property
     def fragmentation(self) -> float | None:
@@ -63,9 +63,9 @@ class DeviceMemory:
 
         None where the blocks are not known or nothing is free.
         """
-        pools = [pool for pool in self.pools if pool.largest_free is not None]
-        free = sum(pool.free or 0 for pool in pools)
-        return 1 - sum(pool.largest_free or 0 for pool in pools) / free if free else None
+        pools = [pool for pool in self.pools if pool.largest_free_bytes is not None]
+        free = sum(pool.free_bytes or 0 for pool in pools)
+        return 1 - sum(pool.largest_free_bytes or 0 for pool in pools) / free if free else None
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class MemorySnapshot(Result):
         """Numbers and texts only, for JSON."""
         facts = asdict(self)
         for device, found in zip(facts["devices"], self.devices, strict=True):
-            device |= {"cached": found.cached, "fragmentation": found.fragmentation}
+            device |= {"cached_bytes": found.cached_bytes, "fragmentation": found.fragmentation}
         return facts
 
     def __repr__(self) -> str:
-        gpus = "".join(f"GPU {gpu.device} {format_bytes(gpu.reserved)} held, " for gpu in self.devices)
-        return f"<MemorySnapshot: {gpus}host {format_bytes(self.host.resident)} resident>"
+        gpus = "".join(f"GPU {gpu.device} {format_bytes(gpu.reserved_bytes)} held, " for gpu in self.devices)
+        return f"<MemorySnapshot: {gpus}host {format_bytes(self.host.resident_bytes)} resident>"
 
     def __str__(self) -> str:
         """A block for each GPU and one for the host."""
@@ -132,19 +132,19 @@ def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnap
 def _device_memory(device: int, *, detail: bool) -> DeviceMemory:
     facts = _core.process_memory(device)
     pools = allocators.pools(device, detail=detail)
-    largest = [pool.largest_free for pool in pools if pool.largest_free is not None]
+    largest = [pool.largest_free_bytes for pool in pools if pool.largest_free_bytes is not None]
     notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note]
     return DeviceMemory(
         device=device,
         name=facts["name"] or "",
-        allocated=sum(pool.allocated for pool in pools),
-        reserved=sum(pool.reserved for pool in pools),
-        peak_allocated=_known_sum([pool.peak_allocated for pool in pools]),
-        peak_reserved=_known_sum([pool.peak_reserved for pool in pools]),
-        process=facts["process"],
-        used=facts["used"],
-        total=facts["total"],
-        largest_free=max(largest, default=None),
+        allocated_bytes=sum(pool.allocated_bytes for pool in pools),
+        reserved_bytes=sum(pool.reserved_bytes for pool in pools),
+        peak_allocated_bytes=_known_sum([pool.peak_allocated_bytes for pool in pools]),
+        peak_reserved_bytes=_known_sum([pool.peak_reserved_bytes for pool in pools]),
+        process_bytes=facts["process"],
+        used_bytes=facts["used"],
+        total_bytes=facts["total"],
+        largest_free_bytes=max(largest, default=None),
         pools=pools,
         notes=tuple([facts["why"], *notes] if facts["why"] else notes),
     )
@@ -160,8 +160,8 @@ class PoolDifference:
     """Changes of one allocator's pools on a GPU, in bytes."""
 
     library: str
-    allocated: int
-    reserved: int
+    allocated_bytes: int
+    reserved_bytes: int
 
 
 @dataclass(frozen=True)
@@ -170,24 +170,24 @@ class DeviceDifference:
 
     Attributes:
         device: its ordinal.
-        allocated: in use by the program, by all pools.
-        reserved: held by all pools.
-        process: NVML's figure for this process; None where a snapshot has none.
-        used: by all processes, likewise.
+        allocated_bytes: in use by the program, by all pools.
+        reserved_bytes: held by all pools.
+        process_bytes: NVML's figure for this process; None where a snapshot has none.
+        used_bytes: by all processes, likewise.
         pools: each library whose pools changed.
     """
 
     device: int
-    allocated: int
-    reserved: int
-    process: int | None
-    used: int | None
+    allocated_bytes: int
+    reserved_bytes: int
+    process_bytes: int | None
+    used_bytes: int | None
     pools: tuple[PoolDifference, ...]
 
     @property
-    def cached(self) -> int:
+    def cached_bytes(self) -> int:
         """Held by pools and not in use."""
-        return self.reserved - self.allocated
+        return self.reserved_bytes - self.allocated_bytes
 
 
 @dataclass(frozen=True)
@@ -197,20 +197,20 @@ class MemoryDifference(Result):
     Attributes:
         seconds: between them.
         devices: every GPU of either.
-        resident: the host's memory that this process uses.
-        pinned: page-locked memory of the host; None where a snapshot has no figure.
+        resident_bytes: the host's memory that this process uses.
+        pinned_bytes: page-locked memory of the host; None where a snapshot has no figure.
     """
 
     seconds: float
     devices: tuple[DeviceDifference, ...]
-    resident: int
-    pinned: int | None
+    resident_bytes: int
+    pinned_bytes: int | None
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers and texts only, for JSON."""
         facts = asdict(self)
         for device, found in zip(facts["devices"], self.devices, strict=True):
-            device["cached"] = found.cached
+            device["cached_bytes"] = found.cached_bytes
         return facts
 
     def __repr__(self) -> str:
@@ -220,12 +220,16 @@ class MemoryDifference(Result):
         """A line for each GPU, one for each library whose pools changed on it, and one for the host."""
         lines = [f"in {self.seconds:.3g} s"]
         for device in self.devices:
-            figures = [("allocated", device.allocated), ("cached", device.cached), ("process (NVML)", device.process)]
+            figures = [
+                ("allocated", device.allocated_bytes),
+                ("cached", device.cached_bytes),
+                ("process (NVML)", device.process_bytes),
+            ]
             lines.append(f"device {device.device}: {_listed(figures)}")
             for pool in device.pools:
-                changed = [("allocated", pool.allocated), ("cached", pool.reserved - pool.allocated)]
+                changed = [("allocated", pool.allocated_bytes), ("cached", pool.reserved_bytes - pool.allocated_bytes)]
                 lines.append(f"  {pool.library}: {_listed(changed)}")
-        lines.append(f"host: {_listed([('resident', self.resident), ('pinned', self.pinned)])}")
+        lines.append(f"host: {_listed([('resident', self.resident_bytes), ('pinned', self.pinned_bytes)])}")
         return "\n".join(lines)
 
 
@@ -235,8 +239,8 @@ def difference(before: MemorySnapshot, after: MemorySnapshot) -> MemoryDifferenc
     return MemoryDifference(
         seconds=(after.time_ns - before.time_ns) / 1e9,
         devices=tuple(_device(number, earlier, later) for number in sorted(earlier.keys() | later.keys())),
-        resident=after.host.resident - before.host.resident,
-        pinned=_change(before.host.pinned, after.host.pinned),
+        resident_bytes=after.host.resident_bytes - before.host.resident_bytes,
+        pinned_bytes=_change(before.host.pinned_bytes, after.host.pinned_bytes),
     )
 
 
@@ -250,10 +254,10 @@ def _device(number: int, earlier: Mapping[int, DeviceMemory], later: Mapping[int
     ]
     return DeviceDifference(
         device=number,
-        allocated=(after.allocated if after else 0) - (before.allocated if before else 0),
-        reserved=(after.reserved if after else 0) - (before.reserved if before else 0),
-        process=_change(before.process if before else 0, after.process if after else 0),
-        used=_change(before.used, after.used) if before and after else None,
+        allocated_bytes=(after.allocated_bytes if after else 0) - (before.allocated_bytes if before else 0),
+        reserved_bytes=(after.reserved_bytes if after else 0) - (before.reserved_bytes if before else 0),
+        process_bytes=_change(before.process_bytes if before else 0, after.process_bytes if after else 0),
+        used_bytes=_change(before.used_bytes, after.used_bytes) if before and after else None,
         pools=tuple(changes),
     )
 
@@ -262,7 +266,7 @@ def _by_library(device: DeviceMemory | None) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for pool in device.pools if device else ():
         allocated, reserved = found.get(pool.library, (0, 0))
-        found[pool.library] = (allocated + pool.allocated, reserved + pool.reserved)
+        found[pool.library] = (allocated + pool.allocated_bytes, reserved + pool.reserved_bytes)
     return found
 
 
@@ -288,33 +292,35 @@ def _text(snapshot: MemorySnapshot) -> str:
 
 
 def _device_lines(device: DeviceMemory) -> list[Line]:
-    of_total = f" of {format_bytes(device.total)}" if device.total is not None else ""
+    of_total = f" of {format_bytes(device.total_bytes)}" if device.total_bytes is not None else ""
     lines = []
-    if device.process is not None:
-        lines.append(("process", f"{format_bytes(device.process)}{of_total}, as NVML counts it"))
-    if device.used is not None:
-        lines.append(("all processes", f"{format_bytes(device.used)}{of_total}"))
-    lines.append(("allocated", _sum_text(device.allocated, [(p.library, p.allocated) for p in device.pools])))
-    lines.append(("cached", _sum_text(device.cached, [(p.library, p.cached) for p in device.pools])))
-    if device.peak_allocated is not None:
-        peak = format_bytes(device.peak_allocated)
-        held = "" if device.peak_reserved is None else f", held {format_bytes(device.peak_reserved)}"
+    if device.process_bytes is not None:
+        lines.append(("process", f"{format_bytes(device.process_bytes)}{of_total}, as NVML counts it"))
+    if device.used_bytes is not None:
+        lines.append(("all processes", f"{format_bytes(device.used_bytes)}{of_total}"))
+    lines.append(
+        ("allocated", _sum_text(device.allocated_bytes, [(p.library, p.allocated_bytes) for p in device.pools]))
+    )
+    lines.append(("cached", _sum_text(device.cached_bytes, [(p.library, p.cached_bytes) for p in device.pools])))
+    if device.peak_allocated_bytes is not None:
+        peak = format_bytes(device.peak_allocated_bytes)
+        held = "" if device.peak_reserved_bytes is None else f", held {format_bytes(device.peak_reserved_bytes)}"
         lines.append(("peak", f"{peak} allocated{held}{_unknown_peaks(device.pools)}"))
-    graphs = sum(pool.graph_reserved for pool in device.pools)
+    graphs = sum(pool.graph_reserved_bytes for pool in device.pools)
     if graphs:
         lines.append(("graph pools", f"{format_bytes(graphs)} of what is held"))
-    if device.largest_free is not None:
+    if device.largest_free_bytes is not None:
         scattered = device.fragmentation
         share = "" if scattered is None else f" (fragmentation {100 * scattered:.3g} %)"
-        lines.append(("largest free", f"{format_bytes(device.largest_free)}{share}"))
+        lines.append(("largest free", f"{format_bytes(device.largest_free_bytes)}{share}"))
     return lines + [("note", note) for note in device.notes]
 
 
 def _host_lines(host: HostMemory) -> list[Line]:
-    lines = [("resident", f"{format_bytes(host.resident)} (peak {format_bytes(host.peak_resident)})")]
-    if host.pinned is not None:
+    lines = [("resident", f"{format_bytes(host.resident_bytes)} (peak {format_bytes(host.peak_resident_bytes)})")]
+    if host.pinned_bytes is not None:
         why = f" ({host.pinned_why})" if host.pinned_why else ""
-        return [*lines, ("pinned", f"{format_bytes(host.pinned)}{why}")]
+        return [*lines, ("pinned", f"{format_bytes(host.pinned_bytes)}{why}")]
     return [*lines, ("pinned", f"not known: {host.pinned_why}")]
 
 
@@ -324,7 +330,7 @@ def _sum_text(total: int, parts: Sequence[tuple[str, int]]) -> str:
 
 
 def _unknown_peaks(pools: Sequence[Pool]) -> str:
-    unknown = [pool.library for pool in pools if pool.peak_allocated is None and pool.reserved]
+    unknown = [pool.library for pool in pools if pool.peak_allocated_bytes is None and pool.reserved_bytes]
     return f" (not counting {', '.join(dict.fromkeys(unknown))})" if unknown else ""
 
 

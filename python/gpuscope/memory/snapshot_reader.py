@@ -43,7 +43,7 @@ class FileSegment:
         device: ordinal of the GPU.
         address: where it begins.
         bytes: its size.
-        allocated: bytes of it that the program had in use.
+        allocated_bytes: bytes of it that the program had in use.
         pool: "default", or "graph (1, 0)" for the private pool of a CUDA graph.
         expandable: whether it grows in place.
     """
@@ -51,7 +51,7 @@ class FileSegment:
     device: int
     address: int
     bytes: int
-    allocated: int
+    allocated_bytes: int
     pool: str
     expandable: bool
 
@@ -67,7 +67,7 @@ class MemoryFile:
             of gpuscope have.
         segments: what the allocator held at the end.
         settings: the allocator's settings, as "expandable_segments": True.
-        refused: bytes of each allocation that failed, in the order of time.
+        refused_bytes: bytes of each allocation that failed, in the order of time.
         notes: what gpuscope, as its writer, had to say on it.
     """
 
@@ -75,7 +75,7 @@ class MemoryFile:
     events: MemoryEvents
     segments: tuple[FileSegment, ...]
     settings: dict[str, Any]
-    refused: tuple[int, ...]
+    refused_bytes: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
@@ -88,7 +88,7 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
     """Reads a memory snapshot.
 
     Torch writes down the sizes that were asked for, and counts in whole blocks of 512 bytes. Sizes here are of whole
-    blocks therefore, and `allocated` is torch's own figure at every event; but where its allocator rounds further
+    blocks therefore, and `allocated_bytes` is torch's own figure at every event; but where its allocator rounds further
     (``roundup_power2_divisions``), or leaves up to 1 MiB that is not worth a split to a piece, it is lower by that.
     What gpuscope writes down are the allocators' own sizes, which stay as they are.
 
@@ -246,7 +246,7 @@ class _Interpreter:
             ),
             segments=segments,
             settings=dict(settings) if isinstance(settings, dict) else {},
-            refused=tuple(self._refused),
+            refused_bytes=tuple(self._refused),
             notes=tuple(_typed(note, str, "a note") for note in _list(ours, "notes")),
         )
 
@@ -281,17 +281,19 @@ class _Interpreter:
             "time_ns": np.array(times, dtype=np.int64),
             "address": np.array(addresses, dtype=np.uint64),
             "bytes": change,
-            "allocated": _back_from(sum(piece.allocated for piece in there) - int(libraries.sum()), change - libraries),
-            "reserved": _back_from(sum(piece.bytes for piece in there), hold),
+            "allocated_bytes": _back_from(
+                sum(piece.allocated_bytes for piece in there) - int(libraries.sum()), change - libraries
+            ),
+            "reserved_bytes": _back_from(sum(piece.bytes for piece in there), hold),
             "device": np.full(len(times), device, dtype=np.int32),
             "stack": np.array(stacks, dtype=np.uint32),
             "region": np.array(regions, dtype=np.uint32),
             "thread": np.array(threads, dtype=np.uint64),
             "source": source,
         }
-        for name in ("allocated", "reserved"):
+        for name in ("allocated_bytes", "reserved_bytes"):
             columns[name][source == OF_LIBRARIES] = 0  # they do not say
-        pieces = change != 0  # what the allocator took from the driver is in `reserved`
+        pieces = change != 0  # what the allocator took from the driver is in `reserved_bytes`
         return {name: column[pieces] for name, column in columns.items()}
 
     def _stack(self, frames: Any) -> int:
@@ -328,7 +330,7 @@ def _segment(entry: Any) -> FileSegment:
         device=_number(known.get("device"), "device", _MOST_DEVICES),
         address=_number(known.get("address"), "address", (1 << 64) - 1),
         bytes=_number(known.get("total_size"), "total_size"),
-        allocated=_number(known.get("allocated_size"), "allocated_size"),
+        allocated_bytes=_number(known.get("allocated_size"), "allocated_size"),
         pool="default" if tuple(pool) == (0, 0) else f"graph ({pool[0]}, {pool[1]})",
         expandable=known.get("is_expandable") is True,
     )

@@ -42,28 +42,28 @@ class MemoryStage:
         name: as given to `track_memory`.
         device: ordinal of the GPU; -1 where there is no GPU and the host's resident memory stands in for it.
         count: times that it was passed; what is not said to be of all of them is of the last.
-        allocated: in use by the program at its end.
-        reserved: held by the allocators at its end; None on the host.
-        before: in use at its beginning; None for the first statement, which has no stage before it.
-        delta: `allocated` less `before`.
-        first_delta: likewise, of the first time.
-        peak: the highest use within it, of all times. Of several libraries it is the sum of each one's highest.
-        peak_at_most: more than this was not in use; equals `peak` where the peak is known exactly. None: not known.
-        host_resident: resident memory of the process on the host at its end.
+        allocated_bytes: in use by the program at its end.
+        reserved_bytes: held by the allocators at its end; None on the host.
+        before_bytes: in use at its beginning; None for the first statement, which has no stage before it.
+        delta_bytes: `allocated_bytes` less `before_bytes`.
+        first_delta_bytes: likewise, of the first time.
+        peak_bytes: the highest use within it, of all times. Of several libraries it is the sum of each one's highest.
+        peak_at_most_bytes: more than this was not in use; equals `peak_bytes` where that is exact. None: not known.
+        host_resident_bytes: resident memory of the process on the host at its end.
         why: why figures of the GPU are missing; empty when none are.
     """
 
     name: str
     device: int
     count: int
-    allocated: int
-    reserved: int | None
-    before: int | None
-    delta: int | None
-    first_delta: int | None
-    peak: int
-    peak_at_most: int | None
-    host_resident: int
+    allocated_bytes: int
+    reserved_bytes: int | None
+    before_bytes: int | None
+    delta_bytes: int | None
+    first_delta_bytes: int | None
+    peak_bytes: int
+    peak_at_most_bytes: int | None
+    host_resident_bytes: int
     why: str = ""
 
     @property
@@ -73,20 +73,20 @@ class MemoryStage:
 
     @property
     def peak_is_exact(self) -> bool:
-        """Whether `peak` is the peak; otherwise the peak was that or more, up to `peak_at_most`."""
-        return self.peak == self.peak_at_most
+        """Whether `peak_bytes` is the peak; otherwise the peak was that or more, up to `peak_at_most_bytes`."""
+        return self.peak_bytes == self.peak_at_most_bytes
 
     def merged(self, later: MemoryStage) -> MemoryStage:
         """This one and a later time that the stage was passed, as one."""
         at_most = None
-        if self.peak_at_most is not None and later.peak_at_most is not None:
-            at_most = max(self.peak_at_most, later.peak_at_most)
+        if self.peak_at_most_bytes is not None and later.peak_at_most_bytes is not None:
+            at_most = max(self.peak_at_most_bytes, later.peak_at_most_bytes)
         return dataclasses.replace(
             later,
             count=self.count + later.count,
-            first_delta=later.first_delta if self.first_delta is None else self.first_delta,
-            peak=max(self.peak, later.peak),
-            peak_at_most=at_most,
+            first_delta_bytes=later.first_delta_bytes if self.first_delta_bytes is None else self.first_delta_bytes,
+            peak_bytes=max(self.peak_bytes, later.peak_bytes),
+            peak_at_most_bytes=at_most,
             why=later.why or self.why,
         )
 
@@ -111,7 +111,7 @@ class MemoryStages(Result):
     @property
     def highest(self) -> MemoryStage | None:
         """The stage with the highest peak, one on a GPU where there is one; None when there are no stages."""
-        return max(self.stages, key=lambda stage: (stage.on_gpu, stage.peak), default=None)
+        return max(self.stages, key=lambda stage: (stage.on_gpu, stage.peak_bytes), default=None)
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -147,15 +147,15 @@ class MemoryStages(Result):
 
 def _line(stage: MemoryStage) -> str:
     """A stage in one line."""
-    change = "" if stage.delta is None else f" ({_change(stage.delta)})"
+    change = "" if stage.delta_bytes is None else f" ({_change(stage.delta_bytes)})"
     peak = f"Peak: {_peak(stage):>10}"
     if not stage.on_gpu:
         why = " (no GPU)" if stage.why else ""
-        return f"{stage.name:30} - Host resident: {format_bytes(stage.allocated):>10}{change}, {peak}{why}"
-    reserved = format_bytes(stage.reserved or 0)
+        return f"{stage.name:30} - Host resident: {format_bytes(stage.allocated_bytes):>10}{change}, {peak}{why}"
+    reserved = format_bytes(stage.reserved_bytes or 0)
     why = f" ({stage.why})" if stage.why else ""
     return (
-        f"{stage.name:30} - Allocated: {format_bytes(stage.allocated):>10}{change}, "
+        f"{stage.name:30} - Allocated: {format_bytes(stage.allocated_bytes):>10}{change}, "
         f"Reserved: {reserved:>10}, {peak}{why}"
     )
 
@@ -185,16 +185,16 @@ def _cells(stage: MemoryStage, several: bool) -> tuple[str, ...]:
     return (
         name + place,
         str(stage.count),
-        format_bytes(stage.allocated),
-        "-" if stage.reserved is None else format_bytes(stage.reserved),
+        format_bytes(stage.allocated_bytes),
+        "-" if stage.reserved_bytes is None else format_bytes(stage.reserved_bytes),
         _peak(stage),
-        "-" if stage.delta is None else _change(stage.delta),
-        format_bytes(stage.host_resident),
+        "-" if stage.delta_bytes is None else _change(stage.delta_bytes),
+        format_bytes(stage.host_resident_bytes),
     )
 
 
 def _peak(stage: MemoryStage) -> str:
-    return ("" if stage.peak_is_exact else ">= ") + format_bytes(stage.peak)
+    return ("" if stage.peak_is_exact else ">= ") + format_bytes(stage.peak_bytes)
 
 
 def _change(delta: int) -> str:
@@ -203,13 +203,13 @@ def _change(delta: int) -> str:
 
 def _hints(stages: Sequence[MemoryStage]) -> tuple[str, ...]:
     """A sentence for each thing that stands out, of the stages of one device in their order."""
-    highest = max(stage.peak for stage in stages)
+    highest = max(stage.peak_bytes for stage in stages)
     return (*_of_a_step(stages, highest), *_of_reserved(stages, highest))
 
 
 def _of_a_step(stages: Sequence[MemoryStage], highest: int) -> list[str]:
     rounds = max(stage.count for stage in stages)
-    step = [stage for stage in stages if stage.count == rounds and abs(stage.delta or 0) >= _SMALL * highest]
+    step = [stage for stage in stages if stage.count == rounds and abs(stage.delta_bytes or 0) >= _SMALL * highest]
     rise = _first_rise(step)
     if rise is None:
         return []
@@ -222,7 +222,7 @@ def _first_rise(step: Sequence[MemoryStage]) -> tuple[Sequence[MemoryStage], Mem
     """The first stages in a row that take memory, and the one behind them that gives some back."""
     taking: list[MemoryStage] = []
     for stage in step:
-        if (stage.delta or 0) > 0:
+        if (stage.delta_bytes or 0) > 0:
             taking.append(stage)
         elif taking:
             return taking, stage
@@ -230,20 +230,20 @@ def _first_rise(step: Sequence[MemoryStage]) -> tuple[Sequence[MemoryStage], Mem
 
 
 def _of_rise(taking: Sequence[MemoryStage], giving: MemoryStage, highest: int) -> list[str]:
-    taken = sum(stage.delta or 0 for stage in taking)
+    taken = sum(stage.delta_bytes or 0 for stage in taking)
     names = " and ".join(f'"{stage.name}"' for stage in taking)
     names += f" {'take' if len(taking) > 1 else 'takes'} {format_bytes(taken)}"
-    given_back = giving.peak - giving.allocated
+    given_back = giving.peak_bytes - giving.allocated_bytes
     if taken < _LARGE * highest or given_back < _SHARE_GIVEN_BACK * taken:
         return []
-    if giving.peak_is_exact and giving.peak <= (giving.before or 0):
+    if giving.peak_is_exact and giving.peak_bytes <= (giving.before_bytes or 0):
         return [f'{names} that "{giving.name}" frees: most likely gradients; {_LESS_FOR_GRADIENTS}']
     # A backward pass takes gradients meanwhile, so that it gives back more than can be seen.
     fact = f'{names}, and "{giving.name}" gives back {format_bytes(min(given_back, taken))} or more of it'
-    if max(stage.delta or 0 for stage in taking) < _MOST * taken:
+    if max(stage.delta_bytes or 0 for stage in taking) < _MOST * taken:
         return [f"{fact}: activations or gradients; {_LESS_FOR_ACTIVATIONS}"]
     found = [f"{fact}: most likely activations; {_LESS_FOR_ACTIVATIONS}"]
-    kept = giving.allocated - (taking[0].before or 0)
+    kept = giving.allocated_bytes - (taking[0].before_bytes or 0)
     if kept >= _LARGE * highest:
         found.append(
             f'{format_bytes(kept)} more than before "{taking[0].name}" are in use after "{giving.name}": most likely '
@@ -256,7 +256,7 @@ def _of_state(stages: Sequence[MemoryStage], highest: int) -> list[str]:
     found = []
     for stage in stages:
         # What it took the first time beyond what it takes now: a stage that frees gradients each time may do both.
-        kept = (stage.first_delta or 0) - (stage.delta or 0)
+        kept = (stage.first_delta_bytes or 0) - (stage.delta_bytes or 0)
         if stage.count > 1 and kept >= _LASTING * highest:
             found.append(
                 f'"{stage.name}" took {format_bytes(kept)} more the first time than the last: most likely the '
@@ -266,7 +266,7 @@ def _of_state(stages: Sequence[MemoryStage], highest: int) -> list[str]:
 
 
 def _of_reserved(stages: Sequence[MemoryStage], highest: int) -> list[str]:
-    reserved = max(stage.reserved or 0 for stage in stages)
+    reserved = max(stage.reserved_bytes or 0 for stage in stages)
     if reserved <= _FAR_ABOVE * highest or reserved - highest <= _PIECES:
         return []
     return [

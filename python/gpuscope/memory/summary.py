@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from gpuscope.devices import HOST, ordinal_or_host
 from gpuscope.frameworks import torch_memory
-from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.frameworks.pools import Pool
+from gpuscope.memory.host import HostMemory
+from gpuscope.memory.snapshot import DeviceMemory, memory_snapshot
 from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
@@ -57,7 +59,7 @@ class _Row(NamedTuple):
     taken_back: int | None = None
 
 
-def device_text(device: Any, counters: Mapping[str, Any], *, abbreviated: bool) -> str:
+def device_text(device: DeviceMemory, counters: Mapping[str, Any], *, abbreviated: bool) -> str:
     """One GPU, with the counters of torch's allocator there, nested as torch has them."""
     rows: list[tuple[str, ...]] = [_HEADING]
     if len(device.pools) != 1:
@@ -75,22 +77,26 @@ def device_text(device: Any, counters: Mapping[str, Any], *, abbreviated: bool) 
     return "\n".join([f"GPU {device.device}: {device.name}", rule, lines[0], rule, *lines[1:], rule, *closing])
 
 
-def host_text(host: Any) -> str:
+def host_text(host: HostMemory) -> str:
     """The host, from its `HostMemory`."""
-    resident = f"Host: {format_bytes(host.resident)} resident, {format_bytes(host.peak_resident)} at the peak"
-    if host.pinned is None:
+    resident = (
+        f"Host: {format_bytes(host.resident_bytes)} resident, {format_bytes(host.peak_resident_bytes)} at the peak"
+    )
+    if host.pinned_bytes is None:
         return f"{resident}; pinned memory is not known: {host.pinned_why}"
-    return f"{resident}, {format_bytes(host.pinned)} pinned" + (f" ({host.pinned_why})" if host.pinned_why else "")
+    return f"{resident}, {format_bytes(host.pinned_bytes)} pinned" + (
+        f" ({host.pinned_why})" if host.pinned_why else ""
+    )
 
 
-def _all_libraries(device: Any, *, abbreviated: bool) -> Iterator[_Row]:
-    yield _Row("Allocated", device.allocated, device.peak_allocated)
-    yield _Row("Reserved", device.reserved, device.peak_reserved)
+def _all_libraries(device: DeviceMemory, *, abbreviated: bool) -> Iterator[_Row]:
+    yield _Row("Allocated", device.allocated_bytes, device.peak_allocated_bytes)
+    yield _Row("Reserved", device.reserved_bytes, device.peak_reserved_bytes)
     if not abbreviated:
-        yield _Row("Cached", device.cached)
+        yield _Row("Cached", device.cached_bytes)
 
 
-def _of_pool(pool: Any, counters: Mapping[str, Any], *, abbreviated: bool) -> Iterator[_Row]:
+def _of_pool(pool: Pool, counters: Mapping[str, Any], *, abbreviated: bool) -> Iterator[_Row]:
     allocated, active, reserved, split = (
         _counted(name, counters.get(key))
         for name, key in (
@@ -100,17 +106,17 @@ def _of_pool(pool: Any, counters: Mapping[str, Any], *, abbreviated: bool) -> It
             ("Split, not in use", "inactive_split_bytes"),
         )
     )
-    yield allocated or _Row("Allocated", pool.allocated, pool.peak_allocated)
+    yield allocated or _Row("Allocated", pool.allocated_bytes, pool.peak_allocated_bytes)
     if active and not abbreviated:
         yield active
-    yield reserved or _Row("Reserved", pool.reserved, pool.peak_reserved)
+    yield reserved or _Row("Reserved", pool.reserved_bytes, pool.peak_reserved_bytes)
     if abbreviated:
         return
-    yield _Row("Cached", pool.reserved - pool.allocated)
+    yield _Row("Cached", pool.reserved_bytes - pool.allocated_bytes)
     if split:
         yield split
-    if pool.graph_reserved:
-        yield _Row("Graph pools", pool.graph_reserved)
+    if pool.graph_reserved_bytes:
+        yield _Row("Graph pools", pool.graph_reserved_bytes)
 
 
 def _counted(name: str, counter: Any) -> _Row | None:
@@ -120,14 +126,16 @@ def _counted(name: str, counter: Any) -> _Row | None:
     return _Row(name, of_all["current"], of_all["peak"], of_all["allocated"], of_all["freed"])
 
 
-def _of_driver(device: Any) -> list[str]:
+def _of_driver(device: DeviceMemory) -> list[str]:
     lines = []
-    if device.process is not None:
-        outside = device.process - device.reserved
+    if device.process_bytes is not None:
+        outside = device.process_bytes - device.reserved_bytes
         more = f", {format_bytes(outside)} of it outside these allocators (context, kernels, libraries)"
-        lines.append(f"This process: {format_bytes(device.process)} by NVML{more if outside > 0 else ''}")
-    if device.used is not None and device.total is not None:
-        lines.append(f"GPU: {format_bytes(device.used)} of {format_bytes(device.total)} in use by all processes")
+        lines.append(f"This process: {format_bytes(device.process_bytes)} by NVML{more if outside > 0 else ''}")
+    if device.used_bytes is not None and device.total_bytes is not None:
+        lines.append(
+            f"GPU: {format_bytes(device.used_bytes)} of {format_bytes(device.total_bytes)} in use by all processes"
+        )
     return lines
 
 
@@ -141,14 +149,14 @@ def _of_torch(counters: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _of_free_memory(device: Any) -> list[str]:
-    if device.largest_free is None or device.fragmentation is None:
+def _of_free_memory(device: DeviceMemory) -> list[str]:
+    if device.largest_free_bytes is None or device.fragmentation is None:
         return []
     lines = [
-        f"Largest free block: {format_bytes(device.largest_free)} of {format_bytes(device.cached)} cached, "
+        f"Largest free block: {format_bytes(device.largest_free_bytes)} of {format_bytes(device.cached_bytes)} cached, "
         f"fragmentation {100 * device.fragmentation:.0f} %"
     ]
-    if device.cached >= _FREE and device.fragmentation >= _SCATTERED:
+    if device.cached_bytes >= _FREE and device.fragmentation >= _SCATTERED:
         lines.append(
             "Most of what is cached lies in smaller pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often "
             "helps, and torch.cuda.empty_cache() gives whole segments back."

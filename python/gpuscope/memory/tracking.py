@@ -51,24 +51,24 @@ class Figures(ABC):
         """All figures."""
 
     @property
-    def allocated(self) -> int:
+    def allocated_bytes(self) -> int:
         """In use by the program at the stage's end."""
-        return self.stage.allocated
+        return self.stage.allocated_bytes
 
     @property
-    def reserved(self) -> int | None:
+    def reserved_bytes(self) -> int | None:
         """Held by the allocators at the stage's end; None on the host."""
-        return self.stage.reserved
+        return self.stage.reserved_bytes
 
     @property
-    def peak(self) -> int:
+    def peak_bytes(self) -> int:
         """The highest use within the stage."""
-        return self.stage.peak
+        return self.stage.peak_bytes
 
     @property
-    def delta(self) -> int | None:
+    def delta_bytes(self) -> int | None:
         """In use at the stage's end, less in use at its beginning; None for the first statement."""
-        return self.stage.delta
+        return self.stage.delta_bytes
 
     def __str__(self) -> str:
         return str(self.stage)
@@ -295,14 +295,14 @@ def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> M
         name=name,
         device=after.device,
         count=1,
-        allocated=after.allocated,
-        reserved=after.reserved,
-        before=None if before is None else before.allocated,
-        delta=delta,
-        first_delta=delta,
-        peak=peak.bytes,
-        peak_at_most=peak.at_most,
-        host_resident=after.resident,
+        allocated_bytes=after.allocated,
+        reserved_bytes=after.reserved,
+        before_bytes=None if before is None else before.allocated,
+        delta_bytes=delta,
+        first_delta_bytes=delta,
+        peak_bytes=peak.bytes,
+        peak_at_most_bytes=peak.at_most,
+        host_resident_bytes=after.resident,
         why=after.why,
     )
 
@@ -316,5 +316,7 @@ def _add(stage: MemoryStage) -> None:
 
 def _resumed(earlier: MemoryStage, later: MemoryStage) -> MemoryStage:
     """Two runs of one coroutine, which was suspended between them, as one stage."""
-    delta = (earlier.delta or 0) + (later.delta or 0)
-    return dataclasses.replace(earlier.merged(later), count=1, before=earlier.before, delta=delta, first_delta=delta)
+    delta = (earlier.delta_bytes or 0) + (later.delta_bytes or 0)
+    return dataclasses.replace(
+        earlier.merged(later), count=1, before_bytes=earlier.before_bytes, delta_bytes=delta, first_delta_bytes=delta
+    )

@@ -19,7 +19,9 @@ def file(tmp_path, monkeypatch):
 
     def peak_memory(events, device):
         place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5), backward=False)
-        return SimpleNamespace(device=device, bytes=6 * MIB, base=MIB, since_begin_ns=1000, step=None, places=(place,))
+        return SimpleNamespace(
+            device=device, bytes=6 * MIB, base_bytes=MIB, since_begin_ns=1000, step=None, places=(place,)
+        )
 
     monkeypatch.setattr("gpuscope.memory.peak.peak_memory", peak_memory)
     monkeypatch.chdir(tmp_path)

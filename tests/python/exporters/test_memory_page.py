@@ -36,14 +36,14 @@ HOSTILE = (
 
 def history(**more):
     """Peak of 7 KiB at the fourth event, of which 1 is from before; 3 KiB live at the end."""
-    held = {"reserved": 8 * KIB}
+    held = {"reserved_bytes": 8 * KIB}
     rows = (
-        ("alloc", 0x1000, KIB, {"stack": 1, "allocated": 2 * KIB, **held}),
-        ("alloc", 0x2000, 4 * KIB, {"stack": 2, "allocated": 6 * KIB, **held}),
-        ("free", 0x2000, 4 * KIB, {"stack": 2, "allocated": 2 * KIB, **held}),
-        ("alloc", 0x3000, 5 * KIB, {"stack": 3, "allocated": 7 * KIB, **held}),
-        ("free", 0x3000, 5 * KIB, {"stack": 3, "allocated": 2 * KIB, **held}),
-        ("alloc", 0x4000, KIB, {"stack": 2, "allocated": 3 * KIB, **held}),
+        ("alloc", 0x1000, KIB, {"stack": 1, "allocated_bytes": 2 * KIB, **held}),
+        ("alloc", 0x2000, 4 * KIB, {"stack": 2, "allocated_bytes": 6 * KIB, **held}),
+        ("free", 0x2000, 4 * KIB, {"stack": 2, "allocated_bytes": 2 * KIB, **held}),
+        ("alloc", 0x3000, 5 * KIB, {"stack": 3, "allocated_bytes": 7 * KIB, **held}),
+        ("free", 0x3000, 5 * KIB, {"stack": 3, "allocated_bytes": 2 * KIB, **held}),
+        ("alloc", 0x4000, KIB, {"stack": 2, "allocated_bytes": 3 * KIB, **held}),
     )
     return events(*rows, frames=STACKS, **more)
 
@@ -162,10 +162,10 @@ def test_categories_may_be_given():
 
 def test_memory_of_the_driver_counts_where_nobody_hands_it_out():
     rows = (
-        ("alloc", 0x10000, 64 * KIB, {"source": "driver", "allocated": 0}),  # torch's segment
-        ("alloc", 0x90000, 3 * KIB, {"source": "driver", "allocated": 0}),  # somebody's workspace
-        ("alloc", 0x10000, KIB, {"allocated": KIB}),
-        ("free", 0x90000, 3 * KIB, {"source": "driver", "allocated": 0}),
+        ("alloc", 0x10000, 64 * KIB, {"source": "driver", "allocated_bytes": 0}),  # torch's segment
+        ("alloc", 0x90000, 3 * KIB, {"source": "driver", "allocated_bytes": 0}),  # somebody's workspace
+        ("alloc", 0x10000, KIB, {"allocated_bytes": KIB}),
+        ("free", 0x90000, 3 * KIB, {"source": "driver", "allocated_bytes": 0}),
     )
     data = island(render(events(*rows, frames=STACKS)))
     assert np.cumsum(data["used"]).tolist() == [3 * KIB, 4 * KIB, KIB]
@@ -173,10 +173,10 @@ def test_memory_of_the_driver_counts_where_nobody_hands_it_out():
 
 
 LIBRARYS = (
-    ("alloc", 0x1000, KIB, {"stack": 1, "allocated": KIB, "reserved": 2 * KIB}),
-    ("alloc", 0x90000, 3 * KIB, {"stack": 2, "source": "driver", "allocated": 0}),  # somebody's workspace
-    ("alloc", 0x20000, 64 * KIB, {"stack": 2, "source": "driver", "allocated": 0}),  # torch's, mapped elsewhere
-    ("alloc", 0x1400, KIB, {"stack": 1, "allocated": 2 * KIB, "reserved": 66 * KIB}),
+    ("alloc", 0x1000, KIB, {"stack": 1, "allocated_bytes": KIB, "reserved_bytes": 2 * KIB}),
+    ("alloc", 0x90000, 3 * KIB, {"stack": 2, "source": "driver", "allocated_bytes": 0}),  # somebody's workspace
+    ("alloc", 0x20000, 64 * KIB, {"stack": 2, "source": "driver", "allocated_bytes": 0}),  # torch's, mapped elsewhere
+    ("alloc", 0x1400, KIB, {"stack": 1, "allocated_bytes": 2 * KIB, "reserved_bytes": 66 * KIB}),
 )
 
 
@@ -260,8 +260,8 @@ def test_a_hundred_thousand_events_make_a_file_of_a_few_mb():
         time_ns=np.arange(count) * 1000,
         address=address[order],
         bytes=change[order],
-        allocated=np.cumsum(change[order]),
-        reserved=np.full(count, 1 << 34),
+        allocated_bytes=np.cumsum(change[order]),
+        reserved_bytes=np.full(count, 1 << 34),
         device=np.zeros(count, dtype=np.int32),
         stack=chance.integers(1, 5000, count).astype(np.uint32),
         region=np.zeros(count, dtype=np.uint32),

@@ -85,7 +85,7 @@ def test_a_loop_is_watched_by_its_steps(training):
             training.leaky()
             leaks.step()
     (leak,) = leaks.report()
-    assert (leak.pieces, leak.grew) == (4 + 1, 5)
+    assert (leak.allocations, leak.grew) == (4 + 1, 5)
 
 
 def test_a_report_can_be_had_within_the_loop(training):

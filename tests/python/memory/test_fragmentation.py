@@ -52,36 +52,41 @@ def settings(segments):
 
 def test_free_memory_is_counted_in_bytes_and_pieces():
     found = fragmentation_of(CHEQUERED)
-    assert (found.reserved, found.allocated, found.free) == (1000 * MIB, 500 * MIB, 500 * MIB)
-    assert (found.pieces, found.largest_free) == (20, 30 * MIB)
+    assert (found.reserved_bytes, found.allocated_bytes, found.free_bytes) == (1000 * MIB, 500 * MIB, 500 * MIB)
+    assert (found.free_blocks, found.largest_free_bytes) == (20, 30 * MIB)
 
 
 def test_what_lies_between_blocks_in_use_is_stuck():
     found = fragmentation_of([*CHEQUERED, segment("-40")])
-    assert (found.stuck, found.stuck_pieces, found.stuck_segments, found.releasable) == (500 * MIB, 20, 10, 40 * MIB)
+    assert (found.stuck_bytes, found.stuck_blocks, found.stuck_segments, found.releasable_bytes) == (
+        500 * MIB,
+        20,
+        10,
+        40 * MIB,
+    )
 
 
 def test_the_request_that_fails_though_enough_is_free_is_told():
-    assert fragmentation_of(CHEQUERED).fails_above == 30 * MIB
+    assert fragmentation_of(CHEQUERED).fails_above_bytes == 30 * MIB
 
 
 def test_one_free_piece_fails_nothing_that_it_holds():
-    assert fragmentation_of(TIDY).fails_above is None
+    assert fragmentation_of(TIDY).fails_above_bytes is None
 
 
 def test_small_segments_cannot_serve_large_requests():
     found = fragmentation_of([segment("+1 -1"), segment("+10 -5"), segment("+10 -4")])
-    assert (found.largest_free, found.fails_above, found.free) == (5 * MIB, 5 * MIB, 10 * MIB)
+    assert (found.largest_free_bytes, found.fails_above_bytes, found.free_bytes) == (5 * MIB, 5 * MIB, 10 * MIB)
 
 
 def test_what_awaits_its_release_is_not_free():
     found = fragmentation_of([segment("+10 ~5 -5")])
-    assert (found.free, found.awaiting) == (5 * MIB, 5 * MIB)
+    assert (found.free_bytes, found.awaiting_bytes) == (5 * MIB, 5 * MIB)
 
 
 def test_what_graphs_keep_is_not_free():
     found = fragmentation_of([segment("+10 -5"), segment("+10 -50", pool="graph (1, 0)")])
-    assert (found.free, found.graph_free) == (5 * MIB, 50 * MIB)
+    assert (found.free_bytes, found.graph_free_bytes) == (5 * MIB, 50 * MIB)
 
 
 def test_the_ratio_is_the_share_outside_of_the_largest_piece():
@@ -125,7 +130,7 @@ def test_advice_rests_on_its_number():
 
 
 def test_no_segments_are_no_fragmentation():
-    assert (fragmentation_of([]).reserved, settings([])) == (0, ["none needed"])
+    assert (fragmentation_of([]).reserved_bytes, settings([])) == (0, ["none needed"])
 
 
 def test_the_text():

@@ -56,7 +56,7 @@ def test_a_piece_kept_each_step_is_found_with_its_line():
 
 def test_how_much_it_grew_is_told():
     (leak,) = run(20, leaky)
-    assert (leak.bytes, leak.pieces, leak.grew, leak.steps, leak.bytes_per_step) == (17 * MIB, 17, 17, 17, MIB)
+    assert (leak.bytes, leak.allocations, leak.grew, leak.steps, leak.bytes_per_step) == (17 * MIB, 17, 17, 17, MIB)
 
 
 def test_a_leak_is_found_within_eight_steps():
@@ -170,7 +170,7 @@ def test_pieces_of_changing_size_that_replace_each_other_are_no_leak():
 
 def test_a_piece_made_anew_and_larger_each_step_is_growth():
     (leak,) = run(20, replaced_by(range(1, 21)))
-    assert (leak.pieces, leak.bytes) == (0, 17 * MIB)
+    assert (leak.allocations, leak.bytes) == (0, 17 * MIB)
 
 
 def test_a_leak_in_every_fourth_step_is_found():
@@ -197,7 +197,7 @@ def test_a_leak_beside_pieces_of_the_same_line_that_come_and_go_is_found():
             program.give(held.pop(0))
 
     (leak,) = run(20, body)
-    assert leak.pieces == 17
+    assert leak.allocations == 17
 
 
 def test_what_is_given_back_after_the_last_step_is_no_leak():
@@ -226,7 +226,7 @@ def test_places_are_told_apart():
 
 def test_devices_are_told_apart():
     leaks = run(20, lambda program, number: (program.take(), program.take(2 * MIB, device=1)))
-    assert [(leak.device, leak.pieces) for leak in leaks] == [(1, 17), (0, 17)]
+    assert [(leak.device, leak.allocations) for leak in leaks] == [(1, 17), (0, 17)]
 
 
 def test_pieces_without_a_stack_are_found_by_size():
@@ -239,7 +239,7 @@ def test_steps_whose_events_are_lost_are_not_judged():
     program.rows = program.rows[15:]  # three rows a step
     ends = [end - STEP * 15 for end in program.ends]
     (leak,) = leaks_in(events(*program.rows, frames=FRAMES, lost=15), ends)
-    assert (leak.steps, leak.pieces) == (12, 12)
+    assert (leak.steps, leak.allocations) == (12, 12)
 
 
 def test_a_lookup_of_frames_that_fails_leaves_the_place_open():
@@ -270,7 +270,7 @@ def test_a_segment_of_a_framework_counts_once():
 def test_a_segment_that_is_mapped_elsewhere_counts_once():
     def body(program, number):
         program.take(20 * MIB, source="driver", stack=1)
-        program.take(MIB, reserved=(number + 1) * 20 * MIB)
+        program.take(MIB, reserved_bytes=(number + 1) * 20 * MIB)
 
     assert [leak.source for leak in run(10, body)] == ["torch"]
 
@@ -278,22 +278,26 @@ def test_a_segment_that_is_mapped_elsewhere_counts_once():
 def test_a_librarys_own_memory_beside_a_framework_counts():
     def body(program, number):
         program.take(8 * MIB, source="driver", stack=3)
-        program.give(program.take(MIB, reserved=64 * MIB))
+        program.give(program.take(MIB, reserved_bytes=64 * MIB))
 
     assert [leak.source for leak in run(10, body)] == ["driver"]
 
 
 def test_releases_that_were_not_seen_are_no_leak():
-    assert run(20, lambda program, number: program.take(allocated=5 * MIB)) == ()
+    assert run(20, lambda program, number: program.take(allocated_bytes=5 * MIB)) == ()
 
 
 def test_a_leak_is_found_though_something_large_is_given_back_meanwhile():
-    program = Program(20, lambda program, number: program.take(allocated=(100 + number - 60 * (number > 15)) * MIB))
+    program = Program(
+        20, lambda program, number: program.take(allocated_bytes=(100 + number - 60 * (number > 15)) * MIB)
+    )
     assert len(program.leaks()) == 1
 
 
 def test_a_rare_leak_is_confirmed_by_the_allocators_total():
-    program = Program(24, lambda program, number: number % 4 == 3 and program.take(allocated=(number // 4 + 1) * MIB))
+    program = Program(
+        24, lambda program, number: number % 4 == 3 and program.take(allocated_bytes=(number // 4 + 1) * MIB)
+    )
     assert len(program.leaks()) == 1
 
 

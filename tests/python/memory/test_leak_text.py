@@ -26,7 +26,7 @@ def text(*leaks, **more):
 
 def test_a_leak_in_full():
     holder = Holder("train.losses", "", "list", 20, keeps_graphs=True)
-    leak = Leak((growth(), growth(STACK[2], MIB)), holder, steps_left=4100, free=60 << 30)
+    leak = Leak((growth(), growth(STACK[2], MIB)), holder, steps_left=4100, free_bytes=60 << 30)
     assert text(leak) == "\n".join(
         [
             "1 leak in 20 steps, the first 3 of them warm-up: 1.06 MiB a step",
@@ -92,5 +92,5 @@ def test_lines_fit_a_terminal(place):
     stack = () if place is None else (place,)
     grown = Growth(place, stack, "torch", 0, 17, 17, MIB, 17, ())
     holder = Holder("module.trainer.statistics['of the losses']", "a local of main() (train.py:7)", "list", 20, True)
-    shown = text(Leak((grown,), holder, steps_left=10**9, free=1 << 40))
+    shown = text(Leak((grown,), holder, steps_left=10**9, free_bytes=1 << 40))
     assert max(map(len, shown.splitlines())) <= 100

@@ -149,7 +149,7 @@ def test_a_pool_that_holds_less_than_was_seen_is_noted(machine):
     machine.add_cuda_pool(used=8 * MIB, reserved=8 * MIB)
     machine.take(10 * MIB, "libcudf.so", "pool")
     ledger = memory_ledger()
-    assert ledger.explained == 10 * MIB
+    assert ledger.explained_bytes == 10 * MIB
     assert "the driver's pool holds 2.00 MiB less than was seen allocated from it" in ledger.notes
 
 
@@ -218,14 +218,14 @@ def test_what_nvml_counts_beyond_is_unexplained_and_last(machine):
         ("cupy", 100),
         ("unexplained", 700),
     ]
-    assert (ledger.total, ledger.explained, ledger.unexplained) == (1000 * MIB, 300 * MIB, 700 * MIB)
+    assert (ledger.total_bytes, ledger.explained_bytes, ledger.unexplained_bytes) == (1000 * MIB, 300 * MIB, 700 * MIB)
 
 
 def test_more_than_nvml_counts_is_said(machine):
     machine.process[0] = 90 * MIB
     machine.use_cupy(100 * MIB, 100 * MIB)
     ledger = memory_ledger()
-    assert ledger.unexplained == 0
+    assert ledger.unexplained_bytes == 0
     assert any(note.startswith("10.0 MiB more is explained than NVML counts") for note in ledger.notes)
 
 
@@ -233,8 +233,8 @@ def test_without_nvmls_figure_nothing_is_called_unexplained(machine):
     machine.process_why = "process: NVML does not list this process"
     machine.use_cupy(100 * MIB, 100 * MIB)
     ledger = memory_ledger()
-    assert (ledger.process, ledger.process_why) == (None, "process: NVML does not list this process")
-    assert (ledger.total, ledger.unexplained) == (100 * MIB, None)
+    assert (ledger.process_bytes, ledger.process_why) == (None, "process: NVML does not list this process")
+    assert (ledger.total_bytes, ledger.unexplained_bytes) == (100 * MIB, None)
 
 
 def test_pinned_and_managed_memory_are_not_the_gpus(machine):
@@ -265,7 +265,7 @@ def test_what_is_of_no_certain_device_is_the_only_ones(machine):
 def test_a_device_without_a_context_holds_nothing(machine):
     machine.gpus, machine.code_bytes = 2, 90 * MIB
     ledger = memory_ledger(1)
-    assert (ledger.rows, ledger.notes, ledger.total) == ((), (), 0)
+    assert (ledger.rows, ledger.notes, ledger.total_bytes) == ((), (), 0)
     assert str(ledger).startswith("device 1: this process holds no memory there\n")
 
 
@@ -292,8 +292,8 @@ def test_without_a_watch_what_frameworks_hold_is_explained(machine):
 def test_without_a_gpu_there_is_the_host(machine):
     machine.gpus = 0
     ledger = memory_ledger()
-    assert (ledger.rows, ledger.process, ledger.total) == ((), None, 0)
-    assert ledger.host.resident > 0
+    assert (ledger.rows, ledger.process_bytes, ledger.total_bytes) == ((), None, 0)
+    assert ledger.host.resident_bytes > 0
     assert str(ledger).startswith("host memory only: device 0: this process sees 0 devices\n")
 
 
@@ -346,7 +346,7 @@ def test_it_is_json_ready(machine):
     facts = json.loads(json.dumps(memory_ledger().to_dict()))
     (row,) = facts["rows"]
     assert row == {"library": "unexplained", "what": "", "bytes": 100 * MIB, "where": "", "region": ""}
-    assert (facts["total"], facts["explained"], facts["unexplained"]) == (100 * MIB, 0, 100 * MIB)
+    assert (facts["total_bytes"], facts["explained_bytes"], facts["unexplained_bytes"]) == (100 * MIB, 0, 100 * MIB)
 
 
 PLACES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 25)), max_size=8)
@@ -362,4 +362,6 @@ def test_segments_and_pieces_sum_to_the_bytes_that_they_unite(monkeypatch, held,
         for number, (begin, size) in enumerate(pieces):
             machine.take(size, "libmine.so", address=1000 * (number % 3) + begin)
         taken = [(one["address"], one["bytes"]) for one in machine.pieces]
-        assert memory_ledger().explained == len({at for begin, n in apart + taken for at in range(begin, begin + n)})
+        assert memory_ledger().explained_bytes == len(
+            {at for begin, n in apart + taken for at in range(begin, begin + n)}
+        )

@@ -42,8 +42,8 @@ def test_what_any_allocator_tells_is_kept_in_order():
     events = history.events()
     assert told(events) == [0x100, 0x100]
     assert events.bytes.tolist() == [512, -512]
-    assert events.allocated.tolist() == [512, 0]
-    assert events.reserved.tolist() == [1024, 0]
+    assert events.allocated_bytes.tolist() == [512, 0]
+    assert events.reserved_bytes.tolist() == [1024, 0]
     assert events.device.tolist() == [3, 3]
     assert events.thread.tolist() == [threading.get_native_id()] * 2
     assert events.time_ns[0] <= events.time_ns[1]

@@ -34,7 +34,7 @@ def nvml(monkeypatch):
 
 
 def test_free_memory_is_what_the_driver_has_and_what_allocators_hold_unused(nvml):
-    held = {"allocated": 2 << 30, "reserved": 5 << 30}
+    held = {"allocated_bytes": 2 << 30, "reserved_bytes": 5 << 30}
     assert free_memory(0, events(("alloc", 1, 512, held))) == 53 << 30
 
 

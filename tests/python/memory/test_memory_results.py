@@ -52,7 +52,7 @@ def test_tables_are_data_frames():
     history = events(("alloc", 0x1000, MIB, {"stack": 1}), frames=STACK)
     assert history.to_pandas().loc[0, ["bytes", "source", "region"]].tolist() == [MIB, "torch", ""]
     assert peak_memory(history).to_pandas().loc[0, ["place", "bytes", "count"]].tolist() == ["train.py:41 step", MIB, 1]
-    assert MemoryStages((STAGE,)).to_pandas().loc[0, ["name", "peak"]].tolist() == ["load", MIB]
+    assert MemoryStages((STAGE,)).to_pandas().loc[0, ["name", "peak_bytes"]].tolist() == ["load", MIB]
 
 
 def test_the_ledgers_rows_are_a_data_frame(machine):

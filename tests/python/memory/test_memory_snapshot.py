@@ -24,33 +24,33 @@ def busy(machine):
 
 
 def with_host(snapshot, **figures):
-    host = {"resident": 700 * MIB, "peak_resident": 900 * MIB, "pinned": 16 * MIB, "pinned_why": ""} | figures
-    return dataclasses.replace(snapshot, host=HostMemory(**host))
+    host = {"resident_bytes": 700 * MIB, "peak_resident_bytes": 900 * MIB, "pinned_bytes": 16 * MIB}
+    return dataclasses.replace(snapshot, host=HostMemory(**(host | figures)))
 
 
 def test_a_device_has_the_sums_of_its_pools(busy):
     (device,) = memory_snapshot().devices
-    assert (device.allocated, device.reserved, device.cached) == (350 * MIB, 580 * MIB, 230 * MIB)
-    assert (device.peak_allocated, device.peak_reserved) == (600 * MIB, 1000 * MIB)
-    assert (device.process, device.used, device.total) == (1000 * MIB, 50_000 * MIB, 80_000 * MIB)
+    assert (device.allocated_bytes, device.reserved_bytes, device.cached_bytes) == (350 * MIB, 580 * MIB, 230 * MIB)
+    assert (device.peak_allocated_bytes, device.peak_reserved_bytes) == (600 * MIB, 1000 * MIB)
+    assert (device.process_bytes, device.used_bytes, device.total_bytes) == (1000 * MIB, 50_000 * MIB, 80_000 * MIB)
     assert [pool.library for pool in device.pools] == ["torch", "cupy"]
 
 
 def test_fragmentation_is_the_free_memory_outside_the_largest_block(busy):
     (device,) = memory_snapshot().devices
-    assert device.largest_free == 100 * MIB
+    assert device.largest_free_bytes == 100 * MIB
     assert device.fragmentation == pytest.approx(0.5)
 
 
 def test_fragmentation_is_not_known_without_blocks(busy):
     (device,) = memory_snapshot(detail=False).devices
-    assert (device.largest_free, device.fragmentation) == (None, None)
+    assert (device.largest_free_bytes, device.fragmentation) == (None, None)
 
 
 def test_nothing_free_is_not_fragmented(machine):
     machine.use_torch(segment(1 << 30, 300))
     (device,) = memory_snapshot().devices
-    assert (device.largest_free, device.fragmentation) == (0, None)
+    assert (device.largest_free_bytes, device.fragmentation) == (0, None)
 
 
 def test_every_gpu_in_use_is_there(machine):
@@ -61,14 +61,14 @@ def test_every_gpu_in_use_is_there(machine):
 def test_one_gpu_can_be_asked_for_whether_in_use_or_not(machine):
     machine.gpus = 2
     (device,) = memory_snapshot(1).devices
-    assert (device.device, device.process, device.pools) == (1, 0, ())
+    assert (device.device, device.process_bytes, device.pools) == (1, 0, ())
 
 
 def test_without_a_gpu_there_is_the_host(machine):
     machine.gpus = 0
     snapshot = memory_snapshot()
     assert snapshot.devices == ()
-    assert snapshot.host.resident > 0
+    assert snapshot.host.resident_bytes > 0
     assert snapshot.why == "device 0: this process sees 0 devices"
     assert str(snapshot).startswith("host memory only: device 0: this process sees 0 devices\nhost\n")
 
@@ -89,7 +89,7 @@ def test_what_is_missing_is_noted(machine):
     machine.use_torch(backend="pluggable")
     machine.process_why = "process: NVML does not list this process"
     (device,) = memory_snapshot().devices
-    assert device.process is None
+    assert device.process_bytes is None
     assert device.notes[0] == "process: NVML does not list this process"
     assert device.notes[1].startswith("torch: its allocator (pluggable) keeps no figures")
 
@@ -117,7 +117,7 @@ def test_its_text_says_when_no_gpu_is_in_use(machine):
 def test_its_text_has_graph_pools_and_notes(machine):
     machine.use_torch(segment(0x1000, 300, pool=(1, 0)))
     machine.process_why = "process: not listed"
-    text = str(with_host(memory_snapshot(), pinned=None, pinned_why="nobody tells"))
+    text = str(with_host(memory_snapshot(), pinned_bytes=None, pinned_why="nobody tells"))
     assert "\n  graph pools   300 B of what is held\n" in text
     assert "\n  note          process: not listed\n" in text
     assert text.endswith("\n  pinned        not known: nobody tells")
@@ -125,7 +125,7 @@ def test_its_text_has_graph_pools_and_notes(machine):
 
 def test_it_is_json_ready(busy):
     facts = json.loads(json.dumps(memory_snapshot().to_dict()))
-    assert facts["devices"][0]["cached"] == 230 * MIB
+    assert facts["devices"][0]["cached_bytes"] == 230 * MIB
     assert facts["devices"][0]["fragmentation"] == pytest.approx(0.5)
     assert facts["devices"][0]["pools"][1]["library"] == "cupy"
 
@@ -135,14 +135,15 @@ def test_a_difference_has_what_changed(busy):
     busy.use_cupy(150 * MIB, 160 * MIB)
     busy.process[0] = 1080 * MIB
     after = dataclasses.replace(
-        with_host(memory_snapshot(), resident=710 * MIB, pinned=None), time_ns=before.time_ns + 2_000_000_000
+        with_host(memory_snapshot(), resident_bytes=710 * MIB, pinned_bytes=None),
+        time_ns=before.time_ns + 2_000_000_000,
     )
     change = after - before
     (device,) = change.devices
-    assert (device.allocated, device.reserved, device.cached) == (100 * MIB, 80 * MIB, -20 * MIB)
-    assert (device.process, device.used) == (80 * MIB, 0)
-    assert [(pool.library, pool.allocated) for pool in device.pools] == [("cupy", 100 * MIB)]
-    assert (change.seconds, change.resident, change.pinned) == (2.0, 10 * MIB, None)
+    assert (device.allocated_bytes, device.reserved_bytes, device.cached_bytes) == (100 * MIB, 80 * MIB, -20 * MIB)
+    assert (device.process_bytes, device.used_bytes) == (80 * MIB, 0)
+    assert [(pool.library, pool.allocated_bytes) for pool in device.pools] == [("cupy", 100 * MIB)]
+    assert (change.seconds, change.resident_bytes, change.pinned_bytes) == (2.0, 10 * MIB, None)
     assert str(change) == (
         "in 2 s\n"
         "device 0: allocated +100 MiB, cached -20.0 MiB, process (NVML) +80.0 MiB\n"
@@ -158,9 +159,14 @@ def test_a_gpu_that_came_into_use_counts_from_nothing(machine):
     machine.process[0] = 518
     machine.use_cupy(100, 300)
     (device,) = (memory_snapshot() - before).devices
-    assert (device.allocated, device.reserved, device.process, device.used) == (100, 300, 518, None)
+    assert (device.allocated_bytes, device.reserved_bytes, device.process_bytes, device.used_bytes) == (
+        100,
+        300,
+        518,
+        None,
+    )
 
 
 def test_a_difference_is_json_ready(busy):
     snapshot = memory_snapshot()
-    assert json.loads(json.dumps((snapshot - snapshot).to_dict()))["devices"][0]["cached"] == 0
+    assert json.loads(json.dumps((snapshot - snapshot).to_dict()))["devices"][0]["cached_bytes"] == 0

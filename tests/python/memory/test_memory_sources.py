@@ -41,21 +41,21 @@ def test_a_framework_counts_as_soon_as_it_is_imported(machine):
 def test_torch_tells_what_is_allocated_held_and_free(machine):
     machine.use_torch(segment(0x1000, 300, -200), segment(0x9000, -700))
     pool = only(pools())
-    assert (pool.allocated, pool.reserved, pool.cached) == (300, 1200, 900)
-    assert (pool.peak_allocated, pool.peak_reserved) == (600, 2400)
-    assert (pool.free, pool.largest_free) == (900, 700)
+    assert (pool.allocated_bytes, pool.reserved_bytes, pool.cached_bytes) == (300, 1200, 900)
+    assert (pool.peak_allocated_bytes, pool.peak_reserved_bytes) == (600, 2400)
+    assert (pool.free_bytes, pool.largest_free_bytes) == (900, 700)
 
 
 def test_private_pools_of_torch_are_told_and_not_free_for_others(machine):
     machine.use_torch(segment(0x1000, 300, -100), segment(0x9000, 50, -700, pool=(1, 0)))
     pool = only(pools())
-    assert (pool.graph_reserved, pool.free, pool.largest_free) == (750, 100, 100)
+    assert (pool.graph_reserved_bytes, pool.free_bytes, pool.largest_free_bytes) == (750, 100, 100)
 
 
 def test_without_detail_torchs_segments_are_left_alone(machine):
     machine.use_torch(segment(0x1000, 300)).cuda.memory_snapshot = None
     pool = only(pools(detail=False))
-    assert (pool.allocated, pool.largest_free, pool.note) == (300, None, "")
+    assert (pool.allocated_bytes, pool.largest_free_bytes, pool.note) == (300, None, "")
 
 
 def test_segments_have_their_pool_and_blocks(machine):
@@ -90,7 +90,7 @@ def test_torch_that_has_not_started_cuda_is_not_asked(machine):
 def test_torch_with_another_allocator_says_that_it_keeps_no_figures(machine):
     machine.use_torch(backend="pluggable")
     pool = only(pools())
-    assert (pool.allocated, pool.reserved) == (0, 0)
+    assert (pool.allocated_bytes, pool.reserved_bytes) == (0, 0)
     assert pool.note == "its allocator (pluggable) keeps no figures: pluggable does not yet support this."
 
 
@@ -100,56 +100,65 @@ def test_torchs_segments_may_fail_alone(machine):
 
     machine.use_torch(segment(0x1000, 5)).cuda.memory_snapshot = failing
     pool = only(pools())
-    assert (pool.allocated, pool.largest_free, pool.note) == (5, None, "its segments cannot be read: not now")
+    assert (pool.allocated_bytes, pool.largest_free_bytes, pool.note) == (
+        5,
+        None,
+        "its segments cannot be read: not now",
+    )
 
 
 def test_what_torch_took_from_the_drivers_pool_is_counted_once(machine):
     machine.use_torch(segment(0x1000, 300), backend="cudaMallocAsync")
     machine.add_cuda_pool(used=450, reserved=1000)
     found = by_library(pools())
-    assert (found["torch"].allocated, found["torch"].reserved) == (300, 300)
-    assert (found["cuda pool"].allocated, found["cuda pool"].reserved) == (150, 700)
-    assert found["cuda pool"].peak_allocated is None
+    assert (found["torch"].allocated_bytes, found["torch"].reserved_bytes) == (300, 300)
+    assert (found["cuda pool"].allocated_bytes, found["cuda pool"].reserved_bytes) == (150, 700)
+    assert found["cuda pool"].peak_allocated_bytes is None
 
 
 def test_the_drivers_pool_has_peaks_of_its_own(machine):
     machine.add_cuda_pool(used=450, reserved=1000)
     pool = only(pools())
-    assert (pool.allocated, pool.reserved, pool.peak_allocated, pool.peak_reserved) == (450, 1000, 451, 1001)
+    assert (pool.allocated_bytes, pool.reserved_bytes, pool.peak_allocated_bytes, pool.peak_reserved_bytes) == (
+        450,
+        1000,
+        451,
+        1001,
+    )
 
 
 def test_the_drivers_default_and_current_pools_are_added(machine):
     machine.add_cuda_pool(used=450, reserved=1000)
     machine.add_cuda_pool(used=50, reserved=100, handle=0x88)
     pool = only(pools())
-    assert (pool.allocated, pool.reserved, pool.peak_reserved) == (500, 1100, None)
+    assert (pool.allocated_bytes, pool.reserved_bytes, pool.peak_reserved_bytes) == (500, 1100, None)
 
 
 def test_cupys_pool_is_asked_on_the_device_that_is_meant(machine):
     machine.contexts, machine.gpus = [0, 1], 2
     machine.use_cupy(300, 500, device=1)
     first, second = pools()
-    assert (first.device, first.reserved) == (0, 0)
-    assert (second.device, second.allocated, second.reserved, second.free) == (1, 300, 500, 200)
+    assert (first.device, first.reserved_bytes) == (0, 0)
+    assert (second.device, second.allocated_bytes, second.reserved_bytes, second.free_bytes) == (1, 300, 500, 200)
 
 
 def test_cupys_allocator_counts_when_it_is_another_pool(machine):
     machine.use_cupy(300, 500, allocator="own")
-    assert only(pools()).reserved == 500
+    assert only(pools()).reserved_bytes == 500
 
 
 def test_cupys_default_pool_counts_when_its_allocator_is_no_pool(machine):
     machine.use_cupy(300, 500, allocator="default").cuda.get_allocator = lambda: print
-    assert only(pools()).reserved == 500
+    assert only(pools()).reserved_bytes == 500
 
 
 def test_cupys_async_pool_is_the_drivers_and_counted_once(machine):
     machine.use_cupy(300, 500, kind="MemoryAsyncPool")
     machine.add_cuda_pool(used=300, reserved=500)
     found = by_library(pools())
-    assert found["cuda pool"].reserved == 500
+    assert found["cuda pool"].reserved_bytes == 500
     assert found["cuda pool"].note == "CuPy takes from it (MemoryAsyncPool)"
-    assert sum(pool.reserved for pool in found.values()) == 500
+    assert sum(pool.reserved_bytes for pool in found.values()) == 500
 
 
 def test_rmms_statistics_and_pool_are_found_in_their_layers(machine):
@@ -157,33 +166,38 @@ def test_rmms_statistics_and_pool_are_found_in_their_layers(machine):
         {"allocation_counts": {"current_bytes": 300, "peak_bytes": 400}}, {"pool_size": lambda: 1000}, {"plain": True}
     )
     pool = only(pools())
-    assert (pool.library, pool.allocated, pool.reserved, pool.peak_allocated) == ("rmm", 300, 1000, 400)
+    assert (pool.library, pool.allocated_bytes, pool.reserved_bytes, pool.peak_allocated_bytes) == (
+        "rmm",
+        300,
+        1000,
+        400,
+    )
 
 
 def test_rmms_pool_without_statistics_says_so(machine):
     machine.use_rmm({"pool_size": lambda: 1000})
     pool = only(pools())
-    assert pool.reserved == 1000
+    assert pool.reserved_bytes == 1000
     assert "StatisticsResourceAdaptor" in pool.note
 
 
 def test_rmms_statistics_may_be_an_object(machine):
     machine.use_rmm({"allocation_counts": SimpleNamespace(current_bytes=300)})
     pool = only(pools())
-    assert (pool.allocated, pool.reserved, pool.peak_allocated) == (300, 300, None)
+    assert (pool.allocated_bytes, pool.reserved_bytes, pool.peak_allocated_bytes) == (300, 300, None)
 
 
 def test_rmms_tracking_counts_what_is_in_use(machine):
     machine.use_rmm({"get_allocated_bytes": lambda: 70}, {"plain": True})
-    assert only(pools()).reserved == 70
+    assert only(pools()).reserved_bytes == 70
 
 
 def test_rmm_on_the_drivers_pool_is_counted_once(machine):
     machine.use_rmm({"get_allocated_bytes": lambda: 70}, {"pool_handle": lambda: 0x77})
     machine.add_cuda_pool(used=100, reserved=500, handle=0x77)
     found = by_library(pools())
-    assert (found["rmm"].allocated, found["cuda pool"].allocated) == (70, 30)
-    assert sum(pool.reserved for pool in found.values()) == 500
+    assert (found["rmm"].allocated_bytes, found["cuda pool"].allocated_bytes) == (70, 30)
+    assert sum(pool.reserved_bytes for pool in found.values()) == 500
 
 
 def test_rmm_without_a_pool_or_statistics_is_left_to_the_watch(machine):
@@ -196,7 +210,12 @@ def test_jax_tells_what_it_holds(machine):
         {"bytes_in_use": 300, "peak_bytes_in_use": 400, "pool_bytes": 1000, "largest_free_block_bytes": 5000}
     )
     pool = only(pools())
-    assert (pool.allocated, pool.reserved, pool.peak_allocated, pool.largest_free) == (300, 1000, 400, 700)
+    assert (pool.allocated_bytes, pool.reserved_bytes, pool.peak_allocated_bytes, pool.largest_free_bytes) == (
+        300,
+        1000,
+        400,
+        700,
+    )
 
 
 def test_jax_is_not_started(machine):
@@ -213,14 +232,14 @@ def test_jax_on_the_drivers_pool_is_counted_once(machine, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async")
     machine.use_jax({"bytes_in_use": 300})
     machine.add_cuda_pool(used=300, reserved=500)
-    assert sum(pool.reserved for pool in pools()) == 500
+    assert sum(pool.reserved_bytes for pool in pools()) == 500
 
 
 def test_a_source_that_fails_does_not_hide_the_others(machine):
     machine.use_cupy(1, 2).get_default_memory_pool = lambda: 1 / 0
     machine.use_jax({"bytes_in_use": 300})
     found = by_library(pools())
-    assert found["jax"].allocated == 300
+    assert found["jax"].allocated_bytes == 300
     assert found["cupy"].note == "its figures could not be read: ZeroDivisionError: division by zero"
 
 
@@ -244,38 +263,38 @@ def test_a_device_that_is_not_there_is_not_available(machine):
 
 def test_host_memory_is_what_the_system_counts(machine):
     host = host_memory()
-    assert 0 < host.resident <= host.peak_resident
+    assert 0 < host.resident_bytes <= host.peak_resident_bytes
 
 
 def test_pinned_memory_is_what_the_watch_saw(machine):
     machine.take(3 * MIB, "libtorch_cuda.so", "pinned")
     machine.take(2 * MIB, "libnccl.so.2", "pinned")
-    assert (host_memory().pinned, host_memory().pinned_why) == (5 * MIB, "")
+    assert (host_memory().pinned_bytes, host_memory().pinned_why) == (5 * MIB, "")
 
 
 def test_pinned_memory_before_the_watch_is_said_to_be_missing(machine):
     machine.from_start = False
     machine.use_torch(pinned=9 * MIB)
-    assert host_memory().pinned == 9 * MIB
+    assert host_memory().pinned_bytes == 9 * MIB
     assert host_memory().pinned_why == "without what was pinned before the watch began"
 
 
 def test_pinned_memory_is_torchs_where_nothing_is_watched(machine):
     machine.watching = False
     machine.use_torch(pinned=9 * MIB)
-    assert host_memory().pinned == 9 * MIB
+    assert host_memory().pinned_bytes == 9 * MIB
     assert host_memory().pinned_why.startswith("torch's alone")
 
 
 def test_pinned_memory_is_not_known_where_nobody_tells(machine):
     machine.watching = False
-    assert host_memory().pinned is None
+    assert host_memory().pinned_bytes is None
     assert "watched" in host_memory().pinned_why
 
 
 def test_nothing_is_pinned_where_no_gpu_is_used(machine):
     machine.watching, machine.contexts = False, []
-    assert (host_memory().pinned, host_memory().pinned_why) == (0, "")
+    assert (host_memory().pinned_bytes, host_memory().pinned_why) == (0, "")
 
 
 @pytest.mark.parametrize("status", ["Name:\tpython\nVmRSS:\t    2048 kB\n", ""])
@@ -286,5 +305,5 @@ def test_host_memory_is_told_where_the_system_says_little(machine, monkeypatch, 
     for name in ("resident", "peak_resident"):
         monkeypatch.setattr(host, name, partial(getattr(resident, name), tmp_path))
     told = host_memory()
-    assert told.peak_resident >= told.resident > 0
-    assert not status or told.resident == 2 * MIB
+    assert told.peak_resident_bytes >= told.resident_bytes > 0
+    assert not status or told.resident_bytes == 2 * MIB

@@ -76,7 +76,7 @@ def test_less_cached_than_asked_for_is_no_fragmentation(report):
 
 def test_other_processes_are_named_when_they_hold_much(report):
     found = report(used=79 * GiB, total=80 * GiB, process=19 * GiB)
-    assert found.others == 60 * GiB
+    assert found.others_bytes == 60 * GiB
     only(found, "other processes hold 60.0 GiB of this GPU, this one 19.0 GiB")
 
 
@@ -96,7 +96,7 @@ def test_a_limit_of_torchs_own_is_named(report):
 
 def test_cudas_total_is_no_limit_although_below_nvmls(report):
     found = report(free=70 * GiB, allowed=int(79.5 * GiB), used=10 * GiB, total=80 * GiB, process=10 * GiB)
-    assert found.allowed is None
+    assert found.allowed_bytes is None
     assert found.advice == ()
 
 
@@ -183,7 +183,7 @@ def test_refusals_of_the_driver_give_the_size_that_an_error_does_not_tell(report
     monkeypatch.setattr(_core, "stack_frames", lambda stack: [("step", "/a/train.py", 31)])
     monkeypatch.setattr(evidence.time, "time_ns", lambda: now)
     found = report(asked=None, device=None, library="CUDA")
-    assert (found.asked, found.device) == (5 * GiB, 1)
+    assert (found.requested_bytes, found.device) == (5 * GiB, 1)
     assert [each["where"] for each in found.refused] == ["train.py:31 step"] * 2
     assert "refused by the driver" in str(found)
 
@@ -191,7 +191,7 @@ def test_refusals_of_the_driver_give_the_size_that_an_error_does_not_tell(report
 def test_a_part_that_fails_leaves_the_others(report, monkeypatch):
     monkeypatch.setattr(_core, "allocation_watch", lambda: {}["failed"])
     found = report(used=1, total=2, process=1)
-    assert found.total == 2
+    assert found.total_bytes == 2
     assert found.notes[0] == "refused not known: KeyError: 'failed'"
 
 
@@ -199,7 +199,7 @@ def test_parts_that_all_fail_leave_what_there_is(monkeypatch):
     for name in parts():
         monkeypatch.setattr(evidence, name, None)
     found = gather(Request("torch", 7, 0), "x", STACK, free=3, allowed=9)
-    assert (found.free, found.total, found.pools, found.ledger) == (3, 9, (), None)
+    assert (found.free_bytes, found.total_bytes, found.pools, found.ledger) == (3, 9, (), None)
 
 
 def test_host_memory_is_told_of_the_host(report, monkeypatch):
@@ -233,7 +233,7 @@ def test_the_whole_text_has_every_part(report):
 def test_the_dict_is_ready_for_json(report):
     found = report(used=5, total=9, process=2, pools=[pool(allocated=1, reserved=2)], events=leak(3, 1))
     again = json.loads(json.dumps(found.to_dict()))
-    assert again["others"] == 3
+    assert again["others_bytes"] == 3
     assert again["ledger"] == Ledger().to_dict()
     assert again["pools"][0]["library"] == "torch"
     assert again["stack"][1] == {"function": "step", "file": "/home/me/train.py", "line": 31}

@@ -59,7 +59,7 @@ def test_an_error_that_leaves_the_context_is_reported_and_goes_on(file):
         raise error
     assert raised.value is error
     assert (error.args, error.__cause__, error.__context__) == ((TEXT,), None, None)
-    assert [(each.asked, each.device, each.library) for each in reports.reports] == [(ASKED, 0, "torch")]
+    assert [(each.requested_bytes, each.device, each.library) for each in reports.reports] == [(ASKED, 0, "torch")]
     assert file.getvalue().startswith("gpuscope: out of GPU memory: torch asked for 20.0 MiB on GPU 0")
 
 
@@ -233,7 +233,7 @@ def test_torch_is_given_one_observer_for_good(torch, file):
 
 def test_what_torch_tells_and_then_raises_is_reported_once(torch, file):
     reports = leaving(report_out_of_memory(file=file), torch.start, torch.ask)
-    assert [(each.asked, each.free) for each in reports.reports] == [(ASKED, 1 << 20)]
+    assert [(each.requested_bytes, each.free_bytes) for each in reports.reports] == [(ASKED, 1 << 20)]
 
 
 def test_what_torch_tells_on_another_thread_is_the_same_error(torch, file):
@@ -245,7 +245,7 @@ def test_what_torch_tells_on_another_thread_is_the_same_error(torch, file):
 def test_what_the_program_catches_is_reported_and_the_next_error_too(torch, file):
     caught = partial(torch.ask, asked=1 << 30, catch=True)
     reports = leaving(report_out_of_memory(file=file), torch.start, caught, torch.ask)
-    assert [each.asked for each in reports.reports] == [1 << 30, ASKED]
+    assert [each.requested_bytes for each in reports.reports] == [1 << 30, ASKED]
 
 
 def test_a_torch_that_cannot_be_observed_still_raises_into_a_report(torch, file):
@@ -277,7 +277,7 @@ def test_text_and_json_are_written(tmp_path, file):
         run_out()
     stem = tmp_path / f"oom-{os.getpid()}-{reports.reports[0].number}"
     assert stem.with_suffix(".txt").read_text() == f"{reports.reports[0]}\n"
-    assert json.loads(stem.with_suffix(".json").read_text())["asked"] == ASKED
+    assert json.loads(stem.with_suffix(".json").read_text())["requested_bytes"] == ASKED
     assert f"whole report: {stem}.txt" in file.getvalue()
 
 

@@ -75,47 +75,47 @@ def test_the_step_is_told_where_steps_are_known():
 
 
 def test_what_was_allocated_before_is_the_base():
-    rows = (("alloc", A, MIB, at(1, allocated=5 * MIB)), ("free", A, MIB, at(1, allocated=4 * MIB)))
+    rows = (("alloc", A, MIB, at(1, allocated_bytes=5 * MIB)), ("free", A, MIB, at(1, allocated_bytes=4 * MIB)))
     found = report(*rows)
-    assert (found.bytes, found.base) == (5 * MIB, 4 * MIB)
+    assert (found.bytes, found.base_bytes) == (5 * MIB, 4 * MIB)
 
 
 def test_releases_of_what_was_allocated_before_move_the_peak():
     rows = (
-        ("alloc", A, 2 * MIB, at(1, allocated=12 * MIB)),
-        ("free", B, 10 * MIB, at(0, allocated=2 * MIB)),
-        ("alloc", C, 4 * MIB, at(2, allocated=6 * MIB)),
+        ("alloc", A, 2 * MIB, at(1, allocated_bytes=12 * MIB)),
+        ("free", B, 10 * MIB, at(0, allocated_bytes=2 * MIB)),
+        ("alloc", C, 4 * MIB, at(2, allocated_bytes=6 * MIB)),
     )
     found = report(*rows)
-    assert (found.bytes, found.base, len(found)) == (12 * MIB, 10 * MIB, 1)
+    assert (found.bytes, found.base_bytes, len(found)) == (12 * MIB, 10 * MIB, 1)
 
 
 def test_a_segment_and_what_lies_in_it_count_once():
-    rows = (("alloc", A, 20 * MIB, at(1, source="driver")), ("alloc", A, MIB, at(1, allocated=MIB)))
+    rows = (("alloc", A, 20 * MIB, at(1, source="driver")), ("alloc", A, MIB, at(1, allocated_bytes=MIB)))
     assert report(*rows).bytes == MIB
 
 
 def test_a_librarys_own_memory_counts():
-    rows = (("alloc", A, 20 * MIB, at(2, source="driver")), ("alloc", B, MIB, at(1, allocated=MIB)))
+    rows = (("alloc", A, 20 * MIB, at(2, source="driver")), ("alloc", B, MIB, at(1, allocated_bytes=MIB)))
     assert report(*rows).bytes == 21 * MIB
 
 
 def test_a_growth_explains_no_more_than_its_own_bytes():
     rows = (
-        ("alloc", A, MIB, at(1, allocated=MIB, reserved=2 * MIB)),
+        ("alloc", A, MIB, at(1, allocated_bytes=MIB, reserved_bytes=2 * MIB)),
         ("alloc", B, MIB, at(2, source="driver")),  # a library's, before a segment that is mapped later
         ("alloc", C, 20 * MIB, at(2, source="driver")),
-        ("alloc", A + MIB, MIB, at(1, allocated=2 * MIB, reserved=22 * MIB)),
+        ("alloc", A + MIB, MIB, at(1, allocated_bytes=2 * MIB, reserved_bytes=22 * MIB)),
     )
     assert report(*rows).bytes == 3 * MIB
 
 
 def test_a_segment_with_pieces_in_it_is_what_a_growth_explains():
     rows = (
-        ("alloc", A, MIB, at(1, allocated=MIB, reserved=2 * MIB)),
+        ("alloc", A, MIB, at(1, allocated_bytes=MIB, reserved_bytes=2 * MIB)),
         ("alloc", C, 20 * MIB, at(2, source="driver")),
         ("alloc", B, 20 * MIB, at(2, source="driver")),  # a library's, though later
-        ("alloc", C, MIB, at(1, allocated=2 * MIB, reserved=22 * MIB)),
+        ("alloc", C, MIB, at(1, allocated_bytes=2 * MIB, reserved_bytes=22 * MIB)),
     )
     assert report(*rows).bytes == 22 * MIB
 
@@ -167,7 +167,7 @@ def test_no_events_are_no_peak():
 
 
 def test_the_table():
-    rows = (("alloc", A, 2 * MIB, at(1, allocated=11 * MIB)), ("alloc", B, MIB, at(0, allocated=12 * MIB)))
+    rows = (("alloc", A, 2 * MIB, at(1, allocated_bytes=11 * MIB)), ("alloc", B, MIB, at(0, allocated_bytes=12 * MIB)))
     assert str(report(*rows, lost=1200)) == "\n".join(
         [
             "peak of GPU 0: 12.0 MiB, 0.000 s after the first event",

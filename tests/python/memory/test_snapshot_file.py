@@ -36,8 +36,8 @@ def test_allocations_and_requests_to_free_become_events(load):
 
 def test_the_running_sums_end_at_what_the_segments_hold(load):
     events = load(snapshot()).events
-    assert events.allocated.tolist() == [4 * MIB, 6 * MIB, 4 * MIB]
-    assert set(events.reserved.tolist()) == {22 * MIB}
+    assert events.allocated_bytes.tolist() == [4 * MIB, 6 * MIB, 4 * MIB]
+    assert set(events.reserved_bytes.tolist()) == {22 * MIB}
 
 
 def test_call_stacks_are_kept_innermost_first(load):
@@ -61,7 +61,7 @@ def test_segments_settings_and_refusals_are_told(load):
     assert [piece.bytes for piece in found.segments] == [20 * MIB, 2 * MIB]
     assert found.graph_pools(0) == ((BASE + 64 * MIB, BASE + 66 * MIB),)
     assert found.settings["max_split_size"] == -1
-    assert found.refused == (900 * MIB,)
+    assert found.refused_bytes == (900 * MIB,)
 
 
 def test_events_of_several_devices_are_in_order_of_time(load):
@@ -100,7 +100,7 @@ def test_what_a_library_took_from_the_driver_is_not_torchs(load):
         content["device_traces"][0].append(entry)
     found = load(content).events
     assert found.source.tolist() == [*before.source.tolist(), OF_LIBRARIES]
-    assert found.allocated.tolist() == [*before.allocated.tolist(), 0]
+    assert found.allocated_bytes.tolist() == [*before.allocated_bytes.tolist(), 0]
 
 
 def test_what_gpuscope_lost_and_noted_is_told(load):

@@ -216,9 +216,9 @@ def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int
         if source == _DRIVER:
             libraries = _held(rows, np.cumsum(known[rows]), len(mine))
             libraries[: rows[0]] = 0
-        reserved += _held(rows, mine.reserved[rows], len(mine))
-        if mine.allocated[rows].any():
-            before += _held(rows, np.maximum(mine.allocated[rows] - np.cumsum(known[rows]), 0), len(mine))
+        reserved += _held(rows, mine.reserved_bytes[rows], len(mine))
+        if mine.allocated_bytes[rows].any():
+            before += _held(rows, np.maximum(mine.allocated_bytes[rows] - np.cumsum(known[rows]), 0), len(mine))
     if reserved.any():
         reserved += libraries
     used = np.cumsum(known) + before

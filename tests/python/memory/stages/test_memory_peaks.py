@@ -31,7 +31,7 @@ def test_a_peak_below_an_earlier_one_is_known(torch):
     spike(torch, 1000)
     with track_memory("x") as block:
         spike(torch, 70)
-    assert (block.peak, block.stage.peak_is_exact) == (70, True)
+    assert (block.peak_bytes, block.stage.peak_is_exact) == (70, True)
 
 
 def test_nothing_taken_leaves_what_was_in_use(torch):
@@ -39,7 +39,7 @@ def test_nothing_taken_leaves_what_was_in_use(torch):
     spike(torch, 1000)
     with track_memory("x") as block:
         pass
-    assert (block.peak, block.stage.peak_is_exact) == (30, True)
+    assert (block.peak_bytes, block.stage.peak_is_exact) == (30, True)
 
 
 def test_outer_stages_keep_what_inner_ones_saw(torch):
@@ -50,7 +50,7 @@ def test_outer_stages_keep_what_inner_ones_saw(torch):
             with track_memory("inner") as inner:
                 spike(torch, 20)
             spike(torch, 10)
-    assert (outer.peak, middle.peak, inner.peak) == (90, 90, 20)
+    assert (outer.peak_bytes, middle.peak_bytes, inner.peak_bytes) == (90, 90, 20)
 
 
 def test_siblings_do_not_see_each_other(torch):
@@ -60,7 +60,7 @@ def test_siblings_do_not_see_each_other(torch):
         spike(torch, 60)
         with track_memory("b") as b:
             spike(torch, 30)
-    assert (outer.peak, a.peak, b.peak) == (60, 40, 30)
+    assert (outer.peak_bytes, a.peak_bytes, b.peak_bytes) == (60, 40, 30)
 
 
 def test_stages_that_overlap_without_nesting(torch):
@@ -72,7 +72,7 @@ def test_stages_that_overlap_without_nesting(torch):
     tracked.__exit__(None, None, None)
     spike(torch, 30)
     second.__exit__(None, None, None)
-    assert (first.peak, later.peak) == (50, 50)
+    assert (first.peak_bytes, later.peak_bytes) == (50, 50)
 
 
 def test_reset_keeps_what_open_stages_saw(torch):
@@ -80,7 +80,7 @@ def test_reset_keeps_what_open_stages_saw(torch):
         spike(torch, 80)
         reset_peak()
         spike(torch, 20)
-    assert (block.peak, block.stage.peak_is_exact) == (80, True)
+    assert (block.peak_bytes, block.stage.peak_is_exact) == (80, True)
 
 
 def test_reset_restarts_torchs_counter(fake_torch):
@@ -94,7 +94,7 @@ def test_reset_keeps_the_peak_for_the_next_statement(fake_torch):
     spike(fake_torch, 80)
     reset_peak()
     track_memory("b")
-    assert memory_stages().stages[1].peak == 80
+    assert memory_stages().stages[1].peak_bytes == 80
 
 
 def test_a_block_keeps_the_peak_for_the_next_statement(fake_torch):
@@ -103,7 +103,7 @@ def test_a_block_keeps_the_peak_for_the_next_statement(fake_torch):
     with track_memory("x"):
         spike(fake_torch, 5)
     track_memory("b")
-    assert memory_stages().stages[2].peak == 80
+    assert memory_stages().stages[2].peak_bytes == 80
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -130,13 +130,13 @@ class TestReports:
         with track_memory("x") as block:
             spike(reporting_torch, 70)
             sys.modules["torch"].cuda.reset_peak_memory_stats()
-        assert (block.peak, block.stage.peak_is_exact) == (70, True)
+        assert (block.peak_bytes, block.stage.peak_is_exact) == (70, True)
 
     def test_a_new_peak_of_a_thread_that_reports_nothing_is_seen(self, reporting_torch):
         with track_memory("x") as block:
             reporting_torch.take(70, reported=False)
             reporting_torch.give(70)
-        assert block.peak == 70
+        assert block.peak_bytes == 70
 
     def test_they_are_had_only_while_a_stage_is_open(self, reporting_torch):
         with track_memory("x"), track_memory("y"):
@@ -164,7 +164,7 @@ class TestReports:
         spike(reporting_torch, 1000)
         with track_memory("x") as block:
             spike(reporting_torch, 70)
-        assert (block.peak, reporting_torch.restarts) == (70, 1)
+        assert (block.peak_bytes, reporting_torch.restarts) == (70, 1)
 
     def test_the_counters_are_taken_where_they_fail(self, reporting_torch, monkeypatch):
         def fail(device):
@@ -173,7 +173,7 @@ class TestReports:
         monkeypatch.setattr(_core, "PeakMemory", fail)
         with track_memory("x") as block:
             spike(reporting_torch, 70)
-        assert (block.peak, reporting_torch.acquired) == (70, 0)
+        assert (block.peak_bytes, reporting_torch.acquired) == (70, 0)
 
 
 class TestCounters:
@@ -182,7 +182,7 @@ class TestCounters:
         with track_memory("x") as block:
             fake_torch.give(40)
             sys.modules["torch"].cuda.reset_peak_memory_stats()
-        assert (block.peak, block.stage.peak_at_most) == (50, None)
+        assert (block.peak_bytes, block.stage.peak_at_most_bytes) == (50, None)
 
     def test_a_counter_that_cannot_be_restarted_is_read(self, fake_torch, monkeypatch):
         def fail(device):
@@ -193,7 +193,7 @@ class TestCounters:
         monkeypatch.setattr(sys.modules["torch"].cuda, "reset_peak_memory_stats", fail)
         with track_memory("x") as block:
             spike(fake_torch, 20)
-        assert (block.peak, block.stage.peak_at_most) == (10, 100)
+        assert (block.peak_bytes, block.stage.peak_at_most_bytes) == (10, 100)
 
 
 class TestOtherLibraries:
@@ -202,7 +202,7 @@ class TestOtherLibraries:
         put_pools(monkeypatch, [pool("torch", 10), pool("cupy", 5, reserved=512), pool("cuda pool", 1, device=1)])
         with track_memory("x") as block:
             pass
-        assert (block.allocated, block.reserved) == (15, 1024 + 512)
+        assert (block.allocated_bytes, block.reserved_bytes) == (15, 1024 + 512)
 
     def test_without_a_count_of_its_peaks_a_library_has_the_larger_of_its_ends(self, fake_torch, monkeypatch):
         pools = [pool("cupy", 5)]
@@ -210,19 +210,19 @@ class TestOtherLibraries:
         with track_memory("x") as block:
             spike(fake_torch, 100)
             pools[0] = pool("cupy", 2)
-        assert (block.peak, block.stage.peak_at_most) == (105, None)
+        assert (block.peak_bytes, block.stage.peak_at_most_bytes) == (105, None)
 
     def test_a_library_that_is_only_imported_changes_nothing(self, fake_torch, monkeypatch):
         put_pools(monkeypatch, [pool("cupy", 0)])
         with track_memory("x") as block:
             spike(fake_torch, 100)
-        assert (block.peak, block.stage.peak_is_exact) == (100, True)
+        assert (block.peak_bytes, block.stage.peak_is_exact) == (100, True)
 
     def test_a_cache_that_can_serve_requests_unseen_makes_the_peak_a_bound(self, fake_torch, monkeypatch):
         put_pools(monkeypatch, [pool("cupy", 0, reserved=512)])
         with track_memory("x") as block:
             pass
-        assert (block.peak, block.stage.peak_at_most) == (0, None)
+        assert (block.peak_bytes, block.stage.peak_at_most_bytes) == (0, None)
 
     def test_torch_is_read_where_they_cannot_be(self, fake_torch, monkeypatch):
         put_pools(monkeypatch, [])
@@ -230,7 +230,7 @@ class TestOtherLibraries:
         fake_torch.take(10)
         with track_memory("x") as block:
             pass
-        assert block.allocated == 10
+        assert block.allocated_bytes == 10
         assert block.stage.why.startswith("memory of other libraries is not known: ")
 
     @pytest.mark.parametrize(("highest", "expected"), [(9, (9, 9)), (8, (5, 8))])
@@ -239,7 +239,7 @@ class TestOtherLibraries:
         put_pools(monkeypatch, pools)
         with track_memory("x") as block:
             pools[0] = pool("jax", 5, peak=highest)
-        assert (block.peak, block.stage.peak_at_most) == expected
+        assert (block.peak_bytes, block.stage.peak_at_most_bytes) == expected
 
 
 def test_no_watch_is_left_open(fake_torch):

@@ -40,8 +40,8 @@ def subjects(result):
 
 def made(name="x", **given):
     figures = {
-        "device": 0, "count": 1, "allocated": 0, "reserved": 0, "before": 0, "delta": 0, "first_delta": 0, "peak": 0,
-        "peak_at_most": None, "host_resident": 0,
+        "device": 0, "count": 1, "allocated_bytes": 0, "reserved_bytes": 0, "before_bytes": 0, "delta_bytes": 0,
+        "first_delta_bytes": 0, "peak_bytes": 0, "peak_at_most_bytes": None, "host_resident_bytes": 0,
     } | given  # fmt: skip
     return MemoryStage(name, **figures)
 
@@ -57,8 +57,8 @@ class TestTable:
 
     def test_a_row_reads(self):
         stage = made(
-            "forward", count=3, allocated=5 * MIB, reserved=8 * MIB, delta=2 * MIB, peak=6 * MIB, peak_at_most=6 * MIB,
-            host_resident=100 * MIB,
+            "forward", count=3, allocated_bytes=5 * MIB, reserved_bytes=8 * MIB, delta_bytes=2 * MIB,
+            peak_bytes=6 * MIB, peak_at_most_bytes=6 * MIB, host_resident_bytes=100 * MIB,
         )  # fmt: skip
         row = str(MemoryStages((stage,))).splitlines()[2]
         assert row.split("  ")[0] == "forward"
@@ -79,7 +79,7 @@ class TestTable:
         assert memory_stages().highest.name == "high"
 
     def test_a_peak_that_is_a_bound_says_so(self):
-        assert ">= 5 B" in str(MemoryStages((made(peak=5, peak_at_most=7),)))
+        assert ">= 5 B" in str(MemoryStages((made(peak_bytes=5, peak_at_most_bytes=7),)))
 
     def test_columns_stay_aligned_under_long_names(self):
         lines = str(MemoryStages((made("n" * 100), made("short")))).splitlines()
@@ -87,7 +87,7 @@ class TestTable:
         assert len({len(line.replace("  <- highest peak", "")) for line in lines[:4]}) == 1
 
     def test_devices_are_told_apart(self):
-        text = str(MemoryStages((made(device=0), made(device=1), made(device=-1, reserved=None))))
+        text = str(MemoryStages((made(device=0), made(device=1), made(device=-1, reserved_bytes=None))))
         assert [line.partition(")")[0] for line in text.splitlines()[2:5]] == ["x (GPU 0", "x (GPU 1", "x (host"]
 
     def test_without_stages_it_says_so(self):
@@ -112,12 +112,12 @@ def test_the_dictionary_has_every_figure_and_is_json(fake_torch):
     assert found["highest"] == "x"
     (stage,) = found["stages"]
     assert set(stage) == {field.name for field in dataclasses.fields(MemoryStage)}
-    assert stage["delta"] == MIB
+    assert stage["delta_bytes"] == MIB
 
 
 def test_results_do_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made().peak = 3
+        made().peak_bytes = 3
 
 
 class TestHints:
@@ -182,18 +182,27 @@ class TestHints:
         assert memory_stages().hints == ()
 
     def test_fragmentation(self):
-        stages = MemoryStages((made(allocated=400 * MIB, reserved=900 * MIB, peak=500 * MIB, peak_at_most=500 * MIB),))
+        stages = MemoryStages(
+            (
+                made(
+                    allocated_bytes=400 * MIB,
+                    reserved_bytes=900 * MIB,
+                    peak_bytes=500 * MIB,
+                    peak_at_most_bytes=500 * MIB,
+                ),
+            )
+        )
         assert subjects(stages) == ["fragmentation"]
         assert "900 MiB are reserved for a peak of 500 MiB" in stages.hints[0]
 
     def test_a_cache_that_the_peak_explains_is_no_fragmentation(self):
-        assert MemoryStages((made(allocated=1, reserved=500 * MIB, peak=450 * MIB),)).hints == ()
+        assert MemoryStages((made(allocated_bytes=1, reserved_bytes=500 * MIB, peak_bytes=450 * MIB),)).hints == ()
 
     def test_what_torchs_segments_explain_is_no_fragmentation(self):
-        assert MemoryStages((made(allocated=1, reserved=20 * MIB, peak=MIB),)).hints == ()
+        assert MemoryStages((made(allocated_bytes=1, reserved_bytes=20 * MIB, peak_bytes=MIB),)).hints == ()
 
     def test_another_gpus_stages_do_not_count(self):
-        stages = (made(peak=900 * MIB), made(device=1, reserved=800 * MIB, peak=100 * MIB))
+        stages = (made(peak_bytes=900 * MIB), made(device=1, reserved_bytes=800 * MIB, peak_bytes=100 * MIB))
         assert MemoryStages(stages).hints == ()
 
     def test_the_host_gets_none(self, host_only):

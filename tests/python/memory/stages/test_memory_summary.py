@@ -20,7 +20,9 @@ class Snapshots:
         self.asked = []
         self.devices = [gpu()]
         self.why = ""
-        self.host = SimpleNamespace(resident=100 * MIB, peak_resident=200 * MIB, pinned=16 * MIB, pinned_why="")
+        self.host = SimpleNamespace(
+            resident_bytes=100 * MIB, peak_resident_bytes=200 * MIB, pinned_bytes=16 * MIB, pinned_why=""
+        )
 
     def __call__(self, device=None):
         self.asked.append(device)
@@ -29,13 +31,14 @@ class Snapshots:
 
 
 def gpu(*pools, device=0, **given):
-    pools = pools or (pool("torch", 40 * MIB, 60 * MIB, peak=50 * MIB, peak_reserved=60 * MIB),)
+    pools = pools or (pool("torch", 40 * MIB, 60 * MIB, peak=50 * MIB, peak_reserved_bytes=60 * MIB),)
     figures = {
-        "name": "NVIDIA H200", "peak_allocated": 50 * MIB, "peak_reserved": 60 * MIB, "process": 700 * MIB,
-        "used": 900 * MIB, "total": 139 << 30, "largest_free": None, "fragmentation": None, "notes": (),
+        "name": "NVIDIA H200", "peak_allocated_bytes": 50 * MIB, "peak_reserved_bytes": 60 * MIB,
+        "process_bytes": 700 * MIB, "used_bytes": 900 * MIB, "total_bytes": 139 << 30, "largest_free_bytes": None,
+        "fragmentation": None, "notes": (),
     } | given  # fmt: skip
-    allocated, reserved = (sum(getattr(one, name) for one in pools) for name in ("allocated", "reserved"))
-    figures |= {"allocated": allocated, "reserved": reserved, "cached": reserved - allocated}
+    allocated, reserved = (sum(getattr(one, name) for one in pools) for name in ("allocated_bytes", "reserved_bytes"))
+    figures |= {"allocated_bytes": allocated, "reserved_bytes": reserved, "cached_bytes": reserved - allocated}
     return SimpleNamespace(device=device, pools=pools, **figures)
 
 
@@ -73,7 +76,7 @@ def test_each_library_has_its_rows_and_all_have_their_sum(snapshots):
 
 def test_graph_pools_have_a_row_where_there_are_some(snapshots):
     assert "Graph pools" not in memory_summary()
-    snapshots.devices = [gpu(pool("torch", 5, 64 * MIB, graph_reserved=32 * MIB))]
+    snapshots.devices = [gpu(pool("torch", 5, 64 * MIB, graph_reserved_bytes=32 * MIB))]
     assert row(memory_summary(), "Graph pools")[0] == "32.0 MiB"
 
 
@@ -84,7 +87,7 @@ def test_memory_outside_the_allocators_is_told(snapshots):
 
 
 def test_what_nvml_does_not_say_is_left_out(snapshots):
-    snapshots.devices = [gpu(process=None, used=None, notes=("NVML was not found",))]
+    snapshots.devices = [gpu(process_bytes=None, used_bytes=None, notes=("NVML was not found",))]
     text = memory_summary()
     assert "This process" not in text
     assert "NVML was not found" in text
@@ -102,7 +105,7 @@ def test_retries_of_torch_have_advice(snapshots, fake_torch):
 @pytest.mark.parametrize(("share", "free", "advised"), [(0.9, 500, True), (0.2, 500, False), (0.9, 10, False)])
 def test_fragmentation_has_advice_when_it_matters(snapshots, share, free, advised):
     torch = pool("torch", 10 * MIB, (10 + free) * MIB)
-    snapshots.devices = [gpu(torch, largest_free=4 * MIB, fragmentation=share)]
+    snapshots.devices = [gpu(torch, largest_free_bytes=4 * MIB, fragmentation=share)]
     text = memory_summary()
     assert f"Largest free block: 4.00 MiB of {free}" in text
     assert ("expandable_segments" in text) == advised
@@ -110,7 +113,7 @@ def test_fragmentation_has_advice_when_it_matters(snapshots, share, free, advise
 
 def test_the_host_has_a_line(snapshots):
     assert memory_summary().splitlines()[-1] == "Host: 100 MiB resident, 200 MiB at the peak, 16.0 MiB pinned"
-    snapshots.host.pinned, snapshots.host.pinned_why = None, "for the test"
+    snapshots.host.pinned_bytes, snapshots.host.pinned_why = None, "for the test"
     assert memory_summary().endswith("pinned memory is not known: for the test")
 
 

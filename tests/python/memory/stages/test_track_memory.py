@@ -38,7 +38,7 @@ class TestStatement:
         fake_torch.take(2 << 20)
         track_memory("After forward")
         assert "Allocated:   5.00 MiB (+2.00 MiB), " in capsys.readouterr().out.splitlines()[1]
-        assert (stage("Start").delta, stage("After forward").delta) == (None, 2 << 20)
+        assert (stage("Start").delta_bytes, stage("After forward").delta_bytes) == (None, 2 << 20)
 
     def test_has_the_peak_since_the_statement_before(self, fake_torch):
         fake_torch.take(100)
@@ -48,8 +48,8 @@ class TestStatement:
         track_memory("b")
         fake_torch.take(20)
         track_memory("c")
-        assert (stage("b").peak, stage("b").peak_is_exact) == (150, True)
-        assert (stage("c").peak, stage("c").peak_at_most) == (120, 150)
+        assert (stage("b").peak_bytes, stage("b").peak_is_exact) == (150, True)
+        assert (stage("c").peak_bytes, stage("c").peak_at_most_bytes) == (120, 150)
 
     def test_does_not_restart_the_programs_peak(self, fake_torch):
         fake_torch.take(100)
@@ -64,7 +64,7 @@ class TestStatement:
         fake_torch.give(60)
         sys.modules["torch"].cuda.reset_peak_memory_stats()
         track_memory("b")
-        assert (stage("b").peak, stage("b").peak_at_most) == (100, None)
+        assert (stage("b").peak_bytes, stage("b").peak_at_most_bytes) == (100, None)
         assert "Peak:   >= 100 B" in capsys.readouterr().out.splitlines()[1]
 
     def test_quiet_prints_nothing_and_counts(self, fake_torch, capsys):
@@ -76,13 +76,13 @@ class TestStatement:
         fake_torch.take(10)
         kept = track_memory("kept")
         fake_torch.take(10)
-        assert kept.allocated == 10
+        assert kept.allocated_bytes == 10
         assert capsys.readouterr().out.startswith("kept ")
 
     def test_kept_counts_once(self, fake_torch):
         kept = track_memory("kept")
         assert isinstance(kept.stage, MemoryStage)
-        assert kept.peak == kept.reserved == 0
+        assert kept.peak_bytes == kept.reserved_bytes == 0
         del kept
         assert stage("kept").count == 1
 
@@ -93,17 +93,17 @@ class TestStatement:
         kept = track_memory("kept")
         fake_torch.take(100)
         track_memory("last")
-        assert kept.delta == 5
-        assert stage("last").delta == 105
+        assert kept.delta_bytes == 5
+        assert stage("last").delta_bytes == 105
 
     def test_kept_does_not_come_between_later_statements(self, fake_torch):
         kept = track_memory("kept")
         fake_torch.take(10)
         track_memory("first")
-        assert kept.allocated == 0
+        assert kept.allocated_bytes == 0
         fake_torch.take(5)
         track_memory("second")
-        assert stage("second").delta == 5
+        assert stage("second").delta_bytes == 5
 
     def test_what_lives_until_the_end_of_the_program_prints_nothing(self, capfd):
         program = "from gpuscope.memory.tracking import track_memory\nkept = track_memory('x', 'cpu')"
@@ -141,7 +141,7 @@ class TestStatement:
         track_memory("x", "cuda:1")
         torch.take(1, device=0)
         track_memory("y", 0)
-        assert [(one.name, one.device, one.allocated, one.delta) for one in memory_stages().stages] == [
+        assert [(one.name, one.device, one.allocated_bytes, one.delta_bytes) for one in memory_stages().stages] == [
             ("x", 0, 10, None),
             ("x", 1, 20, None),
             ("y", 0, 11, 1),
@@ -166,7 +166,7 @@ class TestBlock:
             pass
         track_memory("y")
         assert stage("x").count == 1
-        assert stage("y").delta is None
+        assert stage("y").delta_bytes is None
 
     def test_has_what_the_block_took_and_its_peak(self, fake_torch):
         fake_torch.take(100)
@@ -174,16 +174,21 @@ class TestBlock:
             fake_torch.take(50)
             fake_torch.take(30)
             fake_torch.give(30)
-        assert (forward.allocated, forward.reserved, forward.delta, forward.peak) == (150, 1024, 50, 180)
-        assert forward.stage.before == 100
+        assert (forward.allocated_bytes, forward.reserved_bytes, forward.delta_bytes, forward.peak_bytes) == (
+            150,
+            1024,
+            50,
+            180,
+        )
+        assert forward.stage.before_bytes == 100
         assert forward.stage == stage("forward")
 
     def test_has_figures_while_it_is_open(self, fake_torch):
         with track_memory("x") as block:
             fake_torch.take(50)
-            assert (block.delta, block.peak) == (50, 50)
+            assert (block.delta_bytes, block.peak_bytes) == (50, 50)
             fake_torch.give(50)
-            assert (block.delta, block.peak) == (0, 50)
+            assert (block.delta_bytes, block.peak_bytes) == (0, 50)
         assert stage("x").count == 1
 
     def test_every_passing_counts_and_the_highest_peak_stays(self, fake_torch):
@@ -192,13 +197,13 @@ class TestBlock:
                 fake_torch.take(size)
                 fake_torch.give(size)
         found = stage("x")
-        assert (found.count, found.peak, found.peak_is_exact) == (3, 70, True)
+        assert (found.count, found.peak_bytes, found.peak_is_exact) == (3, 70, True)
 
     def test_the_first_change_is_kept(self, fake_torch):
         for size in (10, 0):
             with track_memory("optimizer"):
                 fake_torch.take(size)
-        assert (stage("optimizer").first_delta, stage("optimizer").delta) == (10, 0)
+        assert (stage("optimizer").first_delta_bytes, stage("optimizer").delta_bytes) == (10, 0)
 
     def test_an_exception_goes_on_and_the_block_counts(self, fake_torch):
         with pytest.raises(RuntimeError, match="mine"), track_memory("x"):
@@ -216,7 +221,7 @@ class TestBlock:
             fake_torch.take(10)
             with tracked as inner:
                 fake_torch.take(5)
-        assert (outer.delta, inner.delta) == (15, 5)
+        assert (outer.delta_bytes, inner.delta_bytes) == (15, 5)
         assert stage("x").count == 2
 
     def test_threads_share_an_object(self, fake_torch):
@@ -237,7 +242,7 @@ class TestBlock:
         fake_torch.take(100)
         left.set()
         thread.join()
-        assert (outer.delta, inner[0].delta) == (10, 110)
+        assert (outer.delta_bytes, inner[0].delta_bytes) == (10, 110)
 
     def test_works_in_an_exit_stack(self, fake_torch, capsys):
         with contextlib.ExitStack() as stack:
@@ -251,7 +256,7 @@ class TestBlock:
             fake_torch.begun = True
             fake_torch.take(10)
             fake_torch.give(4)
-        assert (block.stage.before, block.delta, block.peak) == (0, 6, 10)
+        assert (block.stage.before_bytes, block.delta_bytes, block.peak_bytes) == (0, 6, 10)
 
     def test_asking_before_any_block_has_ended_says_so(self, fake_torch):
         tracked = track_memory("x")
@@ -269,7 +274,7 @@ class TestDecorator:
 
         assert (step(5), step(size=6)) == (5, 6)
         assert (step.__name__, step.__doc__) == ("step", "Takes.")
-        assert (stage("step").count, stage("step").delta) == (2, 6)
+        assert (stage("step").count, stage("step").delta_bytes) == (2, 6)
         assert capsys.readouterr().out == ""
 
     def test_methods(self, fake_torch):
@@ -311,7 +316,13 @@ class TestDecorator:
 
         assert asyncio.run(main()) == [5, None]
         found = stage("c")
-        assert (found.count, found.before, found.delta, found.first_delta, found.peak) == (1, 0, 13, 13, 1017)
+        assert (found.count, found.before_bytes, found.delta_bytes, found.first_delta_bytes, found.peak_bytes) == (
+            1,
+            0,
+            13,
+            13,
+            1017,
+        )
 
     def test_coroutine_that_raises_counts(self, fake_torch):
         @track_memory("c")
@@ -331,7 +342,7 @@ class TestDecorator:
 
         for _ in batches():
             fake_torch.take(1000)
-        assert (stage("g").count, stage("g").first_delta, stage("g").delta) == (3, 10, 0)
+        assert (stage("g").count, stage("g").first_delta_bytes, stage("g").delta_bytes) == (3, 10, 0)
 
     def test_what_cannot_be_called_is_refused(self, fake_torch):
         with pytest.raises(InvalidArgument, match="callables"):
@@ -349,9 +360,9 @@ class TestWithoutGpu:
     def test_a_block_sees_what_it_touches(self, host_only):
         with track_memory("x", "cuda") as block:
             data = bytearray(64 << 20)
-        assert 60 << 20 < block.delta < 100 << 20
-        assert block.peak >= block.allocated > len(data)
-        assert block.reserved is None
+        assert 60 << 20 < block.delta_bytes < 100 << 20
+        assert block.peak_bytes >= block.allocated_bytes > len(data)
+        assert block.reserved_bytes is None
         assert not block.stage.on_gpu
 
     def test_the_host_can_be_asked_for_where_there_is_a_gpu(self, fake_torch, capsys):
@@ -366,7 +377,7 @@ def test_stages_are_forgotten_and_the_next_statement_is_a_first_one(fake_torch):
     reset_memory_stages()
     track_memory("b")
     assert names() == ["b"]
-    assert stage("b").delta is None
+    assert stage("b").delta_bytes is None
 
 
 def test_an_allocator_without_counters_is_survived(fake_torch, capsys):
