@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/driver/cuda.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::fakes {
 

@@ -14,7 +14,7 @@
 #include "fakes/cupti_records.h"
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/base/clock.h"
-#include "gpuscope/driver/cupti.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::fakes {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpuscope/activity/layout.h"
-#include "gpuscope/driver/cupti.h"
+#include "gpuscope/driver/libraries.h"
 #include "gpuscope/store/values.h"
 
 // A test names only the fields that it is about; the others are 0.

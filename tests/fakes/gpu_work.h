@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "fakes/cuda.h"
-#include "gpuscope/timing/gate.h"
 #include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::fakes {

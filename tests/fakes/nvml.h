@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/driver/nvml.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::fakes {
 

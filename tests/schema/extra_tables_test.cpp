@@ -9,13 +9,10 @@
 #include <vector>
 
 #include "cpp/exporters/file_folder.h"
-#include "gpuscope/attribution/bounds.h"
-#include "gpuscope/exporters/arrow.h"
+#include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/exporters/frame.h"
-#include "gpuscope/exporters/gscope.h"
-#include "gpuscope/readers/gscope.h"
-#include "gpuscope/store/append.h"
-#include "gpuscope/store/check.h"
+#include "gpuscope/store/gscope.h"
+#include "gpuscope/store/store.h"
 
 namespace gpuscope {
 namespace {
@@ -94,8 +91,8 @@ TEST(ExtraTables, LoseTheirOldestRowsWithTheRing) {
 
 TEST(ExtraTables, AreKeptInFiles) {
   const test::Folder folder;
-  exporters::write_gscope(*make_notes(), folder / "a.gscope");
-  const auto store = readers::read_gscope(folder / "a.gscope");
+  store::write_gscope(*make_notes(), folder / "a.gscope");
+  const auto store = store::read_gscope(folder / "a.gscope");
   Store::each_pair(*store, *make_notes(), []<class Table>(const Table& one, const Table& other) {
     Table::each_pair(one, other, [](const store::ColumnInfo& column, const auto& values, const auto& expected) {
       EXPECT_TRUE(std::ranges::equal(values, expected)) << Table::kInfo.name << "." << column.name;

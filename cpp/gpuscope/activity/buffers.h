@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "gpuscope/activity/layout.h"
-#include "gpuscope/driver/cupti.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::activity {
 

@@ -8,11 +8,10 @@
 #include <utility>
 
 #include "gpuscope/activity/calls.h"
-#include "gpuscope/activity/cubin.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::activity {
 namespace {

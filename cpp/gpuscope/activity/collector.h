@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -10,9 +11,22 @@
 
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/driver/cupti.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::activity {
+
+/// What kernels call of the driver. It keeps memory on the device for each of these from the moment that a module with
+/// such calls is loaded: 92 MiB for assert, 64 for printf, both in one; some 50 for malloc (driver 13.0 on an H200).
+enum DeviceService : uint32_t { kAssert = 1, kPrintf = 2, kMalloc = 4 };
+
+/// The device memory that a module takes, from its image, an ELF file.
+struct Cubin {
+  uint64_t device_bytes = 0;  // once all of it is loaded: CUDA's lazy loading does so function by function
+  uint32_t services = 0;      // DeviceService bits
+};
+
+/// Nothing for an image that is damaged, or none. Any thread; reads headers and symbols only.
+Cubin read_cubin(const void* bytes, std::size_t size) noexcept;
 
 struct ApiCallback;
 struct ResourceCallbackData;
@@ -33,9 +47,13 @@ enum class Tier {
 /// collector may be started at a time in a process, as CUPTI has one pair of buffer callbacks.
 ///
 /// CUPTI calls the callbacks on any thread, with locks of its own held, so they only append, or call
-/// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody. `switching_` serializes
-/// those who enable and disable, also over their calls into CUPTI, which may wait for running callbacks: none takes it,
-/// so they always end. Its callers must not hold Python's GIL, for which a callback's thread may wait.
+/// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody.
+///
+/// `switching_`, and the locks of its callers (Session::calls_, AllocationWatch::mutex_), are the one exception to the
+/// rule that no lock is held over a call into CUPTI: a recording and a watch share one subscription, and if one's
+/// unsubscribing came between the other's look at subscriber_ and its enabling, that would enable callbacks of a
+/// subscription that is gone. CUPTI may wait within these calls for callbacks that run; no callback takes these locks,
+/// so it never waits for us. Callers must not hold Python's GIL, for which a callback's thread may wait.
 class Collector {
  public:
   struct Options {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/activity/cubin.h"
-
 #include <elf.h>
 
 #include <array>
@@ -8,6 +6,8 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+
+#include "gpuscope/activity/collector.h"
 
 namespace gpuscope::activity {
 namespace {

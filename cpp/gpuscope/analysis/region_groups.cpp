@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/analysis/region_groups.h"
-
 #include <cstddef>
 #include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+
+#include "gpuscope/analysis/summary.h"
 
 namespace gpuscope::analysis {
 namespace {

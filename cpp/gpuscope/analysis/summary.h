@@ -1,17 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "gpuscope/analysis/grouping.h"
 #include "gpuscope/analysis/instances.h"
-#include "gpuscope/analysis/names.h"
-#include "gpuscope/analysis/region_groups.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::analysis {
+
+/// A region, or the kind of work that store::Work numbers.
+enum class Kind : uint16_t { Region = 0, Kernel = 1, Memcpy = 2, Memset = 3, Call = 4, Sync = 5, GraphLaunch = 6 };
+
+/// Runs on the GPU, rather than on the thread that asked for it.
+constexpr bool is_device(Kind kind) noexcept {
+  return kind == Kind::Kernel || kind == Kind::Memcpy || kind == Kind::Memset || kind == Kind::GraphLaunch;
+}
+
+/// Hands out numbers for the names that people read; each kernel is demangled once. One thread.
+class DisplayNames {
+ public:
+  explicit DisplayNames(const store::Store& store) : store_(store) {}
+
+  uint32_t intern(std::string_view text);
+
+  uint32_t of_string(uint32_t id);
+  /// Regions of one name and different kinds have different numbers. The steps of a schedule share one name, as in
+  /// torch.profiler: "ProfilerStep*".
+  uint32_t of_region(uint32_t id, uint32_t kind);
+  uint32_t of_kernel(uint32_t id);
+  std::vector<std::string> take() { return std::move(texts_); }
+
+ private:
+  const store::Store& store_;
+  std::vector<std::string> texts_;
+  std::unordered_map<std::string, uint32_t> ids_;
+  std::unordered_map<std::string, uint32_t> regions_;
+  std::unordered_map<uint32_t, uint32_t> kernels_;
+};
+
+/// The name of one row of the event table that `kind` is about; kernels are demangled.
+std::string event_name(const store::Store& store, Kind kind, std::size_t row);
+
+/// Everything of one kind and name; regions also of one region kind. An inclusive time counts only the outermost region
+/// of the name on a call path, so that recursion counts no moment twice; `durations` are those of all instances.
+struct NameStat {
+  Kind kind;
+  uint32_t name;                      // in Summary::names
+  uint32_t region_kind = 0;           // of a region: base::RegionKind
+  uint32_t first_row = store::kNone;  // of regions, the first; kNone where single ones are not kept
+  uint64_t bytes = 0;
+  Durations durations{};
+  int64_t cpu_ns = 0;
+  int64_t self_cpu_ns = 0;
+  int64_t device_ns = 0;
+  int64_t self_device_ns = 0;
+  int64_t cpu_bytes = 0;  // of regions, taken from the host's allocator less what was given back; inclusive
+  int64_t self_cpu_bytes = 0;
+  int64_t device_bytes = 0;
+  int64_t self_device_bytes = 0;
+  bool is_top_level = false;  // some instance lay in no region
+};
+
+/// What regions are grouped by beside their names.
+struct RegionKeys {
+  bool shapes = false;        // of their inputs
+  uint32_t stack_frames = 0;  // so many of the innermost frames of their call stacks
+};
+
+struct RegionGroups {
+  std::vector<NameStat> totals;        // in the order in which they first come up
+  std::vector<uint32_t> group_of_row;  // of each region its place in `totals`; kNone for one without a valid path
+};
+
+/// `path_names` has the number of the name of each path: Summary::path_names.
+RegionGroups group_regions(const store::Store& store, const Instances& instances, std::span<const uint32_t> path_names,
+                           const RegionKeys& keys = {});
 
 /// The capture of a graph's node that was captured before profiling began.
 inline constexpr uint32_t kUnknownCapture = store::kNone - 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/attribution/bounds.h"
-
 #include <type_traits>
+
+#include "gpuscope/attribution/decode_state.h"
 
 namespace gpuscope::attribution {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpuscope/activity/calls.h"
-#include "gpuscope/attribution/bounds.h"
+#include "gpuscope/attribution/decode_state.h"
 
 namespace gpuscope::attribution {
 namespace {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 
 namespace gpuscope::attribution {

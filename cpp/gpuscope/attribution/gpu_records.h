@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpuscope/activity/layout.h"
-#include "gpuscope/attribution/bounds.h"
 #include "gpuscope/attribution/decode_state.h"
 
 namespace gpuscope::attribution {

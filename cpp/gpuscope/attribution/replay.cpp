@@ -2,7 +2,6 @@
 #include "gpuscope/attribution/replay.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace gpuscope::attribution {
@@ -51,7 +50,6 @@ Correlations::Awaits awaits(store::CallKind kind) {
 
 // A program that starts ranges and never ends them must not fill the memory.
 constexpr std::size_t kMaxStarted = std::size_t{1} << 16;
-constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
 
 PayloadType payload_type(Argument argument) noexcept {
   switch (argument) {
@@ -441,45 +439,14 @@ void Replay::select_strand(uint64_t key) {
 void Replay::argument(const base::Event& event) {
   const auto what = static_cast<Argument>(event.detail);
   switch (what) {
-    case Argument::Operator:
-      arguments_.sequence = std::bit_cast<int64_t>(event.word);
-      arguments_.shapes = event.id;
-      return;
-    case Argument::Types:
-      arguments_.types = static_cast<uint32_t>(event.word);
-      return;
-    case Argument::Results:
-      arguments_.results = static_cast<uint32_t>(event.word);
-      return;
-    case Argument::Operands:
-      arguments_.op = static_cast<uint32_t>(event.word);
-      arguments_.producer = event.id;
-      return;
-    case Argument::Stack:
-      arguments_.stack = static_cast<uint32_t>(event.word);
-      return;
-    case Argument::RangeId:
-      arguments_.range = event.word;
-      return;
     case Argument::Unsigned:
     case Argument::Signed:
     case Argument::Float:
     case Argument::Text:
       arguments_.payloads.push_back({event.word, event.id, what});
       return;
-    case Argument::Address:
-      arguments_.address = event.word;
-      return;
-    case Argument::Bytes:
-      arguments_.bytes = std::bit_cast<int64_t>(event.word);
-      arguments_.device = event.id;
-      return;
-    case Argument::Allocated:
-      arguments_.allocated = event.word;
-      return;
-    case Argument::Reserved:
-      arguments_.reserved = event.word;
-      return;
+    default:
+      arguments_[what] = {event.word, event.id};
   }
 }
 
@@ -488,11 +455,11 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   Dictionaries& dictionaries = state_->dictionaries;
   const bool is_op = EnterDetail::kind(region.detail) == base::RegionKind::Op;
   uint32_t forward = kNone;
-  if (arguments_.sequence >= 0 && is_op) {
-    const auto sequence = static_cast<uint64_t>(arguments_.sequence);
+  if (arguments_.sequence() >= 0 && is_op) {
+    const auto sequence = static_cast<uint64_t>(arguments_.sequence());
     const std::string_view name = dictionaries.text(dictionaries.region_name(region.name));
-    const bool backward =
-        parent_path != kNone && dictionaries.text(dictionaries.path_name(parent_path)).starts_with(kEngine);
+    const bool backward = parent_path != kNone &&
+                          dictionaries.text(dictionaries.path_name(parent_path)).starts_with(store::kAutogradPrefix);
     if (backward) {
       forward = state_->forward_ops.find(sequence, [&](uint32_t candidate) {
         return is_backward_of(name, dictionaries.text(dictionaries.path_name(store.region.path[candidate])));
@@ -501,10 +468,12 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
       state_->forward_ops.add(thread_, sequence, row);
     }
   }
-  if (arguments_.sequence >= 0 || arguments_.shapes != 0 || arguments_.op != 0 || arguments_.stack != 0) {
+  const Arguments::Value operands = arguments_[Argument::Operands];
+  if (arguments_.sequence() >= 0 || arguments_.shapes() != 0 || operands.word != 0 || arguments_.stack() != 0) {
     const auto text = [&](uint32_t name) { return name != 0 ? dictionaries.region_name(name) : kNone; };
-    store.detail.append({arguments_.sequence, row, text(arguments_.types), kNone, text(arguments_.shapes), forward,
-                         arguments_.op, arguments_.producer, dictionaries.stack(arguments_.stack)});
+    store.detail.append({arguments_.sequence(), row, text(arguments_.text(Argument::Types)), kNone,
+                         text(arguments_.shapes()), forward, static_cast<uint32_t>(operands.word), operands.id,
+                         dictionaries.stack(arguments_.stack())});
   }
   for (const Arguments::Payload& payload : arguments_.payloads) {
     const bool text = payload.type == Argument::Text;
@@ -514,14 +483,15 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
 }
 
 void Replay::add_results(uint32_t row) {
-  if (arguments_.results == 0 || row == kNone) {
+  if (arguments_.text(Argument::Results) == 0 || row == kNone) {
     return;
   }
   store::Details& detail = state_->store->detail;
   const auto* begin = detail.region.begin();
   const auto* found = std::lower_bound(begin, detail.region.end(), row);
   if (found != detail.region.end() && *found == row) {
-    detail.results[static_cast<std::size_t>(found - begin)] = state_->dictionaries.region_name(arguments_.results);
+    detail.results[static_cast<std::size_t>(found - begin)] =
+        state_->dictionaries.region_name(arguments_.text(Argument::Results));
   }
 }
 
@@ -539,7 +509,7 @@ void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
       add_details(range.row, range, kNone);
     }
   }
-  const uint64_t id = arguments_.range;
+  const uint64_t id = arguments_[Argument::RangeId].word;
   if (const int64_t* ended = state_->ended_ranges.find(id); ended != nullptr && *ended != INT64_MIN) {
     end_range({range.path, range.row, at_ns}, *ended);  // on another thread, whose events were read before
     state_->ended_ranges.set(id, INT64_MIN);
@@ -553,7 +523,7 @@ void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
 
 void Replay::range_end(int64_t at_ns) {
   ++state_->counters.region_events;
-  const uint64_t id = arguments_.range;
+  const uint64_t id = arguments_[Argument::RangeId].word;
   StartedRange* started = state_->started_ranges.find(id);
   if (started != nullptr && started->path != kNone) {
     end_range(*started, at_ns);
@@ -587,8 +557,10 @@ void Replay::allocation(int64_t at_ns) {
     state_->counters.refused += state_->full;
     return;
   }
-  state_->store->allocation.append({at_ns, arguments_.bytes, arguments_.address, arguments_.allocated,
-                                    arguments_.reserved, place_at(at_ns).reference, arguments_.device, thread_, 0});
+  const Arguments::Value bytes = arguments_[Argument::Bytes];
+  state_->store->allocation.append({at_ns, static_cast<int64_t>(bytes.word), arguments_[Argument::Address].word,
+                                    arguments_[Argument::Allocated].word, arguments_[Argument::Reserved].word,
+                                    place_at(at_ns).reference, bytes.id, thread_, 0});
 }
 
 // -- driver calls and graph nodes ------------------------------------------------------------------------------------
@@ -607,8 +579,8 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     if (state_->keeps_rows() && !state_->settings.no_calls) {
       const uint16_t id = state_->dictionaries.call(what->name, what->kind, false, 0, callback);
       call.row = state_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
-      if (has_arguments_ && arguments_.stack != 0) {
-        state_->store->call_stack.append({call.row, state_->dictionaries.stack(arguments_.stack)});
+      if (has_arguments_ && arguments_.stack() != 0) {
+        state_->store->call_stack.append({call.row, state_->dictionaries.stack(arguments_.stack())});
       }
     }
   }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "gpuscope/activity/calls.h"
-#include "gpuscope/attribution/bounds.h"
 #include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/base/event_log.h"
 
@@ -60,30 +59,30 @@ class Replay {
   };
   /// The attributes logged before the event that they belong to.
   struct Arguments {
+    struct Value {
+      uint64_t word = 0;
+      uint32_t id = 0;
+    };
     struct Payload {
       uint64_t value;
       uint32_t name;
       base::Argument type;
     };
-    int64_t sequence = -1;
-    uint32_t shapes = 0;
-    uint32_t types = 0;
-    uint32_t results = 0;
-    uint32_t op = 0;
-    uint32_t producer = 0;
-    uint32_t stack = 0;
-    uint32_t device = 0;
-    uint64_t range = 0;
-    uint64_t address = 0;
-    int64_t bytes = 0;
-    uint64_t allocated = 0;
-    uint64_t reserved = 0;
+    std::array<Value, base::kArguments> values{};
     std::vector<Payload> payloads;
 
+    Arguments() { clear(); }
     void clear() noexcept {
       payloads.clear();
-      *this = {.payloads = std::move(payloads)};
+      values = {};
+      (*this)[base::Argument::Operator].word = UINT64_MAX;  // no sequence number
     }
+    Value& operator[](base::Argument what) noexcept { return values[static_cast<std::size_t>(what)]; }
+    const Value& operator[](base::Argument what) const noexcept { return values[static_cast<std::size_t>(what)]; }
+    int64_t sequence() const noexcept { return static_cast<int64_t>((*this)[base::Argument::Operator].word); }
+    uint32_t shapes() const noexcept { return (*this)[base::Argument::Operator].id; }
+    uint32_t stack() const noexcept { return static_cast<uint32_t>((*this)[base::Argument::Stack].word); }
+    uint32_t text(base::Argument what) const noexcept { return static_cast<uint32_t>((*this)[what].word); }
   };
   struct Strand {
     uint64_t key = 0;

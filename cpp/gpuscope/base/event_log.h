@@ -47,6 +47,7 @@ enum class Argument : uint8_t {
   Results = 14,    // of the range that ends next: Names id of the shapes of its results
   Reserved = 12,   // bytes that the allocator holds on that device
 };
+inline constexpr std::size_t kArguments = 15;
 
 // X(enumerator, value): values are stored in files, append only.
 #define GPUSCOPE_REGION_KIND(X)                 \

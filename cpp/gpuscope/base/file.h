@@ -43,4 +43,16 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
+/// A small file's content; empty when it cannot be read. Any thread.
+///
+/// Not by iostreams, here or elsewhere in this library: `import torch` (2.11) crashes inside libstdc++'s streams when
+/// they were used in the process before.
+std::string read_file(const char* path);
+
+/// CRC-32C (Castagnoli, as in iSCSI, RFC 3720) of `data` going on from `crc`; begin with 0. Any thread.
+uint32_t crc32c(const void* data, std::size_t bytes, uint32_t crc = 0) noexcept;
+
+/// The same without the processor's help.
+uint32_t crc32c_portable(const void* data, std::size_t bytes, uint32_t crc = 0) noexcept;
+
 }  // namespace gpuscope::base

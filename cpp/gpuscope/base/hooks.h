@@ -1,12 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "gpuscope/base/event_log.h"
 
 namespace gpuscope::base {
+
+/// The system's number of the calling thread, asked for once a thread. Any thread, any moment.
+uint32_t thread_id() noexcept;
+
+/// Keeps the process's dictionaries (Names, Stacks) and thread_id usable in children that it forks: none inherits a
+/// lock that nobody will release. From the first call on; to be called by whatever has other threads use them. Any
+/// thread.
+void survive_forks();
+
+/// The regions of the program that are open now, for those who ask in that moment and have no recording to look it up
+/// in. A region is told by its name's Names id, plus one; 0 is none.
+///
+/// enter, exit: under one lock, Python's GIL. The rest: any thread, any moment.
+class OpenRegions {
+ public:
+  static constexpr std::size_t kMost = 32;  // of a thread; any further in count as the last of these
+
+  enum User : uint32_t { kLedger = 1, kHistory = 2 };
+  /// From now on `user` asks. Regions that are open already when the first comes stay unknown.
+  static void begin(User user) noexcept;
+  static void end(User user) noexcept { users_.fetch_and(~uint32_t{user}); }
+  static bool wanted() noexcept { return users_.load(std::memory_order_relaxed) != 0; }
+
+  /// On the calling thread. `task`: what tells tasks that take turns on one thread apart; null for none.
+  static void enter(uint32_t name, const void* task) noexcept;
+  /// Of the same task, where it has one of that name open; else of any.
+  static void exit(uint32_t name, const void* task) noexcept;
+
+  /// The innermost of the calling thread that `task`, or no task, has open.
+  static uint32_t of_task(const void* task) noexcept;
+  /// The innermost of the one thread that has any; 0 where several have. For threads that work for the program's own.
+  static uint32_t of_program() noexcept;
+
+ private:
+  struct Thread;
+  static Thread& of_thread() noexcept;
+
+  inline static std::atomic<uint32_t> users_{0};
+  inline static std::atomic<uint32_t> period_{0};   // of users without a gap: what was open in an earlier one is void
+  inline static std::atomic<uint32_t> threads_{0};  // that have regions open
+  inline static std::atomic<uint32_t> latest_{0};   // innermost of the thread that entered or left one last
+};
+
+/// One frame of a call stack and, by its parent, all frames around it.
+struct Frame {
+  uint32_t parent = 0;    // the stack of its caller; 0 for an outermost frame
+  uint32_t function = 0;  // a Names id
+  uint32_t file = 0;      // a Names id
+  uint32_t line = 0;
+  bool operator==(const Frame&) const = default;
+};
+
+/// The call stacks of the process, as ids that the event logs carry; 0 is no stack. Any thread; never on a hot path,
+/// which caches ids.
+class Stacks {
+ public:
+  static Stacks& process() {
+    static auto* stacks = new Stacks;  // leaked: logs are read until the last moment
+    return *stacks;
+  }
+  /// 0 once there are too many.
+  uint32_t intern(const Frame& frame) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = ids_.find(frame); found != ids_.end()) {
+      return found->second;
+    }
+    if (frames_.size() >= kMost) {
+      return 0;
+    }
+    const auto id = static_cast<uint32_t>(frames_.size());
+    frames_.push_back(frame);
+    ids_.emplace(frame, id);
+    return id;
+  }
+  Frame operator[](uint32_t id) {
+    const std::lock_guard lock(mutex_);
+    return id < frames_.size() ? frames_[id] : Frame{};
+  }
+  // Around a fork, so that the child does not inherit a lock that nobody will release.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const Frame& frame) const noexcept {
+      uint64_t value = (uint64_t{frame.parent} << 32 | frame.line) * 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+      value ^= (uint64_t{frame.function} << 32 | frame.file) * 0xC2B2AE3D27D4EB4FULL;
+      return static_cast<std::size_t>(value ^ (value >> 29));
+    }
+  };
+  static constexpr std::size_t kMost = std::size_t{1} << 20;
+  std::mutex mutex_;
+  std::vector<Frame> frames_ = std::vector<Frame>(1);
+  std::unordered_map<Frame, uint32_t, Hash> ids_;
+};
 
 // What one room asks of another that it does not know: one function each, set by whoever can answer, and callable on
 // any thread at any moment, with or without the GIL.

@@ -11,23 +11,6 @@
 namespace gpuscope::base {
 namespace {
 
-uint64_t hash(std::string_view text) noexcept {
-  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
-  uint64_t value = text.size();
-  const char* at = text.data();
-  std::size_t left = text.size();
-  for (; left >= sizeof(uint64_t); left -= sizeof(uint64_t), at += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, at, sizeof(word));
-    value = (value ^ word) * kFactor;
-    value ^= value >> 32;
-  }
-  uint64_t word = 0;
-  std::memcpy(&word, at, left);
-  value = (value ^ word) * kFactor;
-  return value ^ (value >> 32);
-}
-
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 /// The length of the valid sequence that `bytes` begin with, 0 if there is none (Unicode standard, table 3-7).
@@ -121,6 +104,23 @@ bool is_cutlass_name(std::string_view arguments) noexcept {
 
 }  // namespace
 
+uint64_t hash(std::string_view text) noexcept {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+  uint64_t value = text.size();
+  const char* at = text.data();
+  std::size_t left = text.size();
+  for (; left >= sizeof(uint64_t); left -= sizeof(uint64_t), at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, sizeof(word));
+    value = (value ^ word) * kFactor;
+    value ^= value >> 32;
+  }
+  uint64_t word = 0;
+  std::memcpy(&word, at, left);
+  value = (value ^ word) * kFactor;
+  return value ^ (value >> 32);
+}
+
 uint32_t StringTable::intern(std::string_view text) {
   if (const auto found = ids_.find(text); found != ids_.end()) {
     return found->second;
@@ -170,6 +170,28 @@ uint32_t NameCache::id_of(std::string_view text) noexcept {
     }
   }
   return entry.id;
+}
+
+void append_utf8(std::string& text, uint32_t code_point) {
+  if ((code_point >= 0xD800 && code_point < 0xE000) || code_point > 0x10FFFF) {
+    code_point = 0xFFFD;
+  }
+  const auto tail = [&](unsigned shift) { text += static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)); };
+  if (code_point < 0x80) {
+    text += static_cast<char>(code_point);
+  } else if (code_point < 0x800) {
+    text += static_cast<char>(0xC0 | (code_point >> 6));
+    tail(0);
+  } else if (code_point < 0x10000) {
+    text += static_cast<char>(0xE0 | (code_point >> 12));
+    tail(6);
+    tail(0);
+  } else {
+    text += static_cast<char>(0xF0 | (code_point >> 18));
+    tail(12);
+    tail(6);
+    tail(0);
+  }
 }
 
 std::string to_utf8(std::string_view bytes) {

@@ -11,6 +11,9 @@
 
 namespace gpuscope::base {
 
+/// Of the bytes of a text, for hash tables in memory.
+uint64_t hash(std::string_view text) noexcept;
+
 /// Strings as dense ids, in order of first sight; id 0 is the empty string. One thread at a time.
 class StringTable {
  public:
@@ -69,6 +72,9 @@ class NameCache {
   };
   std::array<Entry, 1024> entries_{};
 };
+
+/// Appends a code point; U+FFFD for surrogates and for what lies above U+10FFFF.
+void append_utf8(std::string& text, uint32_t code_point);
 
 /// The text with U+FFFD for every byte that is not part of valid UTF-8: the system cuts thread names within a letter.
 std::string to_utf8(std::string_view bytes);

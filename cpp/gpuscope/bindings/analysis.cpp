@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "gpuscope/analysis/instances.h"
-#include "gpuscope/analysis/names.h"
-#include "gpuscope/analysis/region_groups.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
@@ -134,6 +132,10 @@ void bind_analysis(py::module_& module) {
         return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
       },
       py::arg("kind"), py::arg("source"), py::arg("destination"), "The name torch.profiler gives a copy.");
+  module.attr("MEMSET_NAME") = store::kMemsetName;
+  module.attr("STEP_PREFIX") = store::kStepPrefix;
+  module.attr("ALL_STEPS") = store::kAllSteps;
+  module.attr("AUTOGRAD_PREFIX") = store::kAutogradPrefix;
   module.def(
       "event_name",
       [](const store::Store& store, uint16_t kind, std::size_t row) {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "gpuscope/driver/nvml.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/session/session.h"
 
 namespace gpuscope::bindings {
@@ -14,9 +14,7 @@ namespace gpuscope::bindings {
 // One function a file of this folder; module.cpp calls them in this order.
 void bind_store(pybind11::module_& module);
 void bind_analysis(pybind11::module_& module);
-void bind_exporters(pybind11::module_& module);
 void bind_regions(pybind11::module_& module);
-void bind_nvml(pybind11::module_& module);
 void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
@@ -25,13 +23,24 @@ void bind_environment(pybind11::module_& module);
 
 /// The process's libcuda and libcupti, opened at the first call, never closed. With the GIL.
 session::Vendor& vendor();
-/// Likewise libnvidia-ml.
-const driver::Nvml& libnvidia_ml();
 
 /// A copy of the values.
 template <class T>
 pybind11::array_t<T> to_array(const std::vector<T>& values) {
   return pybind11::array_t<T>(static_cast<pybind11::ssize_t>(values.size()), values.data());
 }
+
+/// Whether Python frames can be read in this version of Python.
+bool knows_stacks() noexcept;
+
+/// Makes the Python frames of the calling thread the base::stack_source. Needs the GIL; false where they cannot be
+/// read.
+bool watch_stacks();
+
+/// What Python keeps of the calling thread; null where it never ran Python, and while Python ends. Without the GIL.
+const PyThreadState* this_thread() noexcept;
+
+/// Whether a thread is somewhere in a Python program; always true where frames cannot be read.
+bool runs_python(const PyThreadState* thread) noexcept;
 
 }  // namespace gpuscope::bindings

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -10,10 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "gpuscope/base/system.h"
+#include "gpuscope/base/file.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/driver/nvml.h"
-#include "gpuscope/nvtx/injection.h"
+#include "gpuscope/driver/libraries.h"
+#include "gpuscope/nvml/device.h"
+#include "gpuscope/nvtx/ranges.h"
 
 namespace py = pybind11;
 
@@ -28,8 +30,57 @@ extern "C" {
 }
 }
 
+namespace py = pybind11;
+
 namespace gpuscope::bindings {
 namespace {
+
+using py::literals::operator""_a;
+
+// Opened at the first call, never closed.
+const driver::Nvml& libnvidia_ml() {
+  static const auto* const table = new driver::Nvml(driver::Nvml::open());
+  return *table;
+}
+
+// Never destroyed: exit may come while others read.
+nvml::Devices& nvml_devices() {
+  static auto* const devices = new nvml::Devices(libnvidia_ml(), vendor().cuda);
+  return *devices;
+}
+
+std::string capability(unsigned major, unsigned minor) { return std::to_string(major) + "." + std::to_string(minor); }
+
+py::dict device_limits(int ordinal) {
+  driver::find_device(vendor().cuda, ordinal);
+  const nvml::Limits limits = nvml::read_limits(vendor().cuda, ordinal);
+  return py::dict("memory_bandwidth"_a = limits.memory_bandwidth, "fp32_flops"_a = limits.fp32_flops,
+                  "l2_bytes"_a = limits.l2_bytes, "multiprocessors"_a = limits.multiprocessors,
+                  "sm_hz_max"_a = limits.sm_hz_max,
+                  "capability"_a = capability(limits.capability_major, limits.capability_minor));
+}
+
+py::dict clock_state(int ordinal) {
+  const nvml::ClockState state = nvml_devices().of(ordinal).clock_state();
+  return py::dict("sm_hz"_a = state.sm_hz, "memory_hz"_a = state.memory_hz, "power_w"_a = state.power_w,
+                  "power_limit_w"_a = state.power_limit_w, "temperature_c"_a = state.temperature_c,
+                  "reasons"_a = state.reasons, "why"_a = state.why);
+}
+
+py::dict process_memory(int ordinal) {
+  const nvml::MemoryInfo info = nvml_devices().of(ordinal).memory_info(static_cast<unsigned>(getpid()));
+  return py::dict("process"_a = info.process, "used"_a = info.used, "free"_a = info.free, "total"_a = info.total,
+                  "name"_a = info.name, "context"_a = info.context, "why"_a = info.why);
+}
+
+py::list memory_pools(int ordinal) {
+  py::list pools;
+  for (const nvml::MemoryPool& pool : nvml::read_memory_pools(vendor().cuda, ordinal)) {
+    pools.append(py::dict("pool"_a = pool.handle, "reserved"_a = pool.reserved, "used"_a = pool.used,
+                          "peak_reserved"_a = pool.peak_reserved, "peak_used"_a = pool.peak_used));
+  }
+  return pools;
+}
 
 py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
 
@@ -64,14 +115,10 @@ py::list devices(const driver::Cuda& cuda, std::string& error) {
   session::write_devices(store, cuda);
   for (std::size_t row = 0; row < store.device.size(); ++row) {
     const store::Devices::Row device = store.device[row];
-    py::dict facts;
-    facts["ordinal"] = device.ordinal;
-    facts["name"] = std::string(store.strings[device.name]);
-    facts["uuid"] = std::string(store.strings[device.uuid]);
-    facts["memory_bytes"] = device.memory_bytes;
-    facts["multiprocessors"] = device.multiprocessors;
-    facts["capability"] = std::to_string(device.capability_major) + "." + std::to_string(device.capability_minor);
-    found.append(facts);
+    found.append(py::dict("ordinal"_a = device.ordinal, "name"_a = std::string(store.strings[device.name]),
+                          "uuid"_a = std::string(store.strings[device.uuid]), "memory_bytes"_a = device.memory_bytes,
+                          "multiprocessors"_a = device.multiprocessors,
+                          "capability"_a = capability(device.capability_major, device.capability_minor)));
   }
   return found;
 }
@@ -146,6 +193,26 @@ void bind_environment(py::module_& module) {
   module.def("own_file", &own_file, "The extension module's file, empty when it cannot be told.");
   module.def("nvtx_libraries", &nvtx::attached_libraries,
              "The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.");
+  module.def(
+      "device_limits", &device_limits, py::arg("device") = 0,
+      "What a GPU could do at best by its own description, None where it does not say: memory_bandwidth in bytes "
+      "a second, fp32_flops a second, l2_bytes, multiprocessors, sm_hz_max, capability. Raises NotAvailable "
+      "where there is no such GPU.");
+  module.def("clock_state", &clock_state, py::arg("device") = 0,
+             "A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: "
+             "bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.");
+  module.def("process_memory", &process_memory, py::arg("device") = 0,
+             "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
+             "processes), free (less than total - used: the driver keeps some), total; name; context: whether this "
+             "process has a primary context there. What is None is "
+             "explained in why. Makes no context.");
+  module.def("memory_pools", &memory_pools, py::arg("device") = 0,
+             "The driver's default and current pool of a device (cuMemAllocAsync), in bytes: pool (its handle), "
+             "reserved, used, peak_reserved, peak_used. Empty without a context; makes none.");
+  module.def(
+      "devices_in_use", [] { return nvml::devices_in_use(vendor().cuda); },
+      "Ordinals of the GPUs on which this process has a primary context. Makes none; raises NotAvailable without a "
+      "GPU.");
 }
 
 }  // namespace gpuscope::bindings

@@ -4,7 +4,6 @@
 // Operators of torch run without the GIL, and driver calls under locks of the allocator that another thread may wait
 // for while it holds the GIL: to wait for it here could hang the program. It is not needed either. While a thread is
 // inside C code nobody changes its frames; these keep their code alive, and what is read of a code never changes.
-#include "gpuscope/bindings/frames.h"
 
 #include <array>
 #include <bit>
@@ -18,7 +17,6 @@
 
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/stacks.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 
@@ -123,26 +121,8 @@ void append_utf8(std::string& utf8, PyObject* text) {
     utf8.append(static_cast<const char*>(data), static_cast<std::size_t>(length));
     return;
   }
-  const auto put = [&](uint32_t byte) { utf8.push_back(static_cast<char>(byte)); };
   for (Py_ssize_t index = 0; index < length; ++index) {
-    const uint32_t letter = PyUnicode_READ(kind, data, index);
-    if (letter < 0x80) {
-      put(letter);
-    } else if (letter < 0x800) {
-      put(0xC0 | letter >> 6);
-      put(0x80 | (letter & 0x3F));
-    } else if (letter < 0x10000) {
-      const bool surrogate = letter >= 0xD800 && letter < 0xE000;
-      const uint32_t shown = surrogate ? 0xFFFD : letter;  // a file name that was not UTF-8
-      put(0xE0 | shown >> 12);
-      put(0x80 | (shown >> 6 & 0x3F));
-      put(0x80 | (shown & 0x3F));
-    } else {
-      put(0xF0 | letter >> 18);
-      put(0x80 | (letter >> 12 & 0x3F));
-      put(0x80 | (letter >> 6 & 0x3F));
-      put(0x80 | (letter & 0x3F));
-    }
+    base::append_utf8(utf8, PyUnicode_READ(kind, data, index));  // surrogates stand for a file name that was not UTF-8
   }
 }
 

@@ -4,6 +4,7 @@
 #include <pybind11/typing.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,17 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "gpuscope/activity/cubin.h"
+#include "gpuscope/activity/collector.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/stacks.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/base/system.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/bindings/frames.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/memory/ledger.h"
-#include "gpuscope/memory/native_library.h"
 #include "gpuscope/session/allocation_watch.h"
 
 namespace py = pybind11;
@@ -48,6 +45,7 @@ class RegionColumn {
 };
 
 using memory::History, memory::PeakMemory;
+using py::literals::operator""_a;
 
 void start_history(int64_t max_entries, bool stacks) {
   if (max_entries < 1 || max_entries > static_cast<int64_t>(History::kMost)) {
@@ -60,34 +58,22 @@ void start_history(int64_t max_entries, bool stacks) {
 
 py::dict history_state() {
   const History& history = History::process();
-  py::dict state;
-  state["recording"] = history.recording();
-  state["capacity"] = history.capacity();
-  state["recorded"] = history.recorded();
-  state["lost"] = history.overwritten();
-  return state;
+  return py::dict("recording"_a = history.recording(), "capacity"_a = history.capacity(),
+                  "recorded"_a = history.recorded(), "lost"_a = history.overwritten());
 }
 
 py::dict read_history() {
   memory::HistoryColumns history = History::process().read();
-  py::dict columns;
-  columns["time_ns"] = to_array(history.time_ns);
-  columns["address"] = to_array(history.address);
-  columns["bytes"] = to_array(history.bytes);
-  columns["allocated"] = to_array(history.allocated);
-  columns["reserved"] = to_array(history.reserved);
-  columns["device"] = to_array(history.device);
-  columns["stack"] = to_array(history.stack);
   RegionColumn regions;
   for (uint32_t& region : history.region) {
     region = regions.number_of(region);
   }
-  columns["region"] = to_array(history.region);
-  columns["regions"] = regions.names();
-  columns["thread"] = to_array(history.thread);
-  columns["source"] = to_array(history.source);
-  columns["lost"] = history.lost;
-  return columns;
+  return py::dict("time_ns"_a = to_array(history.time_ns), "address"_a = to_array(history.address),
+                  "bytes"_a = to_array(history.bytes), "allocated"_a = to_array(history.allocated),
+                  "reserved"_a = to_array(history.reserved), "device"_a = to_array(history.device),
+                  "stack"_a = to_array(history.stack), "region"_a = to_array(history.region),
+                  "regions"_a = regions.names(), "thread"_a = to_array(history.thread),
+                  "source"_a = to_array(history.source), "lost"_a = history.lost);
 }
 
 void record_memory(int source, int device, uint64_t address, int64_t bytes, int64_t allocated, int64_t reserved) {
@@ -163,30 +149,21 @@ std::string watch_allocations(bool stacks) {
   return watch.watch(with_stacks);
 }
 
-void unwatch_allocations() {
+/// A function of the watch's that takes and gives what Python does; its lock is not waited for with the GIL.
+template <auto kFunction, class... Arguments>
+auto call_watch(Arguments... arguments) {
   session::AllocationWatch& watch = allocation_watch();
   const py::gil_scoped_release nogil;
-  watch.unwatch();
+  return (watch.*kFunction)(arguments...);
 }
 
-void pause_watch(const std::string& why) {
-  session::AllocationWatch& watch = allocation_watch();
-  const py::gil_scoped_release nogil;
-  watch.pause(why);
-}
-
-std::string resume_watch() {
-  session::AllocationWatch& watch = allocation_watch();
-  const py::gil_scoped_release nogil;
-  return watch.resume();
-}
-
+/// A column of `value`, a member or a function, of each allocation.
 template <class T, class F>
 py::array_t<T> column(const std::vector<Allocation>& allocations, F&& value) {
   py::array_t<T> values(static_cast<py::ssize_t>(allocations.size()));
   T* next = values.mutable_data();
   for (const Allocation& allocation : allocations) {
-    *next++ = static_cast<T>(value(allocation));
+    *next++ = static_cast<T>(std::invoke(value, allocation));
   }
   return values;
 }
@@ -200,23 +177,23 @@ py::dict live_allocations() {
     allocations = watch.live();
     libraries = memory::NativeLibraries::process().names();
   }
-  py::dict columns;
-  columns["address"] = column<uint64_t>(allocations, [](const Allocation& allocation) { return allocation.address; });
-  columns["bytes"] = column<int64_t>(allocations, [](const Allocation& allocation) { return allocation.bytes; });
-  columns["kind"] = column<uint8_t>(allocations, [](const Allocation& allocation) { return allocation.kind; });
-  columns["device"] = column<int32_t>(allocations, [](const Allocation& allocation) { return allocation.device; });
-  columns["pool"] = column<uint64_t>(allocations, [](const Allocation& allocation) { return allocation.pool; });
-  columns["library"] =
-      column<uint32_t>(allocations, [](const Allocation& allocation) { return allocation.author.library; });
-  columns["stack"] =
-      column<uint32_t>(allocations, [](const Allocation& allocation) { return allocation.author.stack; });
+  const auto of_author = [](auto memory::Author::*member) {
+    return [member](const Allocation& allocation) { return allocation.author.*member; };
+  };
   RegionColumn regions;
-  columns["region"] = column<uint32_t>(
-      allocations, [&](const Allocation& allocation) { return regions.number_of(allocation.author.region); });
+  const auto region = [&](const Allocation& allocation) { return regions.number_of(allocation.author.region); };
+  py::dict columns;
+  columns["address"] = column<uint64_t>(allocations, &Allocation::address);
+  columns["bytes"] = column<int64_t>(allocations, &Allocation::bytes);
+  columns["kind"] = column<uint8_t>(allocations, &Allocation::kind);
+  columns["device"] = column<int32_t>(allocations, &Allocation::device);
+  columns["pool"] = column<uint64_t>(allocations, &Allocation::pool);
+  columns["library"] = column<uint32_t>(allocations, of_author(&memory::Author::library));
+  columns["stack"] = column<uint32_t>(allocations, of_author(&memory::Author::stack));
+  columns["region"] = column<uint32_t>(allocations, region);
   columns["regions"] = regions.names();
-  columns["thread"] =
-      column<uint64_t>(allocations, [](const Allocation& allocation) { return allocation.author.thread; });
-  columns["time_ns"] = column<int64_t>(allocations, [](const Allocation& allocation) { return allocation.time_ns; });
+  columns["thread"] = column<uint64_t>(allocations, of_author(&memory::Author::thread));
+  columns["time_ns"] = column<int64_t>(allocations, &Allocation::time_ns);
   columns["libraries"] = libraries;
   return columns;
 }
@@ -232,16 +209,10 @@ py::dict watch_state() {
   }
   py::list failed;
   for (const memory::Failure& failure : state.failures) {
-    py::dict one;
-    one["bytes"] = failure.bytes;
-    one["kind"] = kKinds[static_cast<std::size_t>(failure.kind)];
-    one["device"] = failure.device;
-    one["library"] = libraries[failure.author.library];
-    one["stack"] = failure.author.stack;
-    one["time_ns"] = failure.time_ns;
-    one["live_bytes"] = failure.live_bytes;
-    one["result"] = failure.result;
-    failed.append(std::move(one));
+    failed.append(py::dict("bytes"_a = failure.bytes, "kind"_a = kKinds[static_cast<std::size_t>(failure.kind)],
+                           "device"_a = failure.device, "library"_a = libraries[failure.author.library],
+                           "stack"_a = failure.author.stack, "time_ns"_a = failure.time_ns,
+                           "live_bytes"_a = failure.live_bytes, "result"_a = failure.result));
   }
   py::dict facts;
   facts["watching"] = state.watching;
@@ -270,10 +241,12 @@ void bind_memory_watch(py::module_& module) {
   module.def("watch_allocations", &watch_allocations, py::arg("stacks") = true,
              "Keeps a ledger of what the driver gives out from now on. Returns why that cannot be had; after '', call "
              "unwatch_allocations once.");
-  module.def("unwatch_allocations", &unwatch_allocations, "One user less; the ledger is given up with the last.");
-  module.def("pause_allocation_watch", &pause_watch, py::arg("why"),
+  module.def("unwatch_allocations", &call_watch<&session::AllocationWatch::unwatch>,
+             "One user less; the ledger is given up with the last.");
+  module.def("pause_allocation_watch", &call_watch<&session::AllocationWatch::pause, std::string>, py::arg("why"),
              "Gives CUPTI up to somebody who needs it; `why` is told as the reason until the watch is resumed.");
-  module.def("resume_allocation_watch", &resume_watch, "Goes on after a pause; returns why that cannot be had.");
+  module.def("resume_allocation_watch", &call_watch<&session::AllocationWatch::resume>,
+             "Goes on after a pause; returns why that cannot be had.");
   module.def("live_allocations", &live_allocations,
              "Columns, a row for each piece of memory that lives, and the names that the columns library and region "
              "count; the first is '', one that is not known. Device -1 is the host, -2 one that is not known.");

@@ -70,11 +70,6 @@ session::Vendor& vendor() {
   return *libraries;
 }
 
-const driver::Nvml& libnvidia_ml() {
-  static const auto* const table = new driver::Nvml(driver::Nvml::open());
-  return *table;
-}
-
 }  // namespace gpuscope::bindings
 
 PYBIND11_MODULE(_core, module) {
@@ -84,9 +79,7 @@ PYBIND11_MODULE(_core, module) {
   translate_errors();
   bind_store(module);
   bind_analysis(module);
-  bind_exporters(module);
   bind_regions(module);
-  bind_nvml(module);
   bind_timing(module);
   bind_session(module);
   bind_torch(module);

@@ -6,11 +6,8 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/open_regions.h"
-#include "gpuscope/base/stacks.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/bindings/frames.h"
 #include "gpuscope/timing/region_timer.h"
 
 namespace gpuscope::bindings {

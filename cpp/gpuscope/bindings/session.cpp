@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
@@ -10,7 +11,6 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/bindings/frames.h"
 
 namespace py = pybind11;
 
@@ -29,14 +29,9 @@ bool torch_profiler_is_idle() {
 }
 
 attribution::Mode mode_of(const std::string& name) {
-  if (name == "full") {
-    return attribution::Mode::Full;
-  }
-  if (name == "ring") {
-    return attribution::Mode::Ring;
-  }
-  if (name == "aggregate") {
-    return attribution::Mode::Aggregate;
+  const auto* found = std::ranges::find(attribution::kModeNames, name);
+  if (found != attribution::kModeNames.end()) {
+    return static_cast<attribution::Mode>(found - attribution::kModeNames.begin());
   }
   throw base::InvalidArgument("mode must be 'full', 'ring' or 'aggregate', not '" + name + "'");
 }

@@ -16,9 +16,9 @@
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/exporters/arrow.h"
+#include "gpuscope/exporters/export.h"
 #include "gpuscope/exporters/frame.h"
-#include "gpuscope/store/append.h"
+#include "gpuscope/store/gscope.h"
 
 namespace py = pybind11;
 
@@ -249,6 +249,18 @@ void bind_schema(py::module_& module) {
       "Every table of a recording.");
 }
 
+using Exporter = void (*)(const store::Store&, exporters::Write);
+
+/// Formats without the GIL and takes it for each chunk that goes to `write`.
+template <Exporter exporter>
+void write_chunks(const store::Store& store, const py::function& write) {
+  const py::gil_scoped_release release;
+  exporter(store, [&write](std::string_view chunk) {
+    const py::gil_scoped_acquire acquire;
+    write(py::bytes(chunk.data(), chunk.size()));
+  });
+}
+
 }  // namespace
 
 void bind_store(py::module_& module) {
@@ -272,6 +284,16 @@ void bind_store(py::module_& module) {
            "The same columns as a capsule of the Arrow C stream interface, which keeps the store alive.");
   module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
              "One new Store with all that these hold, in their order; they are of one process.");
+  using release = py::call_guard<py::gil_scoped_release>;
+  module.def("write_gscope", &store::write_gscope, py::arg("store"), py::arg("path"), release(),
+             "Save a store as a .gscope file, replacing the file in one step.");
+  module.def(
+      "read_gscope", [](const std::string& path) -> std::shared_ptr<store::Store> { return store::read_gscope(path); },
+      py::arg("path"), release(), "Open a .gscope file, up to its last whole block.");
+  module.def("write_chrome", &write_chunks<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
+             "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");
+  module.def("write_perfetto", &write_chunks<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),
+             "Hand a store's events to `write` as Perfetto packets, in chunks of about 1 MiB that split no packet.");
 }
 
 }  // namespace gpuscope::bindings

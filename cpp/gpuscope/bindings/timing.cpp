@@ -11,11 +11,10 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/timing/context.h"
 #include "gpuscope/timing/event.h"
-#include "gpuscope/timing/graph.h"
 #include "gpuscope/timing/kernels.h"
 #include "gpuscope/timing/sampler.h"
-#include "gpuscope/timing/stream.h"
 
 namespace py = pybind11;
 
@@ -23,6 +22,7 @@ namespace gpuscope::bindings {
 namespace {
 
 using release = py::call_guard<py::gil_scoped_release>;
+using py::literals::operator""_a;
 
 // Never destroyed: Python's last objects may outlive static ones.
 timing::EventPools& pools() {
@@ -195,33 +195,21 @@ py::dict sample(timing::Sampler& sampler, const py::sequence& functions, const O
   Functions program(functions);
   const timing::Chunk chunk =
       sampler.sample(program, checked(order, program.size()), {gate, flush, events, static_cast<uint64_t>(timeout_ns)});
-  py::dict columns;
-  columns["called_ns"] = to_array(chunk.called_ns);
-  columns["returned_ns"] = to_array(chunk.returned_ns);
-  columns["stream_s"] = to_array(chunk.stream_s);
-  columns["held"] = chunk.held;
-  columns["clock_hz"] = chunk.clock_hz;
-  return columns;
+  return py::dict("called_ns"_a = to_array(chunk.called_ns), "returned_ns"_a = to_array(chunk.returned_ns),
+                  "stream_s"_a = to_array(chunk.stream_s), "held"_a = chunk.held, "clock_hz"_a = chunk.clock_hz);
 }
 
 py::dict sample_wall(timing::Sampler& sampler, const py::sequence& functions, const Order& order, bool flush) {
   Functions program(functions);
   const timing::WallChunk chunk = sampler.sample_wall(program, checked(order, program.size()), flush);
-  py::dict columns;
-  columns["called_ns"] = to_array(chunk.called_ns);
-  columns["returned_ns"] = to_array(chunk.returned_ns);
-  columns["done_ns"] = to_array(chunk.done_ns);
-  columns["clock_hz"] = chunk.clock_hz;
-  return columns;
+  return py::dict("called_ns"_a = to_array(chunk.called_ns), "returned_ns"_a = to_array(chunk.returned_ns),
+                  "done_ns"_a = to_array(chunk.done_ns), "clock_hz"_a = chunk.clock_hz);
 }
 
 py::dict time_calls(const py::sequence& functions, const Order& order) {
   Functions program(functions);
   const timing::CallTimes times = timing::time_calls(program, checked(order, program.size()));
-  py::dict columns;
-  columns["called_ns"] = to_array(times.called_ns);
-  columns["returned_ns"] = to_array(times.returned_ns);
-  return columns;
+  return py::dict("called_ns"_a = to_array(times.called_ns), "returned_ns"_a = to_array(times.returned_ns));
 }
 
 std::unique_ptr<timing::Graph> capture(const py::object& function, int64_t calls, int device, uint64_t stream) {
@@ -298,11 +286,7 @@ void bind_timing(py::module_& module) {
       "event_pool",
       [](int device) {
         const timing::EventPool::Counts counts = pools().counts(device);
-        py::dict result;
-        result["created"] = counts.created;
-        result["in_use"] = counts.in_use;
-        result["free"] = counts.free;
-        return result;
+        return py::dict("created"_a = counts.created, "in_use"_a = counts.in_use, "free"_a = counts.free);
       },
       py::arg("device") = 0, "How many pooled events a device has.");
 }

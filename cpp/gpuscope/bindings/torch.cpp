@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/driver/torch.h"
-
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/torch/operator_callbacks.h"
-#include "gpuscope/torch/operator_ranges.h"
+#include "gpuscope/driver/libraries.h"
+#include "gpuscope/torch/operators.h"
 
 namespace py = pybind11;
 

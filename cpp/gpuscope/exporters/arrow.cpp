@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/arrow.h"
 
 #include <algorithm>
 #include <array>

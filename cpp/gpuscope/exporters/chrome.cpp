@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/chrome.h"
-
 #include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/exporters/chrome_text.h"
-#include "gpuscope/exporters/driver_memory.h"
+#include "gpuscope/base/strings.h"
+#include "gpuscope/exporters/export.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/links.h"
-#include "gpuscope/exporters/occupancy.h"
+#include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/timeline.h"
+#include "gpuscope/store/store.h"
 #include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
@@ -20,6 +28,7 @@ namespace {
 
 using base::RegionKind;
 using store::kNone;
+using store::PayloadType;
 using store::Store;
 using store::Work;
 
@@ -28,6 +37,278 @@ constexpr uint64_t kDeviceSortIndex = 5'000'000;   // torch's: devices stand bel
 
 constexpr std::string_view kLaunchArrow = ",\"cat\":\"ac2g\",\"name\":\"ac2g\"";
 constexpr std::string_view kBackwardArrow = ",\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\"";
+
+// -- the parts of events ----------------------------------------------------------------------------------------------
+
+// Arguments that events have of their own: a payload of that name must not take their place.
+constexpr std::string_view kOwn[] = {"External id",     "Ev Idx",
+                                     "Sequence number", "Fwd thread id",
+                                     "Input Dims",      "Input type",
+                                     "Call stack",      "device",
+                                     "context",         "stream",
+                                     "correlation",     "grid",
+                                     "block",           "registers per thread",
+                                     "shared memory",   "region",
+                                     "notes",           "graph id",
+                                     "graph node id",   "captured in",
+                                     "Collective name"};
+
+std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
+  return std::string(",\"") + key + "\":[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) +
+         "]";
+}
+
+/// A number with two decimals.
+std::string decimal(double value) {
+  constexpr double kMost = 1e15;
+  const auto hundredths = static_cast<uint64_t>(std::llround(std::min(value, kMost) * 100));
+  const std::string rest = std::to_string(hundredths % 100);
+  return std::to_string(hundredths / 100) + (rest.size() == 1 ? ".0" : ".") + rest;
+}
+
+/// The device that every kernel ran on as far as its launch is concerned; none where a recording has several kinds.
+std::optional<store::Devices::Row> only_device_kind(const Store& store) {
+  for (std::size_t row = 1; row < store.device.size(); ++row) {
+    if (store.device.multiprocessors[row] != store.device.multiprocessors[0] ||
+        store.device.capability_major[row] != store.device.capability_major[0] ||
+        store.device.capability_minor[row] != store.device.capability_minor[0]) {
+      return std::nullopt;
+    }
+  }
+  return store.device.size() != 0 ? std::optional(store.device[0]) : std::nullopt;
+}
+
+std::string occupancy_arguments(const Store& store, const store::Variants::Row& variant) {
+  const auto device = only_device_kind(store);
+  const auto limits = device ? multiprocessor_limits(device->capability_major, device->capability_minor) : std::nullopt;
+  const auto found = limits ? occupancy(variant, device->multiprocessors, *limits) : std::nullopt;
+  return found ? ",\"blocks per SM\":" + decimal(found->blocks_per_multiprocessor) +
+                     ",\"warps per SM\":" + decimal(found->warps_per_multiprocessor) +
+                     ",\"est. achieved occupancy %\":" + std::to_string(found->percent)
+               : "";
+}
+
+/// The text of `key`, made when first asked for.
+template <class Make>
+std::string_view find_or_make(std::unordered_map<uint32_t, std::string>& texts, uint32_t key, Make&& make) {
+  std::string& text = texts[key];
+  if (text.empty()) {
+    text = make();
+  }
+  return text;
+}
+
+void put_float(Output& out, double value) {
+  if (!std::isfinite(value)) {
+    out.put(quoted(std::to_string(value)));  // JSON has no such numbers
+    return;
+  }
+  char digits[32];
+  out.put(std::string_view(digits, std::to_chars(digits, digits + sizeof digits, value).ptr));
+}
+
+/// The parts of JSON events that many events share, each made once: what is left for an event are its numbers. One
+/// thread.
+class ChromeText {
+ public:
+  ChromeText(const Store& store, const Links& links) : store_(store), links_(links) {
+    for (uint32_t path = 0; path < store.path.size(); ++path) {
+      const uint32_t name = store.path.name[path];
+      regions_.push_back(head(region_category(links.path_kind(path)), store.strings[name]));
+      region_arguments_.push_back(",\"region\":" + quoted(store.strings[name]));
+    }
+    add_calls();
+    add_variants();
+    add_tracks();
+    add_captures();
+  }
+
+  /// How an event begins, up to its name.
+  static std::string head(std::string_view category, std::string_view name) {
+    return std::string(kPhase) + ",\"cat\":\"" + std::string(category) + "\",\"name\":" + quoted(name);
+  }
+
+  std::string_view region(uint32_t path) const { return regions_[path]; }
+  /// The same without the phase, which asynchronous events have of their own.
+  std::string_view region_name(uint32_t path) const { return std::string_view(regions_[path]).substr(kPhase.size()); }
+  std::string_view gpu_annotation(uint32_t path) {
+    return find_or_make(gpu_annotations_, path,
+                        [&] { return head("gpu_user_annotation", store_.strings[store_.path.name[path]]); });
+  }
+
+  std::string_view call(uint32_t call) const { return calls_[call]; }
+  std::string_view kernel(uint32_t variant) const { return kernels_[variant]; }
+  std::string_view copy(uint8_t kind, uint8_t source, uint8_t destination) {
+    const uint32_t key = (uint32_t{kind} << 16) | (uint32_t{source} << 8) | destination;
+    return find_or_make(copies_, key, [&] {
+      return head("gpu_memcpy",
+                  store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination}));
+    });
+  }
+
+  /// The first arguments of GPU work, up to the value of `correlation`.
+  std::string_view track(uint32_t track) const { return tracks_[track]; }
+
+  // Further arguments under torch.profiler's names, each with a comma before it.
+  std::string_view call_arguments(uint32_t call) const { return call_arguments_[call]; }
+  std::string_view kernel_arguments(uint32_t variant) const { return kernel_arguments_[variant]; }
+  /// Nothing for kNone, as with the next two.
+  std::string_view region_argument(uint32_t region) const {
+    return region == store::kNone ? std::string_view{} : region_arguments_[store_.region.path[region]];
+  }
+
+  void put_payloads(Output& out, uint32_t region) const {
+    if (region == kNone) {
+      return;
+    }
+    const uint32_t path = store_.region.path[region];
+    if (store_.strings[store_.path.domain[path]] == "NCCL") {
+      out.put(",\"Collective name\":");
+      out.put(quoted(store_.strings[store_.path.name[path]]));
+    }
+    links_.each_payload(region, [&](uint32_t row) {
+      std::string name(store_.strings[store_.payload.name[row]]);
+      if (std::find(std::begin(kOwn), std::end(kOwn), name) != std::end(kOwn)) {
+        name += " (payload)";
+      }
+      out.put(',');
+      out.put(quoted(name));
+      out.put(':');
+      const uint64_t value = store_.payload.value[row];
+      switch (PayloadType{store_.payload.type[row]}) {
+        case PayloadType::Signed:
+          out.put_number(std::bit_cast<int64_t>(value));
+          break;
+        case PayloadType::Float:
+          put_float(out, std::bit_cast<double>(value));
+          break;
+        case PayloadType::Text:
+          out.put(quoted(value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : ""));
+          break;
+        default:
+          out.put_number(value);
+          break;
+      }
+    });
+  }
+
+  void put_stack(Output& out, uint32_t stack) {
+    if (stack != kNone) {
+      out.put(find_or_make(stacks_, stack, [&] { return ",\"Call stack\":" + quoted(stack_label(store_, stack)); }));
+    }
+  }
+
+  /// An operator's sequence number, its forward operator's thread, input shapes and types, and call stack.
+  void put_details(Output& out, uint32_t region) {
+    const uint32_t row = links_.detail(region);
+    if (row == kNone) {
+      return;
+    }
+    if (store_.detail.sequence[row] >= 0) {
+      out.put_pair(",\"Sequence number\":", store_.detail.sequence[row]);
+      // The system's number of the thread, as "tid" has it; 0 for a forward operator, as in torch's files.
+      const uint32_t forward = store_.detail.forward[row];
+      out.put_pair(",\"Fwd thread id\":",
+                   forward == kNone ? 0 : store_.thread.system_id[store_.region.thread[forward]]);
+    }
+    if (const uint32_t shapes = store_.detail.shapes[row]; shapes != kNone) {
+      out.put(find_or_make(shapes_, shapes, [&] {
+        const std::string_view text = store_.strings[shapes];
+        return ",\"Input Dims\":" + (is_json_lists(text) ? std::string(text) : quoted(text));
+      }));
+    }
+    if (const uint32_t types = store_.detail.types[row]; types != kNone) {
+      out.put(find_or_make(types_, types, [&] { return ",\"Input type\":" + quoted_list(store_.strings[types]); }));
+    }
+    put_stack(out, store_.detail.stack[row]);
+  }
+
+  void put_graph_node(Output& out, store::Work work, uint32_t row) const {
+    const uint32_t at = links_.graph_node(work, row);
+    if (at == kNone) {
+      return;
+    }
+    const auto node = store_.graph_node[at];
+    out.put_pair(",\"graph id\":", node.graph);
+    out.put_pair(",\"graph node id\":", node.node);
+    if (node.path != kNone) {
+      out.put(capture_arguments_[node.path]);
+    }
+  }
+
+ private:
+  static constexpr std::string_view kPhase = "{\"ph\":\"X\"";
+
+  void add_calls() {
+    for (std::size_t row = 0; row < store_.call.size(); ++row) {
+      const auto call = store_.call[row];
+      const std::string_view name = store_.strings[call.name];
+      const std::string_view runtime = name.starts_with("cuda") ? name : runtime_name(name);
+      calls_.push_back(runtime.empty() ? head("cuda_driver", name) : head("cuda_runtime", runtime));
+      std::string arguments = runtime.empty() || runtime == name ? "" : ",\"driver call\":" + quoted(name);
+      arguments += (call.flags & store::kCaptured) != 0 ? ",\"captured into a graph\":true" : "";
+      if (call.result != 0) {
+        arguments += ",\"result\":" + std::to_string(call.result);
+      }
+      call_arguments_.push_back(std::move(arguments));
+    }
+  }
+
+  void add_variants() {
+    std::unordered_map<uint32_t, std::string> heads;  // many variants share a name
+    for (std::size_t row = 0; row < store_.variant.size(); ++row) {
+      const auto variant = store_.variant[row];
+      kernels_.emplace_back(find_or_make(heads, variant.name,
+                                         [&] { return head("kernel", base::demangle(store_.strings[variant.name])); }));
+      std::string arguments = triple("grid", variant.grid_x, variant.grid_y, variant.grid_z) +
+                              triple("block", variant.block_x, variant.block_y, variant.block_z) +
+                              ",\"registers per thread\":" + std::to_string(variant.registers) + ",\"shared memory\":" +
+                              std::to_string(uint64_t{variant.static_shared_bytes} + variant.dynamic_shared_bytes);
+      if (uint64_t{variant.cluster_x} * variant.cluster_y * variant.cluster_z > 1) {
+        arguments += triple("cluster", variant.cluster_x, variant.cluster_y, variant.cluster_z);
+      }
+      if (variant.local_bytes != 0) {
+        arguments += ",\"local memory\":" + std::to_string(variant.local_bytes);
+      }
+      kernel_arguments_.push_back(arguments + occupancy_arguments(store_, variant));
+    }
+  }
+
+  void add_tracks() {
+    for (std::size_t row = 0; row < store_.track.size(); ++row) {
+      const auto track = store_.track[row];
+      const int64_t stream = track.stream == kNone ? -1 : int64_t{track.stream};
+      tracks_.push_back(",\"args\":{\"device\":" + std::to_string(device_ordinal(store_, track.device)) +
+                        ",\"context\":" + std::to_string(track.context) + ",\"stream\":" + std::to_string(stream) +
+                        ",\"correlation\":");
+    }
+  }
+
+  void add_captures() {
+    capture_arguments_.resize(store_.path.size());
+    for (const uint32_t path : store_.graph_node.path) {
+      if (path != kNone && capture_arguments_[path].empty()) {
+        capture_arguments_[path] = ",\"captured in\":" + quoted(capture_path(path));
+      }
+    }
+  }
+
+  std::string capture_path(uint32_t path) const {
+    std::string text(store_.strings[store_.path.name[path]]);
+    for (path = store_.path.parent[path]; path != kNone; path = store_.path.parent[path]) {
+      text.insert(0, 1, '/').insert(0, store_.strings[store_.path.name[path]]);
+    }
+    return text;
+  }
+
+  const store::Store& store_;
+  const Links& links_;
+  std::vector<std::string> regions_, calls_, kernels_, tracks_;
+  std::vector<std::string> call_arguments_, kernel_arguments_, region_arguments_;
+  std::vector<std::string> capture_arguments_;  // by path; made for those that captured something
+  // Made when first asked for.
+  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, shapes_, types_, stacks_;
+};
 
 // -- the head of the file ---------------------------------------------------------------------------------------------
 
@@ -44,6 +325,7 @@ void put_device(Output& out, const Store& store, const store::Devices::Row& devi
     out.put_pair(",\"sharedMemPerMultiprocessor\":", limits->shared_bytes);
     out.put(",\"regsPerMultiprocessor\":65536,\"maxThreadsPerBlock\":1024,\"warpSize\":32");
   }
+
   out.put('}');
 }
 
@@ -57,6 +339,7 @@ void put_rank(Output& out, const Store& store) {
   if (!is_number(rank)) {
     return;
   }
+
   out.put_pair("\"distributedInfo\":{\"rank\": ", std::stoul(std::string(rank)));
   for (const auto& [key, text] : {std::pair(",\"world_size\": ", store.find_info("process.world_size")),
                                   {",\"local_rank\": ", store.find_info("process.local_rank")}}) {
@@ -64,6 +347,7 @@ void put_rank(Output& out, const Store& store) {
       out.put_pair(key, std::stoul(std::string(text)));
     }
   }
+
   out.put("},\n");
 }
 
@@ -73,6 +357,7 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
     out.put(row == 0 ? "\n" : ",\n");
     put_device(out, store, store.device[row]);
   }
+
   out.put("],\n");
   put_rank(out, store);
   const auto& shapes = store.detail.shapes;
@@ -87,6 +372,7 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
   if (const std::string_view host = store.find_info("process.host"); !host.empty()) {
     out.put("\"host_name\":" + quoted(host) + ",\n");
   }
+
   out.put("\"displayTimeUnit\":\"ms\",\n");
   out.put_pair("\"baseTimeNanoseconds\":", base_ns);
   out.put(",\n\"gpuscope\":{");
@@ -96,6 +382,7 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
     out.put(':');
     out.put(quoted(store.strings[store.info.value[row]]));
   }
+
   out.put("},\n\"traceEvents\":[\n");
 }
 
@@ -486,7 +773,7 @@ class ChromeWriter {
   std::vector<MemoryCounter> counters_;
   ChromeText text_;
   const std::string fill_head_ = ChromeText::head("gpu_memset", store::kMemsetName);
-  const std::string graph_head_ = ChromeText::head("graph", "CUDA graph");
+  const std::string graph_head_ = ChromeText::head("graph", store::kGraphName);
   std::vector<std::string> places_;  // of each lane of the track that is being written
   uint64_t process_ = kFirstLaneTid;
   uint64_t next_tid_ = kFirstLaneTid;

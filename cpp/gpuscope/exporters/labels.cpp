@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -149,6 +150,77 @@ std::string_view runtime_name(std::string_view driver_call) noexcept {
     return flat ? (async ? "cudaMemsetAsync" : "cudaMemset") : (async ? "cudaMemset2DAsync" : "cudaMemset2D");
   }
   return {};
+}
+
+namespace {
+
+// Of every GPU in the table below.
+constexpr uint64_t kWarp = 32;
+constexpr uint64_t kRegisters = 65536;
+constexpr uint64_t kRegistersAtOnce = 256;  // a warp's registers come in these steps
+constexpr uint64_t kPartitions = 4;         // of a multiprocessor, each with its own registers
+
+constexpr uint64_t divide_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+constexpr uint64_t round_up(uint64_t value, uint64_t to) { return divide_up(value, to) * to; }
+
+}  // namespace
+
+// CUDA C++ Programming Guide 13.0, "Technical specifications per compute capability".
+std::optional<MultiprocessorLimits> multiprocessor_limits(uint32_t major, uint32_t minor) {
+  constexpr uint32_t kKiB = 1024;
+  switch (minor < 10 && major < 100 ? major * 10 + minor : 0) {
+    case 70:
+      return MultiprocessorLimits{2048, 32, 96 * kKiB, 0, 256};
+    case 75:
+      return MultiprocessorLimits{1024, 16, 64 * kKiB, 0, 256};
+    case 80:
+      return MultiprocessorLimits{2048, 32, 164 * kKiB, kKiB, 128};
+    case 86:
+      return MultiprocessorLimits{1536, 16, 100 * kKiB, kKiB, 128};
+    case 87:
+      return MultiprocessorLimits{1536, 16, 164 * kKiB, kKiB, 128};
+    case 89:
+      return MultiprocessorLimits{1536, 24, 100 * kKiB, kKiB, 128};
+    case 90:
+    case 100:
+    case 103:
+      return MultiprocessorLimits{2048, 32, 228 * kKiB, kKiB, 128};
+    case 120:
+    case 121:
+      return MultiprocessorLimits{1536, 24, 100 * kKiB, kKiB, 128};
+    default:
+      return std::nullopt;
+  }
+}
+
+// The limits of cuda_occupancy.h's cudaOccMaxActiveBlocksPerMultiprocessor, and what Kineto makes of them: a grid that
+// does not fill the multiprocessors counts with the blocks it has.
+std::optional<Occupancy> occupancy(const store::Variants::Row& variant, uint32_t multiprocessors,
+                                   const MultiprocessorLimits& limits) {
+  const uint64_t threads = uint64_t{variant.block_x} * variant.block_y * variant.block_z;
+  const double blocks = static_cast<double>(variant.grid_x) * variant.grid_y * variant.grid_z;
+  if (multiprocessors == 0 || threads == 0 || threads > limits.threads) {
+    return std::nullopt;
+  }
+  const uint64_t warps = divide_up(threads, kWarp);
+  uint64_t most = std::min<uint64_t>(limits.blocks, limits.threads / kWarp / warps);
+  if (const uint64_t registers = round_up(variant.registers * kWarp, kRegistersAtOnce); registers != 0) {
+    most = std::min(most, kRegisters / kPartitions / registers * kPartitions / warps);
+  }
+  const uint64_t shared =
+      round_up(uint64_t{variant.static_shared_bytes} + variant.dynamic_shared_bytes + limits.reserved_shared_bytes,
+               limits.shared_step_bytes);
+  if (shared != 0) {
+    most = std::min(most, limits.shared_bytes / shared);
+  }
+  if (most == 0) {
+    return std::nullopt;
+  }
+  const double per_multiprocessor = blocks / multiprocessors;
+  const double active = std::min(per_multiprocessor, static_cast<double>(most));
+  const double share = active * static_cast<double>(threads) / limits.threads;
+  return Occupancy{per_multiprocessor, per_multiprocessor * static_cast<double>(threads) / kWarp,
+                   static_cast<int>(std::lround(100 * share))};
 }
 
 }  // namespace gpuscope::exporters

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/perfetto.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,7 +11,7 @@
 
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/exporters/driver_memory.h"
+#include "gpuscope/exporters/export.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/links.h"
 #include "gpuscope/exporters/perfetto_format.h"
@@ -657,7 +655,7 @@ class PerfettoWriter {
   const uint32_t shapes_label_ = names_.add("input shapes");
   const uint32_t stack_label_ = names_.add("call stack");
   const uint32_t fill_name_ = names_.add("Memset");
-  const uint32_t graph_name_ = names_.add("CUDA graph");
+  const uint32_t graph_name_ = names_.add(std::string(store::kGraphName));
   const uint64_t process_ = process_id(store_, 1);
   uint64_t process_track_ = 0;
   uint64_t tracks_ = 0;

@@ -11,9 +11,6 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/open_regions.h"
-#include "gpuscope/base/stacks.h"
-#include "gpuscope/base/system.h"
 
 namespace gpuscope::memory {
 namespace {

@@ -1,19 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/memory/ledger.h"
 
+#include <link.h>
 #include <pthread.h>
+#include <unistd.h>
+#include <unwind.h>
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/open_regions.h"
-#include "gpuscope/base/stacks.h"
-#include "gpuscope/base/system.h"
 #include "gpuscope/memory/history.h"
-#include "gpuscope/memory/native_library.h"
 
 namespace gpuscope::memory {
+
+namespace {
+
+constexpr unsigned kMostFrames = 32;
+
+// Beginnings of the names of files that pass calls on.
+constexpr std::string_view kPassOn[] = {"libcuda.", "libcudart",  "libcupti",   "libnvidia-", "libc.",      "libc-",
+                                        "libm.",    "libdl.",     "libpthread", "librt.",     "libstdc++.", "libgcc_s",
+                                        "ld-",      "linux-vdso", "libffi",     "_ctypes."};
+
+std::string_view last_part(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+std::string_view folder_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
+}
+
+/// The package of a Python extension: the folder under site-packages, else the one that it lies in.
+std::string_view package_of(std::string_view path) {
+  for (const std::string_view root : {"/site-packages/", "/dist-packages/"}) {
+    if (const std::size_t at = path.rfind(root); at != std::string_view::npos) {
+      const std::string_view inside = path.substr(at + root.size());
+      const std::size_t slash = inside.find('/');
+      return slash == std::string_view::npos ? std::string_view() : inside.substr(0, slash);
+    }
+  }
+  return last_part(folder_of(path));
+}
+
+/// The loaded file that an address lies in. The loader's texts live as long as its lock is held, so they are copied,
+/// and where memory must not be asked for: their ends, as names are there.
+struct Search {
+  uint64_t address;
+  bool found = false;
+  std::array<char, 1024> path{};
+};
+
+int look(dl_phdr_info* file, size_t, void* data) {
+  auto* search = static_cast<Search*>(data);
+  for (int index = 0; index < file->dlpi_phnum; ++index) {
+    const auto& part = file->dlpi_phdr[index];
+    const uint64_t start = file->dlpi_addr + part.p_vaddr;
+    if (part.p_type == PT_LOAD && search->address >= start && search->address - start < part.p_memsz) {
+      search->found = true;
+      const std::size_t size = file->dlpi_name != nullptr ? std::strlen(file->dlpi_name) : 0;
+      const std::size_t kept = std::min(size, search->path.size() - 1);
+      std::memcpy(search->path.data(), file->dlpi_name + (size - kept), kept);
+      return 1;
+    }
+  }
+  return 0;
+}
+
+int count_unloads(dl_phdr_info* file, size_t, void* data) {
+  *static_cast<uint64_t*>(data) = file->dlpi_subs;
+  return 1;  // every file tells the same
+}
+
+}  // namespace
+
+std::string library_name(std::string_view path) {
+  const std::string_view file = last_part(path);
+  for (const std::string_view start : kPassOn) {
+    if (file.starts_with(start)) {
+      return {};
+    }
+  }
+  const bool is_extension = file.find(".cpython-") != std::string_view::npos ||
+                            (!file.starts_with("lib") && file.find(".so") != std::string_view::npos);
+  if (!is_extension) {
+    const bool is_interpreter = file.starts_with("python") || file.starts_with("libpython");
+    return std::string(is_interpreter ? "python" : file);
+  }
+  const std::string_view package = package_of(path);
+  if (package == "gpuscope") {
+    return {};
+  }
+  std::string name(package);
+  return name.append(package.empty() ? "" : "/").append(file);
+}
+
+NativeLibraries& NativeLibraries::process() {
+  static auto* libraries = new NativeLibraries;  // leaked: the driver is called until the last moment
+  return *libraries;
+}
+
+struct NativeLibraries::Walk {
+  NativeLibraries& libraries;
+  unsigned frames = 0;
+  uint32_t found = 0;
+
+  static _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
+    auto* walk = static_cast<Walk*>(data);
+    int at_instruction = 0;  // set where a signal interrupted; else the address is that after the call
+    const uint64_t address = _Unwind_GetIPInfo(context, &at_instruction);
+    if (address != 0) {
+      walk->found = walk->libraries.of_address(address - (at_instruction != 0 ? 0 : 1));
+    }
+    return walk->found != 0 || ++walk->frames == kMostFrames ? _URC_END_OF_STACK : _URC_NO_REASON;
+  }
+};
+
+uint32_t NativeLibraries::caller() noexcept {
+  forget_unloaded();
+  Walk walk{*this};
+  _Unwind_Backtrace(&Walk::step, &walk);
+  return walk.found;
+}
+
+void NativeLibraries::forget_unloaded() noexcept {
+  uint64_t unloads = 0;
+  dl_iterate_phdr(&count_unloads, &unloads);
+  if (unloads_.exchange(unloads, std::memory_order_acq_rel) != unloads) {
+    for (std::atomic<uint64_t>& slot : known_) {
+      slot.store(0, std::memory_order_relaxed);
+    }
+  }
+}
+
+uint32_t NativeLibraries::of_address(uint64_t address) noexcept {
+  std::atomic<uint64_t>& slot = known_[base::mix(address) % kSlots];
+  const uint64_t known = slot.load(std::memory_order_relaxed);
+  if (known >> kNumberBits == address) {
+    return static_cast<uint32_t>(known & ((1U << kNumberBits) - 1));
+  }
+  Search search{address};
+  dl_iterate_phdr(&look, &search);
+  uint32_t number = 0;
+  try {
+    std::string path = search.path.data();
+    if (search.found && path.empty()) {  // the program itself
+      path.resize(search.path.size());
+      path.resize(static_cast<std::size_t>(std::max<ssize_t>(readlink("/proc/self/exe", path.data(), path.size()), 0)));
+    }
+    if (const std::string name = library_name(path); !name.empty()) {
+      number = intern(name);
+    }
+  } catch (const std::exception&) {
+    return 0;  // not known for ever: there may be memory the next time
+  }
+  if (address >> (64 - kNumberBits) == 0) {
+    slot.store(address << kNumberBits | number, std::memory_order_relaxed);
+  }
+  return number;
+}
+
+uint32_t NativeLibraries::intern(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(names_, name);
+  if (found != names_.end()) {
+    return static_cast<uint32_t>(found - names_.begin());
+  }
+  if (names_.size() >> kNumberBits != 0) {
+    return 0;
+  }
+  names_.push_back(name);
+  return static_cast<uint32_t>(names_.size() - 1);
+}
+
+std::vector<std::string> NativeLibraries::names() {
+  const std::lock_guard lock(mutex_);
+  return names_;
+}
 
 using base::AllocationKind;
 using base::AllocationStep;

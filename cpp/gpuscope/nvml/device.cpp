@@ -79,6 +79,15 @@ void Device::find() {
   why_ = std::string("NVML does not know device ") + std::to_string(ordinal_) + ": " + nvml_.error_text(code);
 }
 
+template <class Function, class... Arguments>
+std::string Device::ask(Function* function, Arguments... arguments) const {
+  if (function == nullptr) {
+    return kNoFunction;
+  }
+  const int code = function(handle_, arguments...);
+  return code == 0 ? "" : nvml_.error_text(code);
+}
+
 ClockState Device::clock_state() const {
   ClockState state;
   if (handle_ == nullptr) {
@@ -88,12 +97,11 @@ ClockState Device::clock_state() const {
   // One number of NVML's, in units of `scale`.
   const auto number = [&](const char* what, auto function, double scale, auto... selector) -> std::optional<double> {
     unsigned value = 0;
-    const int code = function != nullptr ? function(handle_, selector..., &value) : 0;
-    if (function != nullptr && code == 0) {
-      return value * scale;
+    if (const std::string why = ask(function, selector..., &value); !why.empty()) {
+      add_reason(state.why, what, why);
+      return std::nullopt;
     }
-    add_reason(state.why, what, function == nullptr ? std::string(kNoFunction) : nvml_.error_text(code));
-    return std::nullopt;
+    return value * scale;
   };
   constexpr double kHzPerMhz = 1e6;
   constexpr double kWattsPerMilliwatt = 1e-3;
@@ -102,14 +110,14 @@ ClockState Device::clock_state() const {
   state.power_w = number("power_w", nvml_.power_usage, kWattsPerMilliwatt);
   state.power_limit_w = number("power_limit_w", nvml_.power_limit, kWattsPerMilliwatt);
   state.temperature_c = number("temperature_c", nvml_.temperature, 1, kGpuSensor);
-  const auto reasons =
-      nvml_.clocks_event_reasons != nullptr ? nvml_.clocks_event_reasons : nvml_.clocks_throttle_reasons;
+
   unsigned long long bits = 0;
-  const int code = reasons != nullptr ? reasons(handle_, &bits) : 0;
-  if (reasons != nullptr && code == 0) {
+  const bool renamed = nvml_.clocks_event_reasons != nullptr;
+  const std::string why = ask(renamed ? nvml_.clocks_event_reasons : nvml_.clocks_throttle_reasons, &bits);
+  if (why.empty()) {
     state.reasons = bits;
   } else {
-    add_reason(state.why, "reasons", reasons == nullptr ? std::string(kNoFunction) : nvml_.error_text(code));
+    add_reason(state.why, "reasons", why);
   }
   return state;
 }
@@ -132,14 +140,12 @@ MemoryInfo Device::memory_info(unsigned pid) const {
     return info;
   }
   driver::NvmlMemory memory;
-  const int code = nvml_.memory_info != nullptr ? nvml_.memory_info(handle_, &memory) : 0;
-  if (nvml_.memory_info != nullptr && code == 0) {
+  if (const std::string why = ask(nvml_.memory_info, &memory); !why.empty()) {
+    add_reason(info.why, "used, free", why);
+  } else {
     info.used = memory.used;
     info.free = memory.free;
     info.total = memory.total;
-  } else {
-    add_reason(info.why, "used, free",
-               nvml_.memory_info == nullptr ? std::string(kNoFunction) : nvml_.error_text(code));
   }
   std::string why;
   info.process = process_memory(pid, info.context, why);
@@ -236,6 +242,46 @@ std::vector<int> devices_in_use(const driver::Cuda& cuda) {
     }
   }
   return found;
+}
+
+namespace {
+
+// FP32 FMAs a cycle and multiprocessor: CUDA C++ Programming Guide, "Arithmetic Instructions", table of throughputs.
+unsigned fp32_lanes(unsigned major, unsigned minor) {
+  const bool half = major == 7 || (major == 6 && minor == 0) || (major == 8 && minor == 0);
+  return major < 5 || major > 12 ? 0 : half ? 64 : 128;
+}
+
+}  // namespace
+
+Limits read_limits(const driver::Cuda& cuda, int ordinal) {
+  driver::CuDevice device = 0;
+  GPUSCOPE_CUDA(cuda, device_get, &device, ordinal);
+  const auto attribute = [&](int number) {
+    int value = 0;
+    GPUSCOPE_CUDA(cuda, device_get_attribute, &value, number, device);
+    return static_cast<unsigned>(value);
+  };
+  Limits limits;
+  limits.multiprocessors = attribute(driver::kMultiprocessors);
+  limits.capability_major = attribute(driver::kCapabilityMajor);
+  limits.capability_minor = attribute(driver::kCapabilityMinor);
+  limits.l2_bytes = attribute(driver::kL2CacheBytes);
+  constexpr double kHzPerKhz = 1e3;
+  const double memory_hz = attribute(driver::kMemoryClockRateKhz) * kHzPerKhz;
+  const unsigned bus_bits = attribute(driver::kMemoryBusBits);
+  if (memory_hz > 0 && bus_bits != 0) {
+    limits.memory_bandwidth = 2 * memory_hz * bus_bits / 8;  // two transfers a cycle
+  }
+  const double sm_hz = attribute(driver::kClockRateKhz) * kHzPerKhz;
+  if (sm_hz > 0) {
+    limits.sm_hz_max = sm_hz;
+    const unsigned lanes = fp32_lanes(limits.capability_major, limits.capability_minor);
+    if (lanes != 0) {
+      limits.fp32_flops = 2 * sm_hz * limits.multiprocessors * lanes;
+    }
+  }
+  return limits;
 }
 
 }  // namespace gpuscope::nvml

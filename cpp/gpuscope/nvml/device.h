@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/driver/cuda.h"
-#include "gpuscope/driver/nvml.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::nvml {
 
@@ -49,6 +48,9 @@ class Device {
 
  private:
   void find();
+  /// Calls a function of NVML on the device; why that failed, "" when it did not.
+  template <class Function, class... Arguments>
+  std::string ask(Function* function, Arguments... arguments) const;
   std::optional<uint64_t> process_memory(unsigned pid, bool context, std::string& why) const;
 
   driver::Nvml nvml_;
@@ -90,5 +92,19 @@ std::vector<MemoryPool> read_memory_pools(const driver::Cuda& cuda, int ordinal)
 
 /// The devices whose primary context is active in this process. Throws NotAvailable without a driver or a device.
 std::vector<int> devices_in_use(const driver::Cuda& cuda);
+
+/// What a GPU could do at best, from its own description. What the driver does not tell is 0 or absent.
+struct Limits {
+  unsigned multiprocessors = 0;
+  unsigned capability_major = 0;
+  unsigned capability_minor = 0;
+  uint64_t l2_bytes = 0;
+  std::optional<double> memory_bandwidth;  // bytes a second
+  std::optional<double> sm_hz_max;
+  std::optional<double> fp32_flops;  // operations a second, an FMA counting as two
+};
+
+/// Throws CudaError when the driver refuses. No context is needed.
+Limits read_limits(const driver::Cuda& cuda, int ordinal);
 
 }  // namespace gpuscope::nvml

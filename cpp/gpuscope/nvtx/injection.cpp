@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/nvtx/injection.h"
 
 #include <dlfcn.h>
 

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <cwchar>
 
@@ -13,43 +12,7 @@ namespace gpuscope::nvtx {
 namespace {
 
 static_assert(sizeof(wchar_t) == static_cast<std::size_t>(Encoding::Utf32));
-constexpr uint32_t kReplacement = 0xFFFD;
 std::atomic<uint32_t> highest_registered{0};
-
-uint64_t hash_of(std::string_view bytes, Encoding encoding) noexcept {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
-  uint64_t hash = bytes.size() * 8 + static_cast<uint64_t>(encoding);
-  for (; !bytes.empty(); bytes.remove_prefix(bytes.size() < 8 ? bytes.size() : 8)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), bytes.size() < 8 ? bytes.size() : 8);
-    hash = (std::rotl(hash, 23) ^ word) * kOdd;
-  }
-  return hash ^ (hash >> 32);
-}
-
-bool is_surrogate(uint32_t unit) noexcept { return unit >= 0xD800 && unit < 0xE000; }
-
-void append_utf8(std::string& text, uint32_t point) {
-  if (is_surrogate(point) || point > 0x10FFFF) {
-    point = kReplacement;
-  }
-  const auto tail = [&](unsigned shift) { text += static_cast<char>(0x80 | ((point >> shift) & 0x3F)); };
-  if (point < 0x80) {
-    text += static_cast<char>(point);
-  } else if (point < 0x800) {
-    text += static_cast<char>(0xC0 | (point >> 6));
-    tail(0);
-  } else if (point < 0x10000) {
-    text += static_cast<char>(0xE0 | (point >> 12));
-    tail(6);
-    tail(0);
-  } else {
-    text += static_cast<char>(0xF0 | (point >> 18));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
 
 template <class Unit>
 std::string from_units(std::string_view bytes) {
@@ -65,7 +28,7 @@ std::string from_units(std::string_view bytes) {
     if (sizeof(Unit) == 2 && point >= 0xD800 && point < 0xDC00 && at + 1 < count && (unit(at + 1) & 0xFC00) == 0xDC00) {
       point = 0x10000 + ((point & 0x3FF) << 10) + (unit(++at) & 0x3FF);
     }
-    append_utf8(text, point);
+    base::append_utf8(text, point);
   }
   return text;
 }
@@ -127,7 +90,7 @@ uint32_t registered_text(uint64_t number) noexcept {
 }
 
 uint32_t TextCache::id_of(std::string_view bytes, Encoding encoding) noexcept {
-  const uint64_t hash = hash_of(bytes, encoding);
+  const uint64_t hash = base::hash(bytes) ^ static_cast<uint64_t>(encoding);
   Entry& entry = entries_[hash % entries_.size()];
   if (entry.hash != hash || entry.encoding != encoding || entry.bytes != bytes) [[unlikely]] {
     const uint32_t id = intern(bytes, encoding);

@@ -5,6 +5,7 @@
 #include <nvtx3/nvToolsExtPayload.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -38,69 +39,75 @@ std::optional<Encoding> encoding_of(uint64_t type) noexcept {
   }
 }
 
-/// Bytes of a predefined type, 0 for those without a size of their own.
-uint64_t size_of_type(uint64_t type) noexcept {
-  switch (type) {
-    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UCHAR:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT8:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UINT8:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR8:
-    case NVTX_PAYLOAD_ENTRY_TYPE_BYTE:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF8:
-      return 1;
-    case NVTX_PAYLOAD_ENTRY_TYPE_SHORT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_USHORT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UINT16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_BF16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF16:
-      return 2;
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UINT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UINT32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_TF32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_WCHAR:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CATEGORY:
-    case NVTX_PAYLOAD_ENTRY_TYPE_COLOR_ARGB:
-    case NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT32:
-      return 4;
-    case NVTX_PAYLOAD_ENTRY_TYPE_LONG:
-    case NVTX_PAYLOAD_ENTRY_TYPE_ULONG:
-      return sizeof(long);
-    case NVTX_PAYLOAD_ENTRY_TYPE_LONGLONG:
-    case NVTX_PAYLOAD_ENTRY_TYPE_ULONGLONG:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT64:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UINT64:
-    case NVTX_PAYLOAD_ENTRY_TYPE_DOUBLE:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT64:
-    case NVTX_PAYLOAD_ENTRY_TYPE_SIZE:
-    case NVTX_PAYLOAD_ENTRY_TYPE_ADDRESS:
-    case kRangeId:
-    case NVTX_PAYLOAD_ENTRY_TYPE_SCOPE_ID:
-    case NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT64:
-    case NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT64:
-    case NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE:
-      return 8;
-    case NVTX_PAYLOAD_ENTRY_TYPE_LONGDOUBLE:
-      return sizeof(long double);
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT128:
-    case NVTX_PAYLOAD_ENTRY_TYPE_UINT128:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT128:
-      return 16;
-    default:
-      return 0;
+/// A predefined type: its bytes, 0 for those without a size of their own, and how its numbers read, none for what is no
+/// number that fits 64 bits.
+struct Type {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  std::optional<Argument> number = std::nullopt;
+};
+
+constexpr Type kTypeList[] = {
+    {NVTX_PAYLOAD_ENTRY_TYPE_CHAR, 1, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UCHAR, 1, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_SHORT, 2, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_USHORT, 2, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_INT, 4, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UINT, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_LONG, sizeof(long), Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_ULONG, sizeof(long), Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_LONGLONG, 8, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_ULONGLONG, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_INT8, 1, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UINT8, 1, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_INT16, 2, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UINT16, 2, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_INT32, 4, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UINT32, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_INT64, 8, Argument::Signed},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UINT64, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_INT128, 16},
+    {NVTX_PAYLOAD_ENTRY_TYPE_UINT128, 16},
+    {NVTX_PAYLOAD_ENTRY_TYPE_FLOAT, 4, Argument::Float},
+    {NVTX_PAYLOAD_ENTRY_TYPE_DOUBLE, 8, Argument::Float},
+    {NVTX_PAYLOAD_ENTRY_TYPE_LONGDOUBLE, sizeof(long double), Argument::Float},
+    {NVTX_PAYLOAD_ENTRY_TYPE_FLOAT16, 2},
+    {NVTX_PAYLOAD_ENTRY_TYPE_FLOAT32, 4, Argument::Float},
+    {NVTX_PAYLOAD_ENTRY_TYPE_FLOAT64, 8, Argument::Float},
+    {NVTX_PAYLOAD_ENTRY_TYPE_FLOAT128, 16},
+    {NVTX_PAYLOAD_ENTRY_TYPE_BF16, 2},
+    {NVTX_PAYLOAD_ENTRY_TYPE_TF32, 4, Argument::Float},
+    {NVTX_PAYLOAD_ENTRY_TYPE_SIZE, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_ADDRESS, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_WCHAR, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CHAR8, 1, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CHAR16, 2, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CHAR32, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CSTRING, 1},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF8, 1},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF16, 2},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF32, 4},
+    {NVTX_PAYLOAD_ENTRY_TYPE_BYTE, 1, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_CATEGORY, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_COLOR_ARGB, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT32, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_PID_UINT64, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT32, 4, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_TID_UINT64, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_SCOPE_ID, 8, Argument::Unsigned},
+    {NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE, 8, Argument::Unsigned},
+    {kRangeId, 8, Argument::Unsigned},
+};
+
+constexpr auto kTypes = [] {  // by id
+  std::array<Type, NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE + 1> types{};
+  for (const Type& type : kTypeList) {
+    types[type.id] = type;
   }
-}
+  return types;
+}();
+
+uint64_t size_of_type(uint64_t id) noexcept { return id < kTypes.size() ? kTypes[id].bytes : 0; }
 
 /// nullptr for ids that nobody registered.
 const Schema* find_schema(Domain domain, uint64_t id) noexcept {
@@ -151,53 +158,32 @@ T read(std::string_view bytes) noexcept {
   return value;
 }
 
-template <class T>
-Number signed_number(std::string_view bytes) noexcept {
-  return {Argument::Signed, static_cast<uint64_t>(static_cast<int64_t>(read<T>(bytes)))};
+int64_t read_signed(std::string_view bytes) noexcept {
+  const auto unused = static_cast<int>(sizeof(int64_t) - bytes.size()) * 8;
+  return static_cast<int64_t>(read<uint64_t>(bytes) << unused) >> unused;
 }
 
-Number float_number(double value) noexcept { return {Argument::Float, std::bit_cast<uint64_t>(value)}; }
+double read_float(std::string_view bytes) noexcept {
+  return bytes.size() == sizeof(float)    ? read<float>(bytes)
+         : bytes.size() == sizeof(double) ? read<double>(bytes)
+                                          : static_cast<double>(read<long double>(bytes));
+}
 
-// `bytes` are as many as the type has. Nothing for types that are no numbers.
-std::optional<Number> number_of(uint64_t type, std::string_view bytes) noexcept {
-  switch (type) {
-    case NVTX_PAYLOAD_ENTRY_TYPE_CHAR:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT8:
-      return signed_number<int8_t>(bytes);
-    case NVTX_PAYLOAD_ENTRY_TYPE_SHORT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT16:
-      return signed_number<int16_t>(bytes);
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT32:
-      return signed_number<int32_t>(bytes);
-    case NVTX_PAYLOAD_ENTRY_TYPE_LONG:
-      return signed_number<long>(bytes);
-    case NVTX_PAYLOAD_ENTRY_TYPE_LONGLONG:
-    case NVTX_PAYLOAD_ENTRY_TYPE_INT64:
-      return signed_number<int64_t>(bytes);
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT32:
-    case NVTX_PAYLOAD_ENTRY_TYPE_TF32:
-      return float_number(read<float>(bytes));
-    case NVTX_PAYLOAD_ENTRY_TYPE_DOUBLE:
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT64:
-      return float_number(read<double>(bytes));
-    case NVTX_PAYLOAD_ENTRY_TYPE_LONGDOUBLE:
-      return float_number(static_cast<double>(read<long double>(bytes)));
-    case NVTX_PAYLOAD_ENTRY_TYPE_FLOAT16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_BF16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF8:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF16:
-    case NVTX_PAYLOAD_ENTRY_TYPE_CSTRING_UTF32:
-      return std::nullopt;
-    default:
-      break;
+// `bytes` are as many as the type has: those of an enumeration, which is no predefined type, are unsigned. Nothing for
+// types that are no numbers.
+std::optional<Number> number_of(uint64_t id, std::string_view bytes) noexcept {
+  const std::optional<Argument> number = id < kTypes.size() ? kTypes[id].number : Argument::Unsigned;
+  if (!number.has_value()) {
+    return std::nullopt;
+  }
+  if (number == Argument::Float) {
+    return Number{Argument::Float, std::bit_cast<uint64_t>(read_float(bytes))};
   }
   if (bytes.empty() || bytes.size() > sizeof(uint64_t)) {
     return std::nullopt;
   }
-  return Number{Argument::Unsigned, read<uint64_t>(bytes)};
+  return Number{*number,
+                number == Argument::Signed ? static_cast<uint64_t>(read_signed(bytes)) : read<uint64_t>(bytes)};
 }
 
 bool is_zero(const char* unit, std::size_t width) noexcept {

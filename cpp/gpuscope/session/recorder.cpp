@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/file.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/base/system.h"
 #include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::session {
@@ -49,28 +49,12 @@ constexpr int64_t kKernelRecordNs = 400;
 constexpr int64_t kCallNs = 120;
 constexpr int64_t kRegionEventNs = 30;
 
-// CUdevice_attribute (cuda.h).
-constexpr int kMultiprocessors = 16;
-constexpr int kCapabilityMajor = 75;
-constexpr int kCapabilityMinor = 76;
-
 std::string command_line() {
   std::string text = base::read_file("/proc/self/cmdline");
   for (char& character : text) {
     character = character == '\0' ? ' ' : character;
   }
   return text;
-}
-
-const char* name_of(attribution::Mode mode) {
-  switch (mode) {
-    case attribution::Mode::Ring:
-      return "ring";
-    case attribution::Mode::Aggregate:
-      return "aggregate";
-    default:
-      return "full";
-  }
 }
 
 // Names that a program gave its threads through NVTX take precedence over the system's.
@@ -86,7 +70,7 @@ void name_threads(store::Store& store) {
 void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti) {
   const auto number = [&store](const char* key, auto value) { store.set_info(key, std::to_string(value)); };
   const attribution::Counters& counters = facts.counters;
-  store.set_info("session.mode", name_of(facts.mode));
+  store.set_info("session.mode", attribution::kModeNames[static_cast<std::size_t>(facts.mode)]);
   store.set_info("session.graphs", facts.merged_graphs ? "launch" : "node");
   store.set_info("session.tier", facts.tier);
   store.set_info("session.tier_reason", facts.tier_reason);
@@ -167,9 +151,9 @@ void write_devices(store::Store& store, const driver::Cuda& cuda) {
     }
     cuda.device_get_name(name.data(), static_cast<int>(name.size()), device);
     cuda.device_get_uuid(&uuid, device);
-    cuda.device_get_attribute(&processors, kMultiprocessors, device);
-    cuda.device_get_attribute(&major, kCapabilityMajor, device);
-    cuda.device_get_attribute(&minor, kCapabilityMinor, device);
+    cuda.device_get_attribute(&processors, driver::kMultiprocessors, device);
+    cuda.device_get_attribute(&major, driver::kCapabilityMajor, device);
+    cuda.device_get_attribute(&minor, driver::kCapabilityMinor, device);
     cuda.device_total_mem(&bytes, device);
     store.device.append({static_cast<uint32_t>(ordinal), store.strings.intern(name.data()),
                          store.strings.intern(driver::uuid_text(uuid)), static_cast<uint32_t>(processors),

@@ -12,8 +12,7 @@
 #include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/driver/cuda.h"
-#include "gpuscope/driver/cupti.h"
+#include "gpuscope/driver/libraries.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 

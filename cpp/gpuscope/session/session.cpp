@@ -12,7 +12,7 @@
 #include <chrono>
 #include <utility>
 
-#include "gpuscope/base/system.h"
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::session {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/store/check.h"
-
 #include <string_view>
 #include <vector>
+
+#include "gpuscope/store/store.h"
 
 namespace gpuscope::store {
 namespace {

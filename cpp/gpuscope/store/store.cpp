@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/store/store.h"
 
+#include <sys/mman.h>
+
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "gpuscope/base/errors.h"
@@ -48,6 +52,53 @@ void Store::throw_unknown_table(std::string_view name) {
     known.append(known.empty() ? "" : ", ").append(table.name);
   }
   throw base::InvalidArgument("table is \"" + std::string(name) + "\"; the tables are " + known);
+}
+
+namespace {
+
+// In the order of the enumerators.
+constexpr std::array<std::string_view, 11> kCopies = {"Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA",
+                                                      "AtoD",    "DtoA", "DtoD", "HtoH", "PtoP"};
+constexpr std::array<std::string_view, 8> kMemories = {"Unknown", "Pageable", "Pinned",        "Device",
+                                                       "Array",   "Managed",  "Device Static", "Managed Static"};
+constexpr std::array<std::string_view, 5> kSyncs = {"Sync", "Event Sync", "Stream Wait Event", "Stream Sync",
+                                                    "Context Sync"};
+
+template <std::size_t N, class E>
+std::string_view name_of(const std::array<std::string_view, N>& names, E value) noexcept {
+  const auto index = static_cast<std::size_t>(value);
+  return names[index < N ? index : 0];
+}
+
+}  // namespace
+
+std::string copy_name(CopyKind kind, MemoryKind source, MemoryKind destination) {
+  std::string name = "Memcpy ";
+  name.append(name_of(kCopies, kind)).append(" (").append(name_of(kMemories, source)).append(" -> ");
+  return name.append(name_of(kMemories, destination)).append(")");
+}
+
+std::string_view sync_name(SyncKind kind) noexcept { return name_of(kSyncs, kind); }
+
+std::string graph_name(uint32_t graph) { return std::string(kGraphName) + " " + std::to_string(graph); }
+
+namespace {
+
+#ifdef MADV_POPULATE_WRITE
+constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
+#else
+constexpr int kPopulateWrite = 23;  // Linux 5.14; older systems refuse it, which does no harm
+#endif
+constexpr uintptr_t kPage = 4096;
+
+}  // namespace
+
+void populate(void* first, void* last) noexcept {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(first) & ~(kPage - 1);
+  const uintptr_t end = reinterpret_cast<uintptr_t>(last) & ~(kPage - 1);
+  if (end > begin) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite);
+  }
 }
 
 }  // namespace gpuscope::store

@@ -128,11 +128,20 @@ constexpr int64_t histogram_middle(uint32_t bin) noexcept {
 std::string copy_name(CopyKind kind, MemoryKind source, MemoryKind destination);
 
 inline constexpr std::string_view kMemsetName = "Memset (Device)";
+inline constexpr std::string_view kGraphName = "CUDA graph";
 
 /// `Stream Sync`, `Context Sync`, ...
 std::string_view sync_name(SyncKind kind) noexcept;
 
-/// The name of a graph that was traced as a whole.
+/// The name of a graph that was traced as a whole: kGraphName and its number.
 std::string graph_name(uint32_t graph);
+
+// What torch calls ranges of its own.
+
+/// The name of a step, before its number; all steps together.
+inline constexpr std::string_view kStepPrefix = "ProfilerStep#";
+inline constexpr std::string_view kAllSteps = "ProfilerStep*";
+/// The name of the range around each backward operator, before the operator's.
+inline constexpr std::string_view kAutogradPrefix = "autograd::engine::evaluate_function: ";
 
 }  // namespace gpuscope::store

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "gpuscope/driver/cuda.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::timing {
 
@@ -70,8 +71,9 @@ class RelaxedCapture {
 /// PTX that the driver has compiled for one context. Launches may come from any thread that has the context current.
 class Module {
  public:
-  /// The context outlives the module.
-  Module(const PrimaryContext& context, const char* ptx);
+  /// `kernels`: without the header, which is PTX 6.0's for compute capability 5.0: every driver that CUPTI 12 accepts
+  /// compiles it. The context outlives the module.
+  Module(const PrimaryContext& context, const std::string& kernels);
   ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
@@ -85,5 +87,20 @@ class Module {
   const PrimaryContext& context_;
   driver::CuModule module_ = nullptr;
 };
+
+/// CUDA's names for the default streams: 0, the legacy one (1), the calling thread's (2).
+constexpr bool is_default_stream(uint64_t stream) noexcept { return stream <= 2; }
+
+/// The device of a stream; of a default stream that of the current context. 0 without a driver or a context.
+int stream_device(const driver::Cuda& cuda, uint64_t stream);
+
+/// Whether what is put on a stream of the current context goes into a CUDA graph.
+bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream);
+
+/// Waits for everything on a device's primary context, which CUDA's runtime and all frameworks use; seconds waited.
+/// A context that nobody has made yet stays unmade, and there is nothing to wait for.
+double synchronize(const driver::Cuda& cuda, int device);
+/// Waits for one stream; seconds waited.
+double synchronize_stream(const driver::Cuda& cuda, uint64_t stream, int device);
 
 }  // namespace gpuscope::timing

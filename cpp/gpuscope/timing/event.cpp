@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "gpuscope/timing/stream.h"
+#include "gpuscope/timing/context.h"
 
 namespace gpuscope::timing {
 namespace {

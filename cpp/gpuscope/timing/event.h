@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/driver/cuda.h"
+#include "gpuscope/driver/libraries.h"
 #include "gpuscope/timing/context.h"
 
 namespace gpuscope::timing {

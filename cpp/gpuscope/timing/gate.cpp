@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/timing/gate.h"
-
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
+
+#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
 namespace {
@@ -68,7 +68,7 @@ static_assert(offsetof(Gate::Words, outcome) == 4 && offsetof(Gate::Words, start
 
 // Two names for one kernel, so that profiles tell a wait from a measurement.
 std::string ptx() {
-  std::string text = ".version 6.0\n.target sm_50\n.address_size 64\n";
+  std::string text;
   for (const char* name : {"gpuscope_gate", "gpuscope_meter"}) {
     text.append(".visible .entry ").append(name).append(kWatch);
   }
@@ -79,7 +79,7 @@ std::string ptx() {
 
 Gate::Gate(const PrimaryContext& context)
     : context_(context),
-      module_(context, ptx().c_str()),
+      module_(context, ptx()),
       gate_(module_.function("gpuscope_gate")),
       meter_(module_.function("gpuscope_meter")) {
   const PrimaryContext::Current current(context_);

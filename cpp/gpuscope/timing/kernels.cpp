@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "gpuscope/nvml/limits.h"
+#include "gpuscope/nvml/device.h"
 
 namespace gpuscope::timing {
 namespace {
@@ -18,12 +18,7 @@ constexpr unsigned kFmasPerRound = 128;
 constexpr unsigned kChains = 8;
 static_assert(kFmasPerRound % kChains == 0);
 
-// PTX 6.0 for compute capability 5.0: every driver that CUPTI 12 accepts compiles it.
 constexpr const char* kSimple = R"(
-.version 6.0
-.target sm_50
-.address_size 64
-
 .visible .global .align 8 .u64 gpuscope_spun[2];  // kernels of gpuscope_spin that ended, and their ns
 .visible .global .align 4 .f32 gpuscope_sink;     // where results go that nobody wants
 
@@ -158,7 +153,7 @@ std::string fma_text() {
 
 Kernels::Kernels(const driver::Cuda& cuda, int ordinal)
     : context_(cuda, ordinal),
-      module_(context_, (kSimple + fma_text()).c_str()),
+      module_(context_, kSimple + fma_text()),
       spin_(module_.function("gpuscope_spin")),
       saxpy_(module_.function("gpuscope_saxpy")),
       reduce_(module_.function("gpuscope_reduce")),

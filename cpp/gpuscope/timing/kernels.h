@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpuscope/driver/cuda.h"
+#include "gpuscope/driver/libraries.h"
 #include "gpuscope/timing/context.h"
 
 namespace gpuscope::timing {

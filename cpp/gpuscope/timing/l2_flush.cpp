@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/timing/l2_flush.h"
-
 #include <algorithm>
 
-#include "gpuscope/nvml/limits.h"
+#include "gpuscope/nvml/device.h"
+#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
 namespace {
@@ -15,9 +14,6 @@ constexpr uint64_t kVector = 16;
 // What is written differs from flush to flush and from place to place: no store is without effect, and no line can be
 // compressed. The part that is read holds zeros, so that the sum's store never happens; the compiler cannot know.
 constexpr const char* kPtx = R"(
-.version 6.0
-.target sm_50
-.address_size 64
 
 .visible .global .align 4 .u32 gpuscope_sum;
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "gpuscope/driver/cuda.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::timing {
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/timing/sampler.h"
 
-#include <limits>
-
 #include "gpuscope/base/clock.h"
 
 namespace gpuscope::timing {
@@ -35,6 +33,13 @@ class Turn {
  private:
   std::atomic<bool>& busy_;
 };
+
+void time_call(Program& program, std::span<const uint32_t> order, std::size_t row, CallTimes& times) {
+  const base::Clock& clock = base::Clock::process();
+  times.called_ns[row] = clock.now_ns();
+  program.call(order[row]);
+  times.returned_ns[row] = clock.now_ns();
+}
 
 }  // namespace
 
@@ -123,7 +128,6 @@ double Sampler::measure_clock(Program& program) {
 
 // The context is current for our own calls only: the functions find their thread as they left it.
 void Sampler::queue(Program& program, std::span<const uint32_t> order, const SampleOptions& options, Chunk& chunk) {
-  const base::Clock& clock = base::Clock::process();
   const OpenAtEnd open(gate_);
   if (options.gate) {
     const PrimaryContext::Current current(context_);
@@ -140,9 +144,7 @@ void Sampler::queue(Program& program, std::span<const uint32_t> order, const Sam
         events_.start(row, stream_);
       }
     }
-    chunk.called_ns[row] = clock.now_ns();
-    program.call(order[row]);
-    chunk.returned_ns[row] = clock.now_ns();
+    time_call(program, order, row, chunk);
     if (options.events) {
       const PrimaryContext::Current current(context_);
       events_.stop(row, stream_);
@@ -152,10 +154,7 @@ void Sampler::queue(Program& program, std::span<const uint32_t> order, const Sam
 
 Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const SampleOptions& options) {
   const Turn turn(busy_);
-  Chunk chunk;
-  chunk.called_ns.resize(order.size());
-  chunk.returned_ns.resize(order.size());
-  chunk.stream_s.resize(order.size(), std::numeric_limits<double>::quiet_NaN());
+  Chunk chunk(order.size());
   begin(options.flush);
   if (options.events) {
     const PrimaryContext::Current current(context_);
@@ -185,12 +184,8 @@ Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const S
 }
 
 WallChunk Sampler::sample_wall(Program& program, std::span<const uint32_t> order, bool flush) {
-  const base::Clock& clock = base::Clock::process();
   const Turn turn(busy_);
-  WallChunk chunk;
-  chunk.called_ns.resize(order.size());
-  chunk.returned_ns.resize(order.size());
-  chunk.done_ns.resize(order.size());
+  WallChunk chunk(order.size());
   begin(flush);
   chunk.clock_hz = measure_clock(program);
   try {
@@ -203,9 +198,7 @@ WallChunk Sampler::sample_wall(Program& program, std::span<const uint32_t> order
         }
         wait(program);
       }
-      chunk.called_ns[row] = clock.now_ns();
-      program.call(order[row]);
-      chunk.returned_ns[row] = clock.now_ns();
+      time_call(program, order, row, chunk);
       wait(program, &chunk.done_ns[row]);
     }
   } catch (...) {
@@ -221,17 +214,83 @@ void Sampler::synchronize() {
 }
 
 CallTimes time_calls(Program& program, std::span<const uint32_t> order) {
-  const base::Clock& clock = base::Clock::process();
-  CallTimes times;
-  times.called_ns.resize(order.size());
-  times.returned_ns.resize(order.size());
+  CallTimes times(order.size());
   for (std::size_t row = 0; row < order.size(); ++row) {
     program.check();
-    times.called_ns[row] = clock.now_ns();
-    program.call(order[row]);
-    times.returned_ns[row] = clock.now_ns();
+    time_call(program, order, row, times);
   }
   return times;
+}
+
+namespace {
+
+constexpr uint64_t kLegacyStream = 1;  // CU_STREAM_LEGACY; 0 is the same
+constexpr int kThreadLocal = 1;        // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+
+/// A capture under way, and the graph that it made. One thread, which is the one that may end it.
+class Capture {
+ public:
+  Capture(const PrimaryContext& context, uint64_t stream) : context_(context), stream_(driver::as_stream(stream)) {
+    const PrimaryContext::Current current(context_);
+    GPUSCOPE_CUDA(context_.cuda(), stream_begin_capture, stream_, kThreadLocal);
+  }
+  ~Capture() {
+    context_.release_in([&](const driver::Cuda& cuda) {
+      if (!ended_) {
+        cuda.stream_end_capture(stream_, &graph_);
+      }
+      if (graph_ != nullptr) {
+        cuda.graph_destroy(graph_);
+      }
+    });
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  driver::CuGraph end() {
+    const PrimaryContext::Current current(context_);
+    ended_ = true;
+    GPUSCOPE_CUDA(context_.cuda(), stream_end_capture, stream_, &graph_);
+    return graph_;
+  }
+
+ private:
+  const PrimaryContext& context_;
+  driver::CuStream stream_;
+  driver::CuGraph graph_ = nullptr;
+  bool ended_ = false;
+};
+
+uint64_t capturable(uint64_t stream) {
+  if (stream <= kLegacyStream) {
+    throw base::InvalidArgument(
+        "stream is the legacy default stream, which cannot be captured; accepted are other streams");
+  }
+  return stream;
+}
+
+}  // namespace
+
+Graph::Graph(const driver::Cuda& cuda, int device, uint64_t stream, Program& program, uint64_t calls)
+    : stream_(capturable(stream)), context_(cuda, device) {
+  Capture capture(context_, stream_);
+  for (uint64_t call = 0; call < calls; ++call) {
+    program.check();
+    program.call(0);
+  }
+  const driver::CuGraph graph = capture.end();
+  const PrimaryContext::Current current(context_);
+  GPUSCOPE_CUDA(context_.cuda(), graph_get_nodes, graph, nullptr, &nodes_);
+  GPUSCOPE_CUDA(context_.cuda(), graph_instantiate, &exec_, graph, 0);
+}
+
+Graph::~Graph() {
+  context_.release_in([&](const driver::Cuda& cuda) { cuda.graph_exec_destroy(exec_); });
+}
+
+void Graph::launch() {
+  const PrimaryContext::Current current(context_);
+  GPUSCOPE_CUDA(context_.cuda(), graph_launch, exec_, driver::as_stream(stream_));
 }
 
 }  // namespace gpuscope::timing

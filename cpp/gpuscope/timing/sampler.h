@@ -2,17 +2,97 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "gpuscope/timing/context.h"
-#include "gpuscope/timing/gate.h"
-#include "gpuscope/timing/l2_flush.h"
-#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
+
+/// Holds a stream until the host has queued all it wants to: a kernel of one thread that watches a word of the host's.
+/// It lets go by itself after a time, so that nothing can wait for it forever. As it reads the SM's cycle counter and
+/// the GPU's clock at both ends, it also measures the SM's frequency. One thread at a time.
+class Gate {
+ public:
+  /// The words that host and GPU share; the kernel knows their offsets.
+  struct Words {
+    uint32_t open;     // the host's: not 0 lets the stream go on
+    uint32_t outcome;  // the GPU's from here on
+    uint64_t start_ns;
+    uint64_t start_cycles;
+    uint64_t end_ns;
+    uint64_t end_cycles;
+  };
+  static constexpr uint32_t kOpened = 1;
+  static constexpr uint32_t kTimedOut = 2;
+
+  /// The context outlives the gate.
+  explicit Gate(const PrimaryContext& context);
+  ~Gate();
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  /// The stream stops here, for at most so long. What was closed before has been waited for.
+  void close(uint64_t stream, uint64_t timeout_ns);
+  /// Any thread, any number of times.
+  void open() noexcept;
+  /// Only measures the frequency, in some 20 us.
+  void measure(uint64_t stream);
+
+  // Of the last kernel, once it has been waited for.
+  /// Whether the stream went on because it was let, not because time was up.
+  bool held() const noexcept;
+  /// The SM's frequency while the kernel ran; NaN when that was too short to tell.
+  double clock_hz() const noexcept;
+
+ private:
+  void launch(driver::CuFunction function, uint64_t stream, uint32_t open, uint64_t timeout_ns);
+
+  const PrimaryContext& context_;
+  Module module_;
+  driver::CuFunction gate_ = nullptr;
+  driver::CuFunction meter_ = nullptr;
+  Words* words_ = nullptr;
+  driver::CuPointer address_ = 0;  // of the words, for the GPU
+};
+
+/// Fills the L2 cache with clean lines that nobody wants: writes a large buffer, then reads another. Reading comes last
+/// because lines that were only written are written back while the next kernel runs, at its expense. One thread.
+class L2Flush {
+ public:
+  static constexpr uint64_t kTwiceTheL2 = UINT64_MAX;
+
+  /// Writes so many bytes, and reads three quarters as many. The context outlives the flush.
+  L2Flush(const PrimaryContext& context, int device, uint64_t bytes);
+  ~L2Flush();
+  L2Flush(const L2Flush&) = delete;
+  L2Flush& operator=(const L2Flush&) = delete;
+
+  uint64_t l2_bytes() const noexcept { return l2_bytes_; }
+
+  /// Before a row of flushes: makes the buffers the first time, and takes back lines that were set to persist. May wait
+  /// for the GPU.
+  void prepare();
+  /// Queues one flush.
+  void run(uint64_t stream);
+
+ private:
+  const PrimaryContext& context_;
+  Module module_;
+  driver::CuFunction write_ = nullptr;
+  driver::CuFunction read_ = nullptr;
+  uint64_t l2_bytes_ = 0;
+  uint64_t written_bytes_ = 0;
+  uint64_t read_bytes_ = 0;
+  unsigned blocks_ = 1;
+  uint32_t salt_ = 0;
+  driver::CuPointer memory_ = 0;  // the part to read, then the part to write
+};
 
 /// The functions that are measured, whatever language they are written in. One thread.
 class Program {
@@ -56,17 +136,26 @@ struct SampleOptions {
 };
 
 /// One row a call, in the order called. Times are ns since the Unix epoch, on the process's clock.
-struct Chunk {
+struct CallTimes {
+  explicit CallTimes(std::size_t calls) : called_ns(calls), returned_ns(calls) {}
+
   std::vector<int64_t> called_ns;
   std::vector<int64_t> returned_ns;
+};
+
+/// Calls measured behind a gate.
+struct Chunk : CallTimes {
+  explicit Chunk(std::size_t calls) : CallTimes(calls), stream_s(calls, std::numeric_limits<double>::quiet_NaN()) {}
+
   std::vector<double> stream_s;  // between the call's events; NaN without
   bool held = false;             // the gate stayed closed until everything was queued
   double clock_hz = 0;           // the SMs' frequency; NaN where unknown
 };
 
-struct WallChunk {
-  std::vector<int64_t> called_ns;
-  std::vector<int64_t> returned_ns;
+/// Calls measured one by one.
+struct WallChunk : CallTimes {
+  explicit WallChunk(std::size_t calls) : CallTimes(calls), done_ns(calls) {}
+
   std::vector<int64_t> done_ns;
   double clock_hz = 0;
 };
@@ -104,11 +193,28 @@ class Sampler {
   std::atomic<bool> busy_{false};
 };
 
-/// Calls functions on the CPU alone: called_ns and returned_ns of each call.
-struct CallTimes {
-  std::vector<int64_t> called_ns;
-  std::vector<int64_t> returned_ns;
-};
+/// Calls functions on the CPU alone.
 CallTimes time_calls(Program& program, std::span<const uint32_t> order);
+
+/// Work captured from a stream, to be launched again and again on it. One thread at a time.
+class Graph {
+ public:
+  /// Captures so many calls of the program's function 0. Throws InvalidArgument for the legacy default stream,
+  /// CudaError when the capture became invalid or cannot be launched. What the program throws comes through after the
+  /// capture has ended.
+  Graph(const driver::Cuda& cuda, int device, uint64_t stream, Program& program, uint64_t calls);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch();
+  std::size_t nodes() const noexcept { return nodes_; }
+
+ private:
+  uint64_t stream_;
+  PrimaryContext context_;
+  std::size_t nodes_ = 0;
+  driver::CuGraphExec exec_ = nullptr;
+};
 
 }  // namespace gpuscope::timing

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/torch/operator_callbacks.h"
 
 #include <atomic>
 #include <bit>
@@ -8,8 +7,7 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/stacks.h"
-#include "gpuscope/torch/operator_ranges.h"
+#include "gpuscope/torch/operators.h"
 
 namespace gpuscope::torch {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/torch/operator_ranges.h"
-
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -11,8 +9,8 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
-#include "gpuscope/base/stacks.h"
 #include "gpuscope/memory/history.h"
+#include "gpuscope/torch/operators.h"
 
 namespace gpuscope::torch {
 namespace {

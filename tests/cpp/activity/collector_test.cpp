@@ -17,7 +17,6 @@
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
 #include "gpuscope/activity/calls.h"
-#include "gpuscope/activity/cubin.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/event_log.h"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/activity/cubin.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <string>
 
 #include "fakes/cubins.h"
+#include "gpuscope/activity/collector.h"
 
 namespace gpuscope::activity {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/attribution/bounds.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 
 #include "fakes/cupti_records.h"
+#include "gpuscope/attribution/decode_state.h"
 
 namespace gpuscope::attribution {
 namespace {

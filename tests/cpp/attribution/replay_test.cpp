@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "fakes/cupti.h"
-#include "gpuscope/base/stacks.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 
 // A test names only the fields that it is about; the others are 0.

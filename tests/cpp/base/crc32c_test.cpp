@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/base/crc32c.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "gpuscope/base/file.h"
 
 namespace gpuscope::base {
 namespace {

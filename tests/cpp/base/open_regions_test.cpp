@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/base/open_regions.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
+
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::base {
 namespace {

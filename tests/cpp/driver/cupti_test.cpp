@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/driver/cupti.h"
+
+#include "fakes/cupti.h"
 
 #include <gtest/gtest.h>
 
 #include "fakes/cuda.h"
-#include "fakes/cupti.h"
-#include "gpuscope/driver/cuda.h"
-#include "gpuscope/driver/library.h"
+#include "gpuscope/driver/libraries.h"
 
 namespace gpuscope::driver {
 namespace {

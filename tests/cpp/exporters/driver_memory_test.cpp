@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/driver_memory.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "fakes/stores.h"
+#include "gpuscope/exporters/timeline.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 

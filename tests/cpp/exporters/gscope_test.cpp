@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/readers/gscope.h"
+
+#include "gpuscope/store/gscope.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,18 +13,15 @@
 
 #include "cpp/exporters/file_folder.h"
 #include "fakes/stores.h"
-#include "gpuscope/base/crc32c.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/exporters/chrome.h"
-#include "gpuscope/exporters/gscope.h"
-#include "gpuscope/exporters/perfetto.h"
-#include "gpuscope/store/gscope_format.h"
+#include "gpuscope/base/file.h"
+#include "gpuscope/exporters/export.h"
 
 namespace gpuscope::exporters {
 namespace {
 
 using base::crc32c;
-using readers::read_gscope;
+using store::read_gscope;
 using store::Store;
 using namespace store::gscope;
 using test::Folder;

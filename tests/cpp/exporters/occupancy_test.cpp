@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/exporters/occupancy.h"
-
 #include <gtest/gtest.h>
+
+#include "gpuscope/exporters/labels.h"
 
 namespace gpuscope::exporters {
 namespace {

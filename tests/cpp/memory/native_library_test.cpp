@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/memory/native_library.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "gpuscope/memory/ledger.h"
 
 namespace gpuscope::memory {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/nvml/limits.h"
-
 #include <gtest/gtest.h>
 
 #include "fakes/gpu_work.h"
+#include "gpuscope/nvml/device.h"
 
 namespace gpuscope::nvml {
 namespace {

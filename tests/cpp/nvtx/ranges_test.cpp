@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvtx/ranges.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
@@ -11,7 +13,6 @@
 
 #include "fakes/window.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/nvtx/injection.h"
 #include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::nvtx {

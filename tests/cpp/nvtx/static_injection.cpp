@@ -9,7 +9,7 @@
 
 #include <cstdlib>
 
-#include "gpuscope/nvtx/injection.h"
+#include "gpuscope/nvtx/ranges.h"
 
 namespace {
 

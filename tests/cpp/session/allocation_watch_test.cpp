@@ -13,7 +13,7 @@
 #include "fakes/cubins.h"
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
-#include "gpuscope/activity/cubin.h"
+#include "gpuscope/activity/collector.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/session/session.h"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/store/append.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,8 +12,8 @@
 #include <utility>
 
 #include "fakes/stores.h"
-#include "gpuscope/store/check.h"
 #include "gpuscope/store/schema.h"
+#include "gpuscope/store/store.h"
 #include "gpuscope/store/values.h"
 
 namespace gpuscope::store {

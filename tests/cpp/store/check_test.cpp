@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/store/check.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
 #include "fakes/stores.h"
+#include "gpuscope/store/store.h"
 
 namespace gpuscope::store {
 namespace {

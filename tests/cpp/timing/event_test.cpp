@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fakes/cuda.h"
-#include "gpuscope/timing/stream.h"
+#include "gpuscope/timing/context.h"
 
 namespace gpuscope::timing {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/timing/gate.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "fakes/gpu_work.h"
+#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
 namespace {

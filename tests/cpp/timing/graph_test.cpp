@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/timing/graph.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
 #include "fakes/gpu_work.h"
+#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
 namespace {

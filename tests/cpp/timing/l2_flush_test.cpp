@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/timing/l2_flush.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "fakes/gpu_work.h"
+#include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
 namespace {

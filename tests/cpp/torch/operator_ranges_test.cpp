@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/torch/operator_ranges.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -11,6 +9,7 @@
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/memory/history.h"
+#include "gpuscope/torch/operators.h"
 
 namespace gpuscope::torch {
 namespace {

@@ -4,6 +4,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gpuscope/store/store.h"
 
 // The .gscope file. Little-endian; every part is a multiple of 8 bytes long, padded with zeros.
 //
@@ -18,7 +22,9 @@
 //
 // Readers skip tables and columns they do not know and fill in those the file lacks; a change they could not read that
 // way raises the major version. Blocks come in an order in which each refers only to itself and to those before it.
-namespace gpuscope::store::gscope {
+
+namespace gpuscope::store {
+namespace gscope {
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -53,4 +59,15 @@ static_assert(sizeof(BlockHeader) == 32);
 
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
 
-}  // namespace gpuscope::store::gscope
+}  // namespace gscope
+
+/// Writes a store as a .gscope file, in one step: an interrupted save leaves what had the name before.
+void write_gscope(const Store& store, const std::string& path);
+
+/// Reads a .gscope file; the result is safe for every reader of stores.
+///
+/// A file that lost its tail opens up to its last whole block and says so in info `file.truncated_at` (a byte offset).
+/// Throws CorruptTrace for anything else that is wrong with the content, Error when the system cannot read it.
+std::unique_ptr<Store> read_gscope(const std::string& path);
+
+}  // namespace gpuscope::store

@@ -19,4 +19,9 @@ namespace gpuscope::exporters {
 /// Throws InvalidArgument for a recording that has totals and no events; what `write` throws passes through.
 void write_chrome(const store::Store& store, Write write);
 
+/// Writes a recording as Perfetto's own trace packets; a chunk handed to `write` never splits a packet.
+///
+/// Throws InvalidArgument for a recording that has totals and no events; what `write` throws passes through.
+void write_perfetto(const store::Store& store, Write write);
+
 }  // namespace gpuscope::exporters

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/base/open_regions.h"
+#include "gpuscope/base/hooks.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+
+#include "gpuscope/base/strings.h"
 
 namespace gpuscope::base {
 
@@ -84,6 +93,42 @@ uint32_t OpenRegions::of_task(const void* task) noexcept {
 
 uint32_t OpenRegions::of_program() noexcept {
   return threads_.load(std::memory_order_relaxed) == 1 ? latest_.load(std::memory_order_relaxed) : 0;
+}
+
+namespace {
+
+#if defined(__x86_64__) || defined(__aarch64__)
+[[gnu::tls_model("initial-exec")]]  // as in event_log.h
+#endif
+constinit thread_local uint32_t known_thread_id = 0;
+
+void lock_dictionaries() {
+  Names::process().lock();
+  Stacks::process().lock();
+}
+
+void unlock_dictionaries() {
+  Stacks::process().unlock();
+  Names::process().unlock();
+}
+
+}  // namespace
+
+uint32_t thread_id() noexcept {
+  if (known_thread_id == 0) [[unlikely]] {
+    known_thread_id = static_cast<uint32_t>(syscall(SYS_gettid));
+  }
+  return known_thread_id;
+}
+
+void survive_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(lock_dictionaries, unlock_dictionaries, [] {
+      unlock_dictionaries();
+      known_thread_id = 0;  // the child's one thread has a number of its own
+    });
+  });
 }
 
 }  // namespace gpuscope::base
