@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # pandas is optional
 NONE = _core.NONE
 """What a column that refers to a row of another table holds where there is none."""
 
-AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
+AUTOGRAD_ENGINE = _core.AUTOGRAD_PREFIX
 """What torch calls the range around each backward operator, before the operator's name."""
 
 MemoryKind = _core.MemoryKind

@@ -194,7 +194,7 @@ inline Record memory_record(const Memory& memory) {
   activity::SourcedMemoryRecord sourced{};
   activity::MemoryRecord& record = sourced.memory;
   record.kind = activity::kMemory;
-  record.operation = memory.given_back ? activity::kGivenBack : activity::kTaken;
+  record.operation = memory.given_back ? activity::kRelease : activity::kAllocate;
   record.memory_kind = static_cast<uint32_t>(memory.kind);
   record.correlation = memory.correlation;
   record.address = memory.address;

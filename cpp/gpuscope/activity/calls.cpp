@@ -283,7 +283,7 @@ Decoded mapping_step(AllocationStep step, uint64_t handle, uint64_t address, uin
   return allocation;
 }
 
-/// 0 for formats of planes and blocks, whose sizes are the driver's own business.
+/// 0 for planar and block-compressed formats, whose sizes CUDA does not document.
 uint64_t channel_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -419,7 +419,7 @@ Decoded decode_allocation(uint32_t callback, const void* params, int result) noe
   }
   Decoded allocation = kAllocationCalls[kAllocationRows[callback] - 1].decode(params, result);
   const bool nowhere = allocation.has_value() && allocation->address == 0 && allocation->handle == 0;
-  if (nowhere && allocation->step == AllocationStep::Taken && result == 0) {
+  if (nowhere && allocation->step == AllocationStep::Allocated && result == 0) {
     return std::nullopt;  // of no bytes
   }
   return allocation;

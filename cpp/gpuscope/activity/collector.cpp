@@ -75,7 +75,7 @@ void log_node(uint32_t callback, const GraphCallbackData* graph, const driver::C
 
 void report_context_destroyed(void* context) {
   base::DriverAllocation event;
-  event.step = base::AllocationStep::ContextGone;
+  event.step = base::AllocationStep::ContextDestroyed;
   event.context = reinterpret_cast<uint64_t>(context);
   if (const base::AllocationSink sink = base::allocation_sink.load(std::memory_order_acquire); sink != nullptr) {
     sink(event);
@@ -154,7 +154,7 @@ void Collector::on_allocation_call(uint32_t callback, const ApiCallback& call) c
   allocation->context = reinterpret_cast<uint64_t>(call.context);
   uint32_t device = 0;
   // One of the few functions that CUPTI allows within its callbacks.
-  if (allocation->device == base::kUnknownDevice && allocation->step == base::AllocationStep::Taken &&
+  if (allocation->device == base::kUnknownDevice && allocation->step == base::AllocationStep::Allocated &&
       cupti_.get_device_id != nullptr && cupti_.get_device_id(call.context, &device) == driver::kCuptiSuccess) {
     allocation->device = static_cast<int32_t>(device);
   }

@@ -197,7 +197,7 @@ struct MemoryPoolRecord {
   uint64_t used;
 };
 
-enum MemoryOperation : uint32_t { kTaken = 1, kGivenBack = 2 };
+enum MemoryOperation : uint32_t { kAllocate = 1, kRelease = 2 };
 enum PoolType : uint32_t { kLocalPool = 1, kImportedPool = 2 };
 
 /// The bytes of a record that are read here: one that is shorter has been cut off.

@@ -141,36 +141,28 @@ void add_regions(const store::Store& store, const CallPaths& paths, Summary& sum
   summary.regions = group_regions(store, summary.instances, summary.path_names);
 }
 
-/// Groups the rows of one table of work after the other.
-class WorkCollector {
- public:
-  WorkCollector(const store::Store& store, const CallPaths& paths, Summary& summary)
-      : store_(store), paths_(paths), summary_(summary) {}
-
-  /// `name_of(row)` and `bytes_of(row)` say what a row of the table is.
-  template <class Table, class NameOf, class BytesOf>
-  void add(Kind kind, const Table& table, NameOf&& name_of, BytesOf&& bytes_of) {
-    const std::vector<uint32_t> captures =
-        captures_of(store_.graph_node, static_cast<store::Work>(kind), is_device(kind) ? table.size() : 0);
-    Grouping grouping(table.size());
-    for (std::size_t row = 0; row < table.size(); ++row) {
-      grouping.add({name_of(row), paths_.of_region(table.region[row]), captures.empty() ? kNone : captures[row]},
-                   bytes_of(row));
+/// Groups the rows of one table of work; `name_of(row)` is the name of a row.
+template <class Table, class NameOf>
+void add_table(Kind kind, const store::Store& store, const CallPaths& paths, const Table& table, NameOf&& name_of,
+               Summary& summary) {
+  const std::vector<uint32_t> captures =
+      captures_of(store.graph_node, static_cast<store::Work>(kind), is_device(kind) ? table.size() : 0);
+  Grouping grouping(table.size());
+  for (std::size_t row = 0; row < table.size(); ++row) {
+    uint64_t bytes = 0;
+    if constexpr (requires { table.bytes; }) {
+      bytes = table.bytes[row];
     }
-    each_name(grouping.arrange(table.duration_ns.data()), [&](std::span<const Group> groups) {
-      for (const Group& group : groups) {
-        const auto& [name, path, capture] = group.key;
-        summary_.work.push_back({kind, name, path, capture, group.bytes, measure(group.durations_ns)});
-      }
-      summary_.totals.push_back(total_of(kind, groups, summary_.work.back().durations));
-    });
+    grouping.add({name_of(row), paths.of_region(table.region[row]), captures.empty() ? kNone : captures[row]}, bytes);
   }
-
- private:
-  const store::Store& store_;
-  const CallPaths& paths_;
-  Summary& summary_;
-};
+  each_name(grouping.arrange(table.duration_ns.data()), [&](std::span<const Group> groups) {
+    for (const Group& group : groups) {
+      const auto& [name, path, capture] = group.key;
+      summary.work.push_back({kind, name, path, capture, group.bytes, measure(group.durations_ns)});
+    }
+    summary.totals.push_back(total_of(kind, groups, summary.work.back().durations));
+  });
+}
 
 /// Names by the code of a row, each made once.
 class CodedNames {
@@ -193,110 +185,66 @@ class CodedNames {
 
 /// The rows of full and ring mode.
 void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
-  WorkCollector collector(store, paths, summary);
-  const auto no_bytes = [](std::size_t) { return uint64_t{0}; };
+  const auto add = [&](Kind kind, const auto& table, auto&& name_of) {
+    add_table(kind, store, paths, table, name_of, summary);
+  };
   std::vector<uint32_t> variants(store.variant.size());
   for (std::size_t row = 0; row < variants.size(); ++row) {
     variants[row] = names.of_kernel(store.variant.name[row]);
   }
   // One name more than there are variants or calls: that of a row whose dictionary entry is missing.
   variants.push_back(names.intern(""));
-  collector.add(
-      Kind::Kernel, store.kernel,
-      [&](std::size_t row) { return variants[std::min<std::size_t>(store.kernel.variant[row], variants.size() - 1)]; },
-      no_bytes);
-
   std::vector<uint32_t> calls(store.call.size());
   for (std::size_t row = 0; row < calls.size(); ++row) {
     calls[row] = names.of_string(store.call.name[row]);
   }
   calls.push_back(names.intern(""));
-  collector.add(
-      Kind::Call, store.api,
-      [&](std::size_t row) { return calls[std::min<std::size_t>(store.api.call[row], calls.size() - 1)]; }, no_bytes);
-
+  add(Kind::Kernel, store.kernel,
+      [&](std::size_t row) { return variants[std::min<std::size_t>(store.kernel.variant[row], variants.size() - 1)]; });
+  add(Kind::Call, store.api,
+      [&](std::size_t row) { return calls[std::min<std::size_t>(store.api.call[row], calls.size() - 1)]; });
   CodedNames copies(names);
-  collector.add(
-      Kind::Memcpy, store.memcpy,
-      [&, &table = store.memcpy](std::size_t row) {
-        const auto [kind, source, destination] = std::tuple(table.kind[row], table.source[row], table.destination[row]);
-        return copies.of(uint32_t{kind} << 16 | uint32_t{source} << 8 | destination, [&] {
-          return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
-        });
-      },
-      [&](std::size_t row) { return store.memcpy.bytes[row]; });
+  add(Kind::Memcpy, store.memcpy, [&, &table = store.memcpy](std::size_t row) {
+    const auto [kind, source, destination] = std::tuple(table.kind[row], table.source[row], table.destination[row]);
+    return copies.of(uint32_t{kind} << 16 | uint32_t{source} << 8 | destination, [&] {
+      return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
+    });
+  });
   const uint32_t memset_name = names.intern(store::kMemsetName);
-  collector.add(
-      Kind::Memset, store.memset, [&](std::size_t) { return memset_name; },
-      [&](std::size_t row) { return store.memset.bytes[row]; });
+  add(Kind::Memset, store.memset, [&](std::size_t) { return memset_name; });
   CodedNames syncs(names);
-  collector.add(
-      Kind::Sync, store.sync,
-      [&](std::size_t row) {
-        return syncs.of(store.sync.kind[row], [&] { return store::sync_name(store::SyncKind{store.sync.kind[row]}); });
-      },
-      no_bytes);
+  add(Kind::Sync, store.sync, [&](std::size_t row) {
+    return syncs.of(store.sync.kind[row], [&] { return store::sync_name(store::SyncKind{store.sync.kind[row]}); });
+  });
   CodedNames graphs(names);
-  collector.add(
-      Kind::GraphLaunch, store.graph_launch,
-      [&](std::size_t row) {
-        return graphs.of(store.graph_launch.graph[row],
-                         [&] { return store::graph_name(store.graph_launch.graph[row]); });
-      },
-      no_bytes);
+  add(Kind::GraphLaunch, store.graph_launch, [&, &graph = store.graph_launch.graph](std::size_t row) {
+    return graphs.of(graph[row], [&] { return store::graph_name(graph[row]); });
+  });
 }
-
-/// The histogram table by histogram.
-class Histograms {
- public:
-  explicit Histograms(const store::Histograms& table) {
-    for (std::size_t row = 0; row < table.size(); ++row) {
-      bins_[table.histogram[row]].push_back({table.bin[row], table.count[row]});
-    }
-  }
-  std::vector<BinCount> of(uint32_t histogram) const {
-    const auto found = bins_.find(histogram);
-    return found == bins_.end() ? std::vector<BinCount>{} : found->second;
-  }
-
- private:
-  std::unordered_map<uint32_t, std::vector<BinCount>> bins_;
-};
-
-/// Totals by kind and name with the bins behind them.
-class Totals {
- public:
-  explicit Totals(Summary& summary) : summary_(summary) {}
-
-  void add(Kind kind, uint32_t name, uint64_t bytes, const Durations& durations, const std::vector<BinCount>& bins) {
-    Entry& entry = entries_[{kind, name}];
-    entry.total.kind = kind;
-    entry.total.name = name;
-    entry.total.bytes += bytes;
-    merge(entry.total.durations, durations);
-    entry.bins.insert(entry.bins.end(), bins.begin(), bins.end());
-  }
-  void finish() {
-    for (auto& [key, entry] : entries_) {
-      fill_quantiles(entry.total.durations, entry.bins);
-      summary_.totals.push_back(entry.total);
-    }
-  }
-
- private:
-  struct Entry {
-    NameStat total{};
-    std::vector<BinCount> bins;
-  };
-  Summary& summary_;
-  std::map<std::pair<Kind, uint32_t>, Entry> entries_;
-};
 
 /// The rows of aggregate mode.
 void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
-  const Histograms histograms(store.histogram);
-  Totals totals(summary);
-
+  std::unordered_map<uint32_t, std::vector<BinCount>> histograms;
+  for (std::size_t row = 0; row < store.histogram.size(); ++row) {
+    histograms[store.histogram.histogram[row]].push_back({store.histogram.bin[row], store.histogram.count[row]});
+  }
+  struct Total {
+    NameStat stat{};
+    std::vector<BinCount> bins;
+  };
+  std::map<std::pair<Kind, uint32_t>, Total> totals;
+  // Fills in the quantiles of one row, and adds it to the total of its kind and name.
+  const auto add = [&](Kind kind, uint32_t name, uint64_t bytes, uint32_t histogram, Durations& durations) {
+    const auto found = histograms.find(histogram);
+    std::vector<BinCount> bins = found != histograms.end() ? found->second : std::vector<BinCount>();
+    fill_quantiles(durations, bins);
+    Total& total = totals[{kind, name}];
+    total.stat.kind = kind;
+    total.stat.name = name;
+    total.stat.bytes += bytes;
+    merge(total.stat.durations, durations);
+    total.bins.insert(total.bins.end(), bins.begin(), bins.end());
+  };
   for (std::size_t row = 0; row < store.region_total.size(); ++row) {
     const auto region = store.region_total[row];
     if (paths.valid(region.path) == store::kNone) {
@@ -305,21 +253,20 @@ void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames&
     PathStat& stat = summary.paths[region.path];
     stat.cpu = {.count = region.count, .total_ns = region.total_ns, .min_ns = region.min_ns, .max_ns = region.max_ns};
     stat.self_cpu_ns = std::max<int64_t>(0, region.total_ns - region.child_ns);
-    std::vector<BinCount> bins = histograms.of(region.histogram);
-    fill_quantiles(stat.cpu, bins);
-    totals.add(Kind::Region, summary.path_names[region.path], 0, stat.cpu, bins);
+    add(Kind::Region, summary.path_names[region.path], 0, region.histogram, stat.cpu);
   }
   for (std::size_t row = 0; row < store.work_total.size(); ++row) {
     const auto work = store.work_total[row];
     const auto kind = static_cast<Kind>(work.kind);
     const uint32_t name = kind == Kind::Kernel ? names.of_kernel(work.name) : names.of_string(work.name);
     Durations durations{.count = work.count, .total_ns = work.total_ns, .min_ns = work.min_ns, .max_ns = work.max_ns};
-    std::vector<BinCount> bins = histograms.of(work.histogram);
-    fill_quantiles(durations, bins);
-    totals.add(kind, name, work.bytes, durations, bins);
+    add(kind, name, work.bytes, work.histogram, durations);
     summary.work.push_back({kind, name, paths.valid(work.path), store::kNone, work.bytes, durations});
   }
-  totals.finish();
+  for (auto& [key, total] : totals) {
+    fill_quantiles(total.stat.durations, total.bins);
+    summary.totals.push_back(total.stat);
+  }
 }
 
 /// Device time of each path: the work launched there and below, or what the region's own CUDA events measured.

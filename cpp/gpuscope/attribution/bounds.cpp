@@ -20,7 +20,7 @@ uint32_t rows_before(const Table& table, int64_t cutoff_ns) {
   return row;
 }
 
-// The row that tells where the ring begins. A region that is open, or was kept for what lies in it, may reach far back.
+// The row whose start is the ring's. Regions that are open, or were kept for what lies in them, may have begun earlier.
 template <class Table>
 std::size_t first_row(const Table&) {
   return 0;
@@ -39,7 +39,7 @@ void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
   table.drop_front(evicted.end);
 }
 
-// Regions that reach beyond the cutoff stay, for rows that stay lie in them: as if they had begun there.
+// Regions that end after the cutoff are kept, as kept rows lie in them, with the cutoff as their start.
 void evict_before(store::Regions& regions, int64_t cutoff_ns, EvictedRows& evicted) {
   evicted.end = rows_before(regions, cutoff_ns);
   for (uint32_t row = 0; row < evicted.end; ++row) {

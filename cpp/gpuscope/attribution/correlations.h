@@ -127,10 +127,10 @@ class Correlations {
 class ForwardOps {
  public:
   void add(uint16_t thread, uint64_t sequence, uint32_t region) {
-    if (std::find(threads_.begin(), threads_.end(), thread) == threads_.end() && threads_.size() < kMostThreads) {
+    if (std::find(threads_.begin(), threads_.end(), thread) == threads_.end() && threads_.size() < kMaxThreads) {
       threads_.push_back(thread);
     }
-    if (newer_.size() >= kMost) {
+    if (newer_.size() >= kMax) {
       older_ = std::exchange(newer_, {});
     }
     newer_.set(key(thread, sequence), region);
@@ -171,8 +171,8 @@ class ForwardOps {
   }
 
  private:
-  static constexpr std::size_t kMost = std::size_t{1} << 19;  // operators between a forward and its backward
-  static constexpr std::size_t kMostThreads = 64;
+  static constexpr std::size_t kMax = std::size_t{1} << 19;  // operators between a forward and its backward
+  static constexpr std::size_t kMaxThreads = 64;
   static uint64_t key(uint16_t thread, uint64_t sequence) noexcept {
     return (static_cast<uint64_t>(thread) << 48) ^ sequence;
   }

@@ -12,9 +12,9 @@ namespace {
 
 constexpr uint32_t kUnmapped = UINT32_MAX;
 constexpr std::string_view kMoreNames = "(more names)";
-constexpr uint16_t kMostIds = UINT16_MAX;
+constexpr uint16_t kMaxIds = UINT16_MAX;
 
-uint16_t narrow(std::size_t id) { return id < kMostIds ? static_cast<uint16_t>(id) : kMostIds; }
+uint16_t narrow(std::size_t id) { return id < kMaxIds ? static_cast<uint16_t>(id) : kMaxIds; }
 
 uint64_t hash(const store::Variants::Row& row) {
   static_assert(sizeof(row) == 14 * sizeof(uint32_t));
@@ -147,17 +147,17 @@ uint16_t Dictionaries::call(std::string_view name, store::CallKind kind, bool ca
     const auto flags = static_cast<uint16_t>(captured ? store::kCaptured : 0);
     return narrow(tables_.call.append({string(name), static_cast<uint16_t>(kind), flags, result}));
   });
-  if (plain && id < kMostIds) {
+  if (plain && id < kMaxIds) {
     plain_calls_[callback] = static_cast<uint16_t>(id + 1);
   }
   return id;
 }
 
 uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
-  if (tables_.thread.size() > kMostIds) {
-    return kMostIds;
+  if (tables_.thread.size() > kMaxIds) {
+    return kMaxIds;
   }
-  const bool last = tables_.thread.size() == kMostIds;  // for all later ones
+  const bool last = tables_.thread.size() == kMaxIds;  // for all later ones
   return narrow(tables_.thread.append(last ? store::Threads::Row{0, string("(more threads)"), 0}
                                            : store::Threads::Row{system_id, string(name), 0}));
 }

@@ -362,7 +362,7 @@ uint32_t GpuRecords::library(const activity::MemoryRecord& record) {
 
 void GpuRecords::memory(const activity::MemoryRecord& record) {
   if (defer(record, names_libraries_ ? sizeof(activity::SourcedMemoryRecord) : sizeof(record)) ||
-      (record.operation != activity::kTaken && record.operation != activity::kGivenBack)) {
+      (record.operation != activity::kAllocate && record.operation != activity::kRelease)) {
     return;
   }
   Row row = place_memory(record.timestamp, record.correlation);
@@ -374,10 +374,11 @@ void GpuRecords::memory(const activity::MemoryRecord& record) {
   const bool is_local = record.pool_type == activity::kLocalPool;
   const bool is_pooled = is_local || record.pool_type == activity::kImportedPool;
   row.track = state_->dictionaries.track(record.device, record.context, in_order ? record.stream : kNone);
-  state_->store->device_memory.append(
-      {row.start_ns, record.operation == activity::kTaken ? bytes : -bytes, record.address, is_pooled ? record.pool : 0,
-       is_local ? record.pool_size : 0, is_local ? record.pool_used : 0, record.correlation, row.reference,
-       library(record), row.track, row.flags, static_cast<uint8_t>(record.memory_kind)});
+  state_->store->device_memory.append({row.start_ns, record.operation == activity::kAllocate ? bytes : -bytes,
+                                       record.address, is_pooled ? record.pool : 0, is_local ? record.pool_size : 0,
+                                       is_local ? record.pool_used : 0, record.correlation, row.reference,
+                                       library(record), row.track, row.flags,
+                                       static_cast<uint8_t>(record.memory_kind)});
 }
 
 void GpuRecords::memory_pool(const activity::MemoryPoolRecord& record) {

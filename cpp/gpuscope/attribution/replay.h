@@ -32,7 +32,7 @@ class Replay {
 
   /// Adds rows for the regions that were open before the window was.
   void open_window();
-  /// Ends the rows of open regions and calls at `close_ns`; the regions themselves stay open.
+  /// Ends the rows of open regions and calls at `close_ns`; the regions themselves remain open.
   void close_window(int64_t close_ns);
   /// The rows of open regions and calls have eviction.
   void apply(const Eviction& eviction);

@@ -42,7 +42,7 @@ Anchor take_anchor() noexcept;
 /// Turns ticks into ns since the Unix epoch by one fixed line. Immutable, any thread.
 ///
 /// The line never changes within a process, so that CUPTI's timestamps and the region log, which both use it, cannot
-/// drift apart; anchors kept beside a trace tell how far it left the wall clock.
+/// drift apart; anchors kept beside a trace show its drift from the wall clock.
 class Clock {
  public:
   Clock(const Anchor& first, const Anchor& second) noexcept;

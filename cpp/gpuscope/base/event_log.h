@@ -12,7 +12,7 @@
 
 namespace gpuscope::base {
 
-/// What a logged event says. `word`, `id` and `detail` of an Event mean what the line tells.
+/// The kind of a logged event. Each line gives the meaning of `word`, `id` and `detail` of an Event.
 enum class Op : uint8_t {
   Enter = 1,        // a region opens: ticks, name id, EnterDetail
   Exit = 2,         // the innermost open region of that name closes: ticks, name id
@@ -30,7 +30,7 @@ enum class Op : uint8_t {
   Allocation = 14,  // memory was taken or given back: ticks; Address, Bytes and Totals come before it
 };
 
-/// What an Argument tells: `word` and `id` mean what the line says.
+/// The kind of an Argument. Each line gives the meaning of `word` and `id`.
 enum class Argument : uint8_t {
   Operator = 1,    // autograd's sequence number, -1 for none; Names id of the input shapes, 0 for none
   Operands = 2,    // torch's number of the operator; of the one that made its first tensor, 0 for none
@@ -105,7 +105,7 @@ struct EventChunk {
 /// Read chunks come back to the writer, so that a warm log neither allocates nor locks.
 class EventLog {
  public:
-  /// 256 chunks are a million events, 16 MiB: more than any thread writes while the reader naps.
+  /// 256 chunks are a million events, 16 MiB: more than any thread writes while the reader sleeps.
   static constexpr uint32_t kMaxChunks = 256;
 
   EventLog();

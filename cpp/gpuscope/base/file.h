@@ -26,7 +26,7 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-/// A new file that takes its name only at commit(): until then whatever had the name stays whole.
+/// A new file that takes its name only at commit(): until then a file that had the name is unchanged.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);

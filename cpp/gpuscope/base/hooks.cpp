@@ -19,7 +19,7 @@ struct OpenRegions::Thread {
     const void* task;
     uint32_t region;
   };
-  std::array<Open, kMost> open{};  // outermost first
+  std::array<Open, kMax> open{};  // outermost first
   std::size_t count = 0;
   std::size_t deeper = 0;  // open within the last of these, and not among them
   uint32_t period = 0;
@@ -47,7 +47,7 @@ void OpenRegions::begin(User user) noexcept {
 
 void OpenRegions::enter(uint32_t name, const void* task) noexcept {
   Thread& thread = of_thread();
-  if (thread.count == kMost) {
+  if (thread.count == kMax) {
     ++thread.deeper;
     return;
   }
@@ -62,17 +62,17 @@ void OpenRegions::exit(uint32_t name, const void* task) noexcept {
     --thread.deeper;
     return;
   }
-  std::size_t found = kMost;
+  std::size_t found = kMax;
   for (std::size_t at = thread.count; at-- != 0;) {
     if (thread.open[at].region == name + 1) {
-      found = found == kMost ? at : found;
+      found = found == kMax ? at : found;
       if (thread.open[at].task == task) {
         found = at;
         break;
       }
     }
   }
-  if (found == kMost) {
+  if (found == kMax) {
     return;  // entered before anybody wanted to know
   }
   std::copy(thread.open.begin() + found + 1, thread.open.begin() + thread.count, thread.open.begin() + found);

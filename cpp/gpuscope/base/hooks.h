@@ -22,21 +22,21 @@ uint32_t thread_id() noexcept;
 /// thread.
 void survive_forks();
 
-/// The regions of the program that are open now, for those who ask in that moment and have no recording to look it up
-/// in. A region is told by its name's Names id, plus one; 0 is none.
+/// The regions of the program that are open now, for use outside of a recording. A region is identified by its name's
+/// Names id, plus one; 0 is none.
 ///
 /// enter, exit: under one lock, Python's GIL. The rest: any thread, any moment.
 class OpenRegions {
  public:
-  static constexpr std::size_t kMost = 32;  // of a thread; any further in count as the last of these
+  static constexpr std::size_t kMax = 32;  // of a thread; any further in count as the last of these
 
   enum User : uint32_t { kLedger = 1, kHistory = 2 };
-  /// From now on `user` asks. Regions that are open already when the first comes stay unknown.
+  /// Tracks regions for `user` from now on. Regions that are open already at the first begin are not known.
   static void begin(User user) noexcept;
   static void end(User user) noexcept { users_.fetch_and(~uint32_t{user}); }
   static bool wanted() noexcept { return users_.load(std::memory_order_relaxed) != 0; }
 
-  /// On the calling thread. `task`: what tells tasks that take turns on one thread apart; null for none.
+  /// On the calling thread. `task` identifies one of the tasks that share a thread; null for none.
   static void enter(uint32_t name, const void* task) noexcept;
   /// Of the same task, where it has one of that name open; else of any.
   static void exit(uint32_t name, const void* task) noexcept;
@@ -79,7 +79,7 @@ class Stacks {
     if (const auto found = ids_.find(frame); found != ids_.end()) {
       return found->second;
     }
-    if (frames_.size() >= kMost) {
+    if (frames_.size() >= kMax) {
       return 0;
     }
     const auto id = static_cast<uint32_t>(frames_.size());
@@ -103,7 +103,7 @@ class Stacks {
       return static_cast<std::size_t>(value ^ (value >> 29));
     }
   };
-  static constexpr std::size_t kMost = std::size_t{1} << 20;
+  static constexpr std::size_t kMax = std::size_t{1} << 20;
   std::mutex mutex_;
   std::vector<Frame> frames_ = std::vector<Frame>(1);
   std::unordered_map<Frame, uint32_t, Hash> ids_;
@@ -150,23 +150,23 @@ inline constexpr int kAllocationKinds = 6;
 
 /// What happened to the memory.
 enum class AllocationStep : uint8_t {
-  Taken,        // or refused: `result` tells
-  Released,     // an address or a handle
-  Mapped,       // virtual memory got an address
-  Unmapped,     // a range of addresses lost its memory
-  Retained,     // one more holder of virtual memory
-  ContextGone,  // all memory of a context was released with it
+  Allocated,         // or refused: see `result`
+  Released,          // an address or a handle
+  Mapped,            // virtual memory got an address
+  Unmapped,          // a range of addresses lost its memory
+  Retained,          // one more holder of virtual memory
+  ContextDestroyed,  // all memory of a context was released with it
 };
 
 /// Memory as the driver knows it, beside the devices.
 inline constexpr int32_t kHostMemory = -1;
 inline constexpr int32_t kUnknownDevice = -2;
 
-/// One driver-level allocation or release, as far as the call that asked for it tells.
+/// One driver-level allocation or release, as far as the parameters of the call say.
 struct DriverAllocation {
-  AllocationStep step = AllocationStep::Taken;
+  AllocationStep step = AllocationStep::Allocated;
   AllocationKind kind = AllocationKind::Device;  // of a release: only whether it is by address, virtual or of an array
-  int32_t result = 0;                            // CUresult; steps other than Taken are told only when they succeeded
+  int32_t result = 0;  // CUresult; steps other than Allocated are reported only when they succeeded
   int32_t device = kUnknownDevice;
   uint64_t address = 0;  // 0 for arrays and for virtual memory that is not mapped
   uint64_t handle = 0;   // of virtual memory and of arrays

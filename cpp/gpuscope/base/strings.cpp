@@ -143,7 +143,7 @@ Names& Names::process() {
 
 uint32_t Names::intern(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  if (table_.size() < kMost) {
+  if (table_.size() < kMax) {
     return table_.intern(name);
   }
   const uint32_t known = table_.find(name);

@@ -46,7 +46,7 @@ class Names {
 
   /// Names beyond the first 2^20 share one id.
   uint32_t intern(std::string_view name);
-  /// The text of an id, as a view that stays valid.
+  /// The text of an id, as a view that is valid until the process ends.
   std::string_view text(uint32_t id);
 
   // Around a fork, so that the child does not inherit a lock that nobody will release.
@@ -54,7 +54,7 @@ class Names {
   void unlock() { mutex_.unlock(); }
 
  private:
-  static constexpr uint32_t kMost = 1U << 20;  // a program that makes up names for ever must not fill the memory
+  static constexpr uint32_t kMax = 1U << 20;  // a program that makes up names for ever must not fill the memory
   std::mutex mutex_;
   StringTable table_;
 };
@@ -84,8 +84,8 @@ std::string demangle(std::string_view symbol);
 
 /// A demangled name without return type, template arguments and parameters: `at::native::reduce_kernel`.
 ///
-/// Namespaces stay, for they tell libraries apart. Names that are not C++ (Triton's, XLA's) come back as they are, and
-/// CUTLASS's `cutlass::Kernel2<cutlass_80_...>` keeps its argument, which says all there is to say.
+/// Namespaces are kept, as they distinguish libraries. Names that are not C++ (Triton's, XLA's) come back as they are,
+/// and CUTLASS's `cutlass::Kernel2<cutlass_80_...>` keeps its argument, which says all there is to say.
 std::string short_name(std::string_view demangled);
 
 }  // namespace gpuscope::base

@@ -30,8 +30,6 @@ extern "C" {
 }
 }
 
-namespace py = pybind11;
-
 namespace gpuscope::bindings {
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the calling thread is in its Python program, told without the GIL.
+// The Python frames of the calling thread, read without the GIL.
 //
 // Operators of torch run without the GIL, and driver calls under locks of the allocator that another thread may wait
 // for while it holds the GIL: to wait for it here could hang the program. It is not needed either. While a thread is
@@ -20,7 +20,7 @@
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 
-// How frames lie in memory is CPython's own affair: these versions were looked at.
+// The layout of frames is internal to CPython: it was checked for these versions.
 #if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
 #if PY_VERSION_HEX >= 0x030B0000
 #define Py_BUILD_CORE 1
@@ -33,8 +33,8 @@
 namespace gpuscope::bindings {
 namespace {
 
-constexpr std::size_t kMostFrames = 64;           // innermost ones
-constexpr std::size_t kCacheSize = 8192;          // stacks a thread knows by heart
+constexpr std::size_t kMaxFrames = 64;            // innermost ones
+constexpr std::size_t kCacheSize = 8192;          // stacks that a thread has cached
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
 
 // A frame's code and the number of its instruction.
@@ -48,7 +48,7 @@ template <class F>
 inline void each_frame(const PyThreadState* thread, F&& visit) noexcept {
   std::size_t seen = 0;
 #if PY_VERSION_HEX < 0x030B0000
-  for (PyFrameObject* frame = thread->frame; frame != nullptr && seen < kMostFrames; frame = frame->f_back, ++seen) {
+  for (PyFrameObject* frame = thread->frame; frame != nullptr && seen < kMaxFrames; frame = frame->f_back, ++seen) {
     visit(Place{frame->f_code, frame->f_lasti});
   }
 #else
@@ -57,7 +57,7 @@ inline void each_frame(const PyThreadState* thread, F&& visit) noexcept {
 #else
   _PyInterpreterFrame* frame = thread->current_frame;
 #endif
-  for (; frame != nullptr && seen < kMostFrames; frame = frame->previous) {
+  for (; frame != nullptr && seen < kMaxFrames; frame = frame->previous) {
 #if PY_VERSION_HEX >= 0x030C0000
     if (frame->owner == FRAME_OWNED_BY_CSTACK) {
       continue;  // stands for a C function that called Python
@@ -98,7 +98,7 @@ uint64_t hash_of(PyObject* text) noexcept {
 }
 
 // Tells a code from every other, also from a later one at the same address: from 3.12 on each has a number. Before, two
-// codes of one address, name, file and first line are told apart by the ends of their line tables.
+// codes of one address, name, file and first line differ in the ends of their line tables.
 uint64_t identity(PyCodeObject* code) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
   if (code->co_version != 0) [[likely]] {
@@ -141,7 +141,7 @@ uint32_t line_of(const Place& place) noexcept {
 }
 
 uint32_t intern(const PyThreadState* thread) {
-  std::array<Place, kMostFrames> places;
+  std::array<Place, kMaxFrames> places;
   std::size_t count = 0;
   each_frame(thread, [&](const Place& place) { places[count++] = place; });
   base::Names& names = base::Names::process();

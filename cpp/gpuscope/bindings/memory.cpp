@@ -48,9 +48,9 @@ using memory::History, memory::PeakMemory;
 using py::literals::operator""_a;
 
 void start_history(int64_t max_entries, bool stacks) {
-  if (max_entries < 1 || max_entries > static_cast<int64_t>(History::kMost)) {
+  if (max_entries < 1 || max_entries > static_cast<int64_t>(History::kMax)) {
     throw base::InvalidArgument(std::string("max_entries is ") + std::to_string(max_entries) +
-                                "; accepted are whole numbers from 1 to " + std::to_string(History::kMost));
+                                "; accepted are whole numbers from 1 to " + std::to_string(History::kMax));
   }
   base::survive_forks();
   History::process().start(static_cast<uint64_t>(max_entries), stacks && watch_stacks());
@@ -102,7 +102,7 @@ std::vector<py::typing::Tuple<py::str, py::str, py::int_>> stack_frames(uint32_t
 std::unique_ptr<PeakMemory> open_peak(int device) {
   auto peak = std::make_unique<PeakMemory>(device);
   if (!peak->is_open()) {
-    throw base::NotAvailable("PeakMemory", std::to_string(memory::Peaks::kMost).append(" are open already"),
+    throw base::NotAvailable("PeakMemory", std::to_string(memory::Peaks::kMax).append(" are open already"),
                              "close() those that are done");
   }
   return peak;

@@ -35,7 +35,7 @@ class NameIds {
   }
 
  private:
-  // Owns its string, so that an address stays its own.
+  // Owns its string, so that no other has its address.
   struct Known {
     PyObject* text;
     uint32_t id;
@@ -91,7 +91,7 @@ std::array<RecordFunction*, 64> free_list{};
 std::size_t free_count = 0;
 
 // Each asyncio task runs in a context of its own; regions of one task nest among themselves. The session's number is
-// part of the key, so that every session is told the task anew.
+// part of the key, so that every session logs the task again.
 uint64_t strand_of_task(uint32_t session) noexcept {
   return reinterpret_cast<uint64_t>(PyThreadState_Get()->context) ^ (static_cast<uint64_t>(session) << kAddressBits);
 }

@@ -36,7 +36,7 @@ class Library {
   Library() = default;
 
   /// Takes the first of: a copy already mapped into the process, the given paths in their order. Not loaded when none
-  /// opens; why() then tells what dlopen said of the last one.
+  /// opens; why() is then dlopen's message for the last one.
   static Library open(const std::vector<std::string>& sonames, const std::vector<std::string>& paths);
 
   explicit operator bool() const noexcept { return handle_ != nullptr; }
@@ -337,7 +337,7 @@ struct Torch {
   std::add_pointer_t<void(void* stubs)> register_cuda_methods = nullptr;
   std::add_pointer_t<void*()> cuda_stubs = nullptr;
   std::add_pointer_t<void*(void* kind)> debug_info = nullptr;
-  std::add_pointer_t<void(void* state)> remove_ranges = nullptr;  // a profiler's, whose state stays
+  std::add_pointer_t<void(void* state)> remove_ranges = nullptr;  // a profiler's, but not its state
   void* profiler_state = nullptr;                                 // the kind
 
   Library cpu;

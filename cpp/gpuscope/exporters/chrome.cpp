@@ -60,8 +60,8 @@ std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
 
 /// A number with two decimals.
 std::string decimal(double value) {
-  constexpr double kMost = 1e15;
-  const auto hundredths = static_cast<uint64_t>(std::llround(std::min(value, kMost) * 100));
+  constexpr double kMax = 1e15;
+  const auto hundredths = static_cast<uint64_t>(std::llround(std::min(value, kMax) * 100));
   const std::string rest = std::to_string(hundredths % 100);
   return std::to_string(hundredths / 100) + (rest.size() == 1 ? ".0" : ".") + rest;
 }
@@ -742,13 +742,13 @@ class ChromeWriter {
   }
 
   void put_bytes(uint64_t bytes, int64_t duration_ns) {
-    constexpr double kMost = 1e15;  // a damaged size must not overflow
+    constexpr double kMax = 1e15;  // a damaged size must not overflow
     out_.put_pair(",\"bytes\":", bytes);
     if (duration_ns > 0) {
       // Bytes a ns are GB a s; written with three decimals, as torch does.
       const double thousandths = 1000.0 * static_cast<double>(bytes) / static_cast<double>(duration_ns);
       out_.put(",\"memory bandwidth (GB/s)\":");
-      out_.put_micros(static_cast<int64_t>(std::min(thousandths, kMost)));
+      out_.put_micros(static_cast<int64_t>(std::min(thousandths, kMax)));
     }
   }
 

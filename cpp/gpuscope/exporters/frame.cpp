@@ -58,7 +58,7 @@ class Frame {
       add_texts(info.name, store_.strings.size(), row_of, [&](std::size_t id) { return string(id); });
       return;
     }
-    // `parent` or `forward` tell which row: its name would not.
+    // `parent` or `forward` identify a row: its name would not.
     if (other == nullptr || other->name != info.name) {
       add_numbers(info, column);
       return;

@@ -170,7 +170,7 @@ class RegionLanes {
         around = lane;
       }
     }
-    // A call whose region is not known may as well be drawn within what surrounds it.
+    // A call whose region is not known is drawn within what surrounds it.
     if (slice.source == Source::Api && around != kNone) {
       return around;
     }
@@ -375,9 +375,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
 
 namespace {
 
-using store::kNone;
 using store::MemoryKind;
-using store::Store;
 using Point = MemoryCounter::Point;
 
 /// Which counter an allocation belongs to. In the order in which they are drawn.

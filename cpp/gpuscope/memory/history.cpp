@@ -25,17 +25,6 @@ constexpr uint32_t pack(Source source, uint32_t region) noexcept {
   return region << kSourceBits | static_cast<uint32_t>(source);
 }
 
-/// A field that others may read while it is written: they then find the slot's state changed.
-template <class T>
-class Field {
- public:
-  void set(T value) noexcept { value_.store(value, std::memory_order_release); }
-  T get() const noexcept { return value_.load(std::memory_order_acquire); }
-
- private:
-  std::atomic<T> value_;
-};
-
 // A peak: the device above, below it the bytes plus one, 0 for no report yet.
 constexpr uint32_t kDeviceShift = 48;
 constexpr uint64_t kBytes = (uint64_t{1} << kDeviceShift) - 1;
@@ -47,6 +36,17 @@ constexpr uint64_t bit(uint32_t scope) noexcept { return uint64_t{1} << scope; }
 
 // One cache line, made of memory that the system hands out as zeros.
 struct alignas(64) History::Slot {
+  /// A field that others may read while it is written: they then find the slot's state changed.
+  template <class T>
+  class Field {
+   public:
+    void set(T value) noexcept { value_.store(value, std::memory_order_release); }
+    T get() const noexcept { return value_.load(std::memory_order_acquire); }
+
+   private:
+    std::atomic<T> value_;
+  };
+
   std::atomic<uint64_t> state;
   Field<uint64_t> ticks;
   Field<uint64_t> address;
@@ -56,7 +56,7 @@ struct alignas(64) History::Slot {
   Field<int32_t> device;
   Field<uint32_t> stack;
   Field<uint32_t> thread;
-  Field<uint32_t> origin;  // packed: who tells, and in what region
+  Field<uint32_t> origin;  // packed: source and region
 };
 
 // Lies before its slots.

@@ -10,12 +10,12 @@
 
 namespace gpuscope::memory {
 
-/// Who tells of an allocation. The numbers are those of SOURCES in gpuscope/memory/events.py.
+/// Who reported an allocation. The numbers are those of SOURCES in gpuscope/memory/events.py.
 enum class Source : uint8_t { Torch = 0, Cupy = 1, Driver = 2, Other = 3 };
 
 inline constexpr int32_t kHost = -1;  // in place of a GPU's ordinal
 
-/// One allocation or release, as an allocator tells of it.
+/// One allocation or release, as an allocator reports it.
 struct Report {
   uint64_t address = 0;
   int64_t bytes = 0;      // negative when given back
@@ -34,7 +34,7 @@ struct HistoryColumns {
   std::vector<int64_t> reserved;
   std::vector<int32_t> device;
   std::vector<uint32_t> stack;   // base::Stacks ids
-  std::vector<uint32_t> region;  // as base::current_region tells
+  std::vector<uint32_t> region;  // as base::current_region returns it
   std::vector<uint64_t> thread;  // the system's numbers
   std::vector<uint8_t> source;
   uint64_t lost = 0;  // recorded since the start, and not among these
@@ -45,7 +45,7 @@ struct HistoryColumns {
 /// record: any thread, any moment, without a lock or an allocation. start, stop, read: one thread at a time.
 class History {
  public:
-  static constexpr uint64_t kMost = 100'000'000;  // 64 bytes each
+  static constexpr uint64_t kMax = 100'000'000;  // 64 bytes each
 
   static History& process() noexcept;
 
@@ -55,7 +55,7 @@ class History {
 
   /// Begins anew; the memory is taken page by page as it is filled. Throws std::bad_alloc when there is no room for it.
   void start(uint64_t capacity, bool stacks);
-  /// What was recorded stays readable.
+  /// What was recorded remains readable.
   void stop() noexcept;
   bool recording() const noexcept { return recording_.load(std::memory_order_relaxed) != nullptr; }
 
@@ -85,8 +85,8 @@ class History {
 /// Any thread, any moment; report takes no lock and allocates nothing.
 class Peaks {
  public:
-  static constexpr uint32_t kMost = 64;     // open at once
-  static constexpr uint32_t kNone = kMost;  // in place of a scope's number
+  static constexpr uint32_t kMax = 64;     // open at once
+  static constexpr uint32_t kNone = kMax;  // in place of a scope's number
 
   static Peaks& process() noexcept {
     static constinit Peaks peaks;
@@ -107,7 +107,7 @@ class Peaks {
   std::atomic<uint64_t> taken_{0};  // a bit a scope
   std::atomic<uint64_t> open_{0};
   // The device and the bytes in one word: a report that comes late for a scope cannot raise its successor's.
-  std::array<std::atomic<uint64_t>, kMost> words_{};
+  std::array<std::atomic<uint64_t>, kMax> words_{};
 };
 
 /// One scope. Any thread, one at a time.
@@ -120,7 +120,7 @@ class PeakMemory {
 
   bool is_open() const noexcept { return scope_ != Peaks::kNone; }
   std::optional<int64_t> bytes() const noexcept { return is_open() ? Peaks::process().highest(scope_) : last_; }
-  /// What was the highest stays known.
+  /// The highest report remains readable.
   void close() noexcept;
 
  private:

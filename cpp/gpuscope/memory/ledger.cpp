@@ -19,7 +19,7 @@ namespace gpuscope::memory {
 
 namespace {
 
-constexpr unsigned kMostFrames = 32;
+constexpr unsigned kMaxFrames = 32;
 
 // Beginnings of the names of files that pass calls on.
 constexpr std::string_view kPassOn[] = {"libcuda.", "libcudart",  "libcupti",   "libnvidia-", "libc.",      "libc-",
@@ -71,7 +71,7 @@ int look(dl_phdr_info* file, size_t, void* data) {
 
 int count_unloads(dl_phdr_info* file, size_t, void* data) {
   *static_cast<uint64_t*>(data) = file->dlpi_subs;
-  return 1;  // every file tells the same
+  return 1;  // the count is the same for every file
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ struct NativeLibraries::Walk {
     if (address != 0) {
       walk->found = walk->libraries.of_address(address - (at_instruction != 0 ? 0 : 1));
     }
-    return walk->found != 0 || ++walk->frames == kMostFrames ? _URC_END_OF_STACK : _URC_NO_REASON;
+    return walk->found != 0 || ++walk->frames == kMaxFrames ? _URC_END_OF_STACK : _URC_NO_REASON;
   }
 };
 
@@ -245,11 +245,11 @@ Author Ledger::find_author() const noexcept {
 }
 
 void Ledger::record(const DriverAllocation& event) noexcept {
-  const Author author = event.step == AllocationStep::Taken ? find_author() : Author{};
+  const Author author = event.step == AllocationStep::Allocated ? find_author() : Author{};
   try {
     const std::lock_guard lock(mutex_);
     switch (event.step) {
-      case AllocationStep::Taken:
+      case AllocationStep::Allocated:
         return event.result == 0 ? take(event, author) : refuse(event, author);
       case AllocationStep::Released:
         return release(event);
@@ -262,7 +262,7 @@ void Ledger::record(const DriverAllocation& event) noexcept {
           ++found->second.holders;
         }
         return;
-      case AllocationStep::ContextGone:
+      case AllocationStep::ContextDestroyed:
         return forget_context(event.context);
     }
   } catch (const std::exception&) {

@@ -56,7 +56,7 @@ class NativeLibraries {
 struct Author {
   uint32_t library = 0;  // a NativeLibraries number
   uint32_t stack = 0;    // a base::Stacks id
-  uint32_t region = 0;   // as base::current_region tells
+  uint32_t region = 0;   // as base::current_region returns it
   uint64_t thread = 0;   // as the system counts
 };
 
@@ -97,7 +97,7 @@ class Ledger {
   /// Starts with nothing. `stacks`: base::current_stack is asked at every allocation.
   void begin(bool stacks);
   void want_stacks() noexcept { stacks_.store(true, std::memory_order_relaxed); }
-  /// Forgets all that is live; failures stay to be read.
+  /// Forgets all that is live; failures remain readable.
   void forget() noexcept;
 
   /// Never throws; what there was no memory to note counts as missed.

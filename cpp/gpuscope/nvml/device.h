@@ -34,7 +34,7 @@ struct MemoryInfo {
   std::string why;
 };
 
-/// NVML's device for one of CUDA's, and what it tells of it. Makes no context, never throws for what a machine lacks.
+/// NVML's device for one of CUDA's, and its state. Makes no context, never throws for what a machine lacks.
 /// Immutable; any thread.
 class Device {
  public:
@@ -93,7 +93,7 @@ std::vector<MemoryPool> read_memory_pools(const driver::Cuda& cuda, int ordinal)
 /// The devices whose primary context is active in this process. Throws NotAvailable without a driver or a device.
 std::vector<int> devices_in_use(const driver::Cuda& cuda);
 
-/// What a GPU could do at best, from its own description. What the driver does not tell is 0 or absent.
+/// What a GPU could do at best, from its own description. What the driver does not report is 0 or absent.
 struct Limits {
   unsigned multiprocessors = 0;
   unsigned capability_major = 0;

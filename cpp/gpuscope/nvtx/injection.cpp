@@ -166,8 +166,8 @@ Libraries& libraries() {
 
 // The functions of the payload extension: events whose payload is a struct that the library has described.
 
-constexpr std::size_t kMostFields = 1024;
-constexpr std::size_t kMostValues = 65536;
+constexpr std::size_t kMaxFields = 1024;
+constexpr std::size_t kMaxValues = 65536;
 
 uint32_t name_or(const char* name, uint32_t otherwise) noexcept {
   return name != nullptr ? intern(bytes_of(name)) : otherwise;
@@ -176,7 +176,7 @@ uint32_t name_or(const char* name, uint32_t otherwise) noexcept {
 uint64_t register_struct(nvtxDomainHandle_t domain, const nvtxPayloadSchemaAttr_t* attributes) {
   const auto has = [&](uint64_t field) { return (attributes->fieldMask & field) != 0; };
   if (attributes == nullptr || attributes->entries == nullptr || !has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES) ||
-      !has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES) || attributes->numEntries > kMostFields) {
+      !has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES) || attributes->numEntries > kMaxFields) {
     return 0;
   }
   const bool plain = !has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE) || attributes->type == NVTX_PAYLOAD_SCHEMA_TYPE_STATIC ||
@@ -202,7 +202,7 @@ uint64_t register_struct(nvtxDomainHandle_t domain, const nvtxPayloadSchemaAttr_
 uint64_t register_enum(nvtxDomainHandle_t domain, const nvtxPayloadEnumAttr_t* attributes) {
   const auto has = [&](uint64_t field) { return (attributes->fieldMask & field) != 0; };
   if (attributes == nullptr || attributes->entries == nullptr || !has(NVTX_PAYLOAD_ENUM_ATTR_FIELD_ENTRIES) ||
-      !has(NVTX_PAYLOAD_ENUM_ATTR_FIELD_NUM_ENTRIES) || attributes->numEntries > kMostValues) {
+      !has(NVTX_PAYLOAD_ENUM_ATTR_FIELD_NUM_ENTRIES) || attributes->numEntries > kMaxValues) {
     return 0;
   }
   try {

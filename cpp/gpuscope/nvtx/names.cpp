@@ -44,8 +44,8 @@ std::string decoded(std::string_view bytes, Encoding encoding) {
   }
 }
 
-constexpr Domain kMostDomains = 1024;
-constinit std::array<std::atomic<uint32_t>, kMostDomains> names{};  // by domain; 0 is not taken yet
+constexpr Domain kMaxDomains = 1024;
+constinit std::array<std::atomic<uint32_t>, kMaxDomains> names{};  // by domain; 0 is not taken yet
 constinit PublishedMap<4096> categories;
 constinit PublishedMap<4096> threads;
 
@@ -107,7 +107,7 @@ uint32_t TextCache::id_of(std::string_view bytes, Encoding encoding) noexcept {
 }
 
 Domain domain_of(uint32_t name) noexcept {
-  for (Domain domain = kDefaultDomain + 1; name != 0 && domain < kMostDomains; ++domain) {
+  for (Domain domain = kDefaultDomain + 1; name != 0 && domain < kMaxDomains; ++domain) {
     uint32_t held = 0;
     if (names[domain].compare_exchange_strong(held, name) || held == name) {
       return domain;
@@ -117,7 +117,7 @@ Domain domain_of(uint32_t name) noexcept {
 }
 
 uint32_t domain_name(Domain domain) noexcept {
-  return domain < kMostDomains ? names[domain].load(std::memory_order_relaxed) : 0;
+  return domain < kMaxDomains ? names[domain].load(std::memory_order_relaxed) : 0;
 }
 
 void name_category(Domain domain, uint32_t category, uint32_t name) noexcept {

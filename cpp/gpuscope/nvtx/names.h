@@ -54,7 +54,7 @@ template <std::size_t kSlots>
 class PublishedMap {
  public:
   uint64_t find(uint64_t key) const noexcept {
-    for (std::size_t step = 0; step < kMostSteps; ++step) {
+    for (std::size_t step = 0; step < kMaxSteps; ++step) {
       const Slot& slot = slots_[(base::mix(key) + step) % kSlots];
       const uint64_t held = slot.key.load(std::memory_order_acquire);
       if (held == key || held == 0) {
@@ -65,7 +65,7 @@ class PublishedMap {
   }
   /// False when the slots near the key are full.
   bool set(uint64_t key, uint64_t value) noexcept {
-    for (std::size_t step = 0; step < kMostSteps; ++step) {
+    for (std::size_t step = 0; step < kMaxSteps; ++step) {
       Slot& slot = slots_[(base::mix(key) + step) % kSlots];
       uint64_t held = 0;
       if (slot.key.compare_exchange_strong(held, key, std::memory_order_acq_rel) || held == key) {
@@ -77,7 +77,7 @@ class PublishedMap {
   }
 
  private:
-  static constexpr std::size_t kMostSteps = 64;
+  static constexpr std::size_t kMaxSteps = 64;
   struct Slot {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> value{0};

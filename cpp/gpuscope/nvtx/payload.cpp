@@ -139,11 +139,11 @@ Extent extent_of(const Schema& schema, const Field& field) noexcept {
     return {0, 0};
   }
   const uint64_t count = array != 0 || encoding_of(field.type).has_value() ? field.detail : 1;
-  constexpr uint64_t kMostCount = uint64_t{1} << 32;
-  return one.size == 0 || count == 0 || count > kMostCount ? Extent{0, 0} : Extent{one.size * count, one.align};
+  constexpr uint64_t kMaxCount = uint64_t{1} << 32;
+  return one.size == 0 || count == 0 || count > kMaxCount ? Extent{0, 0} : Extent{one.size * count, one.align};
 }
 
-constexpr std::size_t kMostBlobs = 16;
+constexpr std::size_t kMaxBlobs = 16;
 constexpr int kDeepest = 4;  // a schema may contain schemas
 
 struct Number {
@@ -298,7 +298,7 @@ uint64_t register_schema(Schema schema) noexcept {
 }
 
 void PayloadWriter::write(uint32_t name, Argument type, uint64_t value) noexcept {
-  if (values_++ < kMostValues) {
+  if (values_++ < kMaxValues) {
     log_.add_argument(type, value, name);
   }
 }
@@ -323,7 +323,7 @@ void PayloadWriter::write_blob(uint64_t schema_id, const void* data, std::size_t
 }
 
 void PayloadWriter::write_blobs(const nvtxPayloadData_t* blobs, std::size_t count) noexcept {
-  for (std::size_t index = 0; blobs != nullptr && index < std::min(count, kMostBlobs); ++index) {
+  for (std::size_t index = 0; blobs != nullptr && index < std::min(count, kMaxBlobs); ++index) {
     write_blob(blobs[index].schemaId, blobs[index].payload, blobs[index].size);
   }
 }

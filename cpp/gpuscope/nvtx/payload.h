@@ -67,7 +67,7 @@ class PayloadWriter {
   void write_schema(const Schema& schema, std::string_view bytes, int nesting) noexcept;
   void write_field(const Field& field, std::string_view bytes, int nesting) noexcept;
 
-  static constexpr int kMostValues = 64;
+  static constexpr int kMaxValues = 64;
   Thread& thread_;
   base::EventLog& log_;
   Domain domain_;

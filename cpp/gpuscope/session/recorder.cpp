@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSettleNap = 200us;
+constexpr auto kSettleInterval = 200us;
 // A copy between host buffers brings no record: copies are waited for until no record has arrived for this long, in
 // which a device copies some gigabytes.
 constexpr auto kCopyGrace = 250ms;
@@ -30,7 +30,7 @@ constexpr auto kCopyGrace = 250ms;
 // from an earlier launch, are waited for until no record has arrived for this long.
 constexpr auto kNewGraphGrace = 20ms;
 constexpr auto kShortGraphGrace = 250ms;
-constexpr auto kQuietNap = 5ms;
+constexpr auto kQuietInterval = 5ms;
 constexpr int kQuietRounds = 4;
 constexpr unsigned kReadyBuffers = 6;
 
@@ -317,7 +317,7 @@ void Recorder::settle() {
     if (now - start >= limit) {
       break;
     }
-    std::this_thread::sleep_for(kSettleNap);
+    std::this_thread::sleep_for(kSettleInterval);
   }
   // Work that still runs is handed over unfinished, and counted as such.
   vendor_.collector.flush(true);
@@ -335,11 +335,11 @@ void Recorder::settle_without_callbacks() {
     const uint64_t records = decoder_->gpu_records().records();
     poll(true);
     quiet = decoder_->gpu_records().records() == records ? quiet + 1 : 0;
-    std::this_thread::sleep_for(kQuietNap);
+    std::this_thread::sleep_for(kQuietInterval);
   }
   vendor_.collector.flush(true);
   for (int round = 0; round < kQuietRounds && vendor_.collector.buffers().lent() != 0; ++round) {
-    std::this_thread::sleep_for(kQuietNap);
+    std::this_thread::sleep_for(kQuietInterval);
   }
   poll(false);
 }

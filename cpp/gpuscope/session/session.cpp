@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 // How long the decode thread sleeps: records are at most this old when they are decoded, and a thread's event log holds
 // a million events, far more than a thread writes in this time.
-constexpr auto kNap = 100ms;
+constexpr auto kPollInterval = 100ms;
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
@@ -265,7 +265,7 @@ void Session::run() {
   recorder_.enter_thread();
   while (true) {
     auto& wake = base::EventLogs::process().wake();
-    if (wake.try_acquire_for(kNap)) {
+    if (wake.try_acquire_for(kPollInterval)) {
       while (wake.try_acquire()) {  // a writer without room wakes us at every event; one poll is enough
       }
     }

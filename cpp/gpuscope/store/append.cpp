@@ -23,7 +23,7 @@ constexpr bool is_narrow(Target target) noexcept {
     });
   });
 }
-constexpr std::size_t kMostNarrow = std::size_t{UINT16_MAX} + 1;
+constexpr std::size_t kMaxNarrow = std::size_t{UINT16_MAX} + 1;
 
 // Dictionaries are appended in the order of their list, so they refer to no later one.
 static_assert(std::ranges::none_of(kTables, [](const TableInfo& table) {
@@ -96,8 +96,8 @@ void append_dictionary(Table& to, const Table& from, Rows& rows) {
       target.push_back(static_cast<T>(rows(info.meaning.target, static_cast<uint64_t>(source[row]))));
     });
     uint32_t at = known.try_emplace(key_of(to, next, whole), next).first->second;
-    if (at == next && is_narrow(Table::kInfo.target) && next >= kMostNarrow) {
-      at = static_cast<uint32_t>(kMostNarrow - 1);
+    if (at == next && is_narrow(Table::kInfo.target) && next >= kMaxNarrow) {
+      at = static_cast<uint32_t>(kMaxNarrow - 1);
     }
     if (at != next) {
       to.truncate(next);
@@ -118,7 +118,7 @@ class Histogram {
   /// The histogram of a total that had `mine`, or none when it is new, and is joined by one that has `theirs`.
   uint32_t join(uint32_t mine, uint32_t theirs, bool is_new) {
     if (theirs == kNone || (mine == kNone && !is_new)) {
-      return kNone;  // of a part the whole cannot be told
+      return kNone;  // one of them has none
     }
     return joined_.emplace(theirs, is_new ? next_++ : mine).first->second;
   }

@@ -86,7 +86,7 @@ class Column {
 
  private:
   static constexpr std::size_t kFirst = 64;
-  // Large columns fault their pages in by the piece: one system call costs far less than 32 page faults.
+  // Large columns fault their pages in 128 KiB at a time: one system call costs far less than 32 page faults.
   static constexpr std::size_t kPopulate = std::size_t{128} * 1024;
 
   void make_ready() {

@@ -184,7 +184,7 @@ class Reader {
     offset_ = sizeof header;
   }
 
-  /// False at the end of what can be read; offset_ stays where the first unread block begins.
+  /// False at the end of what can be read; offset_ is then that of the first unread block.
   bool read_block() {
     BlockHeader header{};
     if (file_.read(offset_, &header, sizeof header) < sizeof header) {

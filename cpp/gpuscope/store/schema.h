@@ -444,7 +444,7 @@ constexpr const TableInfo* find_table(Target target) noexcept {
   return nullptr;
 }
 
-/// Whether a column tells what a row is about; else rows stand for themselves.
+/// Whether a column says which other row a row is about.
 constexpr bool has_owner(const TableInfo& table) noexcept {
   return std::ranges::any_of(table.columns, [](const ColumnInfo& column) { return column.meaning.owner; });
 }

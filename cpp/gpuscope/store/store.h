@@ -60,14 +60,13 @@ struct Store {
 };
 
 /// Adds all that `from` holds behind what `to` holds: events row by row, totals summed path by path, dictionaries
-/// without doubles. Both are of one process, so that correlation ids and operators' numbers tell apart what they
-/// should.
+/// without doubles. Both are of one process, whose correlation ids and operators' numbers are unique.
 ///
 /// Facts: counters of the audit add up, notes stand once each, the window reaches from the first's start to the last's
 /// end, and of other facts the later one holds. Throws std::bad_alloc, and then `to` is of no more use.
 void append(Store& to, const Store& from);
 
-/// The first thing in a store that would lead a reader astray, as a clause; empty when there is none.
+/// The first value in a store that is not valid, as a clause; empty when there is none.
 ///
 /// Checked: every id and row number lies in its table, paths and regions have no cycles, times can be added.
 std::string find_bad_reference(const Store& store);

@@ -98,7 +98,7 @@ int stream_device(const driver::Cuda& cuda, uint64_t stream);
 bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream);
 
 /// Waits for everything on a device's primary context, which CUDA's runtime and all frameworks use; seconds waited.
-/// A context that nobody has made yet stays unmade, and there is nothing to wait for.
+/// Makes no context: where there is none, there is nothing to wait for.
 double synchronize(const driver::Cuda& cuda, int device);
 /// Waits for one stream; seconds waited.
 double synchronize_stream(const driver::Cuda& cuda, uint64_t stream, int device);

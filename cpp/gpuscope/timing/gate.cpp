@@ -12,7 +12,7 @@ namespace gpuscope::timing {
 namespace {
 
 constexpr unsigned kPortableAndMapped = 0x01 | 0x02;  // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
-// The kernel stays at least so long: the GPU's clock advances in steps, of 32 ns on Hopper and 1 us before.
+// The kernel runs at least this long: the GPU's clock advances in steps, of 32 ns on Hopper and 1 us before.
 constexpr uint64_t kWindowNs = 20'000;
 constexpr uint64_t kShortestNs = 10'000;
 constexpr uint64_t kMeterTimeoutNs = 1'000'000;
@@ -66,7 +66,7 @@ static_assert(offsetof(Gate::Words, outcome) == 4 && offsetof(Gate::Words, start
               offsetof(Gate::Words, start_cycles) == 16 && offsetof(Gate::Words, end_ns) == 24 &&
               offsetof(Gate::Words, end_cycles) == 32);
 
-// Two names for one kernel, so that profiles tell a wait from a measurement.
+// Two names for one kernel, so that profiles show whether it waited or measured.
 std::string ptx() {
   std::string text;
   for (const char* name : {"gpuscope_gate", "gpuscope_meter"}) {

@@ -234,10 +234,10 @@ void Kernels::fill(uint64_t bytes, uint64_t stream) {
 
 void Kernels::copy(uint64_t bytes, uint64_t stream) {
   constexpr uint64_t kVector = 16;
-  constexpr uint64_t kMostBlocks = INT32_MAX;
+  constexpr uint64_t kMaxBlocks = INT32_MAX;
   uint64_t vectors = bytes / kVector;
   const uint64_t blocks = (vectors + kThreads - 1) / kThreads;
-  if (vectors == 0 || bytes % kVector != 0 || blocks > kMostBlocks) {
+  if (vectors == 0 || bytes % kVector != 0 || blocks > kMaxBlocks) {
     std::string text = "bytes is ";
     throw base::InvalidArgument(text.append(std::to_string(bytes)).append("; accepted are positive multiples of 16"));
   }

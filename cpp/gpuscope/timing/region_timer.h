@@ -11,7 +11,7 @@
 
 namespace gpuscope::timing {
 
-/// Times regions on the GPU with pairs of CUDA events on the default stream, where CUPTI is not to be had.
+/// Times regions on the GPU with pairs of CUDA events on the default stream, where CUPTI is not available.
 ///
 /// begin and end: any thread, no lock; they skip what could disturb the program: threads without a context, streams
 /// that are capturing. read: one thread.

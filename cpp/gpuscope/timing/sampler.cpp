@@ -19,16 +19,16 @@ class OpenAtEnd {
   Gate& gate_;
 };
 
-class Turn {
+class BusyGuard {
  public:
-  explicit Turn(std::atomic<bool>& busy) : busy_(busy) {
+  explicit BusyGuard(std::atomic<bool>& busy) : busy_(busy) {
     if (busy_.exchange(true, std::memory_order_acquire)) {
       throw base::Error("this Sampler is measuring already; give each thread one of its own");
     }
   }
-  ~Turn() { busy_.store(false, std::memory_order_release); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  ~BusyGuard() { busy_.store(false, std::memory_order_release); }
+  BusyGuard(const BusyGuard&) = delete;
+  BusyGuard& operator=(const BusyGuard&) = delete;
 
  private:
   std::atomic<bool>& busy_;
@@ -153,7 +153,7 @@ void Sampler::queue(Program& program, std::span<const uint32_t> order, const Sam
 }
 
 Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const SampleOptions& options) {
-  const Turn turn(busy_);
+  const BusyGuard guard(busy_);
   Chunk chunk(order.size());
   begin(options.flush);
   if (options.events) {
@@ -184,7 +184,7 @@ Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const S
 }
 
 WallChunk Sampler::sample_wall(Program& program, std::span<const uint32_t> order, bool flush) {
-  const Turn turn(busy_);
+  const BusyGuard guard(busy_);
   WallChunk chunk(order.size());
   begin(flush);
   chunk.clock_hz = measure_clock(program);

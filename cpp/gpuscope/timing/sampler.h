@@ -15,7 +15,7 @@
 namespace gpuscope::timing {
 
 /// Holds a stream until the host has queued all it wants to: a kernel of one thread that watches a word of the host's.
-/// It lets go by itself after a time, so that nothing can wait for it forever. As it reads the SM's cycle counter and
+/// It ends by itself after a timeout, so that nothing can wait for it forever. As it reads the SM's cycle counter and
 /// the GPU's clock at both ends, it also measures the SM's frequency. One thread at a time.
 class Gate {
  public:
@@ -47,7 +47,7 @@ class Gate {
   // Of the last kernel, once it has been waited for.
   /// Whether the stream went on because it was let, not because time was up.
   bool held() const noexcept;
-  /// The SM's frequency while the kernel ran; NaN when that was too short to tell.
+  /// The SM's frequency while the kernel ran; NaN when that was too short to measure.
   double clock_hz() const noexcept;
 
  private:
@@ -103,7 +103,7 @@ class Program {
   virtual void call(uint32_t function) = 0;
   /// Between two calls, outside of what is timed; may throw to end the measurement.
   virtual void check() {}
-  /// Runs something that blocks, with whatever the program's threads share let go. `blocking` does not throw.
+  /// Runs something that blocks, with the program's lock (Python's GIL) released. `blocking` does not throw.
   virtual void wait(const std::function<void()>& blocking) { blocking(); }
 };
 
@@ -180,7 +180,7 @@ class Sampler {
  private:
   void begin(bool flush);
   void queue(Program& program, std::span<const uint32_t> order, const SampleOptions& options, Chunk& chunk);
-  /// Waits with the program let go; the driver's code, and when it was done.
+  /// Waits through Program::wait; the driver's result code, and when the GPU was done.
   int settle(Program& program, int64_t* done_ns = nullptr);
   void wait(Program& program, int64_t* done_ns = nullptr);
   double measure_clock(Program& program);

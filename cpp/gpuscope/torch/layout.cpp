@@ -14,7 +14,7 @@ namespace gpuscope::torch {
 namespace {
 
 constexpr uint64_t kWordBytes = sizeof(uint64_t);
-constexpr uint64_t kMostValues = 8;
+constexpr uint64_t kMaxValues = 8;
 constexpr std::size_t kTensorWords = 48;
 constexpr uint8_t kFunctionScope = 0;
 constexpr uint64_t kNoSequence = ~uint64_t{0};
@@ -107,7 +107,7 @@ void infer_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
   });
 }
 
-constexpr uint64_t kMostDimensions = 64;  // torch's own limit
+constexpr uint64_t kMaxDimensions = 64;  // torch's own limit
 
 /// A c10::ScalarType, by the name that torch's profiler gives it.
 constexpr std::string_view type_name(uint16_t type) noexcept {
@@ -146,12 +146,12 @@ Observation observe(const void* function, const char* name, uint64_t sequence, b
   for (std::size_t word = 0; word + 1 < Observation::kWords; ++word) {
     const uint64_t first = observation.words[word];
     const uint64_t second = observation.words[word + 1];
-    if (second >= 1 && second <= kMostValues) {
+    if (second >= 1 && second <= kMaxValues) {
       if (std::vector<uint64_t> values = read_words(first, 2 * second); !values.empty()) {
         observation.counted.push_back({word, std::move(values)});
       }
     }
-    if (second > first && second - first <= kMostValues * kValueBytes && (second - first) % kValueBytes == 0) {
+    if (second > first && second - first <= kMaxValues * kValueBytes && (second - first) % kValueBytes == 0) {
       if (std::vector<uint64_t> values = read_words(first, (second - first) / kWordBytes); !values.empty()) {
         observation.delimited.push_back({word, std::move(values)});
       }
@@ -225,7 +225,7 @@ const char* ArgumentText::tensor(Values values, std::size_t index) const noexcep
 void ArgumentText::put_sizes(ShortText& text, const char* tensor) const noexcept {
   text.put("[");
   const auto dimensions = tensor != nullptr ? load<uint64_t>(tensor + layout_.sizes) : 0;
-  if (dimensions != 0 && dimensions <= kMostDimensions) {
+  if (dimensions != 0 && dimensions <= kMaxDimensions) {
     const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
     sizes = dimensions > kInlineDimensions ? load<const char*>(sizes) : sizes;
     for (uint64_t index = 0; index < dimensions; ++index) {

@@ -35,11 +35,11 @@ struct Study {
   std::vector<Observation> seen;
 };
 Study* running_study = nullptr;
-constexpr std::size_t kMostObservations = 64;
+constexpr std::size_t kMaxObservations = 64;
 
 void observe_on_thread(const void* function, bool is_end) noexcept {
   Study* study = running_study;
-  if (study == nullptr || study->thread != std::this_thread::get_id() || study->seen.size() >= kMostObservations) {
+  if (study == nullptr || study->thread != std::this_thread::get_id() || study->seen.size() >= kMaxObservations) {
     return;
   }
   try {

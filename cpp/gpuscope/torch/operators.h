@@ -65,7 +65,7 @@ class OperatorRanges {
   /// enabled() before it enables its ranges.
   void use(bool used) noexcept;
   /// From now on the allocations of the calling thread, on which torch's profiler has just been switched on, are
-  /// reported, and its ranges only if they are kept. False when that cannot be had.
+  /// reported, and its ranges only if they are kept. False when that is not possible.
   bool watch_memory(const driver::Torch& torch, bool keep_ranges = false) noexcept;
   /// The counts since the last call.
   Counts take_counts() noexcept;

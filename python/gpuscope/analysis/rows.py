@@ -47,7 +47,7 @@ KINDS = {int(kind): kind for kind in Kind if kind != Kind.MEMORY}
 MEMORY = "[memory]"
 """The name of memory taken or given back outside every region, torch.profiler's."""
 
-STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
+STEP, STEPS = _core.STEP_PREFIX, _core.ALL_STEPS
 """How the name of a step begins, and what stands for all of them, torch.profiler's."""
 
 ANNOTATIONS = (RegionKind.REGION, RegionKind.RANGE)

@@ -145,7 +145,7 @@ class _Records:
         copy = trace.memcpy
         copy_kinds = zip(copy.kind, copy.source, copy.destination, strict=True)
         copies = [_core.copy_name(*map(int, kinds)) for kinds in copy_kinds]
-        others = (*copies, *["Memset (Device)"] * len(trace.memset), *["Graph"] * len(trace.graph_launches))
+        others = (*copies, *[_core.MEMSET_NAME] * len(trace.memset), *["Graph"] * len(trace.graph_launches))
         other_name = [names.setdefault(name, len(names)) for name in others]
         tables = (trace.kernels, trace.memcpy, trace.memset, trace.graph_launches)
         start = _column(tables, "start_ns").astype(np.int64)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpuscope._core import record_function
+from gpuscope._core import STEP_PREFIX, record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
@@ -447,7 +447,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def _begin_step(self) -> None:
         if self.record_steps and self._collector.collecting:
-            self._step_region = record_function(f"ProfilerStep#{self.step_num}")
+            self._step_region = record_function(f"{STEP_PREFIX}{self.step_num}")
             self._step_region.__enter__()
 
     def _end_step(self) -> None:

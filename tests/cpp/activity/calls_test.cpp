@@ -36,7 +36,7 @@ Decoded essence(const std::optional<DriverAllocation>& allocation) {
   }())
 
 Decoded taken(AllocationKind kind, uint64_t bytes, uint64_t address = kAddress) {
-  return {AllocationStep::Taken, kind, address, 0, bytes};
+  return {AllocationStep::Allocated, kind, address, 0, bytes};
 }
 Decoded released(AllocationKind kind) { return {AllocationStep::Released, kind, kAddress, 0, 0}; }
 
@@ -124,7 +124,7 @@ TEST_F(AllocationCalls, TakeVirtualMemoryOfTheDeviceThatTheyName) {
   CUmemAllocationProp properties{};
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {3}};
   auto allocation = GPUSCOPE_DECODE(cuMemCreate, 0, {&handle, 100, &properties, 0});
-  EXPECT_EQ(essence(allocation), (Decoded{AllocationStep::Taken, AllocationKind::Virtual, 0, 5, 100}));
+  EXPECT_EQ(essence(allocation), (Decoded{AllocationStep::Allocated, AllocationKind::Virtual, 0, 5, 100}));
   EXPECT_EQ(allocation->device, 3);
   properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {1}};
   allocation = GPUSCOPE_DECODE(cuMemCreate, 0, {&handle, 100, &properties, 0});
@@ -149,9 +149,9 @@ TEST_F(AllocationCalls, TakeArraysByTheirElements) {
   CUDA_ARRAY3D_DESCRIPTOR cube{16, 8, 4, CU_AD_FORMAT_FLOAT, 4, 0};
   constexpr AllocationKind kArray = AllocationKind::Array;
   EXPECT_EQ(essence(GPUSCOPE_DECODE(cuArrayCreate_v2, 0, {&array, &flat})),
-            (Decoded{AllocationStep::Taken, kArray, 0, 5, 64}));
+            (Decoded{AllocationStep::Allocated, kArray, 0, 5, 64}));
   EXPECT_EQ(essence(GPUSCOPE_DECODE(cuArray3DCreate_v2, 0, {&array, &cube})),
-            (Decoded{AllocationStep::Taken, kArray, 0, 5, 8192}));
+            (Decoded{AllocationStep::Allocated, kArray, 0, 5, 8192}));
   EXPECT_EQ(essence(GPUSCOPE_DECODE(cuArrayDestroy, 0, {array})), (Decoded{AllocationStep::Released, kArray, 0, 5, 0}));
 }
 

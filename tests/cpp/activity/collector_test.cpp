@@ -638,7 +638,7 @@ TEST_F(Subscriptions, TellOfContextsThatGo) {
   collector_->watch_allocations();
   cupti_.resource(kContextDestroyStarting, fakes::Cuda::primary(0));
   ASSERT_EQ(sink_calls.size(), 1U);
-  EXPECT_EQ(sink_calls[0].step, AllocationStep::ContextGone);
+  EXPECT_EQ(sink_calls[0].step, AllocationStep::ContextDestroyed);
   EXPECT_EQ(sink_calls[0].context, reinterpret_cast<uint64_t>(fakes::Cuda::primary(0)));
 }
 

@@ -12,7 +12,7 @@ namespace gpuscope::base {
 namespace {
 
 constexpr uint32_t kChunk = EventChunk::kCapacity;
-constexpr uint64_t kMost = static_cast<uint64_t>(EventLog::kMaxChunks) * kChunk;
+constexpr uint64_t kMax = static_cast<uint64_t>(EventLog::kMaxChunks) * kChunk;
 
 void append_numbers(EventLog& log, uint64_t from, uint64_t until) {
   for (uint64_t number = from; number < until; ++number) {
@@ -82,15 +82,15 @@ TEST(EventLog, ReadsOnlyUpToTheGivenPosition) {
 
 TEST(EventLog, CountsWhatFindsNoRoom) {
   EventLog log;
-  append_numbers(log, 0, kMost + 100);
+  append_numbers(log, 0, kMax + 100);
   EXPECT_EQ(log.take_dropped(), 100U);
   EXPECT_EQ(log.take_dropped(), 0U);
-  EXPECT_TRUE(is_range(read_numbers(log), 0, kMost));
+  EXPECT_TRUE(is_range(read_numbers(log), 0, kMax));
 }
 
 TEST(EventLog, GoesOnAfterItWasFull) {
   EventLog log;
-  append_numbers(log, 0, kMost + 1);
+  append_numbers(log, 0, kMax + 1);
   read_numbers(log);
   append_numbers(log, 7, 9);
   EXPECT_TRUE(is_range(read_numbers(log), 7, 9));
@@ -99,7 +99,7 @@ TEST(EventLog, GoesOnAfterItWasFull) {
 TEST(EventLog, ReusesChunksThatWereRead) {
   EventLog log;
   for (int round = 0; round < 5; ++round) {  // far more than the log may hold
-    append_numbers(log, 0, kMost / 2);
+    append_numbers(log, 0, kMax / 2);
     read_numbers(log);
   }
   EXPECT_EQ(log.take_dropped(), 0U);
@@ -137,7 +137,7 @@ TEST(EventLog, LosesNothingWhileAReaderDrains) {
 }
 
 TEST(EventLog, CountsEveryEventAsReadOrDroppedUnderASlowReader) {
-  constexpr uint64_t kEvents = 3 * kMost;
+  constexpr uint64_t kEvents = 3 * kMax;
   EventLog log;
   std::atomic<bool> done{false};
   uint64_t seen = 0;

@@ -104,11 +104,11 @@ TEST_F(OpenRegionsTest, OfSeveralThreadsAreNobodyElses) {
 }
 
 TEST_F(OpenRegionsTest, DeeperThanAreKeptCountAsTheLastOne) {
-  for (uint32_t name = 0; name < OpenRegions::kMost + 5; ++name) {
+  for (uint32_t name = 0; name < OpenRegions::kMax + 5; ++name) {
     OpenRegions::enter(name, &one_);
   }
-  EXPECT_EQ(OpenRegions::of_task(&one_), told(OpenRegions::kMost - 1));
-  for (uint32_t name = OpenRegions::kMost + 5; name-- != 1;) {
+  EXPECT_EQ(OpenRegions::of_task(&one_), told(OpenRegions::kMax - 1));
+  for (uint32_t name = OpenRegions::kMax + 5; name-- != 1;) {
     OpenRegions::exit(name, &one_);
   }
   EXPECT_EQ(OpenRegions::of_task(&one_), told(0));

@@ -264,7 +264,7 @@ TEST(PeaksTest, IsWantedWhileAScopeIsOpen) {
 
 TEST(PeaksTest, RefusesOneMoreThanThereAreAndRecovers) {
   std::vector<std::unique_ptr<PeakMemory>> peaks;
-  for (uint32_t scope = 0; scope < Peaks::kMost; ++scope) {
+  for (uint32_t scope = 0; scope < Peaks::kMax; ++scope) {
     peaks.push_back(std::make_unique<PeakMemory>(0));
     EXPECT_TRUE(peaks.back()->is_open());
   }

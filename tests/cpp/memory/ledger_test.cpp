@@ -41,18 +41,18 @@ class Ledgers : public testing::Test {
     return told;
   }
   void take(uint64_t address, uint64_t bytes, AllocationKind kind = AllocationKind::Device) {
-    ledger_.record(event(AllocationStep::Taken, kind, address, 0, bytes));
+    ledger_.record(event(AllocationStep::Allocated, kind, address, 0, bytes));
   }
   void release(uint64_t address, AllocationKind kind = AllocationKind::Device) {
     ledger_.record(event(AllocationStep::Released, kind, address));
   }
   void refuse(uint64_t bytes, AllocationKind kind = AllocationKind::Device) {
-    DriverAllocation refused = event(AllocationStep::Taken, kind, 0, 0, bytes);
+    DriverAllocation refused = event(AllocationStep::Allocated, kind, 0, 0, bytes);
     refused.result = 2;
     ledger_.record(refused);
   }
   void create(uint64_t handle, uint64_t bytes) {
-    ledger_.record(event(AllocationStep::Taken, AllocationKind::Virtual, 0, handle, bytes));
+    ledger_.record(event(AllocationStep::Allocated, AllocationKind::Virtual, 0, handle, bytes));
   }
   void move(AllocationStep step, uint64_t address, uint64_t handle, uint64_t bytes = 0) {
     ledger_.record(event(step, AllocationKind::Virtual, address, handle, bytes));
@@ -80,7 +80,7 @@ TEST_F(Ledgers, KeepWhatWasTakenUntilItIsReleased) {
 
 TEST_F(Ledgers, SayWhatAnAllocationIs) {
   const int64_t before = base::Clock::process().now_ns();
-  DriverAllocation call = event(AllocationStep::Taken, AllocationKind::Pool, 4096, 0, 100);
+  DriverAllocation call = event(AllocationStep::Allocated, AllocationKind::Pool, 4096, 0, 100);
   call.pool = 9;
   call.device = 3;
   ledger_.record(call);
@@ -161,7 +161,7 @@ TEST_F(Ledgers, KeepANewPieceWhoseAddressIsReleasedLateOnAnotherThread) {
 TEST_F(Ledgers, TellVirtualMemoryAndArraysFromAddresses) {
   take(5, 100);
   create(5, 200);
-  ledger_.record(event(AllocationStep::Taken, AllocationKind::Array, 0, 5, 300));
+  ledger_.record(event(AllocationStep::Allocated, AllocationKind::Array, 0, 5, 300));
   EXPECT_EQ(live_bytes(), (Bytes{100, 200, 300}));
   ledger_.record(event(AllocationStep::Released, AllocationKind::Array, 0, 5));
   EXPECT_EQ(live_bytes(), (Bytes{100, 200}));
@@ -219,13 +219,13 @@ TEST_F(Ledgers, BearMappingsOfWhatTheyDidNotSee) {
 
 TEST_F(Ledgers, ForgetWhatWentWithItsContext) {
   for (const uint64_t context : {1, 2}) {
-    DriverAllocation call = event(AllocationStep::Taken, AllocationKind::Device, 4096 * context, 0, 100 * context);
+    DriverAllocation call = event(AllocationStep::Allocated, AllocationKind::Device, 4096 * context, 0, 100 * context);
     call.context = context;
     ledger_.record(call);
   }
   create(5, 300);
   DriverAllocation gone;
-  gone.step = AllocationStep::ContextGone;
+  gone.step = AllocationStep::ContextDestroyed;
   gone.context = 1;
   ledger_.record(gone);
   EXPECT_EQ(live_bytes(), (Bytes{200, 300}));
