@@ -17,6 +17,8 @@ from gpuscope.benchmarking.latency import measure_latency as measure_latency
 from gpuscope.benchmarking.sweeps import sweep as sweep
 from gpuscope.benchmarking.throughput import measure_throughput as measure_throughput
 from gpuscope.exporters.page.memory import export_memory_page as export_memory_page
+from gpuscope.frameworks.torch_compile import mark as mark
+from gpuscope.frameworks.torch_compile import record_function as record_function
 from gpuscope.memory.batch_size import find_max_batch_size as find_max_batch_size
 from gpuscope.memory.fragments import fragmentation as fragmentation
 from gpuscope.memory.history import record_memory_history as record_memory_history
@@ -43,8 +45,6 @@ from gpuscope.profiler import tensorboard_trace_handler as tensorboard_trace_han
 from gpuscope.profiler.execution_trace import ExecutionTraceObserver as ExecutionTraceObserver
 from gpuscope.profiler.execution_trace import itt as itt
 from gpuscope.recording import load as load
-from gpuscope.regions import mark as mark
-from gpuscope.regions import record_function as record_function
 from gpuscope.system import environment as environment
 from gpuscope.timing.events import Event as Event
 from gpuscope.timing.events import synchronize as synchronize

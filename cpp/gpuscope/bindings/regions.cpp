@@ -111,20 +111,29 @@ void select_strand(EventLog& log, uint64_t strand) noexcept {
 
 extern PyTypeObject record_function_type;
 
-PyObject* make(PyObject* name) {
+bool is_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
     PyErr_Format(PyExc_TypeError, "name must be a str, not %.200s", Py_TYPE(name)->tp_name);
+    return false;
+  }
+  return true;
+}
+
+PyObject* make(PyObject* name, PyTypeObject* type = &record_function_type) {
+  if (!is_name(name)) {
     return nullptr;
   }
   RecordFunction* self = nullptr;
-  if (free_count != 0) {
+  if (type != &record_function_type) {  // a class derived in Python
+    self = reinterpret_cast<RecordFunction*>(type->tp_alloc(type, 0));
+  } else if (free_count != 0) {
     self = free_list[--free_count];
-    (void)PyObject_Init(reinterpret_cast<PyObject*>(self), &record_function_type);
+    (void)PyObject_Init(reinterpret_cast<PyObject*>(self), type);
   } else {
-    self = PyObject_New(RecordFunction, &record_function_type);
-    if (self == nullptr) {
-      return nullptr;
-    }
+    self = PyObject_New(RecordFunction, type);
+  }
+  if (self == nullptr) {
+    return nullptr;
   }
   Py_INCREF(name);
   self->name = name;
@@ -162,21 +171,46 @@ PyObject* type_vectorcall(PyObject* type, PyObject* const* arguments, size_t fla
   return made;
 }
 
-PyObject* type_new(PyTypeObject*, PyObject* arguments, PyObject* keywords) {
+/// The name of the arguments, borrowed; null with a Python error set.
+PyObject* parse(PyObject* arguments, PyObject* keywords) {
   static const char* accepted[] = {"name", "args", nullptr};
   PyObject* name = nullptr;
   PyObject* args = nullptr;  // torch's second parameter: text beside the name, which is not kept
-  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O|O:record_function", const_cast<char**>(accepted), &name,
-                                  &args) == 0) {
-    return nullptr;
+  const int good = PyArg_ParseTupleAndKeywords(arguments, keywords, "O|O:record_function", const_cast<char**>(accepted),
+                                               &name, &args);
+  return good != 0 && is_name(name) ? name : nullptr;
+}
+
+PyObject* type_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  if (type == &record_function_type) {
+    PyObject* name = parse(arguments, keywords);
+    return name != nullptr ? make(name) : nullptr;
   }
-  return make(name);
+  // A derived class may take other arguments; its __init__ calls ours with a name.
+  PyObject* unnamed = PyUnicode_FromString("");
+  PyObject* made = unnamed != nullptr ? make(unnamed, type) : nullptr;
+  Py_XDECREF(unnamed);
+  return made;
+}
+
+int initialize(PyObject* object, PyObject* arguments, PyObject* keywords) {
+  PyObject* name = parse(arguments, keywords);
+  if (name == nullptr) {
+    return -1;
+  }
+  auto* self = reinterpret_cast<RecordFunction*>(object);
+  Py_INCREF(name);
+  Py_XSETREF(self->name, name);
+  self->id = kNoId;
+  return 0;
 }
 
 void dealloc(PyObject* object) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   Py_CLEAR(self->name);
-  if (free_count < free_list.size()) {
+  if (Py_TYPE(object) != &record_function_type) {
+    Py_TYPE(object)->tp_free(object);
+  } else if (free_count < free_list.size()) {
     free_list[free_count++] = self;
   } else {
     PyObject_Free(self);
@@ -264,6 +298,11 @@ PyObject* represent(PyObject* object) {
   return PyUnicode_FromFormat("record_function(%R)", reinterpret_cast<RecordFunction*>(object)->name);
 }
 
+/// Another one of the same name: a copy has nothing open.
+PyObject* reduce(PyObject* object, PyObject*) {
+  return Py_BuildValue("(O(O))", Py_TYPE(object), reinterpret_cast<RecordFunction*>(object)->name);
+}
+
 PyObject* region_of_kind(PyObject*, PyObject* arguments) {
   PyObject* name = nullptr;
   int kind = 0;
@@ -304,6 +343,7 @@ PyMethodDef methods[] = {
     {"__enter__", enter, METH_NOARGS, "Opens the region."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit)), METH_FASTCALL,
      "Closes the region; exceptions pass through."},
+    {"__reduce__", reduce, METH_NOARGS, "For copy and pickle: a region of the same name."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef getters[] = {{"name", get_name, nullptr, "The region's name.", nullptr},
@@ -317,7 +357,7 @@ PyMethodDef region_of_kind_method = {
     "A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module."};
 
 constexpr const char* kDoc =
-    "record_function(name: str, args: object = None)\n--\n\n"
+    "record_function(name, args=None)\n--\n\n"
     "A named region of the program: a context manager, reusable and re-entrant, and a decorator.\n\n"
     "GPU work launched inside is attributed to it. While no profiler runs it costs next to nothing.";
 
@@ -327,8 +367,9 @@ PyTypeObject make_type() {
   type.tp_name = "gpuscope._core.record_function";
   type.tp_doc = kDoc;
   type.tp_basicsize = sizeof(RecordFunction);
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
   type.tp_new = type_new;
+  type.tp_init = initialize;
   type.tp_vectorcall = type_vectorcall;
   type.tp_dealloc = dealloc;
   type.tp_call = decorate;

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Protocol
 
+from gpuscope.frameworks.torch_compile import leave_out_of_graphs
+
 
 class Running(Protocol):
     """A profiler between start and stop."""
@@ -49,6 +51,9 @@ def step() -> None:
     """
     for profiler in tuple(_running):
         profiler.step()
+
+
+leave_out_of_graphs("step", step)
 
 
 def _stop_all() -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch_compile import leave_out_of_graphs
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.results import Result, import_pandas
 from gpuscope.timing.timer import Measurement, Steps, Times
@@ -339,3 +340,6 @@ class Timed:
 
     def __repr__(self) -> str:
         return f"timed({self.name!r})"
+
+
+leave_out_of_graphs("timed", timed, Timed)
