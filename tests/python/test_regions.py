@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import gc
 import inspect
+import pickle
 import sys
 import types
 import weakref
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpuscope
 from gpuscope.errors import InvalidArgument
 from gpuscope.regions import decorate
 
@@ -601,3 +604,27 @@ def test_the_hooks_of_the_event_loop_are_left_as_they_were(region):
         assert sys.get_asyncgen_hooks() == before
 
     asyncio.run(main())
+
+
+class Numbered(gpuscope.record_function):
+    def __init__(self, name, number):
+        super().__init__(name)
+        self.number = number
+
+
+def test_a_class_may_be_derived_with_arguments_of_its_own():
+    with Numbered("derived", 3) as region:
+        assert (region.name, region.number) == ("derived", 3)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda region: pickle.loads(pickle.dumps(region))])
+def test_a_copy_is_a_region_of_the_same_name(copied):
+    region = gpuscope.record_function("copied")
+    with region:
+        again = copied(region)
+    assert (type(again), again.name) == (gpuscope.record_function, "copied")
+    assert again is not region
+
+
+def test_its_signature_is_torchs():
+    assert list(inspect.signature(gpuscope.record_function).parameters) == ["name", "args"]
