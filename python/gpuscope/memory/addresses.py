@@ -35,7 +35,7 @@ class AddressRanges:
     def merged(
         cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0, between: AddressRanges | None = None
     ) -> AddressRanges:
-        """What pieces cover, with the gaps among them up to `gap`, but for those in which `between` has something."""
+        """What allocations cover and the gaps of up to `gap` between them, but not where `between` has something."""
         order = np.argsort(address, kind="stable")
         starts, ends = address[order], np.maximum.accumulate((address + size)[order])
         if not len(starts):

@@ -98,7 +98,7 @@ class Watched:
     """All live allocations since the watch began.
 
     Attributes:
-        pieces: each of them.
+        allocations: each of them.
         from_start: nothing can have been allocated before the watch began.
         unknown_releases: releases of what had been allocated before.
         code_bytes: kernels' code that was loaded since; None where functions are loaded one by one, when they are used
@@ -107,7 +107,7 @@ class Watched:
         cupti_path: the library that the watch uses.
     """
 
-    pieces: tuple[DriverAllocation, ...]
+    allocations: tuple[DriverAllocation, ...]
     from_start: bool
     unknown_releases: int
     code_bytes: int | None
@@ -124,7 +124,7 @@ def watched() -> Watched | None:
     kinds, libraries, regions = _core.ALLOCATION_KINDS, columns["libraries"], columns["regions"]
     names = ("address", "bytes", "kind", "device", "pool", "library", "stack", "region")
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
-    pieces = tuple(
+    allocations = tuple(
         DriverAllocation(
             address,
             size,
@@ -138,7 +138,7 @@ def watched() -> Watched | None:
         for address, size, kind, device, pool, library, stack, region in rows
     )
     return Watched(
-        pieces=pieces,
+        allocations=allocations,
         from_start=bool(state.get("from_start")),
         unknown_releases=int(state.get("unknown_releases", 0)),
         code_bytes=state.get("code_bytes"),

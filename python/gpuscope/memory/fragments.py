@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that PyTorch holds and cannot use: how much, in what pieces, and which setting would help."""
+"""Memory that PyTorch holds and cannot use: how much, in what blocks, and which setting would help."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Fragmentation(Result):
         allocated_bytes: in use by tensors.
         segments: how many segments there are.
         free_bytes: not in use, in the default pool; what awaits the end of other streams' work is not free yet.
-        free_blocks: in how many pieces.
+        free_blocks: in how many blocks.
         largest_free_bytes: the largest of them.
         stuck_bytes: the part of `free_bytes` that lies in segments that are in use too, and cannot be given back.
-        stuck_blocks: in how many pieces.
+        stuck_blocks: in how many blocks.
         stuck_segments: in how many segments.
         releasable_bytes: the part of `free_bytes` that ``torch.cuda.empty_cache()`` would give back to the driver.
         awaiting_bytes: freed, but other streams' work that uses it is not done.
@@ -68,7 +68,7 @@ class Fragmentation(Result):
 
     @property
     def ratio(self) -> float:
-        """The share of the free bytes that the largest free piece does not hold: 0 is one piece, near 1 is crumbs."""
+        """The share of the free bytes that the largest free block does not hold: 0 is one block, near 1 is crumbs."""
         return 1 - self.largest_free_bytes / self.free_bytes if self.free_bytes else 0.0
 
     def __repr__(self) -> str:

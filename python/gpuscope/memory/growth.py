@@ -14,11 +14,11 @@ from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allo
 
 FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
-_FEWEST_GROWTHS = 4  # double and triple buffers have three pieces at most
+_FEWEST_GROWTHS = 4  # double and triple buffers have three allocations at most
 _NEARLY_EVERY = 0.8  # of the steps
 _CONFIRMED = 0.5  # of the growth, by the allocator's own account
-_EVEN = 2.0  # how far one step's growth may lie from the usual one, for pieces that are made anew and larger
-Key = tuple[Frame | None, int, int, int]  # place, device, source, and for pieces without a place their size
+_EVEN = 2.0  # how far one step's growth may lie from the usual one, for allocations that are made anew and larger
+Key = tuple[Frame | None, int, int, int]  # place, device, source, and for allocations without a place their size
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Growth:
         steps: steps that were judged: those after the warm-up.
         grew: steps among them in which it grew.
         bytes: how much it grew over them.
-        allocations: how many more pieces there are; 0 when one piece was replaced by a larger one each time.
-        addresses: of the pieces that live.
+        allocations: how many more allocations there are; 0 when one allocation was replaced by a larger one each time.
+        addresses: of the allocations that live.
     """
 
     place: Frame | None
@@ -70,14 +70,14 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
     steps = len(ends) - 1
     if steps < FEWEST_STEPS:
         return ()
-    pieces, born, died = _by_step(events, ends)
+    allocations, born, died = _by_step(events, ends)
     first = min(warm_up_of(steps, warmup), steps)
     survives = died > steps
     places = cached_lines(events.frames)
-    keys = _keys(pieces, survives & (born > first), places)
+    keys = _keys(allocations, survives & (born > first), places)
     mine = keys.number >= 0
     number, born, died, survives = keys.number[mine], born[mine], died[mine], survives[mine]
-    sizes, addresses, stacks = pieces.bytes[mine], pieces.address[mine], pieces.stack[mine]
+    sizes, addresses, stacks = allocations.bytes[mine], allocations.address[mine], allocations.stack[mine]
     shape = (len(keys.all), steps + 2)
     count = _levels(number, born, died, np.ones(len(number)), shape)
     held = _levels(number, born, died, sizes.astype(np.float64), shape)
@@ -125,26 +125,33 @@ def _known(events: MemoryEvents, steps_ns: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _by_step(events: MemoryEvents, ends: NDArray[np.int64]) -> tuple[Lifetimes, NDArray[np.int64], NDArray[np.int64]]:
-    """The pieces with the steps, from 1, in which they were born and died; 0 is before the first, steps + 1 never."""
-    pieces = allocations_of(events)
+    """The allocations with the steps, from 1, of their begin and end; 0 is before the first, steps + 1 never."""
+    allocations = allocations_of(events)
     never = len(ends)
     step = np.searchsorted(ends, events.time_ns, side="right")
-    born = step[pieces.born]
-    died = np.where(pieces.alive, never, step[np.where(pieces.alive, 0, pieces.died)])
-    counted = (born < never) & (pieces.alive | (died < never))
-    return pieces.select(counted), born[counted], died[counted]
+    born = step[allocations.born]
+    died = np.where(allocations.alive, never, step[np.where(allocations.alive, 0, allocations.died)])
+    counted = (born < never) & (allocations.alive | (died < never))
+    return allocations.select(counted), born[counted], died[counted]
 
 
 @dataclass(frozen=True)
 class _Keys:
-    number: NDArray[np.int64]  # by piece; -1 for pieces of places where nothing survives
+    number: NDArray[np.int64]  # by allocation; -1 for allocations of places where nothing survives
     all: list[Key]
 
 
-def _keys(pieces: Lifetimes, survivors: NDArray[np.bool_], place: Callable[[int], Frame | None]) -> _Keys:
+def _keys(allocations: Lifetimes, survivors: NDArray[np.bool_], place: Callable[[int], Frame | None]) -> _Keys:
     # Only stacks that left something behind are resolved.
-    places: dict[int, Frame | None] = {int(stack): place(int(stack)) for stack in np.unique(pieces.stack[survivors])}
-    columns = (pieces.stack, pieces.device, pieces.source, np.where(pieces.stack == 0, pieces.bytes, 0))
+    places: dict[int, Frame | None] = {
+        int(stack): place(int(stack)) for stack in np.unique(allocations.stack[survivors])
+    }
+    columns = (
+        allocations.stack,
+        allocations.device,
+        allocations.source,
+        np.where(allocations.stack == 0, allocations.bytes, 0),
+    )
     table = np.stack([column.astype(np.int64) for column in columns], axis=1)
     rows, inverse = np.unique(table, axis=0, return_inverse=True)
     numbers: dict[Key, int] = {}
@@ -200,7 +207,7 @@ def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Grow
 
 
 def _steady(count: NDArray[np.float64], fresh: NDArray[np.bool_], first: int) -> int:
-    """In how many steps pieces were left behind for good, where that went on to the end; else 0."""
+    """In how many steps allocations were left behind for good, where that went on to the end; else 0."""
     grew = (np.diff(_floor(count)[first:]) > 0) & fresh
     at = np.flatnonzero(grew)
     if len(at) < _FEWEST_GROWTHS:

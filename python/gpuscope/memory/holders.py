@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from gpuscope.memory.call_stacks import is_gpuscope, is_program
 from gpuscope.memory.growth import Growth
 
-_SAMPLES = 4  # pieces of one place that are followed
+_SAMPLES = 4  # allocations of one place that are followed
 _SHARING = 3  # tensors of each: views, and what they are views of
 _MOST_NODES = 20_000
 _MOST_PLACES = 8
@@ -50,7 +50,7 @@ CONTAINERS: tuple[type, ...] = (*_SEQUENCES, dict)
 
 @dataclass(frozen=True)
 class Holder:
-    """What keeps pieces of memory alive.
+    """What keeps allocations of memory alive.
 
     Attributes:
         name: as the program calls it: ``"train.losses"``, ``"Trainer.history"``, ``"losses"``.
@@ -115,7 +115,7 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
 
 
 def _sample(tensors: Tensors, addresses: Sequence[int]) -> list[list[object]]:
-    """Tensors of some of the pieces, the older ones: a step's variables still hold the newest as well."""
+    """Tensors of some of the allocations, the older ones: a step's variables still hold the newest as well."""
     held = [tensors.at[address][:_SHARING] for address in addresses if address in tensors.at]
     older = held[: max(1, len(held) * 3 // 4)]
     return older[:: max(1, -(-len(older) // _SAMPLES))]

@@ -53,10 +53,10 @@ def find_leaks(
 ) -> LeakReport | LeakFinder:
     """Finds memory that grows step after step and is never given back, with the line and who holds it.
 
-    A leak is what `leaks_in` says: pieces that live at the end, from a place that left some behind in nearly every step
-    after the warm-up. Caches that fill up, lists that keep the last few and double buffers are none, once the steps are
-    enough to see their end. Memory counts as its allocators hand it out, of PyTorch (on the host too), CuPy and what
-    reports itself, and as any library takes it from the driver, each byte once.
+    A leak is what `leaks_in` says: allocations that live at the end, from a place that left some behind in nearly every
+    step after the warm-up. Caches that fill up, lists that keep the last few and double buffers are none, once
+    the steps are enough to see their end. Memory counts as its allocators hand it out, of PyTorch (on the host too),
+    CuPy and what reports itself, and as any library takes it from the driver, each byte once.
 
     With a function, it is called `steps` times; without one, ``with find_leaks() as leaks:`` watches a loop that calls
     ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on.
@@ -274,7 +274,7 @@ class Leak:
 
     @property
     def allocations(self) -> int:
-        """How many more pieces there are; 0 when pieces were replaced by larger ones."""
+        """How many more allocations there are; 0 when allocations were replaced by larger ones."""
         return sum(growth.allocations for growth in self.growths)
 
     @property

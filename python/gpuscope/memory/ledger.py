@@ -230,7 +230,7 @@ class LedgerRow:
         library: "torch", "cupy", "libcublasLt.so.13", "driver" and so on; "unexplained" for the rest.
         what: the purpose.
         bytes: how much.
-        where: the program's line that had the largest piece of it allocated, "train.py:12 step"; "" if not known.
+        where: the program's line that had the largest allocation of it allocated, "train.py:12 step"; "" if not known.
         region: the innermost ``record_function`` that was open then; "" outside of any, and where that is not known.
     """
 
@@ -257,9 +257,9 @@ class Accounts:
 
 @dataclass
 class _Remainder:
-    """A live piece, and how much of it no pool accounts for."""
+    """A live allocation, and how much of it no pool accounts for."""
 
-    piece: DriverAllocation
+    allocation: DriverAllocation
     bytes: int
 
 
@@ -285,15 +285,15 @@ def accounts_of(
     since the watch began. `alone`: this is the only GPU in use, so that it has what is known of no certain device.
     """
     accounts = Accounts()
-    pieces = [] if seen is None else seen.pieces
-    here = [p for p in pieces if p.kind != PINNED and (p.device == device or (alone and p.device < -1))]
+    allocations = [] if seen is None else seen.allocations
+    here = [p for p in allocations if p.kind != PINNED and (p.device == device or (alone and p.device < -1))]
     left = _outside_segments(here, segments or ())
     placed = {}
     if segments:
-        placed["torch"] = _place(one.piece for one in left if one.bytes < one.piece.bytes)
+        placed["torch"] = _place(one.allocation for one in left if one.bytes < one.allocation.bytes)
     listed = {0, *cuda_pools}
-    in_cuda_pool = [one for one in left if one.piece.kind == POOL and one.piece.pool in listed]
-    own = [one for one in left if one.piece.kind != POOL or one.piece.pool not in listed]
+    in_cuda_pool = [one for one in left if one.allocation.kind == POOL and one.allocation.pool in listed]
+    own = [one for one in left if one.allocation.kind != POOL or one.allocation.pool not in listed]
     for pool in pools:
         # Segments say by address what is torch's; of other pools only the library and the amount are known.
         if pool.library == CUDA_POOL or (pool.library == "torch" and segments and not pool.in_cuda_pool):
@@ -307,12 +307,12 @@ def accounts_of(
         _add_pool(accounts, pool, private, placed.get(pool.library, ""), events)
     _add_cuda_pool(accounts, next((pool for pool in pools if pool.library == CUDA_POOL), None), in_cuda_pool)
     for kind in _WHAT:
-        group = [one for one in own if one.piece.kind == kind]
+        group = [one for one in own if one.allocation.kind == kind]
         rows = _by_library(group)
         (accounts.host_rows if kind == MANAGED else accounts.rows).extend(rows)
         if kind == POOL and rows:
             accounts.notes.append("what memory pools that libraries made for themselves cache is not known")
-    pinned = [_Remainder(piece, piece.bytes) for piece in pieces if piece.kind == PINNED]
+    pinned = [_Remainder(allocation, allocation.bytes) for allocation in allocations if allocation.kind == PINNED]
     accounts.host_rows.extend(_by_library(pinned))
     if any(row.what.startswith(_WHAT[MANAGED]) for row in accounts.host_rows):
         accounts.notes.append("managed memory is on the GPU as far as its pages have moved there, unexplained here")
@@ -320,24 +320,24 @@ def accounts_of(
     return accounts
 
 
-def _outside_segments(pieces: Sequence[DriverAllocation], segments: Sequence[Segment]) -> list[_Remainder]:
-    at_address = [piece for piece in pieces if piece.address]
+def _outside_segments(allocations: Sequence[DriverAllocation], segments: Sequence[Segment]) -> list[_Remainder]:
+    at_address = [allocation for allocation in allocations if allocation.address]
     sizes = uncovered([(p.address, p.bytes) for p in at_address], [(s.address, s.bytes) for s in segments])
-    without = [_Remainder(piece, piece.bytes) for piece in pieces if not piece.address]
-    return [_Remainder(piece, size) for piece, size in zip(at_address, sizes, strict=True)] + without
+    without = [_Remainder(allocation, allocation.bytes) for allocation in allocations if not allocation.address]
+    return [_Remainder(allocation, size) for allocation, size in zip(at_address, sizes, strict=True)] + without
 
 
-def _absorb(pieces: Iterable[_Remainder], library: str, budget: int) -> list[DriverAllocation]:
-    """Takes off the pieces of a framework's library what its pool holds, the largest first; those it took from."""
+def _absorb(allocations: Iterable[_Remainder], library: str, budget: int) -> list[DriverAllocation]:
+    """Takes off the allocations of a framework's library what its pool holds, the largest first; those it took from."""
     taken = []
-    for one in sorted(pieces, key=lambda one: one.bytes, reverse=True):
+    for one in sorted(allocations, key=lambda one: one.bytes, reverse=True):
         if budget <= 0:
             break
-        if one.bytes and framework_of(one.piece.library) == library:
+        if one.bytes and framework_of(one.allocation.library) == library:
             share = min(one.bytes, budget)
             one.bytes -= share
             budget -= share
-            taken.append(one.piece)
+            taken.append(one.allocation)
     return taken
 
 
@@ -360,9 +360,9 @@ def _add_pool(
     accounts.add(pool.library, "graph pools", graphs)
 
 
-def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Remainder]) -> None:
+def _add_cuda_pool(accounts: Accounts, pool: Pool | None, allocations: Sequence[_Remainder]) -> None:
     """The driver's pool: who has what of it, as far as seen, and the rest."""
-    rows = _by_library(pieces)
+    rows = _by_library(allocations)
     accounts.rows.extend(rows)
     if pool is None:
         return
@@ -375,27 +375,27 @@ def _add_cuda_pool(accounts: Accounts, pool: Pool | None, pieces: Sequence[_Rema
         accounts.notes.append(f"the driver's pool holds {more} less than was seen allocated from it")
 
 
-def _by_library(pieces: Sequence[_Remainder]) -> list[LedgerRow]:
+def _by_library(allocations: Sequence[_Remainder]) -> list[LedgerRow]:
     """A row for each library, kind and region."""
     groups: dict[tuple[str, str, str], list[_Remainder]] = defaultdict(list)
-    for one in pieces:
+    for one in allocations:
         if one.bytes:
-            groups[one.piece.library, one.piece.kind, one.piece.region].append(one)
+            groups[one.allocation.library, one.allocation.kind, one.allocation.region].append(one)
     return [
         LedgerRow(
             library or "a library that is not known",
             f"{_WHAT[kind]}, {len(group)} piece{'s' if len(group) > 1 else ''}",
             sum(one.bytes for one in group),
-            _place(one.piece for one in group),
+            _place(one.allocation for one in group),
             region,
         )
         for (library, kind, region), group in groups.items()
     ]
 
 
-def _place(pieces: Iterable[DriverAllocation]) -> str:
-    """The program's line of the largest piece."""
-    largest = max(pieces, key=lambda piece: piece.bytes, default=None)
+def _place(allocations: Iterable[DriverAllocation]) -> str:
+    """The program's line of the largest allocation."""
+    largest = max(allocations, key=lambda allocation: allocation.bytes, default=None)
     return "" if largest is None else program_line_text(largest.stack)
 
 
@@ -404,17 +404,19 @@ def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[
     if library not in SOURCES:
         return []
     of_library = events.select((events.source == SOURCES.index(library)) & (events.device == device))
-    pieces = of_library.lifetimes()
+    allocations = of_library.lifetimes()
     left_out = np.array([(segment.address, segment.bytes) for segment in apart], dtype=np.uint64).reshape(-1, 2)
-    alive = np.flatnonzero(pieces.alive & ~AddressRanges.merged(left_out[:, 0], left_out[:, 1]).holds(pieces.address))
+    alive = np.flatnonzero(
+        allocations.alive & ~AddressRanges.merged(left_out[:, 0], left_out[:, 1]).holds(allocations.address)
+    )
     line_of = cached_lines(events.frames)
-    regions = of_library.region[pieces.born[alive]]
+    regions = of_library.region[allocations.born[alive]]
     found = []
     for number in np.unique(regions):
         rows = alive[regions == number]
-        largest = rows[np.argmax(pieces.bytes[rows])]
-        where = line_text(line_of(int(pieces.stack[largest])), "")
-        size = int(pieces.bytes[rows].sum())
+        largest = rows[np.argmax(allocations.bytes[rows])]
+        where = line_text(line_of(int(allocations.stack[largest])), "")
+        size = int(allocations.bytes[rows].sum())
         found.append(LedgerRow(library, "allocated", size, where, events.regions[number]))
     return sorted(found, key=lambda each: each.bytes, reverse=True)
 

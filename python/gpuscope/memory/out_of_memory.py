@@ -41,15 +41,15 @@ HISTORY_HINT = "record_memory_history() before would tell the newest allocations
 _numbers = itertools.count(1)
 
 MOST = 10  # allocations and lines that a report lists
-# A line leaks, it is suspected, when many pieces of it live, born all through the time recorded. What a model or an
-# optimizer keeps is born at the start, activations at the end.
+# A line is suspected to leak when many allocations of it live, made all through the time recorded. What a model or an
+# optimizer keeps is allocated at the start, activations at the end.
 _MANY = 20
 _QUARTER_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One piece that was handed out.
+    """One allocation that was handed out.
 
     Attributes:
         bytes: its size.
@@ -63,8 +63,8 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class LivePieces:
-    """What lives of the pieces that one line of the program asked for.
+class LiveAllocations:
+    """What lives of the allocations that one line of the program asked for.
 
     Attributes:
         bytes: of all together.
@@ -100,7 +100,7 @@ class OutOfMemory(Result):
         pools: what each library's allocator holds (`gpuscope.frameworks.pools.Pool`).
         ledger: whose memory it is (`gpuscope.memory.ledger.MemoryLedger`); None without one.
         last: the newest allocations, newest first.
-        largest: the lines whose pieces live, most bytes first.
+        largest: the lines whose allocations live, most bytes first.
         refused: what the driver refused since the reports were switched on, newest last.
         stack: where the program was, innermost frame first.
         verdict: whether fragmentation is to blame, in words; "" when there is nothing to say.
@@ -124,7 +124,7 @@ class OutOfMemory(Result):
     pools: tuple[Pool, ...] = ()
     ledger: MemoryLedger | None = field(default=None, repr=False)
     last: tuple[Allocation, ...] = ()
-    largest: tuple[LivePieces, ...] = ()
+    largest: tuple[LiveAllocations, ...] = ()
     refused: tuple[dict[str, Any], ...] = ()
     stack: tuple[Frame, ...] = field(default=(), repr=False)
     verdict: str = ""
@@ -236,7 +236,7 @@ def _size(size: int) -> str:
 
 
 def verdict(report: OutOfMemory) -> str:
-    """Whether memory was there, in pieces that are too small; "" when not."""
+    """Whether memory was there, in allocations that are too small; "" when not."""
     pool = report.pool
     if (
         pool is None
@@ -493,18 +493,18 @@ def last_allocations(events: MemoryEvents) -> tuple[Allocation, ...]:
     )
 
 
-def largest_lines(events: MemoryEvents) -> tuple[LivePieces, ...]:
-    """The lines whose pieces live, most bytes first."""
-    pieces = events.lifetimes()
-    alive = np.flatnonzero(pieces.alive)
+def largest_lines(events: MemoryEvents) -> tuple[LiveAllocations, ...]:
+    """The lines whose allocations live, most bytes first."""
+    allocations = events.lifetimes()
+    alive = np.flatnonzero(allocations.alive)
     rows_of: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
-    for stack in np.unique(pieces.stack[alive]):
-        rows_of[_line(events, int(stack))].append(alive[pieces.stack[alive] == stack])
+    for stack in np.unique(allocations.stack[alive]):
+        rows_of[_line(events, int(stack))].append(alive[allocations.stack[alive] == stack])
     found = []
     for line, parts in rows_of.items():
         rows = np.concatenate(parts)
-        grows = _born_throughout(events.time_ns[pieces.born[rows]], events.time_ns)
-        found.append(LivePieces(int(pieces.bytes[rows].sum()), len(rows), line, grows))
+        grows = _born_throughout(events.time_ns[allocations.born[rows]], events.time_ns)
+        found.append(LiveAllocations(int(allocations.bytes[rows].sum()), len(rows), line, grows))
     return tuple(sorted(found, key=lambda each: -each.bytes)[:MOST])
 
 

@@ -27,14 +27,14 @@ _LONGEST_PLACE = 48
 
 @dataclass(frozen=True)
 class PeakPlace:
-    """The pieces of one line that lived at the peak. Sizes are bytes.
+    """The allocations of one line that lived at the peak. Sizes are bytes.
 
     Attributes:
         place: innermost line of the program's own code that allocated them; None when no stack is known.
         stack: the whole call stack of most of it, innermost frame first.
-        bytes: of all pieces.
+        bytes: of all allocations.
         share: of the peak.
-        count: how many pieces.
+        count: how many allocations.
         first_ns: when the oldest was allocated, ns since the Unix epoch.
         last_ns: when the newest was.
         backward: whether autograd's own threads allocated them, which run no Python: `place` is None then.
@@ -142,8 +142,8 @@ def peak_memory(
         device = HOST if is_cpu(device) else ordinal_of(device)
     if events is None:
         events = history.history_events()
-    pieces = allocations_of(events)
-    counted = counted_events(events, pieces)
+    allocations = allocations_of(events)
+    counted = counted_events(events, allocations)
     device = _busiest(events, counted) if device is None else device
     rows = np.flatnonzero(counted & (events.device == device)) if device is not None else np.empty(0, np.int64)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
@@ -151,8 +151,8 @@ def peak_memory(
         return PeakReport(device, 0, 0, 0, 0, None, (), len(events), notes)
     level = np.cumsum(events.bytes[rows])
     row = int(rows[int(np.argmax(level))])
-    lives = (pieces.device == device) & (pieces.born <= row) & (pieces.alive | (pieces.died > row))
-    lived = pieces.select(lives)
+    lives = (allocations.device == device) & (allocations.born <= row) & (allocations.alive | (allocations.died > row))
+    lived = allocations.select(lives)
     base = _base(events, lived, device, row)
     total = int(lived.bytes.sum()) + base
     time = int(events.time_ns[row])

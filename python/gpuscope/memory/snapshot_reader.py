@@ -79,9 +79,9 @@ class MemoryFile:
     notes: tuple[str, ...] = ()
 
     def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
-        """First address and the one behind the last of each piece of the CUDA graphs' private pools."""
-        there = (piece for piece in self.segments if piece.device == device and piece.pool.startswith("graph"))
-        return tuple((piece.address, piece.address + piece.bytes) for piece in there)
+        """First address and the one behind the last of each segment of the CUDA graphs' private pools."""
+        there = (segment for segment in self.segments if segment.device == device and segment.pool.startswith("graph"))
+        return tuple((segment.address, segment.address + segment.bytes) for segment in there)
 
 
 def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
@@ -89,8 +89,8 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
 
     Torch writes down the sizes that were asked for, and counts in whole blocks of 512 bytes. Sizes here are of whole
     blocks therefore, and `allocated_bytes` is torch's own figure at every event; but where its allocator rounds further
-    (``roundup_power2_divisions``), or leaves up to 1 MiB that is not worth a split to a piece, it is lower by that.
-    What gpuscope writes down are the allocators' own sizes, which stay as they are.
+    (``roundup_power2_divisions``), or does not split off up to 1 MiB, it is lower by that. What gpuscope writes
+    down are the allocators' own sizes, which are not changed.
 
     Args:
         path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope. Only plain data is read from it: nothing
@@ -276,15 +276,15 @@ class _Interpreter:
         change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
         source = np.array(sources, dtype=np.uint8)
         libraries = np.where(source == OF_LIBRARIES, change, 0)
-        there = [piece for piece in segments if piece.device == device]
+        there = [segment for segment in segments if segment.device == device]
         columns: dict[str, NDArray[Any]] = {
             "time_ns": np.array(times, dtype=np.int64),
             "address": np.array(addresses, dtype=np.uint64),
             "bytes": change,
             "allocated_bytes": _back_from(
-                sum(piece.allocated_bytes for piece in there) - int(libraries.sum()), change - libraries
+                sum(segment.allocated_bytes for segment in there) - int(libraries.sum()), change - libraries
             ),
-            "reserved_bytes": _back_from(sum(piece.bytes for piece in there), hold),
+            "reserved_bytes": _back_from(sum(segment.bytes for segment in there), hold),
             "device": np.full(len(times), device, dtype=np.int32),
             "stack": np.array(stacks, dtype=np.uint32),
             "region": np.array(regions, dtype=np.uint32),
@@ -293,8 +293,8 @@ class _Interpreter:
         }
         for name in ("allocated_bytes", "reserved_bytes"):
             columns[name][source == OF_LIBRARIES] = 0  # they do not say
-        pieces = change != 0  # what the allocator took from the driver is in `reserved_bytes`
-        return {name: column[pieces] for name, column in columns.items()}
+        changed = change != 0  # what the allocator took from the driver is in `reserved_bytes`
+        return {name: column[changed] for name, column in columns.items()}
 
     def _stack(self, frames: Any) -> int:
         number = self._numbers.get(id(frames))

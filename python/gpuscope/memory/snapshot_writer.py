@@ -135,12 +135,12 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
     """One device's events as torch's entries, with the segments that came and went around them."""
     entries: list[dict[str, Any]] = []
 
-    def add(action: str, piece: AddressRange, time_ns: int, stack: int, **more: str) -> None:
+    def add(action: str, allocation: AddressRange, time_ns: int, stack: int, **more: str) -> None:
         entries.append(
             {
                 "action": action,
-                "addr": piece.address,
-                "size": piece.bytes,
+                "addr": allocation.address,
+                "size": allocation.bytes,
                 "stream": 0,
                 "time_us": time_ns // 1000,
                 "frames": frames(stack),
@@ -153,35 +153,35 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         strict=True,
     )
     for row, (time_ns, address, size, stack, region, source) in enumerate(rows):
-        piece = AddressRange(address, abs(size))
+        allocation = AddressRange(address, abs(size))
         for segment in segments.first_seen_at.get(row, ()):
             add("segment_alloc", segment, time_ns, 0)
-        is_piece = source != _DRIVER or row in segments.whole
+        is_allocation = source != _DRIVER or row in segments.whole
         more = {"source": "driver"} if source == _DRIVER else {}
         more |= {"user_metadata": events.regions[region]} if region else {}
         if source == _DRIVER and size > 0:
-            add("segment_map" if segments.is_expandable(piece) else "segment_alloc", piece, time_ns, stack)
-        if is_piece and size > 0:
-            add("alloc", piece, time_ns, stack, **more)
-        if is_piece and size < 0:
-            add("free_requested", piece, time_ns, stack, **more)
-            add("free_completed", piece, time_ns, stack, **more)
+            add("segment_map" if segments.is_expandable(allocation) else "segment_alloc", allocation, time_ns, stack)
+        if is_allocation and size > 0:
+            add("alloc", allocation, time_ns, stack, **more)
+        if is_allocation and size < 0:
+            add("free_requested", allocation, time_ns, stack, **more)
+            add("free_completed", allocation, time_ns, stack, **more)
         if source == _DRIVER and size < 0:
-            add("segment_free", piece, time_ns, stack)
+            add("segment_free", allocation, time_ns, stack)
         for segment in segments.last_seen_at.get(row, ()):
             add("segment_free", segment, time_ns, 0)
     return entries
 
 
 class Segments:
-    """One device's segments: torch's, those that the driver handed to others, and those that pieces imply.
+    """One device's segments: torch's, those that the driver handed to others, and those that allocations imply.
 
     Attributes:
         all: those that are there at the end, in torch's form.
-        first_seen_at: by row of an event, the segments that are gone at the end and held no piece before that event,
-            not one from before the history either; of those whose own events are not known.
-        last_seen_at: likewise, that held no piece after it.
-        whole: rows of the driver's events about memory that no allocator divides: it is a segment and its only piece.
+        first_seen_at: by row of an event, the segments that are gone at the end and held no allocation before that
+            event, not one from before the history either; of those whose own events are not known.
+        last_seen_at: likewise, that held no allocation after it.
+        whole: rows of the driver's events about memory that no allocator divides: a segment and its only allocation.
     """
 
     def __init__(self, device: int, of_torch: list[dict[str, Any]], events: MemoryEvents, frames: FramesOf) -> None:
@@ -194,13 +194,13 @@ class Segments:
         self.last_seen_at: dict[int, list[AddressRange]] = defaultdict(list)
         torch = _spans_of(self.all)
         self.whole = self._alive.whole_rows(torch)
-        self._add_driver_pieces()
+        self._add_driver_allocations()
         self._add_implied(events)
 
-    def is_expandable(self, piece: AddressRange) -> bool:
+    def is_expandable(self, allocation: AddressRange) -> bool:
         """Whether it was mapped into one of torch's expandable segments."""
         return any(
-            segment["address"] <= piece.address < segment["address"] + segment["total_size"]
+            segment["address"] <= allocation.address < segment["address"] + segment["total_size"]
             for segment in self._expandable
         )
 
@@ -214,13 +214,13 @@ class Segments:
             address += block["size"]
         return {"frames": [], **segment, "blocks": blocks}
 
-    def _add_driver_pieces(self) -> None:
+    def _add_driver_allocations(self) -> None:
         driver = self._alive.driver
-        addresses = np.array([piece.address for piece, _ in driver], dtype=np.uint64)
-        for (piece, stack), is_torch in zip(driver, _spans_of(self.all).holds(addresses).tolist(), strict=True):
+        addresses = np.array([allocation.address for allocation, _ in driver], dtype=np.uint64)
+        for (allocation, stack), is_torch in zip(driver, _spans_of(self.all).holds(addresses).tolist(), strict=True):
             if not is_torch:
-                whole = self._alive.is_whole(piece)
-                self.all.append(self._segment(piece, stack, [(piece, stack)] if whole else None))
+                whole = self._alive.is_whole(allocation)
+                self.all.append(self._segment(allocation, stack, [(allocation, stack)] if whole else None))
 
     def _add_implied(self, events: MemoryEvents) -> None:
         driver = events.source == _DRIVER
@@ -236,21 +236,23 @@ class Segments:
         first = rows[np.unique(span_of, return_index=True)[1]]
         last = rows[len(rows) - 1 - np.unique(span_of[::-1], return_index=True)[1]]
         older = set(span_of[np.isin(rows, self._alive.older)].tolist())
-        for number, (piece, begin, end) in enumerate(zip(spans, first.tolist(), last.tolist(), strict=True)):
-            if self._alive.within(piece):
-                self.all.append(self._segment(piece, 0, None))
+        for number, (allocation, begin, end) in enumerate(zip(spans, first.tolist(), last.tolist(), strict=True)):
+            if self._alive.within(allocation):
+                self.all.append(self._segment(allocation, 0, None))
                 continue
             if number not in older:
-                self.first_seen_at[begin].append(piece)
-            self.last_seen_at[end].append(piece)
+                self.first_seen_at[begin].append(allocation)
+            self.last_seen_at[end].append(allocation)
 
-    def _segment(self, piece: AddressRange, stack: int, alive: list[tuple[AddressRange, int]] | None) -> dict[str, Any]:
-        held = self._alive.within(piece) if alive is None else alive
+    def _segment(
+        self, allocation: AddressRange, stack: int, alive: list[tuple[AddressRange, int]] | None
+    ) -> dict[str, Any]:
+        held = self._alive.within(allocation) if alive is None else alive
         in_use = sum(part.bytes for part, _ in held)
         return {
             "device": self._device,
-            "address": piece.address,
-            "total_size": piece.bytes,
+            "address": allocation.address,
+            "total_size": allocation.bytes,
             "allocated_size": in_use,
             "active_size": in_use,
             "requested_size": in_use,
@@ -259,7 +261,7 @@ class Segments:
             "segment_pool_id": (0, 0),
             "is_expandable": False,
             "frames": self._frames(stack),
-            "blocks": list(_blocks(piece, held, self._frames)),
+            "blocks": list(_blocks(allocation, held, self._frames)),
         }
 
 
@@ -271,17 +273,17 @@ def _blocks(segment: AddressRange, alive: list[tuple[AddressRange, int]], frames
         return {**fields, "frames": frames(stack)}
 
     at = segment.address
-    for piece, stack in alive:
-        if piece.address > at:
-            yield block(at, piece.address - at, "inactive", 0)
-        yield block(*piece, "active_allocated", stack)
-        at = piece.address + piece.bytes
+    for allocation, stack in alive:
+        if allocation.address > at:
+            yield block(at, allocation.address - at, "inactive", 0)
+        yield block(*allocation, "active_allocated", stack)
+        at = allocation.address + allocation.bytes
     if at < segment.address + segment.bytes:
         yield block(at, segment.address + segment.bytes - at, "inactive", 0)
 
 
 class _Alive:
-    """The pieces of one device that are not given back, with their stacks."""
+    """The allocations of one device that are not given back, with their stacks."""
 
     def __init__(self, events: MemoryEvents) -> None:
         self._lifetimes = lifetimes = events.lifetimes()
@@ -294,13 +296,13 @@ class _Alive:
             )
             for kind, rows in (
                 ("driver", lifetimes.alive & (lifetimes.source == _DRIVER)),
-                ("pieces", lifetimes.alive & (lifetimes.source != _DRIVER)),
+                ("allocations", lifetimes.alive & (lifetimes.source != _DRIVER)),
             )
         }
         self.driver = last["driver"]
-        self._pieces = last["pieces"]
-        self._starts = np.array([piece.address for piece, _ in self._pieces], dtype=np.uint64)
-        self.stacks = {piece.address: stack for piece, stack in self._pieces}
+        self._allocations = last["allocations"]
+        self._starts = np.array([allocation.address for allocation, _ in self._allocations], dtype=np.uint64)
+        self.stacks = {allocation.address: stack for allocation, stack in self._allocations}
         # Releases of what was handed out before the history began, by row.
         self.older = np.setdiff1d(np.flatnonzero(events.bytes < 0), lifetimes.died)
         pools = events.source != _DRIVER
@@ -309,7 +311,7 @@ class _Alive:
     def within(self, segment: AddressRange) -> list[tuple[AddressRange, int]]:
         """Those whose first byte lies in it, by address."""
         first, last = np.searchsorted(self._starts, _bounds(segment))
-        return self._pieces[first:last]
+        return self._allocations[first:last]
 
     def is_whole(self, segment: AddressRange) -> bool:
         """Whether no allocator ever handed out something within it."""
@@ -317,7 +319,7 @@ class _Alive:
         return bool(first == last)
 
     def whole_rows(self, torch: AddressRanges) -> set[int]:
-        """The events of whole pieces that came within the history, but for what is in `torch`."""
+        """The events of whole allocations that came within the history, but for what is in `torch`."""
         taken = self._lifetimes.source == _DRIVER
         address, size = self._lifetimes.address[taken], self._lifetimes.bytes[taken].astype(np.uint64)
         whole = np.searchsorted(self._ever, address) == np.searchsorted(self._ever, address + size)
@@ -341,9 +343,9 @@ def _disjoint(born: list[int], address: list[int], size: list[int], stack: list[
     """By address. Of two that overlap the later one is right: that the other was given back was not seen."""
     kept: list[tuple[int, AddressRange, int]] = []
     for start, when, length, where in sorted(zip(address, born, size, stack, strict=True)):
-        piece = AddressRange(start, length)
+        allocation = AddressRange(start, length)
         while kept and kept[-1][1].address + kept[-1][1].bytes > start and kept[-1][0] < when:
             kept.pop()
         if not kept or kept[-1][1].address + kept[-1][1].bytes <= start:
-            kept.append((when, piece, where))
-    return [(piece, where) for _, piece, where in kept]
+            kept.append((when, allocation, where))
+    return [(allocation, where) for _, allocation, where in kept]

@@ -29,7 +29,7 @@ _SHARE_GIVEN_BACK = 0.25
 _MOST = 0.8  # of what several stages take: by one of them
 _LESS_FOR_ACTIVATIONS = "gradient checkpointing or a smaller batch would lower the peak."
 _LESS_FOR_GRADIENTS = "mixed precision makes them smaller, and zero_grad() before the next forward frees them."
-# Reserved over the peak of allocated: torch reserves in pieces of up to 20 MiB, which explains less than this.
+# Reserved over the peak of allocated: torch reserves in segments of up to 20 MiB, which explains less than this.
 _FAR_ABOVE = 1.25
 _PIECES = 64 << 20
 

@@ -14,7 +14,7 @@ from gpuscope.memory.snapshot import DeviceMemory, memory_snapshot
 from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
-# From which on the pieces that free memory is in are worth a sentence: less than this torch reserves at a time.
+# Less memory than this in free blocks is not worth a sentence: torch reserves about as much at a time.
 _FREE = 64 << 20
 _SCATTERED = 0.5
 

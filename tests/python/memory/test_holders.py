@@ -87,9 +87,7 @@ def test_a_local_variable_is_named_with_its_function():
     losses = new()
     found = holder(addresses(losses))
     assert found.name == "losses"
-    assert found.where.startswith(
-        "a local of test_a_local_variable_is_named_with_its_function() (test_memory_holders.py:"
-    )
+    assert found.where.startswith("a local of test_a_local_variable_is_named_with_its_function() (test_holders.py:")
 
 
 def test_a_variable_of_a_caller_is_found():
