@@ -635,6 +635,11 @@ class TorchRanges:
     torch's operator ranges, and what its allocators report.
     """
     @staticmethod
+    def drop_ranges() -> bool:
+        """
+        Has torch's ranges come no more on the thread that has just switched them on; False where that cannot be had.
+        """
+    @staticmethod
     def install() -> bool:
         """
         Registers with the libtorch of this process, once; False where it offers no place for that.

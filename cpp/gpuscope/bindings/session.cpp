@@ -214,6 +214,10 @@ void bind_torch(py::module_& module) {
           py::kw_only(), py::arg("keep_ranges"),
           "Takes the reports of allocations, on the thread that has just switched torch's ranges on.")
       .def_static(
+          "drop_ranges", [] { return OperatorRanges::process().drop_ranges(libtorch()); },
+          "Has torch's ranges come no more on the thread that has just switched them on; False where that cannot be "
+          "had.")
+      .def_static(
           "take_counts", &take_counts,
           "What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.");
 }

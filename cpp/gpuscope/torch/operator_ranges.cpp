@@ -248,6 +248,11 @@ bool memory_enabled(Object*) {
          (wanted.load(std::memory_order_relaxed) & (OperatorRanges::kMemory | kProbe)) != 0;
 }
 
+/// The profiler's state on the calling thread.
+Object* state_here(const driver::Torch& torch) noexcept {
+  return torch.debug_info != nullptr ? static_cast<Object*>(torch.debug_info(torch.profiler_state)) : nullptr;
+}
+
 template <class Function>
 void* address(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
@@ -291,7 +296,7 @@ void OperatorRanges::probe(bool on) noexcept { on ? wanted |= kProbe : wanted &=
 void OperatorRanges::use(bool used) noexcept { in_use.store(used, std::memory_order_release); }
 
 bool OperatorRanges::watch_memory(const driver::Torch& torch, bool keep_ranges) noexcept {
-  auto* state = torch.debug_info != nullptr ? static_cast<Object*>(torch.debug_info(torch.profiler_state)) : nullptr;
+  Object* state = state_here(torch);
   if (state == nullptr) {
     return false;
   }
@@ -305,6 +310,15 @@ bool OperatorRanges::watch_memory(const driver::Torch& torch, bool keep_ranges) 
   if (torch.remove_ranges != nullptr && !keep_ranges) {
     torch.remove_ranges(state);  // each costs
   }
+  return true;
+}
+
+bool OperatorRanges::drop_ranges(const driver::Torch& torch) noexcept {
+  Object* state = state_here(torch);
+  if (state == nullptr || torch.remove_ranges == nullptr) {
+    return false;
+  }
+  torch.remove_ranges(state);
   return true;
 }
 

@@ -67,6 +67,9 @@ class OperatorRanges {
   /// From now on the allocations of the calling thread, on which torch's profiler has just been switched on, are
   /// reported, and its ranges only if they are kept. False when that is not possible.
   bool watch_memory(const driver::Torch& torch, bool keep_ranges = false) noexcept;
+  /// From now on the ranges of the calling thread, on which torch's profiler has just been switched on, come no more:
+  /// operators cost nothing, and torch's code finds a profiler. False when that is not possible.
+  bool drop_ranges(const driver::Torch& torch) noexcept;
   /// The counts since the last call.
   Counts take_counts() noexcept;
 };

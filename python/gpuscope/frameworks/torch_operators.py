@@ -13,6 +13,7 @@ from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
 
 _USER_NAME = "gpuscope: a range that the program named"
+_PRESENCE = torch_profiler.Need()
 _studied = False  # where things lie in torch's objects has been learned
 
 
@@ -33,8 +34,8 @@ class _TorchOperatorsObserver:
         self._note = note
         self._import: WhenImported | None = None
         self._by_callbacks = False
-        self._notified_torch = False
-        self._ranges: _Ranges | None = None
+        self._announcement: torch_profiler.Announcement | None = None
+        self._profiler: _Profiler | None = None
 
     def start(self) -> None:
         self._import = WhenImported("torch", self._begin)
@@ -46,35 +47,35 @@ class _TorchOperatorsObserver:
         if self._by_callbacks:
             TorchCallbacks.stop()
             self._by_callbacks = False
-            if self._notified_torch:
-                sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
-        if self._ranges is not None:
-            self._ranges.stop()
+        if self._announcement is not None:
+            self._announcement.end()
+            self._announcement = None
+        if self._profiler is not None:
+            self._profiler.stop()
 
     def _begin(self) -> None:
         options = self._options
-        why = why_no_callbacks()
-        if why is not None and options.operators:
+        why = why_no_callbacks() if options.operators else None
+        if why is not None:
             self._note(f"torch's operators are recorded at a higher cost, without types: {why}")
-        operators_by_ranges = options.operators and why is not None
-        if operators_by_ranges or options.profile_memory:
-            self._ranges = self._ranges or _Ranges(options, operators_by_ranges, self._note)
-            self._ranges.start()
+        self._profiler = self._profiler or _Profiler(options, why is not None, self._note)
+        self._profiler.start()
+        if options.operators:
+            self._announcement = torch_profiler.Announcement()
         if options.operators and why is None:
             known = TorchCallbacks.known()
             if options.record_shapes and not known["shapes"]:
                 self._note("shapes of operators' inputs are not recorded: this version of torch keeps them elsewhere")
             TorchCallbacks.start(shapes=options.record_shapes, results=options.with_flops)
             self._by_callbacks = True
-            # Compiled code names its kernels while somebody profiles.
-            profiler = sys.modules["torch.autograd.profiler"]
-            self._notified_torch = not profiler._is_profiler_enabled
-            if self._notified_torch:
-                profiler._run_on_profiler_start()
 
 
-class _Ranges:
-    """Switches torch's operator ranges on for a window, on the thread that opens it and those that work for it."""
+class _Profiler:
+    """Switches torch's own profiler on for a window, on the thread that opens it and those that work for it.
+
+    For operators by ranges and for allocations. Where neither is wanted of it, it is on with nothing to do: compiled
+    code and data pipes name what they do where ``torch.autograd._profiler_enabled()`` holds alone.
+    """
 
     def __init__(self, options: Options, operators: bool, note: Note) -> None:
         self._options = options
@@ -85,14 +86,23 @@ class _Ranges:
 
     def start(self) -> None:
         """Begins, when torch has been imported."""
-        why = torch_profiler.why_unavailable()
-        if why:
-            self._note(f"{self._what} are not recorded: {why}")
-            return
         options = self._options
-        if options.profile_memory and not torch_profiler.reports_memory():
-            self._note("torch's allocations are not recorded: this version of torch reports them in another way")
         need = torch_profiler.Need(self._operators, self._operators and options.record_shapes, options.profile_memory)
+        if need != _PRESENCE:
+            why = torch_profiler.why_unavailable()
+            if not why:
+                self._start(need)
+                return
+            self._note(f"{self._what} are not recorded: {why}")
+        if options.operators:
+            try:
+                self._use = torch_profiler.Use(_PRESENCE, on_pause=lambda: None, on_resume=lambda: None)
+            except Exception as error:
+                self._note(f"rows of compiled code and of data pipes may be missing from torch's operators: {error}")
+
+    def _start(self, need: torch_profiler.Need) -> None:
+        if need.memory and not torch_profiler.reports_memory():
+            self._note("torch's allocations are not recorded: this version of torch reports them in another way")
         self._want()
         try:
             self._use = torch_profiler.Use(need, self._on_pause, self._want)
@@ -107,7 +117,7 @@ class _Ranges:
         TorchRanges.want()
         use, self._use = self._use, None
         if not use.end():
-            self._note("torch's ranges stay on in the thread that began the window, as another one ended it")
+            self._note("torch's profiler stays on in the thread that began the window, as another one ended it")
 
     def _want(self) -> None:
         options = self._options

@@ -8,15 +8,16 @@ place that ``TorchRanges`` registered; it is paused where torch.profiler is star
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import cache
 from typing import Any
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges
+from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
 
@@ -24,6 +25,9 @@ from gpuscope.late_imports import WhenImported
 _PREPARE = "_prepare_profiler"
 _ENABLE = "_enable_profiler"
 _DISABLE = "_disable_profiler"
+# By these it tells torch's Python code, which then names ranges of its own, that a profiler runs.
+_TELL_START = "_run_on_profiler_start"
+_TELL_STOP = "_run_on_profiler_stop"
 _NO_GRAPH_TASK = -1
 _PROBE_BYTES = 12_345_664  # the size that a probe counts
 
@@ -40,11 +44,13 @@ class Subscriber:
         on_prepare: torch.profiler is about to prepare, or to start, for these activities.
         on_start: it is about to start.
         on_stop: it has stopped, or could not start.
+        on_told: it has told torch's code that it runs, or that it no longer does.
     """
 
     on_prepare: Callable[[Any], None] = lambda activities: None
     on_start: Callable[[], None] = _nothing
     on_stop: Callable[[], None] = _nothing
+    on_told: Callable[[bool], None] = lambda runs: None
 
 
 class _Wrappers:
@@ -73,7 +79,13 @@ class _Wrappers:
 
     def _wrap(self) -> None:
         profiler = sys.modules["torch.autograd.profiler"]
-        for name, wrapper in ((_PREPARE, self._prepare), (_ENABLE, self._enable), (_DISABLE, self._disable)):
+        for name, wrapper in (
+            (_PREPARE, self._prepare),
+            (_ENABLE, self._enable),
+            (_DISABLE, self._disable),
+            (_TELL_START, functools.partial(self._tell, True)),
+            (_TELL_STOP, functools.partial(self._tell, False)),
+        ):
             original = getattr(profiler, name, None)
             if original is not None:
                 self._wrapped[name] = original, wrapper(original)
@@ -109,9 +121,22 @@ class _Wrappers:
 
         return disable
 
+    def _tell(self, runs: bool, original: Callable[[], object]) -> Callable[[], None]:
+        def tell() -> None:
+            original()
+            for subscriber in self._subscribers:
+                subscriber.on_told(runs)
+
+        return tell
+
     def _stopped(self) -> None:
         for subscriber in self._subscribers:
             subscriber.on_stop()
+
+    def original(self, name: str) -> Any:
+        """The function of that name, as torch has it; None where it has none."""
+        wrapped = self._wrapped.get(name)
+        return wrapped[0] if wrapped else getattr(sys.modules["torch.autograd.profiler"], name, None)
 
 
 _wrappers = _Wrappers()
@@ -172,9 +197,43 @@ class _TorchProfilerObserver:
             self._note(f"CUPTI could not be given up for torch.profiler: {error!r}")
 
 
+class Announcement:
+    """Has torch's Python code find that a profiler runs, until `end`: compiled code then names what it calls.
+
+    A profiler of torch's own that begins or ends meanwhile, on any thread, finds and leaves what it would without us.
+    """
+
+    def __init__(self) -> None:
+        self._subscriber = Subscriber(on_told=self._on_told)
+        with _lock:
+            profiler: Any = sys.modules["torch.autograd.profiler"]
+            self._others = 1 if getattr(profiler, "_is_profiler_enabled", False) else 0
+            _wrappers.subscribe(self._subscriber)
+            self._tell(True)
+
+    def end(self) -> None:
+        """Ends it, on any thread."""
+        with _lock:
+            if not self._others:
+                self._tell(False)
+            _wrappers.unsubscribe(self._subscriber)
+
+    def _on_told(self, runs: bool) -> None:
+        with _lock:
+            self._others = max(0, self._others + (1 if runs else -1))
+            if not runs:
+                self._tell(True)
+
+    @staticmethod
+    def _tell(runs: bool) -> None:
+        tell = _wrappers.original(_TELL_START if runs else _TELL_STOP)
+        if tell is not None:
+            tell()
+
+
 @dataclass(frozen=True)
 class Need:
-    """What somebody needs torch's profiler for."""
+    """What somebody needs torch's profiler for; by itself, that torch's code finds one on the thread."""
 
     ranges: bool = False  # operators
     shapes: bool = False  # of the operators' inputs
@@ -185,6 +244,7 @@ class Use:
     """Has torch's profiler switched on for a need, on the thread that makes this, until `end`.
 
     `on_pause` is called when torch.profiler is started, on its thread, `on_resume` before ours is switched on again.
+    Where torch.profiler runs already, ours begins when that stops.
     """
 
     def __init__(self, need: Need, on_pause: Callable[[], object], on_resume: Callable[[], object]) -> None:
@@ -193,6 +253,8 @@ class Use:
         self.on_resume = on_resume
         self._thread = _threads.here
         with _lock:
+            self._thread.end_restored()
+            self._thread.paused = self._thread.on is None and is_on()
             self._thread.uses.append(self)
             try:
                 self._thread.adjust()
@@ -259,6 +321,9 @@ class _Thread:
                 self._switch_on(wanted)
             if wanted.memory and reports_memory():
                 TorchRanges.watch_memory(keep_ranges=wanted.ranges)
+            elif not wanted.ranges and not TorchRanges.drop_ranges():
+                self._switch_off()
+                raise NotAvailable("this version of torch cannot have its profiler on without its ranges, which cost")
             self.on = wanted
 
     def end_restored(self) -> None:
@@ -266,7 +331,7 @@ class _Thread:
         if self.restored and self.on is None:
             self.restored = False
             if is_on():
-                _disable(notify=False)
+                _disable()
 
     def pause(self) -> None:
         """A profiler of torch's own starts."""
@@ -287,18 +352,22 @@ class _Thread:
 
     def _switch_on(self, wanted: Need) -> None:
         self.end_restored()
+        TorchRanges.install()
         TorchRanges.use(True)
-        _enable(wanted.shapes, notify=wanted.ranges)
+        try:
+            _enable(wanted.shapes)
+        except BaseException:
+            TorchRanges.use(bool(_on))
+            raise
         _on.add(self)
 
     def _switch_off(self) -> None:
-        notify = self.on is not None and self.on.ranges and not self.paused
         self.on = None
         task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", lambda: _NO_GRAPH_TASK)
         self.restored = task() != _NO_GRAPH_TASK
         _on.discard(self)
         if is_on():  # not when it was switched on within a backward pass that has ended
-            _disable(notify)
+            _disable()
         TorchRanges.use(bool(_on))
 
 
@@ -334,7 +403,7 @@ _threads = _Threads()
 _subscriber = Subscriber(on_start=_started, on_stop=_stopped)
 
 
-@cache
+@functools.cache
 def _why_no_ranges() -> str:
     """Why this torch's ranges cannot be had; "" when they can. Tried once, with one small operator."""
     import torch
@@ -351,7 +420,7 @@ def _why_no_ranges() -> str:
     return ""
 
 
-@cache
+@functools.cache
 def reports_memory() -> bool:
     """Whether reports of allocations come as expected: tried once, with one tensor on the host, never touched."""
     import torch
@@ -364,34 +433,30 @@ def _probe(work: Callable[[], object], memory: bool = False) -> tuple[int, int, 
     TorchRanges.take_counts()
     TorchRanges.probe(True)
     try:
-        _enable(record_shapes=False, notify=False)
+        _enable(record_shapes=False)
         try:
             if memory:
                 TorchRanges.watch_memory(keep_ranges=True)
             work()
         finally:
-            _disable(notify=False)
+            _disable()
     finally:
         TorchRanges.probe(False)
     pushes, pops, reports = TorchRanges.take_counts()
     return pushes, pops, reports
 
 
-def _enable(record_shapes: bool, notify: bool) -> None:
-    """Switches it on; `notify`: torch's Python code, which then names its own ranges, too."""
+def _enable(record_shapes: bool) -> None:
+    """Switches it on."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-    from torch.autograd import _enable_profiler, profiler
+    from torch.autograd import _enable_profiler
 
     config = ProfilerConfig(ProfilerState.NVTX, record_shapes, False, False, False, False, _ExperimentalConfig())
     _enable_profiler(config, set())
-    if notify:
-        profiler._run_on_profiler_start()
 
 
-def _disable(notify: bool) -> None:
+def _disable() -> None:
     """Switches it off."""
-    from torch.autograd import _disable_profiler, profiler
+    from torch.autograd import _disable_profiler
 
     _disable_profiler()
-    if notify:
-        profiler._run_on_profiler_stop()

@@ -288,6 +288,10 @@ TEST_F(OperatorRangesTest, SaysWhenThereIsNoStateToWatch) {
   EXPECT_FALSE(OperatorRanges::process().watch_memory(fake_torch()));
 }
 
+TEST_F(OperatorRangesTest, SaysWhenRangesCannotBeDropped) {
+  EXPECT_FALSE(OperatorRanges::process().drop_ranges(driver::Torch{}));
+}
+
 TEST_F(OperatorRangesTest, RefusesALibtorchThatLacksThePlace) {
   EXPECT_FALSE(OperatorRanges::process().install(driver::Torch{}));
 }

@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 import gpuscope as gs
+from gpuscope._core import TorchRanges
 from gpuscope.trace import NONE
 
 torch = pytest.importorskip("torch")
@@ -374,3 +375,156 @@ def test_torch_imported_inside_the_window_is_recorded_from_there_on():
     """
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
+
+
+def fast_row(name):
+    with torch._C._profiler._RecordFunctionFast(name):
+        torch.ones(2)
+
+
+@pytest.fixture(params=["callbacks", "ranges"])
+def capture(request, monkeypatch):
+    """Each way in which operators are captured."""
+    if request.param == "ranges":
+        monkeypatch.setattr("gpuscope.frameworks.torch_operators.why_no_callbacks", lambda: "another layout")
+    return request.param
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_rows_of_compiled_code_are_recorded(capture, memory):
+    with gs.profile(profile_memory=memory) as prof:
+        fast_row("## Call CompiledFxGraph ##")
+    assert names(prof)[:2] == ["## Call CompiledFxGraph ##", "aten::ones"]
+
+
+def test_rows_of_compiled_code_are_operators_as_torch_has_them():
+    with gs.profile() as prof:
+        fast_row("compiled")
+    assert "compiled" in names(prof, OP)
+
+
+def test_rows_of_compiled_code_are_those_of_torch_profiler():
+    @torch.compile(backend="eager")
+    def function(x):
+        return x * 2
+
+    function(torch.ones(2))
+    with gs.profile() as ours:
+        function(torch.ones(2))
+    with cpu_profiler() as theirs:
+        function(torch.ones(2))
+    raw = Counter(event.name() for event in theirs.profiler.kineto_results.events())
+    del raw["PyTorch Profiler (0)"]
+    assert any("Dynamo" in name for name in raw)
+    assert Counter(names(ours)) == raw
+
+
+def test_what_torch_compiles_meanwhile_is_named_as_under_torch_profiler():
+    def dynamo_rows(profile, read):
+        torch._dynamo.reset()
+        with profile as prof:
+            torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2))
+        return Counter(name for name in read(prof) if "dynamo" in name or "compile" in name)
+
+    raw = dynamo_rows(cpu_profiler(), lambda prof: [e.name() for e in prof.profiler.kineto_results.events()])
+    assert raw
+    assert dynamo_rows(gs.profile(), names) == raw
+
+
+def test_data_loaders_and_pipes_are_named_as_under_torch_profiler():
+    def work():
+        list(torch.utils.data.DataLoader(range(4), batch_size=2))
+        list(torch.utils.data.datapipes.iter.IterableWrapper(range(3)))
+
+    def rows(found):
+        return Counter(name for name in found if name.startswith(("enumerate(", "IterableWrapper(")))
+
+    with gs.profile() as ours:
+        work()
+    with cpu_profiler() as theirs:
+        work()
+    raw = rows(event.name() for event in theirs.profiler.kineto_results.events())
+    assert any("IterableWrapper" in name for name in raw)
+    assert rows(names(ours)) == raw
+
+
+def test_torch_finds_a_profiler_on_the_thread_while_operators_are_recorded(capture):
+    with gs.profile():
+        assert torch.autograd._profiler_enabled()
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_torch_finds_no_profiler_where_operators_are_not_recorded():
+    with gs.profile(activities=[gs.ProfilerActivity.CUDA]):
+        assert not torch.autograd._profiler_enabled()
+        assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_a_window_that_ends_by_an_exception_leaves_torch_without_a_profiler():
+    with pytest.raises(ZeroDivisionError), gs.profile():
+        raise ZeroDivisionError
+    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_rows_of_compiled_code_come_after_a_torch_profiler_inside_the_window(capture):
+    with gs.profile() as ours:
+        with cpu_profiler():
+            pass
+        assert torch.autograd.profiler._is_profiler_enabled
+        fast_row("after")
+    assert "after" in names(ours)
+    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_rows_of_compiled_code_come_after_a_torch_profiler_around_the_beginning():
+    theirs, ours = cpu_profiler(), gs.profile()
+    theirs.start()
+    ours.start()
+    fast_row("inside")
+    theirs.stop()
+    assert torch.autograd.profiler._is_profiler_enabled
+    fast_row("after")
+    ours.stop()
+    assert {"inside", "after"} <= set(names(ours))
+    assert not torch.autograd._profiler_enabled()
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_a_torch_profiler_that_outlasts_the_window_stays_on():
+    theirs, ours = cpu_profiler(), gs.profile()
+    ours.start()
+    theirs.start()
+    ours.stop()
+    assert torch.autograd.profiler._is_profiler_enabled
+    fast_row("later")
+    theirs.stop()
+    assert "later" in {event.key for event in theirs.key_averages()}
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_torch_finds_a_profiler_after_one_of_another_thread_has_ended():
+    def work():
+        with cpu_profiler():
+            torch.ones(2)
+
+    with gs.profile():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert torch.autograd.profiler._is_profiler_enabled
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_a_torch_without_profilers_that_cost_nothing_is_recorded_and_the_audit_says_what_is_missing(monkeypatch):
+    class WithoutThem:
+        def __getattr__(self, name):
+            return (lambda: False) if name == "drop_ranges" else getattr(TorchRanges, name)
+
+    monkeypatch.setattr("gpuscope.frameworks.torch_profiler.TorchRanges", WithoutThem())
+    with gs.profile() as prof:
+        assert not torch.autograd._profiler_enabled()
+        torch.ones(2) * 2
+    assert "aten::mul" in names(prof, OP)
+    assert any("rows of compiled code" in remark for remark in prof.audit().remarks)
