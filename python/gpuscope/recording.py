@@ -69,14 +69,13 @@ class Analyses(ABC):
         return self.key_averages().table(**options)
 
     def export_chrome_trace(self, path: str | os.PathLike[str], use_python_export: bool = False) -> None:
-        """Writes a ``.json`` or ``.json.gz`` file for Perfetto, chrome://tracing or TensorBoard.
+        """Writes a file in JSON for Perfetto, chrome://tracing or TensorBoard.
 
         Args:
-            path: where to.
+            path: any name; one that ends with ``.gz`` is compressed.
             use_python_export: chooses between two writers in torch.profiler; here there is one.
 
         Raises:
-            InvalidArgument: the suffix is another.
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.exporters import export_chrome_trace

@@ -71,12 +71,14 @@ def training_tables() -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def training_store(change: Callable[[dict[str, dict[str, list[Any]]]], object] | None = None) -> Any:
-    """The store of `training_tables`, changed as the test likes."""
+def training_store(
+    change: Callable[[dict[str, dict[str, list[Any]]]], object] | None = None, info: dict[str, str] | None = None
+) -> Any:
+    """The store of `training_tables`, changed as the test likes, with further facts."""
     tables = training_tables()
     if change is not None:
         change(tables)
-    return make_store(tables, info=INFO)
+    return make_store(tables, info={**INFO, **(info or {})})
 
 
 def aggregate_store() -> Any:

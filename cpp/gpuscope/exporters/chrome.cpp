@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -214,7 +215,7 @@ class ChromeText {
     if (const uint32_t shapes = store_.detail.shapes[row]; shapes != kNone) {
       out.put(find_or_make(shapes_, shapes, [&] {
         const std::string_view text = store_.strings[shapes];
-        return ",\"Input Dims\":" + (is_json_lists(text) ? std::string(text) : quoted(text));
+        return ",\"Input Dims\":" + (is_json(text) ? std::string(text) : quoted(text));
       }));
     }
     if (const uint32_t types = store_.detail.types[row]; types != kNone) {
@@ -333,22 +334,63 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// Which of a job's processes this was. Holistic Trace Analysis looks for `"rank": ` with its space.
-void put_rank(Output& out, const Store& store) {
-  const std::string_view rank = store.find_info("process.rank");
-  if (!is_number(rank)) {
-    return;
-  }
-
-  out.put_pair("\"distributedInfo\":{\"rank\": ", std::stoul(std::string(rank)));
-  for (const auto& [key, text] : {std::pair(",\"world_size\": ", store.find_info("process.world_size")),
-                                  {",\"local_rank\": ", store.find_info("process.local_rank")}}) {
-    if (is_number(text)) {
-      out.put_pair(key, std::stoul(std::string(text)));
+/// Which of a job's processes this was, as a JSON object; empty where that is not known.
+std::string rank_text(const Store& store) {
+  std::string text;
+  for (const auto& [key, info] : {std::pair("rank", "process.rank"),
+                                  {"world_size", "process.world_size"},
+                                  {"local_rank", "process.local_rank"}}) {
+    const std::string_view number = store.find_info(info);
+    if (is_number(number)) {
+      // Holistic Trace Analysis looks for `"rank": ` with its space.
+      text +=
+          (text.empty() ? "{\"" : ",\"") + std::string(key) + "\": " + std::to_string(std::stoul(std::string(number)));
+    } else if (text.empty()) {
+      return {};  // without a rank the other numbers say nothing
     }
   }
+  return text + "}";
+}
 
-  out.put("},\n");
+/// What stands beside the events: of which recording they are, what was asked for, and what the program added, whose
+/// keys win.
+std::map<std::string, std::string> find_metadata(const Store& store) {
+  std::map<std::string, std::string> values;
+  const auto& shapes = store.detail.shapes;
+  const auto& kinds = store.path.kind;
+  const std::string_view options = store.find_info("profile.options");
+  const auto add_option = [&](const char* name, bool is_seen) {
+    if (is_seen || options.find(name) != std::string_view::npos) {
+      values[name] = "1";
+    }
+  };
+  add_option("record_shapes", std::any_of(shapes.begin(), shapes.end(), [](uint32_t shape) { return shape != kNone; }));
+  add_option("profile_memory", store.allocation.size() != 0);
+  add_option("with_stack", store.stack.size() != 0);
+  add_option("with_modules",
+             std::find(kinds.begin(), kinds.end(), static_cast<uint32_t>(RegionKind::Module)) != kinds.end());
+  add_option("with_flops", false);
+  for (const auto& [key, info] : {std::pair("host_name", "process.host"), {"trace_id", "trace.id"}}) {
+    if (const std::string_view text = store.find_info(info); !text.empty()) {
+      values[key] = quoted(text);
+    }
+  }
+  if (std::string rank = rank_text(store); !rank.empty()) {
+    values["distributedInfo"] = std::move(rank);
+  }
+  constexpr std::string_view kAdded = "metadata.";
+  for (std::size_t row = 0; row < store.info.size(); ++row) {
+    const std::string_view key = store.strings[store.info.key[row]];
+    const std::string_view value = store.strings[store.info.value[row]];
+    if (key.starts_with(kAdded) && is_json(value)) {
+      values[std::string(key.substr(kAdded.size()))] = value;
+    }
+  }
+  for (const char* key : {"schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds", "gpuscope",
+                          "traceEvents", "traceName"}) {
+    values.erase(key);  // what readers know the format by
+  }
+  return values;
 }
 
 void put_head(Output& out, const Store& store, int64_t base_ns) {
@@ -357,22 +399,10 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
     out.put(row == 0 ? "\n" : ",\n");
     put_device(out, store, store.device[row]);
   }
-
   out.put("],\n");
-  put_rank(out, store);
-  const auto& shapes = store.detail.shapes;
-  const auto& kinds = store.path.kind;
-  const bool has_shapes = std::any_of(shapes.begin(), shapes.end(), [](uint32_t shape) { return shape != kNone; });
-  const bool has_modules =
-      std::find(kinds.begin(), kinds.end(), static_cast<uint32_t>(RegionKind::Module)) != kinds.end();
-  out.put(has_shapes ? "\"record_shapes\":1,\n" : "");
-  out.put(store.allocation.size() != 0 ? "\"profile_memory\":1,\n" : "");
-  out.put(store.stack.size() != 0 ? "\"with_stack\":1,\n" : "");
-  out.put(has_modules ? "\"with_modules\":1,\n" : "");
-  if (const std::string_view host = store.find_info("process.host"); !host.empty()) {
-    out.put("\"host_name\":" + quoted(host) + ",\n");
+  for (const auto& [key, value] : find_metadata(store)) {
+    out.put(quoted(key) + ":" + value + ",\n");
   }
-
   out.put("\"displayTimeUnit\":\"ms\",\n");
   out.put_pair("\"baseTimeNanoseconds\":", base_ns);
   out.put(",\n\"gpuscope\":{");
@@ -382,8 +412,46 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
     out.put(':');
     out.put(quoted(store.strings[store.info.value[row]]));
   }
-
   out.put("},\n\"traceEvents\":[\n");
+}
+
+// -- times ------------------------------------------------------------------------------------------------------------
+
+struct Window {
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
+/// From when to when was recorded: at least the time of all events, which is all of it where the recording does not
+/// say more, or is the end of something longer.
+Window find_window(const Store& store, const Timeline& timeline) {
+  Window window{timeline.base_ns, timeline.base_ns};
+  for (const auto* tracks : {&timeline.threads, &timeline.ranges, &timeline.streams, &timeline.syncs}) {
+    for (const Track& track : *tracks) {
+      for (const Slice& slice : track.slices) {
+        window.end_ns = std::max(window.end_ns, slice.end_ns);
+      }
+    }
+  }
+  if (store.find_info("session.mode") != "ring") {
+    const auto number = [&](std::string_view key, int64_t otherwise) {
+      const std::string_view text = store.find_info(key);
+      std::from_chars(text.data(), text.data() + text.size(), otherwise);
+      return otherwise;
+    };
+    const int64_t start_ns = number("session.start_ns", window.start_ns);
+    const bool has_events = window.start_ns != 0;
+    window.start_ns = start_ns > 0 && (start_ns < window.start_ns || !has_events) ? start_ns : window.start_ns;
+    window.end_ns = std::max(window.end_ns, number("session.stop_ns", window.end_ns));
+  }
+  return window;
+}
+
+/// The time that all others are written relative to: by Kineto's rule the latest multiple of a quarter of a year, which
+/// traces of other processes have too; us with three decimals since then are exact in a double.
+int64_t kineto_base(int64_t start_ns) {
+  constexpr int64_t kQuarterNs = int64_t{7'889'238} * 1'000'000'000;
+  return start_ns > 0 ? start_ns - start_ns % kQuarterNs : start_ns;
 }
 
 class ChromeWriter {
@@ -394,11 +462,13 @@ class ChromeWriter {
         links_(store),
         annotations_(find_gpu_annotations(store, links_)),
         timeline_(lay_out(store, annotations_)),
+        window_(find_window(store, timeline_)),
+        base_ns_(kineto_base(window_.start_ns)),
         counters_(count_driver_memory(store)),
         text_(store, links_) {}
 
   void write() {
-    put_head(out_, store_, timeline_.base_ns);
+    put_head(out_, store_, base_ns_);
     write_process();
     for (const Track& track : timeline_.threads) {
       write_thread(track);
@@ -411,13 +481,17 @@ class ChromeWriter {
       write_stream(track);
     }
     for (const Track& track : timeline_.syncs) {
-      open_lanes(track, device_of(track), next_tid_++, stream_label(store_, track.row) + " (synchronization)");
+      open_lanes(track, device_of(track), next_tid_++, stream_label(store_, track.row) + " (synchronization)",
+                 store_.track.stream[track.row]);
       for (const Slice& slice : track.slices) {
         write_sync(slice);
       }
     }
     for (const MemoryCounter& counter : counters_) {
       write_counter(counter);
+    }
+    if (window_.end_ns > window_.start_ns) {
+      write_window();
     }
     out_.put("\n],\n\"traceName\":");
     out_.put(quoted(store_.find_info("process.argv")));
@@ -457,7 +531,7 @@ class ChromeWriter {
     if (std::find(devices.begin(), devices.end(), process_) != devices.end()) {
       process_ = kFirstLaneTid;
     }
-    put_process(process_, process_label(store_), "CPU", 0);
+    put_process(process_, process_label(store_), "CPU", process_);
   }
 
   void write_devices() {
@@ -473,13 +547,14 @@ class ChromeWriter {
     put_metadata("process_sort_index", process, 0, "\"sort_index\":" + std::to_string(sort_index));
   }
 
-  /// Names the lanes of a track, and says where the slices that follow stand.
-  void open_lanes(const Track& track, uint64_t process, uint64_t first_tid, const std::string& name) {
+  /// Names the lanes of a track, and says where the slices that follow stand. Viewers order lanes by `sort_index`.
+  void open_lanes(const Track& track, uint64_t process, uint64_t first_tid, const std::string& name,
+                  uint64_t sort_index) {
     places_.clear();
     for (uint32_t lane = 0; lane < track.lanes; ++lane) {
       const uint64_t tid = lane == 0 ? first_tid : next_tid_++;
       put_metadata("thread_name", process, tid, "\"name\":" + quoted(lane_label(name, lane)));
-      put_metadata("thread_sort_index", process, tid, "\"sort_index\":" + std::to_string(next_sort_index_++));
+      put_metadata("thread_sort_index", process, tid, "\"sort_index\":" + std::to_string(sort_index));
       places_.push_back(",\"pid\":" + std::to_string(process) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":");
     }
   }
@@ -498,7 +573,9 @@ class ChromeWriter {
     out_.put(what);
     out_.put_pair("\",\"pid\":", process);
     out_.put_pair(",\"tid\":", thread);
-    out_.put(",\"ts\":0.000,\"args\":{");
+    out_.put(",\"ts\":");
+    out_.put_micros(window_.start_ns - base_ns_);
+    out_.put(",\"args\":{");
     out_.put(arguments);
     out_.put("}}");
   }
@@ -514,7 +591,7 @@ class ChromeWriter {
 
   void put_time(const Slice& slice, int64_t at_ns) {
     out_.put(places_[slice.lane]);
-    out_.put_micros(at_ns - timeline_.base_ns);
+    out_.put_micros(at_ns - base_ns_);
   }
 
   /// One end of an arrow of that category, at the slice's start; arrows of a category are joined by their ids.
@@ -533,9 +610,35 @@ class ChromeWriter {
     }
   }
 
+  /// The window as Kineto has it: a slice of its own, and marks at its beginning and end that readers look for.
+  void write_window() {
+    const auto put_at = [&](int64_t at_ns, std::string_view event) {
+      next_event();
+      out_.put(event);
+      out_.put(",\"ts\":");
+      out_.put_micros(at_ns - base_ns_);
+    };
+    put_at(window_.start_ns, R"json({"ph":"X","cat":"Trace","name":"PyTorch Profiler (0)","args":{"Op count":0})json"
+                             R"json(,"pid":"Spans","tid":"PyTorch Profiler")json");
+    out_.put(",\"dur\":");
+    out_.put_micros(window_.end_ns - window_.start_ns);
+    out_.put('}');
+    put_at(window_.start_ns,
+           R"({"ph":"M","name":"process_sort_index","pid":"Spans","tid":0,"args":{"sort_index":536870912})");
+    out_.put('}');
+    put_at(window_.start_ns, R"({"ph":"i","s":"g","name":"Iteration Start: PyTorch Profiler","pid":"Traces")"
+                             R"(,"tid":"Trace PyTorch Profiler")");
+    out_.put('}');
+    put_at(window_.end_ns, R"({"ph":"i","s":"g","name":"Record Window End","pid":"","tid":"")");
+    out_.put('}');
+  }
+
   // -- threads -------------------------------------------------------------------------------------------------------
   void write_thread(const Track& track) {
-    open_lanes(track, process_, store_.thread.system_id[track.row], thread_label(store_, track.row));
+    const uint64_t tid = store_.thread.system_id[track.row];
+    const std::string_view name = store_.strings[store_.thread.name[track.row]];
+    const std::string number = "thread " + std::to_string(tid);
+    open_lanes(track, process_, tid, name.empty() ? number : number + " (" + std::string(name) + ")", tid);
     for (const Slice& slice : track.slices) {
       switch (slice.source) {
         case Source::Region:
@@ -556,7 +659,8 @@ class ChromeWriter {
 
   /// Ranges that nest in nothing, each as an asynchronous pair of events, which viewers lay out themselves.
   void write_ranges(const Track& track) {
-    open_lanes({track.row, 1, {}}, process_, next_tid_++, thread_label(store_, track.row) + " (ranges)");
+    open_lanes({track.row, 1, {}}, process_, next_tid_++, thread_label(store_, track.row) + " (ranges)",
+               store_.thread.system_id[track.row]);
     for (Slice slice : track.slices) {
       slice.lane = 0;
       const std::string_view name = text_.region_name(store_.region.path[slice.row]);
@@ -648,7 +752,8 @@ class ChromeWriter {
   // -- streams and counters ------------------------------------------------------------------------------------------
   void write_stream(const Track& track) {
     const uint32_t stream = store_.track.stream[track.row];
-    open_lanes(track, device_of(track), stream != kNone ? stream : next_tid_++, stream_label(store_, track.row));
+    open_lanes(track, device_of(track), stream != kNone ? stream : next_tid_++, stream_label(store_, track.row),
+               stream);
     for (const Slice& slice : track.slices) {
       switch (slice.source) {
         case Source::Annotation:
@@ -759,7 +864,7 @@ class ChromeWriter {
     for (const MemoryCounter::Point& point : counter.points) {
       next_event();
       out_.put(head);
-      out_.put_micros(std::max(point.at_ns, timeline_.base_ns) - timeline_.base_ns);
+      out_.put_micros(std::max(point.at_ns, timeline_.base_ns) - base_ns_);
       out_.put_pair(",\"args\":{\"bytes\":", point.bytes);
       out_.put("}}");
     }
@@ -770,6 +875,8 @@ class ChromeWriter {
   Links links_;
   GpuAnnotations annotations_;
   Timeline timeline_;
+  Window window_;
+  int64_t base_ns_;
   std::vector<MemoryCounter> counters_;
   ChromeText text_;
   const std::string fill_head_ = ChromeText::head("gpu_memset", store::kMemsetName);
@@ -777,7 +884,6 @@ class ChromeWriter {
   std::vector<std::string> places_;  // of each lane of the track that is being written
   uint64_t process_ = kFirstLaneTid;
   uint64_t next_tid_ = kFirstLaneTid;
-  uint64_t next_sort_index_ = 0;
   bool is_first_ = true;
 };
 

@@ -87,8 +87,8 @@ class Output {
 /// `text` as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD.
 std::string quoted(std::string_view text);
 
-/// Whether a text is lists of whole numbers as JSON has them, as "[[2, 3], []]".
-bool is_json_lists(std::string_view text);
+/// Whether a text is one value in JSON, of at most 64 levels.
+bool is_json(std::string_view text);
 
 /// A list of texts as Python writes it, `['float', '']`, as JSON; other text as one JSON string.
 std::string quoted_list(std::string_view text);

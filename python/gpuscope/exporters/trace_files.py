@@ -17,7 +17,6 @@ from gpuscope.paths import as_path, check_writable, replacing
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-_CHROME_SUFFIXES = (".json", ".json.gz")
 _PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 _GSCOPE_SUFFIXES = (".gscope",)
 
@@ -30,19 +29,22 @@ _COMPRESSED_PACKETS = 50  # TracePacket.compressed_packets
 def export_chrome_trace(store: _core.Store, path: str | os.PathLike[str]) -> None:
     """Write a recording as a Chrome trace; times in it are us since ``baseTimeNanoseconds``.
 
+    That base changes every 91 days and is the same in all processes and in torch.profiler's files, so that traces of
+    several ranks stand where they belong in one view.
+
     Names, categories and arguments are those of torch.profiler's files, for what reads these. Driver calls stand there
     under the runtime's names (``cudaLaunchKernel``) with their own in the argument ``driver call``; their times are the
     driver call's own, which is shorter than the runtime's around it.
 
     Args:
         store: the recording.
-        path: ``.json``, or ``.json.gz`` for about a tenth of the size.
+        path: any name; one that ends with ``.gz`` is compressed, to about a tenth of the size.
 
     Raises:
-        InvalidArgument: another suffix, or a recording of ``mode="aggregate"``, which has no events.
+        InvalidArgument: a recording of ``mode="aggregate"``, which has no events.
         GpuscopeError: the file cannot be written.
     """
-    checked = check_writable(path, _CHROME_SUFFIXES)
+    checked = check_writable(path, ())
     with replacing(checked) as file:
         if checked.name.lower().endswith(".gz"):
             with _GzipStream(file.write) as stream:

@@ -185,7 +185,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.step_num = 0
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
-        self._annotations = Annotations()
+        self._annotations = Annotations(**{"profile.options": " ".join(name for name, on in flags.items() if on)})
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None

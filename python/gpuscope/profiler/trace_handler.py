@@ -52,7 +52,7 @@ def tensorboard_trace_handler(
         worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
         return os.path.join(folder, f"{worker}.{time.time_ns()}{suffix}")
 
-    check_writable(name(), (".json", ".json.gz"))
+    check_writable(name(), ())
 
     def write(recording: Analyses) -> None:
         recording.export_chrome_trace(name())

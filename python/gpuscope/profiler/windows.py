@@ -35,8 +35,8 @@ _of_parents: list[_core.Session] = []
 class Annotations:
     """Facts for every recording of one profiler, those made already and those to come."""
 
-    def __init__(self) -> None:
-        self._facts: dict[str, str] = {}
+    def __init__(self, **facts: str) -> None:
+        self._facts: dict[str, str] = facts
         self._notes: list[str] = []
         self._latest: _core.Store | None = None
 

@@ -18,15 +18,19 @@ TEST(JsonText, EscapesWhatJsonDoesNotAllow) {
   EXPECT_EQ(quoted(std::string_view("\0", 1)), "\"\\u0000\"");
 }
 
-TEST(JsonText, KnowsListsOfNumbers) {
-  for (const char* good : {"[]", "[[2, 3], []]", "[[[0], [-1]], [12]]", "[ 1 , 2 ]"}) {
-    EXPECT_TRUE(is_json_lists(good)) << good;
+TEST(JsonText, KnowsValues) {
+  for (const char* good :
+       {"[]", "[[2, 3], []]", "[[[0], [-1]], [12]]", "[ 1 , 2 ]", "1", "[\"a\"]", "[1.5]", "[1e5]", " -0.5E+7 ", "{}",
+        "{ \"a\" : [true, false, null], \"b\" : {} }", R"("a\"b\\\u00e9 \n")", "\"\xC3\xA9\""}) {
+    EXPECT_TRUE(is_json(good)) << good;
   }
-  for (const char* bad : {"", "1", "[", "]", "[1", "[1,]", "[,1]", "[1 2]", "[01]", "[-]", "[1]]", "[] []", "[\"a\"]",
-                          "[1.5]", "[1e5]"}) {
-    EXPECT_FALSE(is_json_lists(bad)) << bad;
+  for (const char* bad :
+       {"",      "[",       "]",          "[1",  "[1,]",   "[,1]",    "[1 2]",       "[01]",     "[-]",
+        "[1]]",  "[] []",   "NaN",        "1.",  ".5",     "1e",      "\"a",         "\"a\"b",   "'a'",
+        "{1:2}", "{\"a\"}", "{\"a\":1,}", "nul", "\"\n\"", R"("\x")", R"("\u12g4")", R"("\u12")"}) {
+    EXPECT_FALSE(is_json(bad)) << bad;
   }
-  EXPECT_FALSE(is_json_lists(std::string(1000, '[') + std::string(1000, ']')));
+  EXPECT_FALSE(is_json(std::string(1000, '[') + std::string(1000, ']')));
 }
 
 TEST(RuntimeNames, FindTheFunctionThatMakesADriverCall) {

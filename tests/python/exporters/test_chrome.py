@@ -16,6 +16,14 @@ from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters import export_chrome_trace, save
 
+QUARTER_NS = 7_889_238 * 10**9  # Kineto's: times are relative to a multiple of it
+BASE = START - START % QUARTER_NS
+
+
+def us(after_start_ns):
+    """A time of the recording as `ts` has it."""
+    return (START - BASE + after_start_ns) / 1000
+
 
 def exported(store):
     pieces = []
@@ -31,11 +39,75 @@ def test_head_has_what_torch_writes():
     trace = exported(training_store())
     assert trace["schemaVersion"] == 1
     assert trace["displayTimeUnit"] == "ms"
-    assert trace["baseTimeNanoseconds"] == START
+    assert trace["baseTimeNanoseconds"] == BASE
     assert trace["deviceProperties"][0]["name"] == "NVIDIA H100"
     assert trace["deviceProperties"][0]["numSms"] == 132
     assert trace["traceName"] == "train.py"
     assert trace["gpuscope"]["session.mode"] == "full"
+
+
+def test_times_count_from_the_quarter_even_of_a_recording_that_began_in_another():
+    trace = exported(training_store(info={"session.start_ns": str(BASE - 1000)}))
+    assert trace["baseTimeNanoseconds"] == BASE - QUARTER_NS
+
+
+def test_the_window_and_its_marks_are_there_as_kineto_has_them():
+    window = {"session.start_ns": str(START - 5000), "session.stop_ns": str(START + 900_000)}
+    trace = exported(training_store(info=window))
+    (span,) = events(trace, cat="Trace")
+    assert (span["name"], span["pid"], span["tid"]) == ("PyTorch Profiler (0)", "Spans", "PyTorch Profiler")
+    assert (span["ts"], span["dur"]) == (us(-5000), 905.0)
+    (begin,) = events(trace, name="Iteration Start: PyTorch Profiler", ph="i", s="g")
+    (end,) = events(trace, name="Record Window End", ph="i", s="g")
+    assert (begin["ts"], end["ts"]) == (us(-5000), us(900_000))
+    assert {e["ts"] for e in events(trace, ph="M")} == {us(-5000)}
+
+
+def test_the_window_holds_all_events_whatever_the_recording_says_of_it():
+    window = {"session.start_ns": str(START + 1), "session.stop_ns": "none"}
+    trace = exported(training_store(info=window))
+    (span,) = events(trace, cat="Trace")
+    timed = [e for e in trace["traceEvents"] if e["ph"] in "XiC"]
+    assert span["ts"] == min(e["ts"] for e in timed) == us(0)
+    assert span["ts"] + span["dur"] == pytest.approx(max(e["ts"] + e.get("dur", 0) for e in timed))
+
+
+def test_lanes_are_ordered_by_thread_and_stream_as_in_torchs_files():
+    trace = exported(training_store())
+    order = {(e["pid"], e["tid"]): e["args"]["sort_index"] for e in events(trace, name="thread_sort_index")}
+    overlapping = events(trace, cat="kernel")[1]["tid"]
+    assert (order[4242, 4242], order[0, 7], order[0, overlapping]) == (4242, 7, 7)
+    processes = {e["pid"]: e["args"]["sort_index"] for e in events(trace, name="process_sort_index")}
+    assert processes == {4242: 4242, 0: 5_000_000, "Spans": 0x20000000}
+
+
+def test_what_the_program_added_stands_at_the_top():
+    added = {"metadata.model": '"large"', "metadata.shape": "[1, 2]", "trace.id": "a1"}
+    trace = exported(training_store(info=added))
+    assert (trace["model"], trace["shape"], trace["trace_id"]) == ("large", [1, 2], "a1")
+
+
+def test_what_the_program_added_wins_over_what_is_found():
+    mine = '{"rank": 2, "backend": "nccl"}'
+    trace = exported(training_store(info={"process.rank": "3", "metadata.distributedInfo": mine}))
+    assert trace["distributedInfo"] == {"rank": 2, "backend": "nccl"}
+
+
+@pytest.mark.parametrize("key", ["traceEvents", "baseTimeNanoseconds", "schemaVersion"])
+def test_what_readers_know_the_format_by_is_not_replaced(key):
+    assert exported(training_store(info={f"metadata.{key}": "7"}))[key] == exported(training_store())[key]
+
+
+def test_added_text_that_is_no_json_stays_out_of_the_top():
+    trace = exported(training_store(info={"metadata.model": "{"}))
+    assert "model" not in trace
+    assert trace["gpuscope"]["metadata.model"] == "{"
+
+
+def test_options_are_told_even_where_they_recorded_nothing():
+    trace = exported(training_store(info={"profile.options": "record_shapes with_flops"}))
+    assert (trace["record_shapes"], trace["with_flops"]) == (1, 1)
+    assert "with_stack" not in trace
 
 
 def test_kernel_has_torchs_fields():
@@ -46,7 +118,7 @@ def test_kernel_has_torchs_fields():
         "name": "gemm(float const*, float const*, float*, int)",
         "pid": 0,
         "tid": 7,
-        "ts": 3.001,
+        "ts": us(3001),
         "dur": 2.002,
         "args": {
             "device": 0,
@@ -71,7 +143,7 @@ def test_times_keep_every_nanosecond():
         text += piece
 
     _core.write_chrome(training_store(), keep)
-    assert b'"ts":4.001,"dur":0.499' in text
+    assert f'"ts":{(START - BASE + 4000) // 1000}.001,"dur":0.499'.encode() in text
 
 
 def test_copy_has_bytes_and_bandwidth():
@@ -103,8 +175,8 @@ def test_calls_keep_their_names_where_the_runtime_has_none_for_them():
 
 
 def test_mark_is_an_instant():
-    (mark,) = events(exported(training_store()), ph="i")
-    assert (mark["name"], mark["ts"], mark["s"]) == ("epoch", 7.0, "t")
+    (mark,) = events(exported(training_store()), ph="i", cat="mark")
+    assert (mark["name"], mark["ts"], mark["s"]) == ("epoch", us(7000), "t")
 
 
 def test_arrows_join_calls_with_their_work():
@@ -153,10 +225,11 @@ def test_slices_of_a_lane_nest_or_follow_each_other():
     for slices in lanes.values():
         open_until = []
         for event in slices:
-            start, end = event["ts"], event["ts"] + event["dur"]
-            while open_until and open_until[-1] <= start + 1e-6:
+            start = round(event["ts"] * 1000)
+            end = start + round(event["dur"] * 1000)
+            while open_until and open_until[-1] <= start:
                 open_until.pop()
-            assert not open_until or end <= open_until[-1] + 1e-6
+            assert not open_until or end <= open_until[-1]
             open_until.append(end)
 
 
@@ -203,6 +276,18 @@ def test_json_file_holds_the_trace(tmp_path):
     path = tmp_path / "a.json"
     export_chrome_trace(training_store(), path)
     assert json.loads(path.read_text()) == exported(training_store())
+
+
+@pytest.mark.parametrize("name", ["trace", "a.pt.trace", "a.txt", "a.json"])
+def test_any_name_is_written(tmp_path, name):
+    export_chrome_trace(training_store(), tmp_path / name)
+    assert json.loads((tmp_path / name).read_text()) == exported(training_store())
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.pt.trace.json.gz"])
+def test_any_name_of_gz_is_compressed(tmp_path, name):
+    export_chrome_trace(training_store(), tmp_path / name)
+    assert json.loads(gzip.decompress((tmp_path / name).read_bytes())) == exported(training_store())
 
 
 def test_gz_file_holds_the_trace(tmp_path):

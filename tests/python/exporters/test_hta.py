@@ -102,6 +102,24 @@ def test_rank_is_found_in_the_file(analysis, tmp_path):
     assert create_rank_to_trace_dict([str(path)]) == (True, {5: str(path)})
 
 
+def test_ranks_are_as_far_apart_as_they_ran(tmp_path, analysis):
+    apart_ns = 5_750_000_000
+
+    def delay(tables):
+        for table in tables.values():
+            if "start_ns" in table:
+                table["start_ns"] = [start + apart_ns for start in table["start_ns"]]
+
+    paths = [tmp_path / "0.json", tmp_path / "1.json"]
+    for path, change in zip(paths, (lambda tables: None, delay), strict=True):
+        export_chrome_trace(steps_store(change), path)
+    from hta.trace_analysis import TraceAnalysis
+
+    ranks = TraceAnalysis(trace_files=dict(enumerate(map(str, paths)))).t
+    first, second = (ranks.get_trace(rank)["ts"].min() for rank in range(2))
+    assert second - first == apart_ns / 1000
+
+
 # -- the same program under torch.profiler and under gpuscope ----------------------------------------------------------
 @pytest.fixture(scope="module")
 def pair(analysis):
