@@ -18,7 +18,7 @@ from gpuscope.regions import mark, record_function
 
 __all__ = ["leave_out_of_graphs", "mark", "record_function"]
 
-_BUILDER = "torch._dynamo.variables.builder"
+_DYNAMO = "torch._dynamo"  # whole: its modules import each other in circles
 _SCRIPT = "torch.jit._script"
 
 _left_out: list[tuple[str, object, type | None]] = [("mark", mark, None)]
@@ -130,5 +130,5 @@ def _script_regions() -> None:
     internal._qualified_name = name_of  # type: ignore[attr-defined]
 
 
-WhenImported(_BUILDER, _register_regions)
+WhenImported(_DYNAMO, _register_regions)
 WhenImported(_SCRIPT, _script_regions)
