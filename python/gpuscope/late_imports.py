@@ -6,12 +6,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 
-class WhenImported(MetaPathFinder):
+# importlib.abc's base classes are left out: importing them takes 19 modules.
+class WhenImported:
     """Calls `then` once `module` has been imported: at once, or on the thread that imports it, until `cancel`."""
 
     def __init__(self, module: str, then: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class WhenImported(MetaPathFinder):
         finally:
             self._searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)
+            spec.loader = cast(Any, _Loader(spec.loader, self))
         return spec
 
     def imported(self) -> None:
@@ -48,10 +48,10 @@ class WhenImported(MetaPathFinder):
             self._then()
 
 
-class _Loader(Loader):
+class _Loader:
     """The module's own loader, and after it the call."""
 
-    def __init__(self, loader: Loader, waiting: WhenImported) -> None:
+    def __init__(self, loader: Any, waiting: WhenImported) -> None:
         self._loader = loader
         self._waiting = waiting
 
@@ -59,7 +59,8 @@ class _Loader(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
