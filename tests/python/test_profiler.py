@@ -571,8 +571,9 @@ def test_sizes_that_are_none_are_refused(size):
         ("activities", 3, "accepted are ProfilerActivity.CPU, ProfilerActivity.CUDA"),
         ("record_shapes", "yes", "accepted are True and False"),
         ("acc_events", 3, "accepted are True and False"),
-        ("post_processing_timeout_s", "1", "accepted are seconds above 0, or None"),
-        ("post_processing_timeout_s", 0, "accepted are seconds above 0, or None"),
+        ("post_processing_timeout_s", "1", "accepted are seconds from 0, or None"),
+        ("post_processing_timeout_s", -1, "accepted are seconds from 0, or None"),
+        ("activities", [{ProfilerActivity.CUDA: ["GPU_MEMCOPY"]}], "GPU_MEMCOPY; accepted are .*GPU_MEMCPY"),
         ("custom_trace_id_callback", "id", "accepted is a callable or None"),
         ("execution_trace_observer", "trace.json", r"without start\(\); accepted are an ExecutionTraceObserver"),
         ("activities", [ProfilerActivity.CPU] * 2, "accepted is each activity once"),
@@ -588,8 +589,6 @@ def test_activities_of_torch_are_accepted(log):
     torch_profiler = pytest.importorskip("torch.profiler")
     prof = profile(activities=[torch_profiler.ProfilerActivity.CPU, torch_profiler.ProfilerActivity.CUDA])
     assert prof.activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
-    with pytest.raises(InvalidArgument, match="XPU"):
-        profile(activities=[torch_profiler.ProfilerActivity.XPU])
 
 
 def test_an_empty_list_of_events_leaves_its_activity_out(log):
@@ -766,8 +765,6 @@ def test_the_inner_profiler_is_there_from_the_first_window_on(log):
     with prof:
         assert prof.profiler.trace_id == "mine"
     assert prof.profiler.trace.store.number == 1
-    with pytest.raises(NotAvailable, match="without Kineto"):
-        _ = prof.profiler.kineto_results
 
 
 # -- observers of torch ----------------------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ void find_counted(const store::Store& store, const CallPaths& paths, const std::
     }
     const uint32_t path = paths.valid(regions.path[row]);
     const uint32_t around = paths.valid(regions.path[parent]);
-    if (path != kNone && around != kNone && paths.kind(path) == static_cast<uint32_t>(base::RegionKind::Op) &&
-        paths.kind(around) == paths.kind(path) && paths.name(around) == paths.name(path)) {
+    if (path != kNone && around != kNone && paths.kind(around) == paths.kind(path) &&
+        paths.name(around) == paths.name(path)) {
       result.counted_as[row] = result.counted_as[parent];
     }
   }

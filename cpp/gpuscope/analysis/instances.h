@@ -52,7 +52,7 @@ struct Instances {
   std::vector<uint8_t> outermost;    // no region that it lies in has its name
   std::vector<uint32_t> forward;     // of the innermost backward operator that it is or lies in; kNone for none
   std::vector<uint32_t> stack;       // the call stack; of what has a `forward`, the call stack of that
-  std::vector<uint32_t> counted_as;  // itself; of an operator that is all that one of its name has inside, that one
+  std::vector<uint32_t> counted_as;  // itself; of a region that is all that one of its name has inside, that one
 };
 
 Instances measure_instances(const store::Store& store);

@@ -12,7 +12,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames
+from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, format_share
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import ANNOTATIONS, KINDS, MEMORY, NS_PER_US, Kind, RegionRows, flat_shapes, region_kind
 from gpuscope.errors import InvalidArgument
@@ -31,7 +31,7 @@ class FunctionEventAvg(TorchNames):
             "Memcpy HtoD (Pageable -> Device)"; "[memory]" for memory taken or given back outside every region.
         kind: region, op (an operator of a framework), range (an annotation of a library), module, kernel, memcpy,
             memset, call, sync, graph launch or memory.
-        count: how many there were; an operator that is all that one of its name has inside is not counted, as in torch.
+        count: how many there were; one that is all that another of its name has inside is not counted, as in torch.
         cpu_time_total: inclusive CPU time.
         self_cpu_time_total: CPU time without regions and driver calls inside.
         device_time_total: inclusive GPU time.
@@ -46,6 +46,9 @@ class FunctionEventAvg(TorchNames):
         stack: the innermost Python frames, as many as rows were grouped by.
         scope: torch's RecordScope: 0 for operators, 1 for backward functions, 7 for what a program or library named.
         is_user_annotation: it is such a name.
+        cpu_parent: None, as cpu_children: torch's are those of one of the events; `events` has them for each.
+        self_cpu_percent: its share in the recording's self CPU time, as tables have it; total_cpu_percent likewise with
+            what is inside, total_device_percent in the GPU time.
         is_async: it may end on another thread, overlaps what runs beside it and has no time of its own.
         overload_name: always "": torch's operator ranges do not name overloads.
     """
@@ -80,6 +83,11 @@ class FunctionEventAvg(TorchNames):
     device_memory_usage: int = 0
     self_cpu_memory_usage: int = 0
     self_device_memory_usage: int = 0
+    self_cpu_percent: str = "NaN"
+    total_cpu_percent: str = "NaN"
+    total_device_percent: str = "NaN"
+
+    cpu_parent = cpu_children = None
 
     @property
     def cpu_time(self) -> float:
@@ -149,8 +157,8 @@ def key_averages(
     regions = summary.regions
     if group_by_input_shape or frames:
         regions = _core.group_regions(trace.store, summary, bool(group_by_input_shape), frames)
-    rows = list(_region_averages(trace, regions, group_by_input_shape, frames, use_device))
-    rows += [_average(total, names[total.name], use_device) for total in summary.totals if total.kind in KINDS]
+    rows = list(_region_averages(trace, regions, group_by_input_shape, frames))
+    rows += [_average(total, summary, names[total.name]) for total in summary.totals if total.kind in KINDS]
     rows += _outside_memory(trace, use_device)
     return Averages(rows, **recording_totals(trace))
 
@@ -160,14 +168,15 @@ def recording_totals(trace: Trace) -> dict[str, Any]:
     return {
         "self_cpu_time_total": trace.summary.cpu_ns / NS_PER_US,
         "self_device_time_total": trace.summary.device_ns / NS_PER_US,
-        "has_device": trace.summary.has_device,
-        "has_memory": len(trace.memory) > 0,
+        "use_device": "cuda" if trace.summary.has_device else None,
+        "profile_memory": len(trace.memory) > 0,
+        "with_flops": trace.info.get("metadata.with_flops") == "1",
         "verdict": audit(trace).verdict,
     }
 
 
 def _region_averages(
-    trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int, use_device: str | None
+    trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int
 ) -> Iterator[FunctionEventAvg]:
     """The rows of regions of which single ones are kept, with what those say of them."""
     if not len(trace.regions):
@@ -186,8 +195,8 @@ def _region_averages(
         stack = int(stacks[row])
         yield _average(
             total,
+            trace.summary,
             names[total.name],
-            use_device,
             is_async=bool(flags[row] & Flag.ASYNC),
             flops=count,
             input_shapes=flat_shapes(rows.shapes_of(int(rows.shapes[row]))) if by_shape else "",
@@ -196,7 +205,7 @@ def _region_averages(
         )
 
 
-def _average(total: _core.NameStat, name: str, use_device: str | None, **details: Any) -> FunctionEventAvg:
+def _average(total: _core.NameStat, summary: _core.Summary, name: str, **details: Any) -> FunctionEventAvg:
     kind = KINDS[total.kind]
     durations = total.durations
     opened_by = region_kind(total.region_kind)
@@ -209,6 +218,9 @@ def _average(total: _core.NameStat, name: str, use_device: str | None, **details
         self_cpu_time_total=total.self_cpu_ns / NS_PER_US,
         device_time_total=total.device_ns / NS_PER_US,
         self_device_time_total=total.self_device_ns / NS_PER_US,
+        self_cpu_percent=format_share(total.self_cpu_ns, summary.cpu_ns),
+        total_cpu_percent=format_share(total.cpu_ns, summary.cpu_ns),
+        total_device_percent=format_share(total.self_device_ns, summary.device_ns),
         p50=durations.p50_ns / NS_PER_US,
         p95=durations.p95_ns / NS_PER_US,
         p99=durations.p99_ns / NS_PER_US,
@@ -216,7 +228,7 @@ def _average(total: _core.NameStat, name: str, use_device: str | None, **details
         max=durations.max_ns / NS_PER_US,
         bytes=total.bytes,
         is_top_level=total.is_top_level,
-        use_device=use_device,
+        use_device="cuda" if summary.has_device else None,
         is_user_annotation=kind == Kind.REGION and opened_by in ANNOTATIONS,
         cpu_memory_usage=total.cpu_bytes,
         self_cpu_memory_usage=total.self_cpu_bytes,

@@ -6,11 +6,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch import TorchEnum
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_memory, format_time
 
@@ -45,11 +45,34 @@ class TorchNames:
     self_cuda_memory_usage = alias_of("self_device_memory_usage")
 
 
-class DeviceType(IntEnum):
-    """Where an event ran."""
+class DeviceType(int, TorchEnum):
+    """Where an event ran: CPU or CUDA. The others are torch's, and no event here has them."""
 
     CPU = 0
     CUDA = 1
+    MKLDNN = 2
+    OPENGL = 3
+    OPENCL = 4
+    IDEEP = 5
+    HIP = 6
+    FPGA = 7
+    MAIA = 8
+    XLA = 9
+    Vulkan = 10
+    Metal = 11
+    XPU = 12
+    MPS = 13
+    Meta = 14
+    HPU = 15
+    VE = 16
+    Lazy = 17
+    IPU = 18
+    MTIA = 19
+    PrivateUse1 = 20
+
+    __eq__ = TorchEnum.__eq__
+    __hash__ = TorchEnum.__hash__
+    __str__ = TorchEnum.__str__
 
 
 COLUMN_WIDTH = 12
@@ -79,11 +102,21 @@ TIME_UNITS = ("s", "ms", "us")
 class EventList(Result, list[E], Generic[E]):
     """Events of one recording; ``table`` prints them.
 
+    Args:
+        events: what the list holds.
+        use_device: torch's name of the device that GPU times are of; None where there are none.
+        profile_memory: the framework's allocations were recorded.
+        with_flops: floating-point operations were asked for; `table` has their column.
+        self_cpu_time_total: of the recording; None sums the events'.
+        self_device_time_total: likewise.
+        verdict: the audit's line.
+
     Attributes:
         self_cpu_time_total: the self CPU times of the recording summed, in us.
         self_device_time_total: the GPU work of the recording summed, in us.
         has_device: some GPU time was recorded.
         has_memory: what the framework's allocators did was recorded.
+        has_flops: floating-point operations were asked for.
         verdict: the audit's line, printed under every table.
     """
 
@@ -94,17 +127,24 @@ class EventList(Result, list[E], Generic[E]):
         self,
         events: Iterable[E] = (),
         *,
-        self_cpu_time_total: float = 0.0,
-        self_device_time_total: float = 0.0,
-        has_device: bool = False,
-        has_memory: bool = False,
+        use_device: str | None = None,
+        profile_memory: bool = False,
+        with_flops: bool = False,
+        self_cpu_time_total: float | None = None,
+        self_device_time_total: float | None = None,
         verdict: str = "",
     ) -> None:
         super().__init__(events)
+        if self_cpu_time_total is None:
+            self_cpu_time_total = sum(event.self_cpu_time_total for event in self)
+        if self_device_time_total is None:
+            on_gpu = (event for event in self if event.device_type == DeviceType.CUDA)
+            self_device_time_total = sum(event.self_device_time_total for event in on_gpu)
         self.self_cpu_time_total = self_cpu_time_total
         self.self_device_time_total = self_device_time_total
-        self.has_device = has_device
-        self.has_memory = has_memory
+        self.has_device = use_device is not None or self_device_time_total > 0
+        self.has_memory = profile_memory
+        self.has_flops = with_flops
         self.verdict = verdict
 
     def table(
@@ -152,7 +192,7 @@ class EventList(Result, list[E], Generic[E]):
         columns = [
             _name_column(events, max_name_column_width),
             *self._number_columns(time_unit),
-            *_detail_columns(events, max_shapes_column_width, max_src_column_width),
+            *_detail_columns(events, max_shapes_column_width, max_src_column_width, self.has_flops),
         ]
         widths = [max(column.width, len(column.heading)) for column in columns]
         rule = GAP.join("-" * width for width in widths) + GAP
@@ -271,7 +311,9 @@ def _name_column(events: Sequence[Any], limit: int | None) -> Column:
     return Column("Name", name, _limited(max((len(event.key) for event in events), default=0) + 4, limit))
 
 
-def _detail_columns(events: Sequence[Any], shapes_width: int | None, src_width: int | None) -> list[Column]:
+def _detail_columns(
+    events: Sequence[Any], shapes_width: int | None, src_width: int | None, with_flops: bool
+) -> list[Column]:
     """Shapes, source locations and operations, as torch.profiler has them: each only where some event has any."""
     result = []
     if any(event.input_shapes for event in events):
@@ -288,7 +330,7 @@ def _detail_columns(events: Sequence[Any], shapes_width: int | None, src_width: 
                 "<",
             )
         )
-    counts = [event.flops for event in events if event.flops]
+    counts = [event.flops for event in events if event.flops] if with_flops else []
     if counts:
         step = min(int(math.log10(min(counts)) / 3), len(FLOPS) - 1)
         result.append(

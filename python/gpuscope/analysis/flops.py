@@ -52,7 +52,7 @@ def dot(a: Shapes, b: Shapes) -> int | None:
 
 
 def elementwise(a: Shapes, b: Shapes = ()) -> int | None:
-    """One an element of the broadcast result; torch.profiler counts the elements of the first input."""
+    """One an element of the broadcast result."""
     total = 1
     for place in range(1, max(len(a), len(b)) + 1):
         first, second = (shape[-place] if place <= len(shape) else 1 for shape in (a, b))
@@ -60,6 +60,11 @@ def elementwise(a: Shapes, b: Shapes = ()) -> int | None:
             return None
         total *= second if first == 1 else first
     return total
+
+
+def first_input(a: Shapes) -> int | None:
+    """One an element of the first input, broadcast or not: what torch.profiler counts for additions and products."""
+    return prod(a)
 
 
 def embedding_backward(gradient: Shapes) -> int | None:
@@ -140,6 +145,7 @@ FORMULAS: dict[str, Callable[[Shapes], int | None]] = {
         for name in ("add", "sub", "rsub", "mul", "div")
         for in_place in ("", "_")
     },
+    **dict.fromkeys(("aten::add", "aten::mul"), _first(first_input, 1)),
     "aten::embedding_dense_backward": _first(embedding_backward, 1),
     **{f"aten::_scaled_dot_product_{which}": _first(attention, 3) for which in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{which}_backward": _first(attention_backward, 4) for which in _ATTENTIONS},

@@ -15,7 +15,7 @@ from gpuscope._core import Flag
 from gpuscope.analysis import flops
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, recording_totals
 from gpuscope.analysis.call_tree import STACK_METRICS
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alias_of
+from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alias_of, format_share
 from gpuscope.analysis.rows import (
     ANNOTATIONS,
     DEVICE_KINDS,
@@ -66,6 +66,19 @@ class KernelInfo(NamedTuple):
     duration: float
 
 
+class EventMetadata(NamedTuple):
+    """Where GPU work ran, how a kernel was launched, and what a copy or fill moved, by torch.profiler's names."""
+
+    context: int
+    stream: int
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    registers_per_thread: int | None = None
+    shared_memory: int | None = None
+    bytes: int | None = None
+    bandwidth_gb_s: float | None = None
+
+
 class FunctionEvent(TorchNames):
     """One region, operator, driver call, kernel, copy or fill, under torch.profiler's names; read from columns."""
 
@@ -77,6 +90,7 @@ class FunctionEvent(TorchNames):
     is_python_function = False  # Python functions are not recorded: `stack` names them
     is_remote = False
     is_legacy = False
+    python_id = python_parent_id = python_module_id = -1
     key = alias_of("name")
     cpu_time = alias_of("cpu_time_total")
     device_time = alias_of("device_time_total")
@@ -196,6 +210,78 @@ class FunctionEvent(TorchNames):
             return int(self._source.index.trace.instances.self_device_ns[self._row]) / NS_PER_US
         return self._duration_ns / NS_PER_US if self._source.kind.is_device else 0.0
 
+    @property
+    def self_cpu_percent(self) -> str:
+        """Its share in the recording's self CPU time, as tables have it."""
+        return format_share(self.self_cpu_time_total * NS_PER_US, self._source.index.trace.summary.cpu_ns)
+
+    @property
+    def total_cpu_percent(self) -> str:
+        """Likewise with what is inside."""
+        return format_share(self.cpu_time_total * NS_PER_US, self._source.index.trace.summary.cpu_ns)
+
+    @property
+    def total_device_percent(self) -> str:
+        """The share of its own GPU time in the recording's."""
+        return format_share(self.self_device_time_total * NS_PER_US, self._source.index.trace.summary.device_ns)
+
+    # -- torch's numbers that join events ------------------------------------------------------------------------------
+
+    @property
+    def external_id(self) -> int:
+        """Its own number; of calls and GPU work that of the region around, which asked for it (0 outside all)."""
+        if self._is_region:
+            return self.id
+        parent = self.cpu_parent
+        return parent.id if parent is not None else 0
+
+    @property
+    def linked_correlation_id(self) -> int:
+        """Of GPU work and driver calls the number of the region that asked for it; 0 of what ran on the CPU."""
+        return 0 if self._is_region else self.external_id
+
+    @property
+    def flow_id(self) -> int:
+        """Joins a forward operator and its backward one, a launch and what it launched; 0 for neither."""
+        if self._is_region:
+            start = self if self.flow_start else self.forward
+            return start.id if start is not None else 0
+        return int(self._source.table.correlation[self._row]) if self.flow_type else 0
+
+    @property
+    def flow_type(self) -> int:
+        """1 from forward to backward, 2 from a launch to GPU work, 0 for none."""
+        if self._is_region:
+            return int(self.flow_start or self.forward is not None)
+        return 2 if "correlation" in self._source.table else 0
+
+    @property
+    def flow_start(self) -> bool:
+        """It is where the arrow begins."""
+        if self._is_region:
+            return self._row in self._source.index.with_backward
+        return self._source.kind == Kind.CALL
+
+    @property
+    def event_metadata(self) -> EventMetadata | None:
+        """What more is known of GPU work; None of others."""
+        if not self._source.kind.is_device:
+            return None
+        where = EventMetadata(self._source.on_track("context", self._row), self.thread)
+        if self._source.kind == Kind.KERNEL:
+            return where._replace(**self._source.index.launch_of(int(self._source.table.variant[self._row])))
+        if "bytes" not in self._source.table:
+            return where
+        size = int(self._source.table.bytes[self._row])
+        rate = size / self._duration_ns if self._duration_ns else None
+        return where._replace(bytes=size, bandwidth_gb_s=rate)
+
+    @property
+    def metadata_json(self) -> str:
+        """What is known in ``event_metadata``, as JSON; "" without."""
+        known = self.event_metadata
+        return json.dumps({k: v for k, v in known._asdict().items() if v is not None}) if known is not None else ""
+
     # -- of regions and operators; of other events what torch gives ---------------------------------------------------
 
     @property
@@ -262,6 +348,27 @@ class FunctionEvent(TorchNames):
     def structured_input_shapes(self) -> list[Any]:
         """Likewise, with a list of shapes for a list of tensors."""
         return nested_shapes(self._shapes)
+
+    @property
+    def input_dtypes(self) -> list[str]:
+        """The types of each input (``record_shapes``), as torch writes them."""
+        types = int(self._regions.types[self._row]) if self._is_region else NONE
+        return list(self._regions.types_of(types))
+
+    @property
+    def structured_input_strides(self) -> list[Any]:
+        """Always empty: strides are not among what is recorded of operators."""
+        return []
+
+    @property
+    def concrete_inputs(self) -> list[Any]:
+        """Always empty: of the inputs, shapes and types are recorded."""
+        return []
+
+    @property
+    def kwinputs(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
 
     @property
     def stack(self) -> list[str]:
@@ -462,6 +569,23 @@ class _EventIndex:
     def regions(self) -> RegionRows:
         """What is known of each region."""
         return RegionRows(self.trace)
+
+    @cached_property
+    def with_backward(self) -> frozenset[int]:
+        """The rows of forward operators whose backward ones are in the recording."""
+        return frozenset(self.regions.forward[self.regions.forward < len(self.regions)].tolist())
+
+    def launch_of(self, variant: int) -> dict[str, Any]:
+        """How kernels of a variant are launched, by torch's names."""
+        variants = self.trace.variants
+        if variant >= len(variants):
+            return {}
+        return {
+            "grid": [int(variants[f"grid_{axis}"][variant]) for axis in "xyz"],
+            "block": [int(variants[f"block_{axis}"][variant]) for axis in "xyz"],
+            "registers_per_thread": int(variants.registers[variant]),
+            "shared_memory": int(variants.static_shared_bytes[variant] + variants.dynamic_shared_bytes[variant]),
+        }
 
     @cached_property
     def flops(self) -> Array:

@@ -80,6 +80,16 @@ def parse_shapes(text: str) -> Shapes:
     return parsed if isinstance(parsed, tuple) else ()
 
 
+@lru_cache(maxsize=1 << 12)
+def parse_types(text: str) -> tuple[str, ...]:
+    """``"['float', '']"`` as ``("float", "")``; () of a text that is no list of texts."""
+    try:
+        parsed = json.loads(text.replace("'", '"'))
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(map(str, parsed)) if isinstance(parsed, list) else ()
+
+
 def flat_shapes(shapes: Shapes) -> list[list[int]]:
     """As torch.profiler's ``input_shapes``: tensor lists read as ``[]``."""
     return [list(sizes) if is_shape(sizes) else [] for sizes in shapes]
@@ -176,6 +186,15 @@ class RegionRows:
     def op(self) -> Array:
         """The number in torch of the operator; 0 for none."""
         return self._detail("op", 0, np.uint32)
+
+    @cached_property
+    def types(self) -> Array:
+        """The string of the types of each one's inputs; NONE where they are not known."""
+        return self._detail("types", NONE, np.uint32)
+
+    def types_of(self, string_id: int) -> tuple[str, ...]:
+        """What a string id of ``types`` says."""
+        return parse_types(self.trace.string(string_id)) if string_id != NONE else ()
 
     @cached_property
     def results(self) -> Array:

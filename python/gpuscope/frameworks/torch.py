@@ -8,6 +8,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.frameworks.graph_capture import (
@@ -28,6 +29,27 @@ _WORKER_OPTIONS = ("timeout", "multiprocessing_context")
 
 # torch's allocators keep pointing at a graph whose capture failed.
 _failed_graphs: list[object] = []
+
+
+class TorchEnum(Enum):
+    """An enumeration of torch's: a member equals torch's own of its name, which is found in sets of ours."""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TorchEnum):
+            return self is other
+        named: Any = other
+        return type(other).__name__ == type(self).__name__ and getattr(named, "name", None) == self.name
+
+    def __hash__(self) -> int:
+        # torch's written in C++ hash to their numbers, those written in Python to their names.
+        return hash(self._hashed)
+
+    @property
+    def _hashed(self) -> object:
+        return self.value
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
 
 
 def initialized() -> Any:

@@ -4,21 +4,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch import TorchEnum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class ProfilerActivity(Enum):
-    """A group of events. Regions and marks are recorded whatever is chosen, as GPU work is attributed to them."""
+class ProfilerActivity(TorchEnum):
+    """A group of events. Regions and marks are recorded whatever is chosen, as GPU work is attributed to them.
 
-    CPU = "CPU"
-    CUDA = "CUDA"
+    CPU and CUDA are recorded. The others are devices of other vendors: they can be named, and the audit says that
+    nothing of them was recorded.
+    """
+
+    CPU = 0
+    XPU = 1
+    CUDA = 2
+    HPU = 3
+    MTIA = 4
+    PrivateUse1 = 5
+
+
+RECORDED = frozenset({ProfilerActivity.CPU, ProfilerActivity.CUDA})
+"""The groups that there are events of."""
 
 
 def supported_activities() -> set[ProfilerActivity]:
@@ -51,7 +63,19 @@ class ActivitySelection:
     note: str = ""
 
 
-# torch.profiler's names of events, by the tables of a recording that hold them.
+# torch.profiler's names of events, of each group those that are its own.
+_EVENTS = {
+    ProfilerActivity.CPU: {
+        *("CPU_OP", "USER_ANNOTATION", "EXTERNAL_CORRELATION", "CUDA_RUNTIME", "CUDA_DRIVER", "CPU_INSTANT_EVENT"),
+        *("PYTHON_FUNCTION", "XPU_RUNTIME", "XPU_DRIVER", "PRIVATEUSE1_RUNTIME", "PRIVATEUSE1_DRIVER"),
+    },
+    ProfilerActivity.CUDA: {
+        *("GPU_MEMCPY", "GPU_MEMSET", "CONCURRENT_KERNEL", "CUDA_RUNTIME", "CUDA_DRIVER", "CUDA_SYNC", "CUDA_EVENT"),
+        *("GPU_USER_ANNOTATION", "EXTERNAL_CORRELATION", "OVERHEAD", "CUDA_PROFILER_RANGE", "COLLECTIVE_COMM"),
+        *("USER_ANNOTATION", "GPU_PM_COUNTER"),
+    },
+}
+# The same by the tables of a recording that hold them.
 _EVENTS_OF = {
     "kernel": {"CONCURRENT_KERNEL"},
     "memcpy": {"GPU_MEMCPY"},
@@ -74,7 +98,7 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
         InvalidArgument: an activity is unknown or named twice, or there is none; names are no list of text.
     """
     if activities is None:
-        return ActivitySelection(frozenset(ProfilerActivity))
+        return ActivitySelection(RECORDED)
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
     wanted: dict[ProfilerActivity, frozenset[str] | None] = {}
@@ -87,9 +111,11 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
     if not wanted:
         raise InvalidArgument(f"activities is empty; accepted is at least one of {_accepted()}")
     groups = frozenset(activity for activity, names in wanted.items() if names is None or names)
+    others = ", ".join(sorted(activity.name for activity in groups - RECORDED))
+    note = f"{others}: not recorded, as gpuscope records the CPU and NVIDIA GPUs" if others else ""
     lists = {activity: names for activity, names in wanted.items() if names}
     if not lists:
-        return ActivitySelection(groups)
+        return ActivitySelection(groups, note=note)
     named = frozenset().union(*lists.values())
     left_out = {
         table
@@ -98,13 +124,20 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
         and (ProfilerActivity.CUDA in lists if table in _GPU_TABLES else len(lists) == len(wanted))
     }
     listed = "; ".join(f"of {activity.name} {', '.join(sorted(names))}" for activity, names in lists.items())
-    return ActivitySelection(groups, frozenset(left_out), _SYNC in named, f"recorded as activities asks: {listed}")
+    asked = f"recorded as activities asks: {listed}"
+    return ActivitySelection(groups, frozenset(left_out), _SYNC in named, f"{note}; {asked}" if note else asked)
 
 
 def _names(activity: ProfilerActivity, names: Any) -> frozenset[str]:
     if isinstance(names, str) or not hasattr(names, "__iter__") or not all(isinstance(name, str) for name in names):
         raise InvalidArgument(
             f"activities gives {activity.name} the events {names!r}; accepted is a list of names, as ['GPU_MEMCPY']"
+        )
+    unknown = sorted(set(names) - _EVENTS.get(activity, set(names)))
+    if unknown:
+        raise InvalidArgument(
+            f"activities gives {activity.name} the events {', '.join(unknown)}; accepted are "
+            f"{', '.join(sorted(_EVENTS[activity]))}"
         )
     return frozenset(names)
 
@@ -129,4 +162,4 @@ def _unknown(item: object) -> InvalidArgument:
 
 
 def _accepted() -> str:
-    return ", ".join(f"ProfilerActivity.{name}" for name in ProfilerActivity.__members__)
+    return ", ".join(str(member) for member in ProfilerActivity if member in RECORDED)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gpuscope.analysis import EventList, FunctionEvent, FunctionEventAvg
+    from gpuscope.profiler.kineto_names import KinetoResults
     from gpuscope.trace import Trace
 
 
@@ -57,11 +58,14 @@ class AutogradResults(Analyses):
         return self.key_averages().total_average()
 
     @property
-    def kineto_results(self) -> NoReturn:
-        """Raises NotAvailable: Kineto took no part."""
-        raise NotAvailable(
-            "kineto_results is not available: gpuscope records without Kineto; prof.tree() and prof.trace tell the same"
-        )
+    def kineto_results(self) -> KinetoResults:
+        """The events under the names of Kineto's, which took no part."""
+        from gpuscope.profiler.kineto_names import KinetoResults
+
+        return KinetoResults(self.trace)
+
+    def __str__(self) -> str:
+        return self.events().table()
 
 
 _TORCH_OPTIONS = {
@@ -70,6 +74,10 @@ _TORCH_OPTIONS = {
     "with_flops": "operations",
     "with_modules": "modules",
 }
+
+
+_IN_METADATA = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+"""Options that a recording tells of, as torch's do."""
 
 
 def _always_record(_: int) -> ProfilerAction:
@@ -102,7 +110,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
-        post_processing_timeout_s: accepted; there is no processing at the end that it could cut short.
+        post_processing_timeout_s: seconds, as torch takes them; there is no processing at the end to cut short.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
@@ -167,10 +175,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
             )
         selected = parse_activities(activities)
-        self.activities = selected.groups
+        self.activities: frozenset[ProfilerActivity] = selected.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
-            cuda = frozenset({ProfilerActivity.CUDA})
+            cuda = {ProfilerActivity.CUDA}
             self.activities = self.activities | cuda if use_cuda else self.activities - cuda
         self.schedule = schedule or _always_record
         self.on_trace_ready = on_trace_ready
@@ -218,6 +226,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             accumulates=self.acc_events,
             strict=bool(strict),
         )
+        for option in _IN_METADATA:
+            if flags[option]:
+                self._annotations.add_json(option, "1")
         for sentence in filter(None, (*self._collector.notes, selected.note)):
             self._annotations.note(sentence)
         if experimental_config:
@@ -286,6 +297,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def step(self) -> None:
         """Says that the next step of the loop begins.
 
+        As in torch, a run that was not started begins with the first step after an idle one that is to be collected.
+
         Raises:
             InvalidArgument: the schedule returned something that is no action; the step does not change.
         """
@@ -294,6 +307,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         previous, self.current_action = self.current_action, action
         self.step_num += 1
         if not self._running:
+            if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
+                self.start()
             return
         try:
             self._end_window(previous, action)
@@ -412,6 +427,12 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """The results under the names of torch.autograd.profiler.profile; None before the first window begins."""
         return AutogradResults(self, self._windows.trace_id) if self._windows.trace_id is not None else None
 
+    def _memory_profile(self) -> NoReturn:
+        raise NotAvailable(
+            "_memory_profile is not available: gpuscope does not keep the tensors that torch tells categories from; "
+            "export_memory_timeline and prof.trace.memory have every allocation"
+        )
+
     def export_chrome_trace(self, path: str | PathLike[str], use_python_export: bool = False) -> None:
         """Writes the latest window, as `Analyses.export_chrome_trace`; with `acc_events` too, as torch does."""
         if self.acc_events and self._windows.latest is not None:
@@ -463,10 +484,10 @@ def _check_callable(argument: str, value: object) -> None:
 
 
 def _check_timeout(argument: str, value: object) -> None:
-    """Raises InvalidArgument for what is no time: seconds above 0, or None."""
+    """Raises InvalidArgument for what is no time: seconds from 0, or None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (number and math.isfinite(value) and value > 0):  # type: ignore[arg-type,operator]
-        raise InvalidArgument(f"{argument} is {value!r}; accepted are seconds above 0, or None")
+    if value is not None and not (number and math.isfinite(value) and value >= 0):  # type: ignore[arg-type,operator]
+        raise InvalidArgument(f"{argument} is {value!r}; accepted are seconds from 0, or None")
 
 
 def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:

@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch import TorchEnum
 
 
-class ProfilerAction(Enum):
-    """What the profiler does during one step."""
+class ProfilerAction(TorchEnum):
+    """What the profiler does during one step. DEVICE_STOPPED is torch's alone: no schedule may return it."""
 
     NONE = 0
     WARMUP = 1
     RECORD = 2
     RECORD_AND_SAVE = 3
+    DEVICE_STOPPED = 4
+
+    @property
+    def _hashed(self) -> str:
+        return self.name
 
     @property
     def collects(self) -> bool:
         """Whether the collector runs, be it to warm up."""
-        return self is not ProfilerAction.NONE
+        return self not in (ProfilerAction.NONE, ProfilerAction.DEVICE_STOPPED)
 
     @property
     def records(self) -> bool:
@@ -96,10 +101,8 @@ def schedule(
 
 def check_action(step: int, action: object) -> ProfilerAction:
     """The action that a user's schedule returned, which may be a member of torch's enumeration."""
-    if isinstance(action, ProfilerAction):
-        return action
-    name = getattr(action, "name", None)
-    if isinstance(name, str) and name in ProfilerAction.__members__:
-        return ProfilerAction[name]
-    accepted = ", ".join(f"ProfilerAction.{member}" for member in ProfilerAction.__members__)
-    raise InvalidArgument(f"schedule({step}) returned {action!r}; accepted are {accepted}")
+    accepted = [member for member in ProfilerAction if member is not ProfilerAction.DEVICE_STOPPED]
+    for member in accepted:
+        if member == action:
+            return member
+    raise InvalidArgument(f"schedule({step}) returned {action!r}; accepted are {', '.join(map(str, accepted))}")

@@ -81,9 +81,14 @@ def test_total_average_sums_the_rows():
 def test_recursion_counts_the_outermost_once():
     trace = make_trace(
         {
-            "path": {"name": ["walk", "walk"], "parent": [NONE, 0]},
+            "path": {"name": ["walk", "walk", "sit"], "parent": [NONE, 0, 0]},
             "thread": {"system_id": [1]},
-            "region": {"start_ns": [0, 10], "duration_ns": [5_000, 2_000], "parent": [NONE, 0], "path": [0, 1]},
+            "region": {
+                "start_ns": [0, 10, 4_000],
+                "duration_ns": [5_000, 2_000, 0],
+                "parent": [NONE, 0, 0],
+                "path": [0, 1, 2],
+            },
         }
     )
     walk = row(trace, "walk")

@@ -55,7 +55,8 @@ def counted(*ops):
         ("aten::dot", "[[4], [4]]", 8),
         ("aten::add", "[[3, 4], [3, 4], []]", 12),
         ("aten::mul_", "[[3, 4], []]", 12),
-        ("aten::mul", "[[3, 1], [4]]", 12),
+        ("aten::mul", "[[3, 1], [4]]", 3),  # torch counts the first input
+        ("aten::sub", "[[3, 1], [4]]", 12),
         ("aten::embedding_dense_backward", "[[2, 3, 4], [2, 3], [], [], []]", 24),
         ("aten::linear", "[[3, 4], [5, 4], [5]]", 0),
         ("aten::embedding", "[[10, 4], [2, 3]]", 0),
@@ -146,7 +147,8 @@ def test_without_shapes_nothing_counts():
             "path": {"name": ["aten::mm"], "kind": [OP]},
             "thread": {"system_id": [1]},
             "region": {"duration_ns": [5], "path": [0]},
-        }
+        },
+        info={"metadata.with_flops": "1"},
     )
     assert events(trace)[0].flops == 0
     assert "FLOPs" not in key_averages(trace).table()

@@ -65,12 +65,13 @@ def test_scopes_are_torchs_numbers():
     assert row("AddmmBackward0").scope == 1
 
 
+@pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize(("inside", "count"), [([], 1), (["aten::empty"], 2)])
-def test_an_operator_that_only_hands_on_to_another_of_its_name_counts_once(inside, count):
+def test_what_only_hands_on_to_another_of_its_name_counts_once(inside, count, kind):
     names = ["aten::mean", "aten::mean", *inside]
     trace = make_trace(
         {
-            "path": {"name": names, "parent": [NONE, 0, 0][: len(names)], "kind": [1] * len(names)},
+            "path": {"name": names, "parent": [NONE, 0, 0][: len(names)], "kind": [kind] * len(names)},
             "thread": {"system_id": [1]},
             "region": {
                 "duration_ns": [9_000, 5_000, 1_000][: len(names)],
@@ -178,15 +179,22 @@ def test_memory_columns_are_torchs():
     assert titles[first : first + 5] == ["CPU Mem", "Self CPU Mem", "CUDA Mem", "Self CUDA Mem", "# of Calls"]
 
 
+WITH_FLOPS = {"metadata.with_flops": "1"}
+
+
 def test_shapes_and_flops_stand_behind():
-    table = key_averages(training_step(), group_by_input_shape=True).table(sort_by="flops", row_limit=1)
+    table = key_averages(training_step(**WITH_FLOPS), group_by_input_shape=True).table(sort_by="flops", row_limit=1)
     assert [title.strip() for title in headings(table)][-2:] == ["Input Shapes", "Total FLOPs"]
     assert "[[4], [2, 3], [3, 4], [], []]" in table
     assert table.splitlines()[3].split()[-1] == "48.000"
 
 
 def test_rows_without_flops_show_none():
-    assert cells(key_averages(training_step()).table(), "aten::linear")[-1] == "--"
+    assert cells(key_averages(training_step(**WITH_FLOPS)).table(), "aten::linear")[-1] == "--"
+
+
+def test_flops_that_were_not_asked_for_have_no_column():
+    assert "FLOPs" not in key_averages(training_step()).table()
 
 
 def test_shapes_are_cut_to_their_width():
