@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nvtx_libraries', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -616,7 +616,7 @@ class TorchCallbacks:
         What the study found.
         """
     @staticmethod
-    def start(*, shapes: bool = False, results: bool = False) -> None:
+    def start(*, shapes: bool = False, results: bool = False, numbers: bool = False) -> None:
         """
         Has every operator logged; only after a study that succeeded.
         """
@@ -761,6 +761,10 @@ def merge(stores: collections.abc.Sequence[Store]) -> Store:
 def nvtx_libraries() -> list[str]:
     """
     The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.
+    """
+def observe_regions(before_enter: typing.Any, after_exit: typing.Any) -> None:
+    """
+    Has each region of the program given to these while a session collects; None and None end that.
     """
 def own_file() -> str:
     """

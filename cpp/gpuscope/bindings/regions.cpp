@@ -9,6 +9,7 @@
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/timing/region_timer.h"
+#include "gpuscope/torch/operators.h"
 
 namespace gpuscope::bindings {
 namespace {
@@ -110,6 +111,7 @@ void select_strand(EventLog& log, uint64_t strand) noexcept {
 }
 
 extern PyTypeObject record_function_type;
+extern PyMethodDef methods[];
 
 bool is_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
@@ -277,6 +279,66 @@ PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
   Py_RETURN_NONE;
 }
 
+// Functions of the region that are called before it is opened and after it was closed, on the same thread; null for
+// none. Owned.
+PyObject* before_enter = nullptr;
+PyObject* after_exit = nullptr;
+
+void call_about(PyObject* function, PyObject* region) {
+  if (function == nullptr || reinterpret_cast<RecordFunction*>(region)->detail != 0) {
+    return;
+  }
+  const torch::OperatorCallbacks::StandIn stand_in;
+  PyObject* done = PyObject_CallOneArg(function, region);
+  if (done == nullptr) {
+    PyErr_WriteUnraisable(function);
+  }
+  Py_XDECREF(done);
+}
+
+PyObject* enter_observed(PyObject* object, PyObject* nothing) {
+  if (base::listening.load(std::memory_order_relaxed) != 0) {
+    call_about(before_enter, object);
+  }
+  return enter(object, nothing);
+}
+
+PyObject* exit_observed(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
+  PyObject* done = exit(object, arguments, count);
+  call_about(after_exit, object);
+  return done;
+}
+
+std::array<PyMethodDef, 2> observed_methods{{
+    {"__enter__", enter_observed, METH_NOARGS, "Opens the region."},
+    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_observed)), METH_FASTCALL,
+     "Closes the region; exceptions pass through."},
+}};
+
+// The methods themselves are replaced: regions that nobody observes cost what they did.
+PyObject* observe_regions(PyObject*, PyObject* arguments) {
+  PyObject* before = nullptr;
+  PyObject* after = nullptr;
+  if (PyArg_ParseTuple(arguments, "OO:observe_regions", &before, &after) == 0) {
+    return nullptr;
+  }
+  const bool observed = before != Py_None;
+  for (std::size_t index = 0; index < observed_methods.size(); ++index) {
+    PyMethodDef* method = observed ? &observed_methods[index] : &methods[index];
+    PyObject* descriptor = PyDescr_NewMethod(&record_function_type, method);
+    const bool good =
+        descriptor != nullptr && PyDict_SetItemString(record_function_type.tp_dict, method->ml_name, descriptor) == 0;
+    Py_XDECREF(descriptor);
+    if (!good) {
+      return nullptr;
+    }
+  }
+  PyType_Modified(&record_function_type);
+  Py_XSETREF(before_enter, observed ? Py_NewRef(before) : nullptr);
+  Py_XSETREF(after_exit, observed ? Py_NewRef(after) : nullptr);
+  Py_RETURN_NONE;
+}
+
 PyObject* decorate(PyObject* object, PyObject* arguments, PyObject* keywords) {
   PyObject* function = nullptr;
   static const char* accepted[] = {"func", nullptr};
@@ -340,6 +402,7 @@ PyObject* mark(PyObject*, PyObject* name) {
 }
 
 PyMethodDef methods[] = {
+    // the first two as in observed_methods
     {"__enter__", enter, METH_NOARGS, "Opens the region."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit)), METH_FASTCALL,
      "Closes the region; exceptions pass through."},
@@ -355,6 +418,11 @@ PyMethodDef region_of_kind_method = {
     "region_of_kind", region_of_kind, METH_VARARGS,
     "region_of_kind(name: str, kind: int) -> record_function\n\n"
     "A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module."};
+
+PyMethodDef observe_regions_method = {
+    "observe_regions", observe_regions, METH_VARARGS,
+    "observe_regions(before_enter: object, after_exit: object) -> None\n\n"
+    "Has each region of the program given to these while a session collects; None and None end that."};
 
 constexpr const char* kDoc =
     "record_function(name, args=None)\n--\n\n"
@@ -390,7 +458,7 @@ void bind_regions(pybind11::module_& module) {
   }
   module.add_object("record_function",
                     pybind11::reinterpret_borrow<pybind11::object>(reinterpret_cast<PyObject*>(&record_function_type)));
-  for (PyMethodDef* method : {&mark_method, &region_of_kind_method}) {
+  for (PyMethodDef* method : {&mark_method, &region_of_kind_method, &observe_regions_method}) {
     PyObject* function = PyCFunction_NewEx(method, nullptr, pybind11::str("gpuscope._core").ptr());
     if (function == nullptr) {
       throw pybind11::error_already_set();

@@ -164,10 +164,10 @@ void bind_callbacks(py::module_& module) {
           "Learns where things lie in torch's objects; returns why that failed, empty when it did not.")
       .def_static(
           "start",
-          [](bool shapes, bool results) {
-            OperatorCallbacks::process().start(libtorch(), {shapes, results});
+          [](bool shapes, bool results, bool numbers) {
+            OperatorCallbacks::process().start(libtorch(), {shapes, results, numbers});
           },
-          py::kw_only(), py::arg("shapes") = false, py::arg("results") = false,
+          py::kw_only(), py::arg("shapes") = false, py::arg("results") = false, py::arg("numbers") = false,
           "Has every operator logged; only after a study that succeeded.")
       .def_static(
           "stop", [] { OperatorCallbacks::process().stop(libtorch()); }, "Ends that.")
@@ -181,6 +181,7 @@ void bind_callbacks(py::module_& module) {
             known["types"] = layout.dtype != Layout::kUnknown;
             known["results"] = sizes && layout.outputs != Layout::kUnknown;
             known["scope"] = layout.scope != Layout::kUnknown;
+            known["numbers"] = layout.number != Layout::kUnknown;
             return known;
           },
           "What the study found.");

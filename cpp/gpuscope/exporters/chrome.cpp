@@ -42,16 +42,27 @@ constexpr std::string_view kBackwardArrow = ",\"cat\":\"fwdbwd\",\"name\":\"fwdb
 // -- the parts of events ----------------------------------------------------------------------------------------------
 
 // Arguments that events have of their own: a payload of that name must not take their place.
-constexpr std::string_view kOwn[] = {"External id",     "Ev Idx",
-                                     "Sequence number", "Fwd thread id",
-                                     "Input Dims",      "Input type",
-                                     "Call stack",      "device",
-                                     "context",         "stream",
-                                     "correlation",     "grid",
-                                     "block",           "registers per thread",
-                                     "shared memory",   "region",
-                                     "notes",           "graph id",
-                                     "graph node id",   "captured in",
+constexpr std::string_view kOwn[] = {"External id",
+                                     "Ev Idx",
+                                     "Sequence number",
+                                     "Fwd thread id",
+                                     "Record function id",
+                                     "Input Dims",
+                                     "Input type",
+                                     "Call stack",
+                                     "device",
+                                     "context",
+                                     "stream",
+                                     "correlation",
+                                     "grid",
+                                     "block",
+                                     "registers per thread",
+                                     "shared memory",
+                                     "region",
+                                     "notes",
+                                     "graph id",
+                                     "graph node id",
+                                     "captured in",
                                      "Collective name"};
 
 std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
@@ -220,6 +231,9 @@ class ChromeText {
     }
     if (const uint32_t types = store_.detail.types[row]; types != kNone) {
       out.put(find_or_make(types_, types, [&] { return ",\"Input type\":" + quoted_list(store_.strings[types]); }));
+    }
+    if (const uint32_t number = store_.detail.op[row]; number != 0) {
+      out.put_pair(",\"Record function id\":", number);  // "rf_id" in an execution trace
     }
     put_stack(out, store_.detail.stack[row]);
   }

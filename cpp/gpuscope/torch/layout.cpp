@@ -107,6 +107,19 @@ void infer_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
   });
 }
 
+/// Numbers are given in the order in which operators and ranges begin.
+std::size_t infer_number(const std::vector<Observation>& seen) {
+  return only(Observation::kWords, kWordBytes, [&](std::size_t word) {
+    uint64_t last = 0;
+    return std::ranges::all_of(seen, [&](const Observation& observation) {
+      const uint64_t number = observation.words[word];
+      const bool fits = observation.is_end ? number != 0 && number <= last : number > last && number <= UINT32_MAX;
+      last = std::max(last, observation.is_end ? 0 : number);
+      return fits;
+    });
+  });
+}
+
 constexpr uint64_t kMaxDimensions = 64;  // torch's own limit
 
 /// A c10::ScalarType, by the name that torch's profiler gives it.
@@ -209,6 +222,7 @@ std::string infer_layout(const std::vector<Observation>& seen, const std::vector
              everywhere([&](const Call& call) { return byte(*call.start, place) == kFunctionScope; });
     });
   }
+  layout.number = infer_number(seen);
   infer_tensors(tensors, layout);
   return layout.sequence == Layout::kUnknown ? "autograd's numbers were not found" : "";
 }

@@ -23,6 +23,7 @@ struct Layout {
   std::size_t inputs = kUnknown;    // address of the first c10::IValue, then how many
   std::size_t sequence = kUnknown;  // int64
   std::size_t scope = kUnknown;     // at::RecordScope, a byte
+  std::size_t number = kUnknown;    // uint64: at::RecordFunctionHandle, of callbacks that ask for it
   std::size_t outputs = kUnknown;   // begin and end of the c10::IValues, at the operator's end
   // c10::IValue: 16 bytes, of which the first 8 are a tensor's address and the next 4 the tag
   uint32_t tensor_tag = 0;

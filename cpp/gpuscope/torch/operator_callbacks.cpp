@@ -70,7 +70,7 @@ void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes)
   }
 }
 
-template <bool kShapes>
+template <bool kShapes, bool kNumbers>
 std::unique_ptr<TorchCallback::Context> start(const void* function) {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   EventLog* log = log_to_write(listening);
@@ -78,6 +78,14 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
     return nullptr;
   }
   const Layout& layout = reading.layout;
+  if constexpr (kNumbers) {
+    if (layout.number != Layout::kUnknown) {
+      log->add_argument(Argument::Operands, static_cast<uint32_t>(load<uint64_t>(function, layout.number)));
+    }
+    if (OperatorCallbacks::StandIn::here()) {
+      return nullptr;
+    }
+  }
   const std::string_view name = reading.name(function);
   const auto sequence = load<int64_t>(function, layout.sequence);
   uint32_t shapes = 0;
@@ -98,10 +106,10 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   return nullptr;
 }
 
-template <bool kResults>
+template <bool kResults, bool kNumbers>
 void end(const void* function, TorchCallback::Context*) {
   EventLog* log = log_to_write(base::listening.load(std::memory_order_relaxed));
-  if (log == nullptr) {
+  if (log == nullptr || (kNumbers && OperatorCallbacks::StandIn::here())) {
     return;
   }
   if constexpr (kResults) {
@@ -115,6 +123,15 @@ void end(const void* function, TorchCallback::Context*) {
     }
   }
   log->append(base::ticks(), 0, Op::Pop, EnterDetail::kTorchRange);
+}
+
+template <bool kNumbers>
+TorchCallback make_callback(bool shapes, bool results) {
+  return {.start = shapes ? &start<true, kNumbers> : &start<false, kNumbers>,
+          .end = results ? &end<true, kNumbers> : &end<false, kNumbers>,
+          .needs_inputs = shapes,
+          .needs_outputs = results,
+          .needs_ids = kNumbers};
 }
 
 TorchCallback every_scope(TorchCallback callback) {
@@ -144,7 +161,8 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
       torch.add_callback(every_scope({.start = begin,
                                       .end = [](const void* function, auto*) { observe_on_thread(function, true); },
                                       .needs_inputs = true,
-                                      .needs_outputs = true}));
+                                      .needs_outputs = true,
+                                      .needs_ids = true}));
   const auto finish = [&] {
     torch.remove_callback(handle);
     running_study = nullptr;
@@ -167,11 +185,8 @@ void OperatorCallbacks::start(const driver::Torch& torch, const Options& options
   if (reading.name == nullptr) {
     reading = {layout_, torch.undefined_tensor, torch.function_name};
   }
-  handle_ =
-      torch.add_callback(every_scope({.start = shapes ? &gpuscope::torch::start<true> : &gpuscope::torch::start<false>,
-                                      .end = results ? &end<true> : &end<false>,
-                                      .needs_inputs = shapes,
-                                      .needs_outputs = results}));
+  handle_ = torch.add_callback(
+      every_scope(options.numbers ? make_callback<true>(shapes, results) : make_callback<false>(shapes, results)));
 }
 
 void OperatorCallbacks::stop(const driver::Torch& torch) {

@@ -83,6 +83,7 @@ class OperatorCallbacks {
   struct Options {
     bool shapes = false;  // and types
     bool results = false;
+    bool numbers = false;  // that torch gives them
   };
 
   static OperatorCallbacks& process();
@@ -99,6 +100,20 @@ class OperatorCallbacks {
   /// Logs every operator from now on. Only after a study that succeeded.
   void start(const driver::Torch& torch, const Options& options);
   void stop(const driver::Torch& torch);
+
+  /// While it lives, what begins and ends on this thread stands for a region that the program opens or closes itself:
+  /// where numbers are logged, the region gets the number, and no row is added.
+  class StandIn {
+   public:
+    StandIn() noexcept { here_ = true; }
+    ~StandIn() { here_ = false; }
+    StandIn(const StandIn&) = delete;
+    StandIn& operator=(const StandIn&) = delete;
+    static bool here() noexcept { return here_; }
+
+   private:
+    inline static thread_local bool here_ = false;
+  };
 
  private:
   Layout layout_;

@@ -23,6 +23,7 @@ class Options:
         with_stack: where in the Python program operators, regions and launches are.
         with_flops: what floating-point operations are counted from.
         with_modules: the modules that operators run in.
+        execution_trace: an execution trace of torch's is recorded beside, and regions and numbers link to it.
         release_cupti: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
     """
 
@@ -32,6 +33,7 @@ class Options:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    execution_trace: bool = False
     release_cupti: Callable[[], bool] = lambda: False
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from threading import get_ident
 from typing import Any
 
-from gpuscope._core import TorchCallbacks, TorchRanges
+from gpuscope._core import TorchCallbacks, TorchRanges, observe_regions
 from gpuscope.frameworks import torch_profiler
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
@@ -36,6 +37,7 @@ class _TorchOperatorsObserver:
         self._by_callbacks = False
         self._announcement: torch_profiler.Announcement | None = None
         self._profiler: _Profiler | None = None
+        self._stand_ins: _StandIns | None = None
 
     def start(self) -> None:
         self._import = WhenImported("torch", self._begin)
@@ -44,6 +46,9 @@ class _TorchOperatorsObserver:
         if self._import is not None:
             self._import.cancel()
             self._import = None
+        if self._stand_ins is not None:
+            self._stand_ins.end()
+            self._stand_ins = None
         if self._by_callbacks:
             TorchCallbacks.stop()
             self._by_callbacks = False
@@ -66,8 +71,42 @@ class _TorchOperatorsObserver:
             known = TorchCallbacks.known()
             if options.record_shapes and not known["shapes"]:
                 self._note("shapes of operators' inputs are not recorded: this version of torch keeps them elsewhere")
-            TorchCallbacks.start(shapes=options.record_shapes, results=options.with_flops)
+            if options.execution_trace and not known["numbers"]:
+                self._note("rows have no Record function id: this version of torch keeps its numbers elsewhere")
+            TorchCallbacks.start(
+                shapes=options.record_shapes, results=options.with_flops, numbers=options.execution_trace
+            )
             self._by_callbacks = True
+        if options.execution_trace:
+            if why is None:
+                self._stand_ins = _StandIns()
+            else:
+                self._note(f"regions are missing from the execution trace: {why}")
+
+
+class _StandIns:
+    """Has torch begin and end a region of its own with each of the program's, until `end`: execution traces have it."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, object, Any]] = []  # thread, region and torch's; any thread, with the GIL
+        observe_regions(self._begin_one, self._end_one)
+
+    def end(self) -> None:
+        observe_regions(None, None)
+
+    def _begin_one(self, region: Any) -> None:
+        torch = sys.modules["torch"]
+        self._open.append((get_ident(), region, torch.ops.profiler._record_function_enter_new(region.name, None)))
+
+    def _end_one(self, region: Any) -> None:
+        thread = get_ident()
+        for at in reversed(range(len(self._open))):
+            if self._open[at][:2] == (thread, region):
+                record = self._open.pop(at)[2]
+                torch = sys.modules["torch"]
+                with torch._C.DisableTorchFunctionSubclass():
+                    torch.ops.profiler._record_function_exit._RecordFunction(record)
+                return
 
 
 class _Profiler:

@@ -216,6 +216,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             with_stack=self.with_stack,
             with_flops=self.with_flops,
             with_modules=self.with_modules,
+            execution_trace=self.execution_trace_observer is not None,
             release_cupti=self._collector.release_cupti,
         )
         self._windows = Windows(

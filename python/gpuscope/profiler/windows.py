@@ -215,8 +215,8 @@ class Windows:
     def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
         """Does what a step needs that begins with `action`: collecting, and a window where it records."""
         if self._collector.begin(action):
+            self._observers.start()  # first: the operators by which they learn of torch are none of the program's
             self.observe("start")
-            self._observers.start()
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
 
     def end(self, *, last: bool) -> None:

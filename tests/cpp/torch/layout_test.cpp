@@ -50,6 +50,7 @@ class LayoutTest : public testing::Test {
     words[25] = numbered ? sequence : ~uint64_t{0};
     words[26] = FakeTensor::address(inputs.data());
     words[27] = inputs.size();
+    words[30] = is_end ? number_ : ++number_;
     words[35] = outputs != nullptr ? FakeTensor::address(outputs->data()) : 0;
     words[36] = outputs != nullptr ? FakeTensor::address(outputs->data() + outputs->size()) : 0;
     return observe(words.data(), name, sequence, is_end);
@@ -71,6 +72,7 @@ class LayoutTest : public testing::Test {
   static FakeValue value(const FakeTensor& tensor) { return {FakeTensor::address(tensor.words.data()), kTensorTag}; }
 
   uint64_t noise_ = 0x7777'0000'0000;
+  uint64_t number_ = 14;
   FakeTensor a_{{3, 5, 7}, 7};
   FakeTensor b_{{5, 7}, 3};
   FakeTensor c_{{2, 3, 1, 5, 2, 7}, 11};
@@ -84,6 +86,7 @@ TEST_F(LayoutTest, FindsWhereThingsLie) {
   EXPECT_EQ(layout_.inputs, 26U * 8);
   EXPECT_EQ(layout_.outputs, 35U * 8);
   EXPECT_EQ(layout_.scope, 12U * 8);
+  EXPECT_EQ(layout_.number, 30U * 8);
   EXPECT_EQ(layout_.tensor_tag, kTensorTag);
   EXPECT_EQ(layout_.sizes, 7U * 8);
   EXPECT_EQ(layout_.dtype, 160U);
