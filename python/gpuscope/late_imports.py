@@ -1,13 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doing something as soon as a module has been imported, now or later."""
+"""Importing a package's names when they are first used, and doing something once a module was imported."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, cast
+
+
+@functools.cache
+def modules_of_stub(package: str) -> dict[str, str]:
+    """The names that a package's stub imports, a line each, and from which modules."""
+    loader: Any = sys.modules[package].__loader__
+    stub: bytes = loader.get_data(f"{sys.modules[package].__file__}i")
+    lines = (line.split() for line in stub.decode().splitlines() if line.startswith("from "))
+    return {name: module for _, module, _, _, _, name in lines}
+
+
+def import_of_stub(package: str, name: str) -> object:
+    """``__getattr__`` of a package whose stub says from where its names are imported: each is when it is first used."""
+    modules = modules_of_stub(package)
+    if name == "__all__":
+        return sorted(public for public, module in modules.items() if module != package)
+    if name not in modules:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    if modules[name] == package:
+        return importlib.import_module(f"{package}.{name}")
+    value: object = getattr(importlib.import_module(modules[name]), name)
+    setattr(sys.modules[package], name, value)
+    return value
 
 
 # importlib.abc's base classes are left out: importing them takes 19 modules.
@@ -34,6 +58,8 @@ class WhenImported:
             return None
         self._searching = True
         try:
+            import importlib.util
+
             spec = importlib.util.find_spec(fullname)
         finally:
             self._searching = False
