@@ -21,10 +21,14 @@ from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
 
-# The names under which torch.autograd.profiler calls torch's own profiler; the first two take the activities second.
+_PROFILER = "torch.autograd.profiler"
+_LEGACY = "torch.autograd.profiler_legacy"
+# The names under which they call torch's own profiler; the first two of _PROFILER take the activities second.
 _PREPARE = "_prepare_profiler"
 _ENABLE = "_enable_profiler"
 _DISABLE = "_disable_profiler"
+_ENABLE_LEGACY = "_enable_profiler_legacy"
+_DISABLE_LEGACY = "_disable_profiler_legacy"
 # By these it tells torch's Python code, which then names ranges of its own, that a profiler runs.
 _TELL_START = "_run_on_profiler_start"
 _TELL_STOP = "_run_on_profiler_stop"
@@ -58,7 +62,7 @@ class _Wrappers:
 
     def __init__(self) -> None:
         self._subscribers: tuple[Subscriber, ...] = ()
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # torch's function and ours
+        self._wrapped: dict[tuple[str, str], tuple[Any, Any]] = {}  # by module and name: torch's function and ours
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Torch has been imported."""
@@ -71,41 +75,41 @@ class _Wrappers:
         """The last one puts torch's functions back, unless another has replaced them since."""
         self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
         if not self._subscribers:
-            profiler = sys.modules.get("torch.autograd.profiler")
-            for name, (original, wrapper) in self._wrapped.items():
-                if getattr(profiler, name, None) is wrapper:
-                    setattr(profiler, name, original)
+            for (module, name), (original, wrapper) in self._wrapped.items():
+                if getattr(sys.modules.get(module), name, None) is wrapper:
+                    setattr(sys.modules[module], name, original)
             self._wrapped = {}
 
     def _wrap(self) -> None:
-        profiler = sys.modules["torch.autograd.profiler"]
-        for name, wrapper in (
-            (_PREPARE, self._prepare),
-            (_ENABLE, self._enable),
-            (_DISABLE, self._disable),
-            (_TELL_START, functools.partial(self._tell, True)),
-            (_TELL_STOP, functools.partial(self._tell, False)),
+        for module, name, wrapper in (
+            (_PROFILER, _PREPARE, self._prepare),
+            (_PROFILER, _ENABLE, self._enable),
+            (_PROFILER, _DISABLE, self._disable),
+            (_PROFILER, _TELL_START, functools.partial(self._tell, True)),
+            (_PROFILER, _TELL_STOP, functools.partial(self._tell, False)),
+            (_LEGACY, _ENABLE_LEGACY, self._enable),
+            (_LEGACY, _DISABLE_LEGACY, self._disable),
         ):
-            original = getattr(profiler, name, None)
+            original = getattr(sys.modules.get(module), name, None)
             if original is not None:
-                self._wrapped[name] = original, wrapper(original)
-                setattr(profiler, name, self._wrapped[name][1])
+                self._wrapped[module, name] = original, wrapper(original)
+                setattr(sys.modules[module], name, self._wrapped[module, name][1])
 
     def _prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def prepare(config: Any, activities: Any = (), *rest: Any, **named: Any) -> Any:
+        def prepare(*args: Any, **named: Any) -> Any:
             for subscriber in self._subscribers:
-                subscriber.on_prepare(activities)
-            return original(config, activities, *rest, **named)
+                subscriber.on_prepare(_activities_of(*args, **named))
+            return original(*args, **named)
 
         return prepare
 
     def _enable(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def enable(config: Any, activities: Any = (), *rest: Any, **named: Any) -> Any:
+        def enable(*args: Any, **named: Any) -> Any:
             for subscriber in self._subscribers:
-                subscriber.on_prepare(activities)
+                subscriber.on_prepare(_activities_of(*args, **named))
                 subscriber.on_start()
             try:
-                return original(config, activities, *rest, **named)
+                return original(*args, **named)
             except BaseException:
                 self._stopped()
                 raise
@@ -135,8 +139,12 @@ class _Wrappers:
 
     def original(self, name: str) -> Any:
         """The function of that name, as torch has it; None where it has none."""
-        wrapped = self._wrapped.get(name)
-        return wrapped[0] if wrapped else getattr(sys.modules["torch.autograd.profiler"], name, None)
+        wrapped = self._wrapped.get((_PROFILER, name))
+        return wrapped[0] if wrapped else getattr(sys.modules[_PROFILER], name, None)
+
+
+def _activities_of(_config: Any = None, activities: Any = (), *_rest: Any, **_named: Any) -> Any:
+    return activities
 
 
 _wrappers = _Wrappers()
@@ -206,8 +214,7 @@ class Announcement:
     def __init__(self) -> None:
         self._subscriber = Subscriber(on_told=self._on_told)
         with _lock:
-            profiler: Any = sys.modules["torch.autograd.profiler"]
-            self._others = 1 if getattr(profiler, "_is_profiler_enabled", False) else 0
+            self._others = 1 if getattr(sys.modules[_PROFILER], "_is_profiler_enabled", False) else 0
             _wrappers.subscribe(self._subscriber)
             self._tell(True)
 

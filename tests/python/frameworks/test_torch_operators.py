@@ -506,6 +506,17 @@ def test_a_torch_profiler_that_outlasts_the_window_stays_on():
     assert not torch.autograd.profiler._is_profiler_enabled
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("profiler", [torch.autograd.profiler.emit_itt, torch.autograd.profiler_legacy.profile])
+def test_other_profilers_of_torch_run_inside_a_window(profiler):
+    with gs.profile() as ours:
+        with profiler():
+            torch.ones(2)
+        fast_row("after")
+    assert {"aten::ones", "after"} <= set(names(ours))
+    assert not torch.autograd._profiler_enabled()
+
+
 def test_torch_finds_a_profiler_after_one_of_another_thread_has_ended():
     def work():
         with cpu_profiler():
