@@ -23,7 +23,11 @@ class Analyses(ABC):
         """The events as columns."""
 
     def key_averages(
-        self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool = False,
     ) -> Averages:
         """Totals and percentiles per name, in us: one row a region, operator, driver call, kernel or copy.
 
@@ -31,10 +35,12 @@ class Analyses(ABC):
             group_by_input_shape: a row for each name and shapes of inputs (with ``record_shapes``).
             group_by_stack_n: a row for each name and so many of the innermost Python frames (with ``with_stack``).
             group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
+            include_python_functions: likewise, as torch 2.14 does: Python functions are not recorded one by one.
         """
         from gpuscope.analysis import key_averages
 
-        return key_averages(self.trace, group_by_input_shape, group_by_stack_n, group_by_overload_name)
+        grouping = (group_by_input_shape, group_by_stack_n, group_by_overload_name)
+        return key_averages(self.trace, *grouping, include_python_functions)
 
     def events(self) -> Events:
         """Every event by itself, in order of time."""

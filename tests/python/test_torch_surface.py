@@ -68,17 +68,26 @@ def test_every_attribute_of_an_event_can_be_read():
             getattr(event, name)
 
 
+def takes(function, of_torch):
+    """Whether a function takes torch's arguments, in order; newer ones of torch's may follow."""
+    mine, of_torchs = (
+        [(p.name, p.default) for p in inspect.signature(each).parameters.values()] for each in (function, of_torch)
+    )
+    return mine[: len(of_torchs)] == of_torchs
+
+
 @pytest.mark.parametrize("name", ["table", "key_averages", "total_average", "export_chrome_trace", "export_stacks"])
 def test_methods_take_the_arguments_of_torch(name):
-    of_torch = inspect.signature(getattr(profiler_util.EventList, name)).parameters
-    mine = inspect.signature(getattr(type(events(training())), name)).parameters
-    assert [(p.name, p.default) for p in mine.values()] == [(p.name, p.default) for p in of_torch.values()]
+    assert takes(getattr(type(events(training())), name), getattr(profiler_util.EventList, name))
 
 
 def test_key_averages_of_the_profiler_takes_the_arguments_of_torch():
-    of_torch = inspect.signature(theirs.profile.key_averages).parameters
-    mine = inspect.signature(ours.profile.key_averages).parameters
-    assert [(p.name, p.default) for p in mine.values()] == [(p.name, p.default) for p in of_torch.values()]
+    assert takes(ours.profile.key_averages, theirs.profile.key_averages)
+
+
+def test_python_functions_may_be_asked_for(both):
+    for rows in (both[1].key_averages(include_python_functions=True), both[1].key_averages()):
+        assert not any(row.key.endswith(": program") for row in rows)
 
 
 @pytest.mark.parametrize("key", ["self_cuda_memory_usage", "cuda_time_total", "cpu_memory_usage", "count", "flops"])

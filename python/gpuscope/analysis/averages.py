@@ -131,7 +131,11 @@ Array = np.ndarray[Any, Any]
 
 
 def key_averages(
-    trace: Trace, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
+    trace: Trace,
+    group_by_input_shape: bool = False,
+    group_by_stack_n: int = 0,
+    group_by_overload_name: bool = False,
+    include_python_functions: bool = False,
 ) -> Averages:
     """One row for each region, operator, kernel, copy, fill, driver call and synchronization, by name.
 
@@ -140,6 +144,7 @@ def key_averages(
         group_by_input_shape: group regions and operators by the shapes of their inputs too (``record_shapes``).
         group_by_stack_n: and by so many of the innermost Python frames (``with_stack``).
         group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
+        include_python_functions: likewise, as torch 2.14 does: Python functions are not recorded one by one.
 
     Returns:
         The rows, regions and then work, in the order in which they first occurred. In aggregate mode, which keeps no

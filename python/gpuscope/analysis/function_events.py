@@ -357,12 +357,13 @@ class FunctionEvent(TorchNames):
 
     @property
     def structured_input_strides(self) -> list[Any]:
-        """Always empty: strides are not among what is recorded of operators."""
-        return []
+        """The strides of each input (``record_shapes``), as `structured_input_shapes` has their sizes."""
+        strides = int(self._regions.strides[self._row]) if self._is_region else NONE
+        return nested_shapes(self._regions.shapes_of(strides))
 
     @property
     def concrete_inputs(self) -> list[Any]:
-        """Always empty: of the inputs, shapes and types are recorded."""
+        """Always empty: the values of scalars are not kept, `input_dtypes` has their types."""
         return []
 
     @property
@@ -619,10 +620,15 @@ class Events(EventList[FunctionEvent]):
         self._trace = trace
 
     def key_averages(
-        self, group_by_input_shapes: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
+        self,
+        group_by_input_shapes: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool = False,
     ) -> Averages:
         """The rows of ``key_averages`` of the whole recording."""
-        return key_averages(self._trace, group_by_input_shapes, group_by_stack_n, group_by_overload_name)
+        grouping = (group_by_input_shapes, group_by_stack_n, group_by_overload_name)
+        return key_averages(self._trace, *grouping, include_python_functions)
 
     def total_average(self) -> FunctionEventAvg:
         """All events as one row."""

@@ -192,6 +192,13 @@ class RegionRows:
         """The string of the types of each one's inputs; NONE where they are not known."""
         return self._detail("types", NONE, np.uint32)
 
+    @cached_property
+    def strides(self) -> Array:
+        """Likewise of their strides, which older recordings lack."""
+        if "strides" not in self.trace.details:
+            return np.full(self._length, NONE, dtype=np.uint32)
+        return self._detail("strides", NONE, np.uint32)
+
     def types_of(self, string_id: int) -> tuple[str, ...]:
         """What a string id of ``types`` says."""
         return parse_types(self.trace.string(string_id)) if string_id != NONE else ()
