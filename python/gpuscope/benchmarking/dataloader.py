@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmarking.stopping import check_count, check_positive
+from gpuscope.benchmarking.stopping import check_batches, check_count, check_positive
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
 from gpuscope.results import Distribution, Figures, Result, import_pandas, plain_fields
@@ -191,6 +191,7 @@ def benchmark_dataloader(
     Raises:
         InvalidArgument: the loader is empty or cannot be rebuilt, or another argument is out of range.
     """
+    check_batches(loader)
     check_count("num_batches", num_batches, 1)
     if step_ms is not None:
         check_positive("step_ms", step_ms, "milliseconds")

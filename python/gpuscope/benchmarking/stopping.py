@@ -56,6 +56,12 @@ def check_budget(value: object) -> None:
     check_positive("budget", value, "seconds")
 
 
+def check_batches(loader: object) -> None:
+    """Raises InvalidArgument unless it can be iterated over."""
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise InvalidArgument(f"loader is {loader!r}; accepted are a DataLoader and any other iterable of batches")
+
+
 def check_count(name: str, value: int, least: int) -> None:
     """Raises InvalidArgument when the argument is less than `least`."""
     if value < least:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.benchmarking import workloads
-from gpuscope.benchmarking.stopping import check_count
+from gpuscope.benchmarking.stopping import check_batches, check_count
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
@@ -129,6 +129,7 @@ def measure_throughput(
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
     """
+    check_batches(loader)
     check_count("num_batches", num_batches, 1)
     check_count("warmup", warmup, 0)
     if criterion is not None and optimizer is None:

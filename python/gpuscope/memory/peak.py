@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.devices import HOST, is_cpu, ordinal_of
+from gpuscope.errors import InvalidArgument
 from gpuscope.memory import history
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_gpuscope
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
@@ -135,13 +136,15 @@ def peak_memory(
         steps_ns: ends of steps, ns since the epoch; before them the begin of the first.
 
     Raises:
-        InvalidArgument: `device` is no ordinal.
+        InvalidArgument: `events` are no memory events, or `device` is no ordinal.
         NotAvailable: no history was recorded.
     """
     if device is not None and device != HOST:
         device = HOST if is_cpu(device) else ordinal_of(device)
     if events is None:
         events = history.history_events()
+    elif not isinstance(events, MemoryEvents):
+        raise InvalidArgument(f"events is {events!r}; accepted are memory events and None")
     allocations = allocations_of(events)
     counted = counted_events(events, allocations)
     device = _busiest(events, counted) if device is None else device

@@ -7,7 +7,6 @@ import os
 import pickletools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
 from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
+from gpuscope.paths import as_path
 
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
 _SIGNS = {"alloc": 1, "free_requested": -1}
@@ -101,8 +101,9 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
         CorruptTrace: it is damaged, cut off, or holds something else.
         GpuscopeError: the system would not let us read it.
     """
+    path = as_path(path)
     try:
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
     except (FileNotFoundError, IsADirectoryError):
         raise InvalidArgument(f"path is {os.fspath(path)!r}; there is no such file") from None
     except OSError as error:

@@ -256,3 +256,10 @@ def test_other_bad_arguments_are_refused():
         benchmark_dataloader([1], 0)
     with pytest.raises(InvalidArgument, match="step_ms is 0; accepted are milliseconds above 0"):
         benchmark_dataloader([1], step_ms=0)
+
+
+def test_a_loader_that_is_none_is_named():
+    with pytest.raises(
+        InvalidArgument, match="loader is 3; accepted are a DataLoader and any other iterable of batches"
+    ):
+        benchmark_dataloader(3)

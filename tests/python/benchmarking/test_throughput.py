@@ -250,3 +250,10 @@ def test_a_criterion_without_an_optimizer_is_refused():
 def test_an_optimizer_of_no_module_is_refused():
     with pytest.raises(InvalidArgument, match=r"step is no torch.nn.Module"):
         measure_throughput(lambda batch: None, [BATCH], optimizer=object())
+
+
+def test_a_loader_that_is_none_is_named():
+    with pytest.raises(
+        InvalidArgument, match="loader is 3; accepted are a DataLoader and any other iterable of batches"
+    ):
+        measure_throughput(lambda batch: None, 3)

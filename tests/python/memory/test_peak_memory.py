@@ -204,3 +204,8 @@ def test_the_history_is_asked_without_events(monkeypatch):
 def test_a_device_that_is_none_is_refused(device):
     with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are an ordinal"):
         report(*STEP_ROWS, device=device)
+
+
+def test_what_are_no_memory_events_is_named():
+    with pytest.raises(InvalidArgument, match="events is 3; accepted are memory events and None"):
+        peak_memory(3)

@@ -204,3 +204,8 @@ def test_every_kind_of_value_is_read(value):
     assert load_plain_pickle(pickle.dumps({"v": [value, (value,), (value,) * 4]})) == {
         "v": [value, (value,), (value,) * 4]
     }
+
+
+def test_a_path_that_is_none_is_named():
+    with pytest.raises(InvalidArgument, match="path must be a str or an os.PathLike of str, got int"):
+        load_memory_snapshot(3)
