@@ -253,7 +253,5 @@ def test_an_optimizer_of_no_module_is_refused():
 
 
 def test_a_loader_that_is_none_is_named():
-    with pytest.raises(
-        InvalidArgument, match="loader is 3; accepted are a DataLoader and any other iterable of batches"
-    ):
+    with pytest.raises(InvalidArgument, match="loader is 3; accepted are a DataLoader and any other iterable"):
         measure_throughput(lambda batch: None, 3)

@@ -207,5 +207,5 @@ def test_every_kind_of_value_is_read(value):
 
 
 def test_a_path_that_is_none_is_named():
-    with pytest.raises(InvalidArgument, match="path must be a str or an os.PathLike of str, got int"):
+    with pytest.raises(InvalidArgument, match=r"path must be a str or an os\.PathLike of str, got int"):
         load_memory_snapshot(3)
