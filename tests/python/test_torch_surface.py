@@ -245,6 +245,13 @@ def test_a_list_of_events_can_be_made_as_torchs_is(both):
         assert make(some).self_cpu_time_total == pytest.approx(sum(row.self_cpu_time_total for row in some))
 
 
+def test_the_list_of_torch_takes_our_events(both, tmp_path):
+    of_torch = profiler_util.EventList(both[1].events())
+    assert "aten::mm" in of_torch.table(row_limit=-1)
+    of_torch.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert '"aten::mm"' in (tmp_path / "trace.json").read_text()
+
+
 # -- what libraries read although torch keeps it private ---------------------------------------------------------------
 
 

@@ -79,6 +79,23 @@ class EventMetadata(NamedTuple):
     bandwidth_gb_s: float | None = None
 
 
+class _Share:
+    """A share of a time of an event in the recording's, as tables have it: "12.34%"."""
+
+    def __init__(self, time_us: str, total_ns: str) -> None:
+        self._time_us = time_us
+        self._total_ns = total_ns
+
+    def __get__(self, event: FunctionEvent | None, owner: type) -> Any:
+        if event is None:
+            return self
+        total_ns = getattr(event._source.index.trace.summary, self._total_ns)
+        return format_share(getattr(event, self._time_us) * NS_PER_US, total_ns)
+
+    def __set__(self, event: FunctionEvent, value: object) -> None:
+        """Nothing: torch's own table, given these events, writes what it prints there."""
+
+
 class FunctionEvent(TorchNames):
     """One region, operator, driver call, kernel, copy or fill, under torch.profiler's names; read from columns."""
 
@@ -210,20 +227,9 @@ class FunctionEvent(TorchNames):
             return int(self._source.index.trace.instances.self_device_ns[self._row]) / NS_PER_US
         return self._duration_ns / NS_PER_US if self._source.kind.is_device else 0.0
 
-    @property
-    def self_cpu_percent(self) -> str:
-        """Its share in the recording's self CPU time, as tables have it."""
-        return format_share(self.self_cpu_time_total * NS_PER_US, self._source.index.trace.summary.cpu_ns)
-
-    @property
-    def total_cpu_percent(self) -> str:
-        """Likewise with what is inside."""
-        return format_share(self.cpu_time_total * NS_PER_US, self._source.index.trace.summary.cpu_ns)
-
-    @property
-    def total_device_percent(self) -> str:
-        """The share of its own GPU time in the recording's."""
-        return format_share(self.self_device_time_total * NS_PER_US, self._source.index.trace.summary.device_ns)
+    self_cpu_percent = _Share("self_cpu_time_total", "cpu_ns")
+    total_cpu_percent = _Share("cpu_time_total", "cpu_ns")
+    total_device_percent = _Share("self_device_time_total", "device_ns")
 
     # -- torch's numbers that join events ------------------------------------------------------------------------------
 
