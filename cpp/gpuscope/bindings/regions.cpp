@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
@@ -73,6 +74,7 @@ bool NameIds::learn(PyObject* text, Known& known) {
 struct RecordFunction {
   PyObject_HEAD;
   PyObject* name;
+  PyObject* args;    // text beside the name, for execution traces; null for none
   uint64_t strand;   // the task that entered; kAnyTask when several have the region open
   uint32_t id;       // of the name, once it is known
   uint32_t session;  // that saw the last enter
@@ -139,6 +141,7 @@ PyObject* make(PyObject* name, PyTypeObject* type = &record_function_type) {
   }
   Py_INCREF(name);
   self->name = name;
+  self->args = nullptr;
   self->id = kNoId;
   self->session = 0;
   self->open = 0;
@@ -173,20 +176,24 @@ PyObject* type_vectorcall(PyObject* type, PyObject* const* arguments, size_t fla
   return made;
 }
 
-/// The name of the arguments, borrowed; null with a Python error set.
-PyObject* parse(PyObject* arguments, PyObject* keywords) {
+/// The name and args of the arguments, borrowed; without a name there is a Python error set.
+std::pair<PyObject*, PyObject*> parse(PyObject* arguments, PyObject* keywords) {
   static const char* accepted[] = {"name", "args", nullptr};
   PyObject* name = nullptr;
-  PyObject* args = nullptr;  // torch's second parameter: text beside the name, which is not kept
+  PyObject* args = nullptr;
   const int good = PyArg_ParseTupleAndKeywords(arguments, keywords, "O|O:record_function", const_cast<char**>(accepted),
                                                &name, &args);
-  return good != 0 && is_name(name) ? name : nullptr;
+  return {good != 0 && is_name(name) ? name : nullptr, args != Py_None ? args : nullptr};
 }
 
 PyObject* type_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   if (type == &record_function_type) {
-    PyObject* name = parse(arguments, keywords);
-    return name != nullptr ? make(name) : nullptr;
+    const auto [name, args] = parse(arguments, keywords);
+    PyObject* made = name != nullptr ? make(name) : nullptr;
+    if (made != nullptr) {
+      reinterpret_cast<RecordFunction*>(made)->args = Py_XNewRef(args);
+    }
+    return made;
   }
   // A derived class may take other arguments; its __init__ calls ours with a name.
   PyObject* unnamed = PyUnicode_FromString("");
@@ -196,13 +203,14 @@ PyObject* type_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) 
 }
 
 int initialize(PyObject* object, PyObject* arguments, PyObject* keywords) {
-  PyObject* name = parse(arguments, keywords);
+  const auto [name, args] = parse(arguments, keywords);
   if (name == nullptr) {
     return -1;
   }
   auto* self = reinterpret_cast<RecordFunction*>(object);
   Py_INCREF(name);
   Py_XSETREF(self->name, name);
+  Py_XSETREF(self->args, Py_XNewRef(args));
   self->id = kNoId;
   return 0;
 }
@@ -210,6 +218,7 @@ int initialize(PyObject* object, PyObject* arguments, PyObject* keywords) {
 void dealloc(PyObject* object) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   Py_CLEAR(self->name);
+  Py_CLEAR(self->args);
   if (Py_TYPE(object) != &record_function_type) {
     Py_TYPE(object)->tp_free(object);
   } else if (free_count < free_list.size()) {
@@ -356,13 +365,20 @@ PyObject* decorate(PyObject* object, PyObject* arguments, PyObject* keywords) {
 
 PyObject* get_name(PyObject* object, void*) { return Py_NewRef(reinterpret_cast<RecordFunction*>(object)->name); }
 
+PyObject* get_args(PyObject* object, void*) {
+  PyObject* args = reinterpret_cast<RecordFunction*>(object)->args;
+  return Py_NewRef(args != nullptr ? args : Py_None);
+}
+
 PyObject* represent(PyObject* object) {
   return PyUnicode_FromFormat("record_function(%R)", reinterpret_cast<RecordFunction*>(object)->name);
 }
 
 /// Another one of the same name: a copy has nothing open.
 PyObject* reduce(PyObject* object, PyObject*) {
-  return Py_BuildValue("(O(O))", Py_TYPE(object), reinterpret_cast<RecordFunction*>(object)->name);
+  const auto* self = reinterpret_cast<RecordFunction*>(object);
+  return self->args != nullptr ? Py_BuildValue("(O(OO))", Py_TYPE(object), self->name, self->args)
+                               : Py_BuildValue("(O(O))", Py_TYPE(object), self->name);
 }
 
 PyObject* region_of_kind(PyObject*, PyObject* arguments) {
@@ -410,6 +426,7 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef getters[] = {{"name", get_name, nullptr, "The region's name.", nullptr},
+                         {"args", get_args, nullptr, "Text beside the name, for execution traces; or None.", nullptr},
                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef mark_method = {"mark", mark, METH_O,
                            "mark(name: str) -> None\n\nNotes an instant on the calling thread's timeline."};

@@ -95,8 +95,9 @@ class _StandIns:
         observe_regions(None, None)
 
     def _begin_one(self, region: Any) -> None:
-        torch = sys.modules["torch"]
-        self._open.append((get_ident(), region, torch.ops.profiler._record_function_enter_new(region.name, None)))
+        enter = sys.modules["torch"].ops.profiler._record_function_enter_new
+        args = region.args if isinstance(region.args, str) else None
+        self._open.append((get_ident(), region, enter(region.name, args)))
 
     def _end_one(self, region: Any) -> None:
         thread = get_ident()

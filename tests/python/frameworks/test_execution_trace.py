@@ -59,6 +59,16 @@ def test_nodes_are_those_beside_torch_profiler(tmp_path):
     assert tree(ours.nodes) == tree(theirs.nodes)
 
 
+def test_what_stands_beside_the_name_of_a_region_is_an_input_of_its_node(tmp_path):
+    def work(region):
+        with region("outer", "x=3"):
+            pass
+
+    ours, theirs = (record(module, work, tmp_path).nodes[0]["inputs"] for module in (gs, torch.profiler))
+    assert ours["values"] == ["x=3"]
+    assert ours == theirs
+
+
 def test_steps_of_a_schedule_are_nodes(tmp_path):
     path = tmp_path / "trace.json"
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(path))
