@@ -55,7 +55,8 @@ class TorchEnum(Enum):
 def initialized() -> Any:
     """torch, where the program has used a GPU by it; else None."""
     torch: Any = sys.modules.get("torch")
-    return torch if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized() else None
+    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
+    return torch if is_initialized is not None and is_initialized() else None
 
 
 def is_module(value: object) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from gpuscope.frameworks import torch_profiler
 from gpuscope.frameworks.pools import Pool
+from gpuscope.frameworks.torch import initialized
 from gpuscope.units import first_line
 
 DEFAULT = "default"
@@ -56,16 +56,9 @@ class Segment:
     blocks: tuple[Block, ...]
 
 
-def imported() -> Any:
-    """The module, once this process uses CUDA with it; None before."""
-    torch = sys.modules.get("torch")
-    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
-    return torch if is_initialized is not None and is_initialized() else None
-
-
 def backend() -> str:
     """Torch's name for its allocator: "native", "cudaMallocAsync", "pluggable"; empty where it does not use CUDA."""
-    torch = imported()
+    torch = initialized()
     ask = getattr(getattr(torch, "cuda", None), "get_allocator_backend", None)
     return str(ask()) if ask is not None else "native" if torch is not None else ""
 
@@ -76,7 +69,7 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
     `detail` looks at the segments too, which takes 0.5 to 2 ms: for the largest free block and the private pools of
     CUDA graphs.
     """
-    torch = imported()
+    torch = initialized()
     if torch is None:
         return ()
     kind = backend()
@@ -120,7 +113,7 @@ def segments(device: int) -> tuple[Segment, ...]:
     () where torch does not use CUDA. What torch raises where its allocator has no segments (cudaMallocAsync,
     pluggable ones) is passed on.
     """
-    torch = imported()
+    torch = initialized()
     if torch is None:
         return ()
     snapshot = torch.cuda.memory_snapshot
@@ -156,7 +149,7 @@ def _segment(part: dict[str, Any]) -> Segment:
 
 def counters(device: int) -> Any:
     """All counters of the allocator, as nested dicts; None when torch has not begun to use the GPU."""
-    torch = imported()
+    torch = initialized()
     if torch is None:
         return None
     # torch.cuda.memory_allocated() makes the same call, and then a flat and sorted copy of all its counters.
@@ -166,7 +159,7 @@ def counters(device: int) -> Any:
 
 def count_failures() -> int:
     """How often an allocation on a GPU failed, also where torch went on without."""
-    torch = imported()
+    torch = initialized()
     if torch is None:
         return 0
     try:
@@ -179,7 +172,7 @@ def count_failures() -> int:
 def free_bytes(device: int) -> int | None:
     """What the driver has free on a device, as torch reads it; None where torch does not use CUDA."""
     try:
-        torch = imported()
+        torch = initialized()
         return None if torch is None else int(torch.cuda.mem_get_info(device)[0])
     except Exception:  # no such device
         return None
@@ -190,7 +183,7 @@ def full_snapshot() -> dict[str, Any] | None:
 
     What torch raises where its allocator has no segments is passed on.
     """
-    torch = imported()
+    torch = initialized()
     if torch is None:
         return None
     snapshot = getattr(getattr(torch.cuda, "memory", None), "_snapshot", None)
@@ -199,7 +192,7 @@ def full_snapshot() -> dict[str, Any] | None:
 
 def pinned_bytes() -> int | None:
     """Pinned host memory that torch's host allocator holds; None where it has no such figure."""
-    torch = imported()
+    torch = initialized()
     ask = getattr(getattr(torch, "cuda", None), "host_memory_stats", None)
     if ask is None:
         return None

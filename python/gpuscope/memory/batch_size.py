@@ -20,6 +20,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import cupy as cupy_pools
 from gpuscope.frameworks import jax as jax_pools
 from gpuscope.frameworks import torch_memory
+from gpuscope.frameworks.torch import initialized
 from gpuscope.frameworks.torch_model import ModelStep, device_of, is_model, kept_random, kept_state
 from gpuscope.memory import host
 from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
@@ -518,7 +519,7 @@ def _clear_frames(error: BaseException | None) -> None:
 def release() -> None:
     """Gives what is not in use back to the driver."""
     gc.collect()
-    torch, cupy = torch_memory.imported(), cupy_pools.in_use()
+    torch, cupy = initialized(), cupy_pools.in_use()
     if torch is not None:
         torch.cuda.empty_cache()
     if cupy is not None:
@@ -528,7 +529,7 @@ def release() -> None:
 
 def finish(result: object) -> None:
     """Waits for the work of a step, whose errors come out here at the latest."""
-    torch, cupy, jax = torch_memory.imported(), cupy_pools.in_use(), sys.modules.get("jax")
+    torch, cupy, jax = initialized(), cupy_pools.in_use(), sys.modules.get("jax")
     if torch is not None:
         torch.cuda.synchronize()
     if cupy is not None:
@@ -546,14 +547,14 @@ class GpuMeter:
 
     def start(self) -> None:
         """A try begins."""
-        torch = torch_memory.imported()
+        torch = initialized()
         self._jax_before = jax_pools.memory_stat(self._device, "peak_bytes_in_use")
         if torch is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak(self) -> int | None:
         """The most bytes in use at a time since `start`. Of CuPy what its pool holds; of JAX only what is a record."""
-        torch, cupy = torch_memory.imported(), cupy_pools.in_use()
+        torch, cupy = initialized(), cupy_pools.in_use()
         peak = int(torch.cuda.max_memory_allocated(self._device)) if torch is not None else 0
         peak += int(cupy.get_default_memory_pool().total_bytes()) if cupy is not None else 0
         if peak:
@@ -563,7 +564,7 @@ class GpuMeter:
 
     def room(self) -> int | None:
         """Bytes that `peak` can come to: what is free now, with other users of the GPU, and what is held already."""
-        torch, cupy = torch_memory.imported(), cupy_pools.in_use()
+        torch, cupy = initialized(), cupy_pools.in_use()
         if torch is not None:
             free, total = torch.cuda.mem_get_info(self._device)
         elif cupy is not None:
