@@ -472,8 +472,8 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   if (arguments_.sequence() >= 0 || arguments_.shapes() != 0 || operands.word != 0 || arguments_.stack() != 0) {
     const auto text = [&](uint32_t name) { return name != 0 ? dictionaries.region_name(name) : kNone; };
     store.detail.append({arguments_.sequence(), row, text(arguments_.text(Argument::Types)), kNone,
-                         text(arguments_.shapes()), forward, static_cast<uint32_t>(operands.word), operands.id,
-                         dictionaries.stack(arguments_.stack())});
+                         text(arguments_.shapes()), text(arguments_.text(Argument::Strides)), forward,
+                         static_cast<uint32_t>(operands.word), operands.id, dictionaries.stack(arguments_.stack())});
   }
   for (const Arguments::Payload& payload : arguments_.payloads) {
     const bool text = payload.type == Argument::Text;

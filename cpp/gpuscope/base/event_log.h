@@ -45,9 +45,10 @@ enum class Argument : uint8_t {
   Allocated = 11,  // bytes that the allocator has given out on that device, itself counted
   Types = 13,      // Names id of the types of an operator's inputs
   Results = 14,    // of the range that ends next: Names id of the shapes of its results
+  Strides = 15,    // Names id of the strides of an operator's inputs
   Reserved = 12,   // bytes that the allocator holds on that device
 };
-inline constexpr std::size_t kArguments = 15;
+inline constexpr std::size_t kArguments = 16;
 
 // X(enumerator, value): values are stored in files, append only.
 #define GPUSCOPE_REGION_KIND(X)                 \

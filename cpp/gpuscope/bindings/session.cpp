@@ -131,19 +131,30 @@ py::typing::Tuple<int, int, int> take_counts() {
   return py::make_tuple(counts.pushes, counts.pops, counts.reports);
 }
 
-/// What Python lists of the operators that it called: tensors as (address, sizes, type), calls as (name, tensors,
-/// numbered by autograd, result), and what keeps the tensors.
+/// What Python lists of the operators that it called: tensors as (address, sizes, type, strides), calls as (name,
+/// tensors, numbered by autograd, result), calls with other arguments as (name, pairs of a kind and its words), and
+/// what keeps the tensors.
 torch::OperatorCallbacks::Work read_work(const py::handle& listed) {
   torch::OperatorCallbacks::Work work;
   const auto parts = listed.cast<py::tuple>();
   for (const py::handle tensor : parts[0]) {
     const auto fields = tensor.cast<py::tuple>();
-    work.tensors.push_back({fields[0].cast<uint64_t>(), fields[1].cast<std::vector<int64_t>>(), fields[2].cast<int>()});
+    work.tensors.push_back({fields[0].cast<uint64_t>(), fields[1].cast<std::vector<int64_t>>(), fields[2].cast<int>(),
+                            fields[3].cast<std::vector<int64_t>>()});
   }
   for (const py::handle call : parts[1]) {
     const auto fields = call.cast<py::tuple>();
     work.calls.push_back({fields[0].cast<std::string>(), fields[1].cast<std::vector<std::size_t>>(),
                           fields[2].cast<bool>(), fields[3].cast<std::size_t>()});
+  }
+  for (const py::handle call : parts[2]) {
+    const auto fields = call.cast<py::tuple>();
+    torch::KnownArguments known{fields[0].cast<std::string>(), {}};
+    for (const py::handle value : fields[1]) {
+      const auto [kind, words] = value.cast<std::pair<char, std::vector<uint64_t>>>();
+      known.values.push_back({torch::KnownValue::Kind{kind}, words});
+    }
+    work.arguments.push_back(std::move(known));
   }
   return work;
 }
@@ -179,6 +190,8 @@ void bind_callbacks(py::module_& module) {
             py::typing::Dict<py::str, bool> known;
             known["shapes"] = sizes && layout.inputs != Layout::kUnknown;
             known["types"] = layout.dtype != Layout::kUnknown;
+            known["strides"] = layout.strides;
+            known["values"] = layout.list != Layout::kUnknown;
             known["results"] = sizes && layout.outputs != Layout::kUnknown;
             known["scope"] = layout.scope != Layout::kUnknown;
             known["numbers"] = layout.number != Layout::kUnknown;

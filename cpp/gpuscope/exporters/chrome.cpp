@@ -42,28 +42,12 @@ constexpr std::string_view kBackwardArrow = ",\"cat\":\"fwdbwd\",\"name\":\"fwdb
 // -- the parts of events ----------------------------------------------------------------------------------------------
 
 // Arguments that events have of their own: a payload of that name must not take their place.
-constexpr std::string_view kOwn[] = {"External id",
-                                     "Ev Idx",
-                                     "Sequence number",
-                                     "Fwd thread id",
-                                     "Record function id",
-                                     "Input Dims",
-                                     "Input type",
-                                     "Call stack",
-                                     "device",
-                                     "context",
-                                     "stream",
-                                     "correlation",
-                                     "grid",
-                                     "block",
-                                     "registers per thread",
-                                     "shared memory",
-                                     "region",
-                                     "notes",
-                                     "graph id",
-                                     "graph node id",
-                                     "captured in",
-                                     "Collective name"};
+constexpr std::string_view kOwn[] = {"External id",        "Ev Idx",      "Sequence number", "Fwd thread id",
+                                     "Record function id", "Input Dims",  "Input Strides",   "Input type",
+                                     "Call stack",         "device",      "context",         "stream",
+                                     "correlation",        "grid",        "block",           "registers per thread",
+                                     "shared memory",      "region",      "notes",           "graph id",
+                                     "graph node id",      "captured in", "Collective name"};
 
 std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
   return std::string(",\"") + key + "\":[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) +
@@ -133,6 +117,7 @@ class ChromeText {
     add_variants();
     add_tracks();
     add_captures();
+    add_evaluated();
   }
 
   /// How an event begins, up to its name.
@@ -213,21 +198,22 @@ class ChromeText {
   /// An operator's sequence number, its forward operator's thread, input shapes and types, and call stack.
   void put_details(Output& out, uint32_t region) {
     const uint32_t row = links_.detail(region);
-    if (row == kNone) {
-      return;
-    }
-    if (store_.detail.sequence[row] >= 0) {
-      out.put_pair(",\"Sequence number\":", store_.detail.sequence[row]);
+    const bool is_numbered = row != kNone && store_.detail.sequence[row] >= 0;
+    if (const uint32_t numbered = is_numbered ? row : find_evaluated(region); numbered != kNone) {
+      out.put_pair(",\"Sequence number\":", store_.detail.sequence[numbered]);
       // The system's number of the thread, as "tid" has it; 0 for a forward operator, as in torch's files.
-      const uint32_t forward = store_.detail.forward[row];
+      const uint32_t forward = store_.detail.forward[numbered];
       out.put_pair(",\"Fwd thread id\":",
                    forward == kNone ? 0 : store_.thread.system_id[store_.region.thread[forward]]);
     }
+    if (row == kNone) {
+      return;
+    }
     if (const uint32_t shapes = store_.detail.shapes[row]; shapes != kNone) {
-      out.put(find_or_make(shapes_, shapes, [&] {
-        const std::string_view text = store_.strings[shapes];
-        return ",\"Input Dims\":" + (is_json(text) ? std::string(text) : quoted(text));
-      }));
+      out.put(find_or_make(shapes_, shapes, [&] { return ",\"Input Dims\":" + lists_text(shapes); }));
+    }
+    if (const uint32_t strides = store_.detail.strides[row]; strides != kNone) {
+      out.put(find_or_make(strides_, strides, [&] { return ",\"Input Strides\":" + lists_text(strides); }));
     }
     if (const uint32_t types = store_.detail.types[row]; types != kNone) {
       out.put(find_or_make(types_, types, [&] { return ",\"Input type\":" + quoted_list(store_.strings[types]); }));
@@ -253,6 +239,32 @@ class ChromeText {
 
  private:
   static constexpr std::string_view kPhase = "{\"ph\":\"X\"";
+
+  // What autograd evaluates has the number, its region around that none: torch's files have it at both.
+  void add_evaluated() {
+    for (uint32_t row = 0; row < store_.detail.size(); ++row) {
+      const uint32_t region = store_.detail.region[row];
+      const uint32_t outer = region != kNone ? store_.region.parent[region] : kNone;
+      if (outer == kNone || store_.detail.sequence[row] < 0) {
+        continue;
+      }
+      const std::string_view name = store_.strings[store_.path.name[store_.region.path[outer]]];
+      if (name.starts_with(store::kAutogradPrefix) &&
+          name.substr(store::kAutogradPrefix.size()) == store_.strings[store_.path.name[store_.region.path[region]]]) {
+        evaluated_.try_emplace(outer, row);
+      }
+    }
+  }
+
+  uint32_t find_evaluated(uint32_t region) const {
+    const auto found = evaluated_.find(region);
+    return found != evaluated_.end() ? found->second : kNone;
+  }
+
+  std::string lists_text(uint32_t string) const {
+    const std::string_view text = store_.strings[string];
+    return is_json(text) ? std::string(text) : quoted(text);
+  }
 
   void add_calls() {
     for (std::size_t row = 0; row < store_.call.size(); ++row) {
@@ -320,9 +332,10 @@ class ChromeText {
   const Links& links_;
   std::vector<std::string> regions_, calls_, kernels_, tracks_;
   std::vector<std::string> call_arguments_, kernel_arguments_, region_arguments_;
-  std::vector<std::string> capture_arguments_;  // by path; made for those that captured something
+  std::vector<std::string> capture_arguments_;        // by path; made for those that captured something
+  std::unordered_map<uint32_t, uint32_t> evaluated_;  // rows of `detail`, by the region of autograd around them
   // Made when first asked for.
-  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, shapes_, types_, stacks_;
+  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, shapes_, strides_, types_, stacks_;
 };
 
 // -- the head of the file ---------------------------------------------------------------------------------------------

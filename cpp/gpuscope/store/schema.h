@@ -111,6 +111,7 @@
   X(uint32_t, types, optional(text), "the types of its inputs, as torch writes them")     \
   X(uint32_t, results, optional(text), "the shapes of its results, likewise")             \
   X(uint32_t, shapes, optional(text), "the shapes of its inputs, likewise")               \
+  X(uint32_t, strides, optional(text), "the strides of its inputs, likewise")             \
   X(uint32_t, forward, optional(row(Regions)), "of a backward operator, its forward one") \
   X(uint32_t, op, number, "torch's number of the operator, 0 for none")                   \
   X(uint32_t, producer, number, "`op` of the one that made its first tensor, 0 for none") \

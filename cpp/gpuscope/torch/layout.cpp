@@ -8,7 +8,9 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 
 namespace gpuscope::torch {
 namespace {
@@ -16,6 +18,8 @@ namespace {
 constexpr uint64_t kWordBytes = sizeof(uint64_t);
 constexpr uint64_t kMaxValues = 8;
 constexpr std::size_t kTensorWords = 48;
+constexpr std::size_t kListWords = 12;
+constexpr std::size_t kTypeWord = 3;  // behind the begin of a list's values
 constexpr uint8_t kFunctionScope = 0;
 constexpr uint64_t kNoSequence = ~uint64_t{0};
 
@@ -95,6 +99,16 @@ void infer_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
     }
     return true;
   });
+  layout.strides = layout.sizes != Layout::kUnknown;
+  for (std::size_t index = 0; index < tensors.size() && layout.strides; ++index) {
+    const std::vector<int64_t>& strides = tensors[index].strides;
+    const uint64_t* first = words[index].data() + layout.sizes / kWordBytes + 1;
+    const bool is_far = strides.size() > kInlineDimensions;
+    const std::vector<uint64_t> far = is_far ? read_words(*first, 2 * strides.size()) : std::vector<uint64_t>{};
+    const uint64_t* found = is_far ? far.data() + far.size() / 2 : first + kInlineDimensions;
+    layout.strides = strides.size() == tensors[index].sizes.size() && far.empty() != is_far &&
+                     std::memcmp(found, strides.data(), strides.size() * kWordBytes) == 0;
+  }
   layout.dtype = only(kTensorWords * 4, sizeof(uint16_t), [&](std::size_t place) {
     for (std::size_t index = 0; index < tensors.size(); ++index) {
       uint16_t value = 0;
@@ -118,6 +132,32 @@ std::size_t infer_number(const std::vector<Observation>& seen) {
       return fits;
     });
   });
+}
+
+/// Reads what the values may point to while the operator runs.
+void remember_lists(const std::vector<uint64_t>& values, Observation& observation) {
+  for (std::size_t index = 0; index < values.size(); index += 2) {
+    const std::vector<uint64_t> object = read_words(values[index], kListWords);
+    for (std::size_t word = 0; word + 1 < object.size(); ++word) {
+      const uint64_t bytes = object[word + 1] - object[word];
+      if (bytes != 0 && bytes <= kMaxValues * kValueBytes && bytes % kValueBytes == 0) {
+        observation.memory[object[word]] = read_words(object[word], bytes / kWordBytes);
+      }
+    }
+    observation.memory[values[index]] = object;
+  }
+}
+
+/// An operator's arguments as they were seen; null where these were others.
+const std::vector<uint64_t>* find_arguments(const Observation* seen, std::size_t inputs, std::size_t count) {
+  if (seen != nullptr) {
+    for (const Observation::Values& values : seen->counted) {
+      if (values.word * kWordBytes == inputs && values.words.size() == 2 * count) {
+        return &values.words;
+      }
+    }
+  }
+  return nullptr;
 }
 
 constexpr uint64_t kMaxDimensions = 64;  // torch's own limit
@@ -161,6 +201,7 @@ Observation observe(const void* function, const char* name, uint64_t sequence, b
     const uint64_t second = observation.words[word + 1];
     if (second >= 1 && second <= kMaxValues) {
       if (std::vector<uint64_t> values = read_words(first, 2 * second); !values.empty()) {
+        remember_lists(values, observation);
         observation.counted.push_back({word, std::move(values)});
       }
     }
@@ -227,44 +268,170 @@ std::string infer_layout(const std::vector<Observation>& seen, const std::vector
   return layout.sequence == Layout::kUnknown ? "autograd's numbers were not found" : "";
 }
 
-const char* ArgumentText::tensor(Values values, std::size_t index) const noexcept {
-  const char* value = values.first + index * kValueBytes;
-  if (load<uint32_t>(value + sizeof(uint64_t)) != layout_.tensor_tag) {
-    return nullptr;
+void infer_values(const std::vector<Observation>& seen, const std::vector<KnownArguments>& calls, Layout& layout) {
+  struct List {
+    const KnownValue* known;
+    const Observation* seen;
+    std::vector<uint64_t> object;
+  };
+  constexpr char kList = 'L';
+  std::map<char, uint32_t> tags = {{KnownValue::Tensor, layout.tensor_tag}};
+  std::vector<List> lists;
+  for (const KnownArguments& call : calls) {
+    const Observation* start = find(seen, call.name, false);
+    const std::vector<uint64_t>* words = find_arguments(start, layout.inputs, call.values.size());
+    for (std::size_t index = 0; index < call.values.size(); ++index) {
+      if (words == nullptr) {
+        return;
+      }
+      const KnownValue& known = call.values[index];
+      const uint64_t payload = (*words)[2 * index];
+      const auto tag = static_cast<uint32_t>((*words)[2 * index + 1]);
+      const uint64_t mask = known.kind == KnownValue::Bool ? 0xFF : ~uint64_t{0};
+      if (known.is_list()) {
+        lists.push_back({&known, start, start->memory.at(payload)});
+      } else if ((payload & mask) != known.words.at(0)) {
+        return;
+      }
+      if (tags.try_emplace(known.is_list() ? kList : char{known.kind}, tag).first->second != tag) {
+        return;
+      }
+    }
   }
-  const char* tensor = load<const char*>(value);
+  std::set<uint32_t> different;
+  for (const char kind :
+       {char{KnownValue::Tensor}, char{KnownValue::Int}, char{KnownValue::Double}, char{KnownValue::Bool}, kList}) {
+    const auto found = tags.find(kind);
+    if (found == tags.end() || !different.insert(found->second).second) {
+      return;
+    }
+  }
+  const std::size_t place = only(kListWords - kTypeWord, kWordBytes, [&](std::size_t word) {
+    return std::ranges::all_of(lists, [&](const List& list) {
+      const auto values = list.object.empty() ? list.seen->memory.end() : list.seen->memory.find(list.object[word]);
+      const std::vector<uint64_t>& wanted = list.known->words;
+      if (values == list.seen->memory.end() || values->second.size() != 2 * wanted.size()) {
+        return false;
+      }
+      const uint32_t tag = tags[list.known->kind == KnownValue::Tensors ? KnownValue::Tensor : KnownValue::Int];
+      for (std::size_t index = 0; index < wanted.size(); ++index) {
+        if (values->second[2 * index] != wanted[index] || static_cast<uint32_t>(values->second[2 * index + 1]) != tag) {
+          return false;
+        }
+      }
+      return true;
+    });
+  });
+  if (place == Layout::kUnknown) {
+    return;
+  }
+  std::map<char, std::set<uint64_t>> types;
+  for (const List& list : lists) {
+    types[list.known->kind].insert(list.object[place / kWordBytes + kTypeWord]);
+  }
+  const std::set<uint64_t>& of_tensors = types[KnownValue::Tensors];
+  if (of_tensors.size() != 1 || types[KnownValue::Ints].contains(*of_tensors.begin())) {
+    return;
+  }
+  layout.tensor_type = *of_tensors.begin();
+  layout.int_tag = tags[KnownValue::Int];
+  layout.double_tag = tags[KnownValue::Double];
+  layout.bool_tag = tags[KnownValue::Bool];
+  layout.list_tag = tags[kList];
+  layout.list = place;
+}
+
+const char* ArgumentText::tensor(const char* value) const noexcept {
+  const char* tensor = tag(value) == layout_.tensor_tag ? load<const char*>(value) : nullptr;
   return tensor != undefined_ ? tensor : nullptr;
 }
 
-void ArgumentText::put_sizes(ShortText& text, const char* tensor) const noexcept {
+bool ArgumentText::holds_tensors(const char* list) const noexcept {
+  return load<uint64_t>(load<const char*>(list) + layout_.list + kTypeWord * kWordBytes) == layout_.tensor_type;
+}
+
+Values ArgumentText::elements(const char* list) const noexcept {
+  const char* object = load<const char*>(list) + layout_.list;
+  const auto* first = load<const char*>(object);
+  return {first, static_cast<std::size_t>(load<const char*>(object + kWordBytes) - first) / kValueBytes};
+}
+
+std::string_view ArgumentText::list_name(const char* list) const noexcept {
+  if (holds_tensors(list)) {
+    return "TensorList";
+  }
+  const Values values = elements(list);
+  return values.count == 0 || is_scalar(values.first) ? "ScalarList" : "";
+}
+
+void ArgumentText::put_numbers(ShortText& text, const char* first, uint64_t count) const noexcept {
   text.put("[");
+  for (uint64_t index = 0; index < count; ++index) {
+    text.put(index != 0 ? ", " : "");
+    text.put(load<int64_t>(first + index * sizeof(int64_t)));
+  }
+  text.put("]");
+}
+
+void ArgumentText::put_sizes(ShortText& text, const char* tensor) const noexcept {
   const auto dimensions = tensor != nullptr ? load<uint64_t>(tensor + layout_.sizes) : 0;
-  if (dimensions != 0 && dimensions <= kMaxDimensions) {
-    const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
-    sizes = dimensions > kInlineDimensions ? load<const char*>(sizes) : sizes;
-    for (uint64_t index = 0; index < dimensions; ++index) {
-      text.put(index != 0 ? ", " : "");
-      text.put(load<int64_t>(sizes + index * sizeof(int64_t)));
+  const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
+  put_numbers(text, dimensions > kInlineDimensions ? load<const char*>(sizes) : sizes,
+              dimensions <= kMaxDimensions ? dimensions : 0);
+}
+
+void ArgumentText::put_its_strides(ShortText& text, const char* tensor) const noexcept {
+  const auto dimensions = tensor != nullptr ? load<uint64_t>(tensor + layout_.sizes) : 0;
+  const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
+  const char* strides = dimensions > kInlineDimensions ? load<const char*>(sizes) + dimensions * sizeof(int64_t)
+                                                       : sizes + kInlineDimensions * sizeof(int64_t);
+  put_numbers(text, strides, dimensions <= kMaxDimensions ? dimensions : 0);
+}
+
+template <ArgumentText::PutTensor kPut>
+void ArgumentText::put_list(ShortText& text, Values values) const noexcept {
+  text.put("[");
+  for (std::size_t index = 0; index < values.count && !text.full(); ++index) {
+    text.put(index != 0 ? ", " : "");
+    (this->*kPut)(text, tensor(values.first + index * kValueBytes));
+  }
+  text.put("]");
+}
+
+template <ArgumentText::PutTensor kPut>
+void ArgumentText::put_lists(ShortText& text, Values values) const noexcept {
+  text.put("[");
+  for (std::size_t index = 0; index < values.count; ++index) {
+    const char* value = values.first + index * kValueBytes;
+    text.put(index != 0 ? ", " : "");
+    if (is_list(value) && holds_tensors(value)) {
+      const std::size_t before = text.size();
+      const bool was_full = text.full();
+      put_list<kPut>(text, elements(value));
+      if (text.full() && !was_full) {  // a long list is left out, and the other arguments stay
+        text.cut(before);
+        text.put("[]");
+      }
+    } else {
+      (this->*kPut)(text, tensor(value));
     }
   }
   text.put("]");
 }
 
-void ArgumentText::put_shapes(ShortText& text, Values values) const noexcept {
-  text.put("[");
-  for (std::size_t index = 0; index < values.count; ++index) {
-    text.put(index != 0 ? ", " : "");
-    put_sizes(text, tensor(values, index));
-  }
-  text.put("]");
-}
+template void ArgumentText::put_lists<&ArgumentText::put_sizes>(ShortText&, Values) const noexcept;
+template void ArgumentText::put_lists<&ArgumentText::put_its_strides>(ShortText&, Values) const noexcept;
 
 void ArgumentText::put_types(ShortText& text, Values values) const noexcept {
   text.put("[");
   for (std::size_t index = 0; index < values.count; ++index) {
-    const char* argument = tensor(values, index);
+    const char* value = values.first + index * kValueBytes;
+    const char* argument = tensor(value);
     text.put(index != 0 ? ", '" : "'");
-    text.put(argument != nullptr ? type_name(load<uint16_t>(argument + layout_.dtype)) : "");
+    text.put(argument != nullptr ? type_name(load<uint16_t>(argument + layout_.dtype))
+             : is_list(value)    ? list_name(value)
+             : is_scalar(value)  ? "Scalar"
+                                 : "");
     text.put("'");
   }
   text.put("]");

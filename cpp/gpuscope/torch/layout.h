@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +28,17 @@ struct Layout {
   std::size_t outputs = kUnknown;   // begin and end of the c10::IValues, at the operator's end
   // c10::IValue: 16 bytes, of which the first 8 are a tensor's address and the next 4 the tag
   uint32_t tensor_tag = 0;
+  // Read only where `list` is known.
+  uint32_t int_tag = 0;
+  uint32_t double_tag = 0;
+  uint32_t bool_tag = 0;
+  uint32_t list_tag = 0;
+  // What a list's c10::IValue points to
+  std::size_t list = kUnknown;  // begin and end of its c10::IValues and of their memory, and their type's address
+  uint64_t tensor_type = 0;     // that address in a list of tensors
   // c10::TensorImpl
   std::size_t sizes = kUnknown;  // number of dimensions; then the sizes, or their address when they are more than 5
+  bool strides = false;          // whether they follow the sizes: behind the fifth, or the last where they are more
   std::size_t dtype = kUnknown;  // c10::ScalarType, uint16
 };
 
@@ -41,6 +51,7 @@ struct KnownTensor {
   uint64_t address;  // of its c10::TensorImpl
   std::vector<int64_t> sizes;
   int dtype;  // c10::ScalarType
+  std::vector<int64_t> strides;
 };
 
 /// What is known of an operator that will be called.
@@ -49,6 +60,21 @@ struct KnownCall {
   std::vector<std::size_t> tensors;  // its arguments, which are all
   bool numbered;                     // autograd numbers it
   std::size_t result;                // a tensor
+};
+
+/// An argument of any kind: one word, or one an element of a list.
+struct KnownValue {
+  enum Kind : char { Tensor = 't', Int = 'i', Double = 'd', Bool = 'b', Tensors = 'T', Ints = 'I' };
+  Kind kind;
+  std::vector<uint64_t> words;
+
+  bool is_list() const noexcept { return kind == Tensors || kind == Ints; }
+};
+
+/// What is known of an operator whose arguments are not all tensors.
+struct KnownArguments {
+  std::string name;
+  std::vector<KnownValue> values;
 };
 
 /// What a callback found in an operator's object: its words, and the 16-byte values that pairs of words may delimit.
@@ -64,6 +90,9 @@ struct Observation {
   std::array<uint64_t, kWords> words{};
   std::vector<Values> counted;    // (address, count)
   std::vector<Values> delimited;  // (begin, end)
+  // What values of `counted` pointed to, and 16-byte values delimited there, by address: an operator's lists end with
+  // it.
+  std::map<uint64_t, std::vector<uint64_t>> memory;
 };
 
 /// Reads an operator's object from within a callback.
@@ -73,6 +102,9 @@ Observation observe(const void* function, const char* name, uint64_t sequence, b
 /// operators can be recorded.
 std::string infer_layout(const std::vector<Observation>& seen, const std::vector<KnownTensor>& tensors,
                          const std::vector<KnownCall>& calls, const std::string& user_name, Layout& layout);
+
+/// Infers how numbers and lists are told apart, once infer_layout has found the rest; all or nothing.
+void infer_values(const std::vector<Observation>& seen, const std::vector<KnownArguments>& calls, Layout& layout);
 
 /// Reads a value of an object of torch's.
 template <class T>
@@ -98,6 +130,13 @@ class ShortText {
     full_ = full_ || error != std::errc{};
     size_ = error == std::errc{} ? static_cast<std::size_t>(end - text_.data()) : size_;
   }
+  std::size_t size() const noexcept { return size_; }
+  bool full() const noexcept { return full_; }
+  /// Takes back what was put since it had that size.
+  void cut(std::size_t size) noexcept {
+    size_ = size;
+    full_ = false;
+  }
   std::string_view view() const noexcept { return full_ ? std::string_view{} : std::string_view{text_.data(), size_}; }
 
  private:
@@ -112,19 +151,43 @@ struct Values {
   std::size_t count = 0;
 };
 
-/// Writes the values' shapes, as "[[2, 3], []]", and their types, as "['float', '']". What is no tensor has neither.
-/// Immutable; any thread.
+/// Writes the values' shapes and strides, as "[[2, 3], [], [[4], [4]]]", and their types, as "['float', 'Scalar',
+/// 'TensorList']". What is neither a tensor nor a list of them has no shape. Immutable; any thread.
 class ArgumentText {
  public:
   ArgumentText(const Layout& layout, const void* undefined_tensor) noexcept
       : layout_(layout), undefined_(undefined_tensor) {}
 
-  void put_shapes(ShortText& text, Values values) const noexcept;
+  void put_shapes(ShortText& text, Values values) const noexcept { put_lists<&ArgumentText::put_sizes>(text, values); }
+  void put_strides(ShortText& text, Values values) const noexcept {
+    put_lists<&ArgumentText::put_its_strides>(text, values);
+  }
   void put_types(ShortText& text, Values values) const noexcept;
 
  private:
-  const char* tensor(Values values, std::size_t index) const noexcept;
+  using PutTensor = void (ArgumentText::*)(ShortText&, const char*) const noexcept;
+
+  uint32_t tag(const char* value) const noexcept { return load<uint32_t>(value + sizeof(uint64_t)); }
+  bool is_list(const char* value) const noexcept {
+    return layout_.list != Layout::kUnknown && tag(value) == layout_.list_tag;
+  }
+  bool is_scalar(const char* value) const noexcept {
+    const uint32_t its = tag(value);
+    return layout_.list != Layout::kUnknown &&
+           (its == layout_.int_tag || its == layout_.double_tag || its == layout_.bool_tag);
+  }
+  bool holds_tensors(const char* list) const noexcept;
+  Values elements(const char* list) const noexcept;
+  std::string_view list_name(const char* list) const noexcept;
+  /// Null for what is no tensor.
+  const char* tensor(const char* value) const noexcept;
   void put_sizes(ShortText& text, const char* tensor) const noexcept;
+  void put_its_strides(ShortText& text, const char* tensor) const noexcept;
+  void put_numbers(ShortText& text, const char* first, uint64_t count) const noexcept;
+  template <PutTensor kPut>
+  void put_list(ShortText& text, Values values) const noexcept;
+  template <PutTensor kPut>
+  void put_lists(ShortText& text, Values values) const noexcept;
 
   const Layout& layout_;
   const void* undefined_;

@@ -52,7 +52,7 @@ void observe_on_thread(const void* function, bool is_end) noexcept {
 // -- recording --------------------------------------------------------------------------------------------------------
 EventLog* log_to_write(uint32_t listening) noexcept { return listening != 0 ? EventLogs::current() : nullptr; }
 
-void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes) noexcept {
+void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept {
   const Layout& layout = reading.layout;
   const Values inputs{load<const char*>(function, layout.inputs),
                       load<std::size_t>(function, layout.inputs + sizeof(uint64_t))};
@@ -63,6 +63,11 @@ void log_types_and_shapes(EventLog& log, const void* function, uint32_t& shapes)
   ShortText text;
   arguments.put_shapes(text, inputs);
   shapes = log.id_of(text.view());
+  if (layout.strides) {
+    ShortText strides;
+    arguments.put_strides(strides, inputs);
+    log.add_argument(Argument::Strides, log.id_of(strides.view()));
+  }
   if (layout.dtype != Layout::kUnknown) {
     ShortText types;
     arguments.put_types(types, inputs);
@@ -90,7 +95,7 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   const auto sequence = load<int64_t>(function, layout.sequence);
   uint32_t shapes = 0;
   if constexpr (kShapes) {
-    log_types_and_shapes(*log, function, shapes);
+    log_inputs(*log, function, shapes);
   }
   if (sequence >= 0 || shapes != 0) {
     log->add_argument(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
@@ -175,7 +180,9 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
     throw;
   }
   finish();
-  return infer_layout(study.seen, known.tensors, known.calls, user_name, layout_);
+  std::string missing = infer_layout(study.seen, known.tensors, known.calls, user_name, layout_);
+  infer_values(study.seen, known.arguments, layout_);
+  return missing;
 }
 
 void OperatorCallbacks::start(const driver::Torch& torch, const Options& options) {

@@ -81,7 +81,7 @@ class OperatorRanges {
 class OperatorCallbacks {
  public:
   struct Options {
-    bool shapes = false;  // and types
+    bool shapes = false;  // and strides and types
     bool results = false;
     bool numbers = false;  // that torch gives them
   };
@@ -91,6 +91,7 @@ class OperatorCallbacks {
   struct Work {
     std::vector<KnownTensor> tensors;
     std::vector<KnownCall> calls;
+    std::vector<KnownArguments> arguments;
   };
   /// Infers torch's layout from the operators that `work` calls on this thread and returns, and from a range that it
   /// names `user_name`. Returns why it could not be inferred.

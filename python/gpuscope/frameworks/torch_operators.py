@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 from threading import get_ident
@@ -201,7 +202,7 @@ def _study() -> str:
     return reasons[0] if reasons else "the operators that it is learned from could not be called"
 
 
-def _call_operators() -> tuple[list[Any], list[Any], list[Any]]:
+def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """Calls operators on the CPU, and describes them as `TorchCallbacks.study` takes it."""
     import torch
 
@@ -214,14 +215,24 @@ def _call_operators() -> tuple[list[Any], list[Any], list[Any]]:
         results = [torch.mul(a, b), torch.neg(a), torch.exp(a)]
     with torch.no_grad():
         results.append(torch.logical_not(c))
+        torch.sum(a, dim=[0, 2], keepdim=True, dtype=torch.float64)
+        torch.threshold(a, 2.5, 8.25)
+        torch.cat([a, results[0]], dim=1)
     with torch.autograd.profiler.record_function(_USER_NAME):
         pass
     tensors = [a, b, c, *results]
-    described = [(tensor._cdata, list(tensor.shape), types[tensor.dtype]) for tensor in tensors]
+    described = [(tensor._cdata, list(tensor.shape), types[tensor.dtype], list(tensor.stride())) for tensor in tensors]
     calls = [
         ("aten::mul", [0, 1], True, 3),
         ("aten::neg", [0], True, 4),
         ("aten::exp", [0], True, 5),
         ("aten::logical_not", [2], False, 6),
     ]
-    return described, calls, tensors
+    of_a, of_result = a._cdata, results[0]._cdata
+    bits = [[int.from_bytes(struct.pack("=d", number), sys.byteorder)] for number in (2.5, 8.25)]
+    arguments = [
+        ("aten::sum", [("t", [of_a]), ("I", [0, 2]), ("b", [1]), ("i", [types[torch.float64]])]),
+        ("aten::threshold", [("t", [of_a]), *(("d", number) for number in bits)]),
+        ("aten::cat", [("T", [of_a, of_result]), ("i", [1])]),
+    ]
+    return described, calls, arguments, tensors

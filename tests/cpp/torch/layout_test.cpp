@@ -14,15 +14,23 @@ constexpr uint32_t kTensorTag = 1;
 struct FakeTensor {
   std::array<uint64_t, 48> words{};
   std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  std::vector<int64_t> far;  // both, of many dimensions
   int dtype;
 
   FakeTensor(std::vector<int64_t> its_sizes, int its_dtype) : sizes(std::move(its_sizes)), dtype(its_dtype) {
+    for (std::size_t left = sizes.size(); left > 0; --left) {
+      strides.push_back(static_cast<int64_t>(100 * left));
+    }
     words.fill(0xABCD'EF01'2345'6789);
     words[7] = sizes.size();
     if (sizes.size() > kInlineDimensions) {
-      words[8] = address(sizes.data());
+      far = sizes;
+      far.insert(far.end(), strides.begin(), strides.end());
+      words[8] = address(far.data());
     } else {
       std::memcpy(&words[8], sizes.data(), sizes.size() * sizeof(int64_t));
+      std::memcpy(&words[8 + kInlineDimensions], strides.data(), strides.size() * sizeof(int64_t));
     }
     const auto type = static_cast<uint16_t>(dtype);
     std::memcpy(reinterpret_cast<char*>(words.data()) + 160, &type, sizeof(type));
@@ -31,12 +39,32 @@ struct FakeTensor {
   FakeTensor& operator=(const FakeTensor&) = delete;
 
   static uint64_t address(const void* of) { return reinterpret_cast<uintptr_t>(of); }
-  KnownTensor known() const { return {address(words.data()), sizes, dtype}; }
+  KnownTensor known() const { return {address(words.data()), sizes, dtype, strides}; }
 };
 
 struct FakeValue {
   uint64_t payload;
   uint64_t tag;
+};
+
+// Values of torch's, and where its lists hold theirs.
+constexpr uint64_t kDoubleTag = 3;
+constexpr uint64_t kIntTag = 5;
+constexpr uint64_t kBoolTag = 9;
+constexpr uint64_t kListTag = 13;
+
+struct FakeList {
+  std::vector<FakeValue> values;
+  std::array<uint64_t, 16> object{};
+
+  FakeList(std::vector<FakeValue> its_values, uint64_t type) : values(std::move(its_values)) {
+    object.fill(0x1234'5678'9ABC'DEF1);
+    object[2] = FakeTensor::address(values.data());
+    object[3] = FakeTensor::address(values.data() + values.size());
+    object[4] = object[3];
+    object[5] = type;
+  }
+  FakeValue value() const { return {FakeTensor::address(object.data()), kListTag}; }
 };
 
 // Two operators of two and one arguments, and a range that the program named.
@@ -69,6 +97,20 @@ class LayoutTest : public testing::Test {
     return infer_layout(seen, {a_.known(), b_.known(), c_.known(), d_.known()},
                         {{"mul", {0, 1}, true, 3}, {"neg", {0}, true, 3}, {"not", {2}, false, 3}}, "user", layout_);
   }
+  void infer_values(uint64_t last = 7) {
+    std::vector<FakeValue> inputs = {value(a_),        {1 | 0xFF00, kBoolTag}, {~uint64_t{0} >> 2, kDoubleTag},
+                                     numbers_.value(), tensors_.value(),       {last, kIntTag}};
+    const std::vector<uint64_t> both = {value(a_).payload, value(b_).payload};
+    torch::infer_values({see("all", 50, false, inputs, 0, false)},
+                        {{"all",
+                          {{KnownValue::Tensor, {value(a_).payload}},
+                           {KnownValue::Bool, {1}},
+                           {KnownValue::Double, {~uint64_t{0} >> 2}},
+                           {KnownValue::Ints, {4, 6}},
+                           {KnownValue::Tensors, both},
+                           {KnownValue::Int, {7}}}}},
+                        layout_);
+  }
   static FakeValue value(const FakeTensor& tensor) { return {FakeTensor::address(tensor.words.data()), kTensorTag}; }
 
   uint64_t noise_ = 0x7777'0000'0000;
@@ -77,6 +119,9 @@ class LayoutTest : public testing::Test {
   FakeTensor b_{{5, 7}, 3};
   FakeTensor c_{{2, 3, 1, 5, 2, 7}, 11};
   FakeTensor d_{{9}, 7};
+  static constexpr uint64_t kTensorType = 0xAAA8;
+  FakeList numbers_{{{4, kIntTag}, {6, kIntTag}}, 0xAAA0};
+  FakeList tensors_{{value(a_), value(b_)}, kTensorType};
   Layout layout_;
 };
 
@@ -90,6 +135,59 @@ TEST_F(LayoutTest, FindsWhereThingsLie) {
   EXPECT_EQ(layout_.tensor_tag, kTensorTag);
   EXPECT_EQ(layout_.sizes, 7U * 8);
   EXPECT_EQ(layout_.dtype, 160U);
+}
+
+TEST_F(LayoutTest, FindsStridesBehindTheSizes) {
+  EXPECT_EQ(infer_all(), "");
+  EXPECT_TRUE(layout_.strides);
+  const std::array<FakeValue, 2> values = {value(a_), value(c_)};
+  ShortText strides;
+  ArgumentText(layout_, nullptr).put_strides(strides, {reinterpret_cast<const char*>(values.data()), values.size()});
+  EXPECT_EQ(strides.view(), "[[300, 200, 100], [600, 500, 400, 300, 200, 100]]");
+}
+
+TEST_F(LayoutTest, LeavesStridesThatLieElsewhere) {
+  b_.strides[1] = 7;
+  EXPECT_EQ(infer_all(), "");
+  EXPECT_FALSE(layout_.strides);
+  EXPECT_NE(layout_.sizes, Layout::kUnknown);
+}
+
+TEST_F(LayoutTest, TellsNumbersAndListsApart) {
+  ASSERT_EQ(infer_all(), "");
+  infer_values();
+  EXPECT_EQ(layout_.list, 2U * 8);
+  const FakeList unknown({{7, 99}}, 0xAAA0);
+  const FakeList none({}, 0xAAA0);
+  const std::array<FakeValue, 7> values = {value(a_),       tensors_.value(), numbers_.value(), none.value(),
+                                           unknown.value(), {41, kDoubleTag}, {0, 99}};
+  const Values all{reinterpret_cast<const char*>(values.data()), values.size()};
+  ShortText types;
+  ArgumentText(layout_, nullptr).put_types(types, all);
+  EXPECT_EQ(types.view(), "['double', 'TensorList', 'ScalarList', 'ScalarList', '', 'Scalar', '']");
+  ShortText shapes;
+  ArgumentText(layout_, nullptr).put_shapes(shapes, all);
+  EXPECT_EQ(shapes.view(), "[[3, 5, 7], [[3, 5, 7], [5, 7]], [], [], [], [], []]");
+}
+
+TEST_F(LayoutTest, ReadsNoListWhereOneArgumentWasAnother) {
+  ASSERT_EQ(infer_all(), "");
+  infer_values(/*last=*/8);
+  EXPECT_EQ(layout_.list, Layout::kUnknown);
+  const FakeValue list = tensors_.value();
+  ShortText types;
+  ArgumentText(layout_, nullptr).put_types(types, {reinterpret_cast<const char*>(&list), 1});
+  EXPECT_EQ(types.view(), "['']");
+}
+
+TEST_F(LayoutTest, LeavesOutAListThatDoesNotFit) {
+  ASSERT_EQ(infer_all(), "");
+  infer_values();
+  const FakeList many(std::vector<FakeValue>(300, value(a_)), kTensorType);
+  const std::array<FakeValue, 2> values = {many.value(), value(b_)};
+  ShortText shapes;
+  ArgumentText(layout_, nullptr).put_shapes(shapes, {reinterpret_cast<const char*>(values.data()), values.size()});
+  EXPECT_EQ(shapes.view(), "[[], [5, 7]]");
 }
 
 TEST_F(LayoutTest, SaysWhichOperatorWasNotSeen) {

@@ -26,7 +26,9 @@ PROGRAM = """
         prof.add_metadata_json("sizes", "[1, 2]")
         with profiler.record_function("forward"):
             print(time.time_ns())
-            torch.ones(2, 4, requires_grad=True).mm(torch.ones(4, 3)).sum().backward()
+            rows = torch.ones(2, 4, requires_grad=True)
+            joined = torch.cat([rows.mm(torch.ones(4, 3)), rows.double()], dim=1).transpose(0, 1)
+            torch.add(joined, 2.5, alpha=2).sum(dim=[0], keepdim=True).sum().backward()
     prof.export_chrome_trace(sys.argv[2])
 """
 
@@ -47,6 +49,10 @@ def pair(tmp_path_factory):
     """The program's traces: torch's and ours."""
     folder = tmp_path_factory.mktemp("pair")
     return run("torch", folder / "torch.json")[0], run("gpuscope", folder / "gpuscope.json")[0]
+
+
+def start(event):
+    return event["ts"]
 
 
 def find(trace, name):
@@ -90,6 +96,15 @@ def test_threads_are_named_as_in_torchs(pair):
     assert ours["args"]["name"].replace(str(ours["tid"]), "N") == theirs["args"]["name"].replace(
         str(theirs["tid"]), "N"
     )
+
+
+@pytest.mark.parametrize("argument", ["Input Dims", "Input Strides", "Input type", "Sequence number"])
+def test_operators_have_the_arguments_of_torchs(pair, argument):
+    theirs, ours = (
+        [(e["name"], e["args"].get(argument)) for e in sorted(t["traceEvents"], key=start) if e.get("cat") == "cpu_op"]
+        for t in pair
+    )
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("profiler", ["torch", "gpuscope"])

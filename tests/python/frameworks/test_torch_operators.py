@@ -286,9 +286,6 @@ def test_types_and_shapes_of_all_kinds_of_arguments_are_those_of_torch_profiler(
     def name(region):
         return trace.string(int(trace.paths.name[trace.regions.path[region]]))
 
-    def tensors_only(types):
-        return ["" if kind in ("Scalar", "ScalarList", "TensorList") else kind for kind in types]
-
     mine = Counter(
         (name(region), trace.string(int(shape)), trace.string(int(types)))
         for region, shape, types in zip(
@@ -297,7 +294,9 @@ def test_types_and_shapes_of_all_kinds_of_arguments_are_those_of_torch_profiler(
         if shape != NONE
     )
     events = [event for event in theirs.profiler.kineto_results.events() if event.shapes()]
-    assert mine == Counter((event.name(), str(event.shapes()), str(tensors_only(event.dtypes()))) for event in events)
+    assert mine == Counter(
+        (event.name(), str(event.structured_input_shapes()), str(event.dtypes())) for event in events
+    )
 
 
 def test_shapes_of_results_are_recorded_where_flops_are_counted():
