@@ -29,9 +29,9 @@ _ENABLE = "_enable_profiler"
 _DISABLE = "_disable_profiler"
 _ENABLE_LEGACY = "_enable_profiler_legacy"
 _DISABLE_LEGACY = "_disable_profiler_legacy"
-# By these it tells torch's Python code, which then names ranges of its own, that a profiler runs.
-_TELL_START = "_run_on_profiler_start"
-_TELL_STOP = "_run_on_profiler_stop"
+# By these it notifies torch's Python code, which then names ranges of its own, that a profiler runs.
+_NOTIFY_START = "_run_on_profiler_start"
+_NOTIFY_STOP = "_run_on_profiler_stop"
 _NO_GRAPH_TASK = -1
 _PROBE_BYTES = 12_345_664  # the size that a probe counts
 
@@ -48,13 +48,13 @@ class Subscriber:
         on_prepare: torch.profiler is about to prepare, or to start, for these activities.
         on_start: it is about to start.
         on_stop: it has stopped, or could not start.
-        on_told: it has told torch's code that it runs, or that it no longer does.
+        on_notify: it has notified torch's code that it runs, or that it no longer does.
     """
 
     on_prepare: Callable[[Any], None] = lambda activities: None
     on_start: Callable[[], None] = _nothing
     on_stop: Callable[[], None] = _nothing
-    on_told: Callable[[bool], None] = lambda runs: None
+    on_notify: Callable[[bool], None] = lambda runs: None
 
 
 class _Wrappers:
@@ -85,8 +85,8 @@ class _Wrappers:
             (_PROFILER, _PREPARE, self._prepare),
             (_PROFILER, _ENABLE, self._enable),
             (_PROFILER, _DISABLE, self._disable),
-            (_PROFILER, _TELL_START, functools.partial(self._tell, True)),
-            (_PROFILER, _TELL_STOP, functools.partial(self._tell, False)),
+            (_PROFILER, _NOTIFY_START, functools.partial(self._notify, True)),
+            (_PROFILER, _NOTIFY_STOP, functools.partial(self._notify, False)),
             (_LEGACY, _ENABLE_LEGACY, self._enable),
             (_LEGACY, _DISABLE_LEGACY, self._disable),
         ):
@@ -125,13 +125,13 @@ class _Wrappers:
 
         return disable
 
-    def _tell(self, runs: bool, original: Callable[[], object]) -> Callable[[], None]:
-        def tell() -> None:
+    def _notify(self, runs: bool, original: Callable[[], object]) -> Callable[[], None]:
+        def notify() -> None:
             original()
             for subscriber in self._subscribers:
-                subscriber.on_told(runs)
+                subscriber.on_notify(runs)
 
-        return tell
+        return notify
 
     def _stopped(self) -> None:
         for subscriber in self._subscribers:
@@ -212,30 +212,30 @@ class Announcement:
     """
 
     def __init__(self) -> None:
-        self._subscriber = Subscriber(on_told=self._on_told)
+        self._subscriber = Subscriber(on_notify=self._on_notify)
         with _lock:
             self._others = 1 if getattr(sys.modules[_PROFILER], "_is_profiler_enabled", False) else 0
             _wrappers.subscribe(self._subscriber)
-            self._tell(True)
+            self._notify(True)
 
     def end(self) -> None:
         """Ends it, on any thread."""
         with _lock:
             if not self._others:
-                self._tell(False)
+                self._notify(False)
             _wrappers.unsubscribe(self._subscriber)
 
-    def _on_told(self, runs: bool) -> None:
+    def _on_notify(self, runs: bool) -> None:
         with _lock:
             self._others = max(0, self._others + (1 if runs else -1))
             if not runs:
-                self._tell(True)
+                self._notify(True)
 
     @staticmethod
-    def _tell(runs: bool) -> None:
-        tell = _wrappers.original(_TELL_START if runs else _TELL_STOP)
-        if tell is not None:
-            tell()
+    def _notify(runs: bool) -> None:
+        notify = _wrappers.original(_NOTIFY_START if runs else _NOTIFY_STOP)
+        if notify is not None:
+            notify()
 
 
 @dataclass(frozen=True)
