@@ -379,15 +379,14 @@ std::string rank_text(const Store& store) {
   return text + "}";
 }
 
-/// What stands beside the events: of which recording they are, what was asked for, and what the program added, whose
-/// keys win.
+/// What stands beside the events: of which recording they are, what it holds, and what was asked for or added by the
+/// program, whose keys win.
 std::map<std::string, std::string> find_metadata(const Store& store) {
   std::map<std::string, std::string> values;
   const auto& shapes = store.detail.shapes;
   const auto& kinds = store.path.kind;
-  const std::string_view options = store.find_info("profile.options");
   const auto add_option = [&](const char* name, bool is_seen) {
-    if (is_seen || options.find(name) != std::string_view::npos) {
+    if (is_seen) {
       values[name] = "1";
     }
   };
@@ -396,7 +395,6 @@ std::map<std::string, std::string> find_metadata(const Store& store) {
   add_option("with_stack", store.stack.size() != 0);
   add_option("with_modules",
              std::find(kinds.begin(), kinds.end(), static_cast<uint32_t>(RegionKind::Module)) != kinds.end());
-  add_option("with_flops", false);
   for (const auto& [key, info] : {std::pair("host_name", "process.host"), {"trace_id", "trace.id"}}) {
     if (const std::string_view text = store.find_info(info); !text.empty()) {
       values[key] = quoted(text);

@@ -77,7 +77,7 @@ _TORCH_OPTIONS = {
 
 
 _IN_METADATA = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-"""Options that a recording tells of, as torch's do."""
+"""Options that stand in a recording's metadata, as in torch's."""
 
 
 def _always_record(_: int) -> ProfilerAction:
@@ -193,7 +193,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.step_num = 0
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
-        self._annotations = Annotations(**{"profile.options": " ".join(name for name, on in flags.items() if on)})
+        self._annotations = Annotations()
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None

@@ -105,7 +105,7 @@ def test_added_text_that_is_no_json_stays_out_of_the_top():
 
 
 def test_options_are_told_even_where_they_recorded_nothing():
-    trace = exported(training_store(info={"profile.options": "record_shapes with_flops"}))
+    trace = exported(training_store(info={"metadata.record_shapes": "1", "metadata.with_flops": "1"}))
     assert (trace["record_shapes"], trace["with_flops"]) == (1, 1)
     assert "with_stack" not in trace
 
