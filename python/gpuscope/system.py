@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine and process offer to a profiler, what is missing, and the one step that would change it.
-
-Beside it: which process of a distributed program this one is.
-"""
+"""What this machine and process offer to a profiler, what is missing, and the one step that would change it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -43,15 +40,6 @@ _CUPTI_RELEASES = {
     28: "12.9",
 }
 _OLDEST_CUPTI = 19
-
-# Of each launcher: its name, and the variables of rank, world size and local rank. A launcher that starts another one
-# stands behind it, for the inner one's processes are the program's.
-_LAUNCHERS = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
 
 _START_WITH_GPUS = "start the container with its GPUs: docker run --gpus all ..."
 
@@ -131,30 +119,6 @@ class Environment:
     checks: tuple[Check, ...]
 
 
-@dataclass(frozen=True)
-class Rank:
-    """A process's place among those of its program.
-
-    Attributes:
-        rank: its number among all, from 0.
-        world_size: how many there are.
-        local_rank: its number among those of this machine, from 0; None when the launcher does not say.
-        launcher: ``"torchrun"`` (or whatever else sets its variables), ``"mpirun"`` or ``"srun"``.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int | None
-    launcher: str
-
-    def facts(self) -> dict[str, str]:
-        """The same as rows of a recording's `info`."""
-        facts = {"process.rank": str(self.rank), "process.world_size": str(self.world_size)}
-        if self.local_rank is not None:
-            facts["process.local_rank"] = str(self.local_rank)
-        return {**facts, "process.launcher": self.launcher}
-
-
 def environment() -> Environment:
     """Looks at driver, CUDA, CUPTI, NVML, other tools and frameworks.
 
@@ -205,32 +169,6 @@ def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables
             _check_counters(core),
         ),
     )
-
-
-def distributed_rank(
-    variables: Mapping[str, str] = os.environ, note: Callable[[str], object] = lambda sentence: None
-) -> Rank | None:
-    """Reads what torchrun, mpirun or srun has put into the environment.
-
-    Args:
-        variables: the environment.
-        note: gets one sentence for each value that makes no sense; the launcher, or the local rank, is then ignored.
-
-    Returns:
-        None when no launcher has started this process.
-    """
-    for launcher, rank_name, size_name, local_name in _LAUNCHERS:
-        if rank_name not in variables or size_name not in variables:
-            continue
-        rank, size = _number(variables, rank_name, note), _number(variables, size_name, note)
-        if rank is None or size is None:
-            continue
-        if rank >= size:
-            note(f"{rank_name} is {rank} and {size_name} is {size}; ignored, for ranks are below the world size")
-            continue
-        local = _number(variables, local_name, note) if local_name in variables else None
-        return Rank(rank, size, local, launcher)
-    return None
 
 
 def _tier(*obstacles: tuple[Tier, Check], devices: tuple[Device, ...]) -> tuple[Tier, str]:
@@ -401,11 +339,3 @@ def _torch_profiler() -> str:
         return "active" if torch.autograd._profiler_enabled() else "idle"
     except Exception:  # torch half imported, or built without its profiler
         return "idle"
-
-
-def _number(variables: Mapping[str, str], name: str, note: Callable[[str], object]) -> int | None:
-    text = variables[name].strip()
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    note(f"{name} is {variables[name]!r}; ignored, for accepted is a whole number from 0")
-    return None

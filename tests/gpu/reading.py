@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuscope.trace import Table, Trace
@@ -16,6 +16,11 @@ REGION, OP, RANGE, MODULE = range(4)
 """The kinds of a path."""
 KERNEL = 1
 """The kind of a graph's node that is a kernel."""
+
+
+def flat(shapes: list[list[Any]]) -> list[list[int]]:
+    """The sizes of tensors; an empty list for a list of tensors."""
+    return [[] if any(isinstance(size, list) for size in sizes) else sizes for sizes in shapes]
 
 
 class Reading:
@@ -59,9 +64,12 @@ class Reading:
         }
 
     def operators(self) -> Counter[tuple[str, str]]:
-        """What torch ran: operators, and what was named with its record_function, by name and shapes."""
+        """What torch ran: operators, and what was named with its record_function, by name and shapes.
+
+        A list of tensors reads as ``[]``, as in torch.profiler's ``input_shapes``.
+        """
         return Counter(
-            (self.names[path], json.dumps(json.loads(self.shapes.get(row) or "[]")))
+            (self.names[path], json.dumps(flat(json.loads(self.shapes.get(row) or "[]"))))
             for row, path in enumerate(self.region_paths)
             if self.kinds[path] in (OP, RANGE)
         )

@@ -34,7 +34,7 @@ PYTHON_LADDER = (
     ("errors",),
     ("stats", "units"),
     ("results", "streams"),
-    ("devices", "late_imports", "paths", "regions", "system", "trace"),
+    ("devices", "distributed", "late_imports", "paths", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory"),
     ("analysis", "exporters", "benchmarking"),

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from typing import TYPE_CHECKING
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.paths import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +47,10 @@ def tensorboard_trace_handler(
         ) from error
 
     def name() -> str:
-        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+        worker = worker_name or f"{os.uname().nodename}_{os.getpid()}"
         return os.path.join(folder, f"{worker}.{time.time_ns()}{suffix}")
+
+    from gpuscope.paths import check_writable  # pathlib is a fifth of what `import gpuscope` may take
 
     check_writable(name(), ())
 

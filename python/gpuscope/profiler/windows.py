@@ -10,11 +10,11 @@ import warnings
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
+from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
-from gpuscope.system import distributed_rank
 from gpuscope.units import parse_bytes
 
 if TYPE_CHECKING:

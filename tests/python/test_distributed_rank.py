@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from gpuscope import profile
-from gpuscope.system import Rank, distributed_rank
+from gpuscope.distributed import Rank, distributed_rank
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
