@@ -82,6 +82,14 @@ def test_a_recording_says_whose_it_is(ranks):
         assert (told["rank"], told["world_size"]) == (str(number), str(WORLD))
 
 
+def test_chrome_traces_of_two_ranks_lie_within_a_millisecond_of_each_other(ranks):
+    first, second = (rank["ends of reductions"] for rank in ranks)
+    assert len(first) == len(second) >= 3
+    apart = [abs(one - other) for one, other in zip(first, second, strict=True)]
+    print("us between the ends of a collective on two ranks:", sorted(apart))
+    assert max(apart) < 1000
+
+
 def test_nothing_is_lost_and_the_environment_stays(ranks):
     for rank in ranks:
         assert rank["complete"], rank["audit"]
