@@ -48,11 +48,17 @@ def _register_regions() -> None:
         theirs = torch.autograd.profiler.record_function
 
         def build_class(builder: Any, value: object) -> Any:
+            dispatch_on_types()  # a subclass is met first by what it inherits
             _guard(builder)
             return TorchCtxManagerClassVariable(theirs, source=builder.source)
 
+        def dispatch_on_types(kind: type[record_function] = record_function) -> None:
+            _dispatch_on_type(kind, lambda value: _region_variable(theirs, value.name))
+            for subclass in kind.__subclasses__():
+                dispatch_on_types(subclass)
+
         VariableBuilder._id_dispatch()[id(record_function)] = build_class
-        _dispatch_on_type(record_function, lambda value: _region_variable(theirs, value.name))
+        dispatch_on_types()
         _traceable = True
         for left_out in _left_out:
             _register_left_out(*left_out)

@@ -108,6 +108,17 @@ def test_what_is_left_out_of_a_graph_is_said(function: Callable[..., Any], name:
         graphs(function)
 
 
+@pytest.mark.parametrize("inherited", [torch.profiler.record_function, gpuscope.record_function])
+def test_a_subclass_of_a_region_breaks_the_graph_once_as_torchs_does(inherited: type) -> None:
+    named = type("Named", (inherited,), {})  # a class that Dynamo has not met
+
+    def under_subclass(x: Any) -> Any:
+        with named("inside"):
+            return x.sin() + 1
+
+    assert graphs(under_subclass) == [["sin", "<built-in function add>"]]
+
+
 def test_a_changed_region_is_compiled_again() -> None:
     def function(x: Any, region: Any) -> Any:
         with region:
