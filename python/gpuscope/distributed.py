@@ -25,7 +25,8 @@ class Rank:
         rank: its number among all, from 0.
         world_size: how many there are.
         local_rank: its number among those of this machine, from 0; None when the launcher does not say.
-        launcher: ``"torchrun"`` (or whatever else sets its variables), ``"mpirun"`` or ``"srun"``.
+        launcher: ``"torchrun"`` (or whatever else sets its variables), ``"mpirun"`` or ``"srun"``; where none of them
+            says it, ``"torch.distributed"``, of its default process group.
     """
 
     rank: int

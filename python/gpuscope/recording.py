@@ -22,6 +22,11 @@ class Analyses(ABC):
     def trace(self) -> Trace:
         """The events as columns."""
 
+    @property
+    def _trace_so_far(self) -> Trace:
+        """`trace`, or one without events, and a warning, while there is to be one: lists of events are torch's then."""
+        return self.trace
+
     def key_averages(
         self,
         group_by_input_shape: bool = False,
@@ -40,13 +45,13 @@ class Analyses(ABC):
         from gpuscope.analysis import key_averages
 
         grouping = (group_by_input_shape, group_by_stack_n, group_by_overload_name)
-        return key_averages(self.trace, *grouping, include_python_functions)
+        return key_averages(self._trace_so_far, *grouping, include_python_functions)
 
     def events(self) -> Events:
         """Every event by itself, in order of time."""
         from gpuscope.analysis import events
 
-        return events(self.trace)
+        return events(self._trace_so_far)
 
     def tree(self) -> Tree:
         """The call tree of regions and the GPU work launched in them: inclusive, exclusive and count."""

@@ -350,7 +350,20 @@ def test_no_question_is_answered_before_there_is_a_recording(log, question):
     prof = profile()
     with pytest.raises(NotAvailable, match="never started"):
         question(prof)
-    with prof, pytest.raises(NotAvailable, match="window is still open"):
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda prof: prof.tree(),
+        lambda prof: prof.audit(),
+        lambda prof: prof.trace,
+        lambda prof: prof.export_chrome_trace("trace.json"),
+        lambda prof: prof.save("run.gscope"),
+    ],
+)
+def test_what_is_of_a_whole_recording_is_not_answered_while_the_first_is_made(log, question):
+    with profile() as prof, pytest.raises(NotAvailable, match="window is still open"):
         question(prof)
 
 
@@ -755,7 +768,7 @@ def test_windows_can_be_opened_and_closed_by_hand(log):
     prof.prepare_trace()
     prof.start_trace()
     with pytest.raises(NotAvailable, match="window is still open"):
-        prof.events()
+        prof.tree()
     prof.stop_trace()
     assert log == ["start", "open", "stop"]
     assert prof.trace.store.number == 1

@@ -193,6 +193,8 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"{_count(counters['refused'], 'row')} did not fit the memory cap")
     if counters["unread_bytes"]:
         reasons.append(f"{_count(counters['unread_bytes'], 'byte')} of CUPTI's buffers made no record")
+    if "session.unfinished" in info:
+        reasons.append(info["session.unfinished"])
     if "file.truncated_at" in info:
         reasons.append(f"the file was cut off at byte {info['file.truncated_at']}: what stood behind is gone")
     if counters["unattributed"]:

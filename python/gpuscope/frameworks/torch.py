@@ -52,6 +52,27 @@ class TorchEnum(Enum):
         return f"{type(self).__name__}.{self.name}"
 
 
+def process_group() -> dict[str, Any] | None:
+    """The default process group, in the words of torch's traces; None where torch.distributed is not in use."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_initialized():
+            return None
+        group = {
+            "backend": distributed.get_backend(),
+            "rank": distributed.get_rank(),
+            "world_size": distributed.get_world_size(),
+        }
+    except (AttributeError, RuntimeError, ValueError):  # torch built without it, or half imported
+        return None
+    with contextlib.suppress(AttributeError):  # older versions of torch
+        group["pg_count"] = distributed.get_pg_count()
+        group["pg_config"] = distributed.distributed_c10d._get_all_pg_configs()
+    if group["backend"] == "nccl":
+        group["nccl_version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))
+    return group
+
+
 def initialized() -> Any:
     """torch, where the program has used a GPU by it; else None."""
     torch: Any = sys.modules.get("torch")

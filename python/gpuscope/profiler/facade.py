@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpuscope._core import STEP_PREFIX, record_function
+from gpuscope._core import STEP_PREFIX, merge, record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
@@ -20,7 +20,7 @@ from gpuscope.profiler.activities import ProfilerActivity, parse_activities, par
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, Windows
-from gpuscope.recording import Analyses
+from gpuscope.recording import Analyses, Recording
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -42,6 +42,10 @@ class AutogradResults(Analyses):
     def trace(self) -> Trace:
         """The events as columns."""
         return self._results.trace
+
+    @property
+    def _trace_so_far(self) -> Trace:
+        return self._results._trace_so_far
 
     @property
     def function_events(self) -> EventList[FunctionEvent]:
@@ -80,14 +84,16 @@ _IN_METADATA = ("record_shapes", "profile_memory", "with_stack", "with_flops", "
 """Options that stand in a recording's metadata, as in torch's."""
 
 
-def _always_record(_: int) -> ProfilerAction:
+def _default_schedule_fn(_: int) -> ProfilerAction:
+    """Records every step; Lightning's profiler takes it by this name of torch's."""
     return ProfilerAction.RECORD
 
 
 class profile(Analyses):  # noqa: N801 - torch.profiler's name
     """Records what runs inside it: a context manager, or a decorator of functions and coroutine functions.
 
-    Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`.
+    Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`. While
+    the first is still recorded, lists of events are empty, as in torch, with a warning and an audit that say so.
 
     Args:
         activities: groups of events, by default all that this machine has; see `ProfilerActivity`. A dictionary from
@@ -180,7 +186,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
             cuda = {ProfilerActivity.CUDA}
             self.activities = self.activities | cuda if use_cuda else self.activities - cuda
-        self.schedule = schedule or _always_record
+        self.schedule = schedule or _default_schedule_fn
         self.on_trace_ready = on_trace_ready
         self.custom_trace_id_callback = custom_trace_id_callback
         self.execution_trace_observer = observer_of(execution_trace_observer)
@@ -235,6 +241,13 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if experimental_config:
             self._annotations.note("without effect in this version: experimental_config")
             warnings.warn("profile: without effect in this version: experimental_config", GpuscopeWarning, stacklevel=2)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # What is left of `isinstance(prof, torch.profiler.profile)` in a program holds: where it stands before step(),
+        # nothing would be recorded.
+        of_torch = sys.modules.get("torch.profiler")
+        return getattr(of_torch, "profile", type(self))
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -425,8 +438,19 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     @property
     def profiler(self) -> AutogradResults | None:
-        """The results under the names of torch.autograd.profiler.profile; None before the first window begins."""
-        return AutogradResults(self, self._windows.trace_id) if self._windows.trace_id is not None else None
+        """The results under the names of torch.autograd.profiler.profile; None before anything is collected."""
+        has_begun = self._windows.trace_id is not None or self._collector.collecting
+        return AutogradResults(self, self._windows.trace_id) if has_begun else None
+
+    @property
+    def _trace_so_far(self) -> Trace:
+        if self._windows.recording is not None or not self._collector.collecting:
+            return self.trace
+        reason = self._why_nothing()
+        warnings.warn(reason, GpuscopeWarning, stacklevel=3)
+        nothing = merge([])
+        nothing.set_info("session.unfinished", reason)
+        return Recording(nothing).trace
 
     def _memory_profile(self) -> NoReturn:
         raise NotAvailable(

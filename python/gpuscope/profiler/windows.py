@@ -10,8 +10,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
-from gpuscope.distributed import distributed_rank
+from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
+from gpuscope.frameworks.torch import process_group
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
@@ -65,7 +66,7 @@ class Annotations:
         """Writes all facts and notes so far, and `facts`, into a recording; what is added later follows."""
         notes = [*store.info().get(_NOTES, "").split("\n"), *self._notes]
         store.set_info(_NOTES, "\n".join(dict.fromkeys(filter(None, notes))))
-        for key, value in (self._facts | facts).items():
+        for key, value in (facts | self._facts).items():  # what the program says wins
             store.set_info(key, value)
         self._latest = store
 
@@ -226,12 +227,24 @@ class Windows:
         store = self._collector.stop() if last else self._collector.cut()
         if store is None:
             return
-        rank = distributed_rank(os.environ, self._annotations.note)
-        self._annotations.write_to(store, **{"trace.id": self.trace_id or ""}, **(rank.facts() if rank else {}))
+        self._annotations.write_to(store, **{"trace.id": self.trace_id or ""}, **self._facts_of_rank())
         self.latest = self._recording = Recording(store)
         self._kept = [*self._kept, store] if self._accumulates else [store]
         if self._strict:
             self.shortfalls += self.latest.audit().reasons
+
+    def _facts_of_rank(self) -> dict[str, str]:
+        """Which process this is: torch's word for it, else the launcher's."""
+        rank = distributed_rank(os.environ, self._annotations.note)
+        group = process_group()
+        if group is None:
+            return rank.facts() if rank else {}
+        number, size = group["rank"], group["world_size"]
+        if rank is None or (rank.rank, rank.world_size) != (number, size):
+            rank = Rank(number, size, None, "torch.distributed")
+        elif rank.local_rank is not None:
+            group["local_rank"] = rank.local_rank
+        return {**rank.facts(), "metadata.distributedInfo": json.dumps(group, default=str)}
 
     def forget(self) -> None:
         """Forgets everything in a forked child: it belongs to the parent."""

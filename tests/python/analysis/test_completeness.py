@@ -128,3 +128,7 @@ def test_a_file_that_was_cut_off_is_not_complete() -> None:
     result = audit_of(file__truncated_at="300")
     assert not result.complete
     assert "cut off at byte 300" in result.verdict
+
+
+def test_a_recording_that_is_not_finished_is_not_complete() -> None:
+    assert audit_of(session__unfinished="its window is still open").reasons == ("its window is still open",)
