@@ -43,6 +43,8 @@ from gpuscope.profiler import step as step
 from gpuscope.profiler import supported_activities as supported_activities
 from gpuscope.profiler import tensorboard_trace_handler as tensorboard_trace_handler
 from gpuscope.profiler.execution_trace import ExecutionTraceObserver as ExecutionTraceObserver
+from gpuscope.profiler.execution_trace import RecordScope as RecordScope
+from gpuscope.profiler.execution_trace import _ExperimentalConfig as _ExperimentalConfig
 from gpuscope.profiler.execution_trace import itt as itt
 from gpuscope.recording import load as load
 from gpuscope.system import environment as environment

@@ -24,7 +24,8 @@ def import_of_stub(package: str, name: str) -> object:
     """``__getattr__`` of a package whose stub says from where its names are imported: each is when it is first used."""
     modules = modules_of_stub(package)
     if name == "__all__":
-        return sorted(public for public, module in modules.items() if module != package)
+        private = [listed for listed in modules if listed.startswith("_") and not listed.endswith("__")]
+        return sorted(listed for listed in modules if modules[listed] != package and listed not in private)
     if name not in modules:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     if modules[name] == package:

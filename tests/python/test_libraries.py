@@ -23,6 +23,7 @@ import torch.profiler as theirs  # noqa: E402
 
 import gpuscope as ours  # noqa: E402
 from gpuscope.errors import GpuscopeWarning  # noqa: E402
+from gpuscope.profiler.execution_trace import options_of  # noqa: E402
 
 CPU = [ours.ProfilerActivity.CPU]
 
@@ -85,6 +86,29 @@ def test_a_list_that_is_empty_so_far_says_so():
         with pytest.warns(GpuscopeWarning, match="its window is still open"):
             table = prof.key_averages().table()
         assert "audit: INCOMPLETE - no recording yet: its window is still open" in table
+
+
+@pytest.mark.parametrize("name", ["_ExperimentalConfig", "RecordScope"])
+def test_names_that_only_torch_has_are_its_own(name):
+    assert getattr(ours, name) is getattr(theirs, name)
+    assert name.startswith("_") == (name not in ours.__all__)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("verbose",), ("verbose", "profile_all_threads"), ("enable_cuda_sync_events",)]
+)
+def test_an_experimental_config_that_asks_for_what_is_there_is_taken(options):
+    config = ours._ExperimentalConfig(**dict.fromkeys(options, True))
+    with ours.profile(activities=CPU, with_stack=True, experimental_config=config) as prof:
+        torch.ones(2)
+    assert "experimental_config" not in str(prof.audit())
+    assert options_of(config) == set(options)
+
+
+def test_an_experimental_config_that_asks_for_more_has_no_effect_and_says_so():
+    config = ours._ExperimentalConfig(verbose=True, profiler_metrics=["kineto__cuda_core_flops"])
+    with pytest.warns(GpuscopeWarning, match="without effect in this version: experimental_config"):
+        ours.profile(activities=CPU, experimental_config=config)
 
 
 @pytest.fixture

@@ -883,7 +883,12 @@ def test_names_of_torch_can_be_imported_without_it_and_say_what_is_missing(no_to
 
     assert execution_trace.ExecutionTraceObserver.build_execution_trace_obs_from_env() is None
     assert not execution_trace.itt.is_available()
-    for use in (execution_trace.ExecutionTraceObserver, lambda: execution_trace.itt.range_push("a")):
+    for use in (
+        execution_trace.ExecutionTraceObserver,
+        lambda: execution_trace.itt.range_push("a"),
+        lambda: execution_trace._ExperimentalConfig(verbose=True),
+        lambda: execution_trace.RecordScope.FUNCTION,
+    ):
         with pytest.raises(NotAvailable, match="PyTorch is not installed"):
             use()
 

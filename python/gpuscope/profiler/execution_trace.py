@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 import os
 from typing import Any, NoReturn, Protocol, cast
 
 from gpuscope.errors import InvalidArgument, NotAvailable
 
 ExecutionTraceObserver: type[Any]
+RecordScope: Any
+_ExperimentalConfig: type[Any]
 itt: Any
 
-_OF_TORCH = ("ExecutionTraceObserver", "itt")
+_OF_TORCH = ("ExecutionTraceObserver", "RecordScope", "_ExperimentalConfig", "itt")
+
+# Of _ExperimentalConfig: stacks that reach the results, operators of every thread, and waits for the GPU.
+_OPTIONS = ("verbose", "profile_all_threads", "enable_cuda_sync_events")
 
 
 class Observer(Protocol):
@@ -44,11 +51,25 @@ def observer_of(given: object) -> Observer | None:
     return cast("Observer", given)
 
 
+def options_of(config: Any) -> frozenset[str] | None:
+    """The options that are set in torch's `_ExperimentalConfig`; None if there is one among them that is not ours too.
+
+    It does not say what it was made with: it is compared with those that could be meant.
+    """
+    state = config.__getstate__() if hasattr(config, "__getstate__") else None
+    for number in range(len(_OPTIONS) + 1) if isinstance(state, tuple) else ():
+        for options in itertools.combinations(_OPTIONS, number):
+            with contextlib.suppress(TypeError):  # a torch that does not know the option
+                if type(config)(**dict.fromkeys(options, True)).__getstate__() == state:
+                    return frozenset(options)
+    return None
+
+
 def _of_torch(name: str) -> Any:
     try:
         return getattr(importlib.import_module("torch.profiler"), name)
     except ImportError:
-        return _Absent if name == "ExecutionTraceObserver" else _absent_itt
+        return _AbsentObserver if name == "ExecutionTraceObserver" else _absent_itt if name == "itt" else _Absent(name)
 
 
 def __getattr__(name: str) -> Any:
@@ -58,7 +79,22 @@ def __getattr__(name: str) -> Any:
 
 
 class _Absent:
-    """Stands in for ExecutionTraceObserver, so that it can be imported."""
+    """Stands in for an object of torch.profiler, so that it can be imported."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **named: Any) -> NoReturn:
+        _refuse(self._name)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"{self._name}.{name}")
+
+
+class _AbsentObserver:
+    """Stands in for ExecutionTraceObserver."""
 
     def __init__(self) -> None:
         _refuse("ExecutionTraceObserver")
@@ -68,20 +104,13 @@ class _Absent:
         """None: the environment may ask for it, and there is nothing to be had."""
 
 
-class _AbsentItt:
-    """Stands in for torch.profiler.itt."""
-
+class _AbsentItt(_Absent):
     def is_available(self) -> bool:
         """Never."""
         return False
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        _refuse(f"itt.{name}")
 
-
-_absent_itt = _AbsentItt()
+_absent_itt = _AbsentItt("itt")
 
 
 def _refuse(name: str) -> NoReturn:

@@ -17,7 +17,7 @@ from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument,
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
-from gpuscope.profiler.execution_trace import observer_of
+from gpuscope.profiler.execution_trace import observer_of, options_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, Windows
 from gpuscope.recording import Analyses, Recording
@@ -110,7 +110,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook.
-        experimental_config: no effect, and a warning says so.
+        experimental_config: torch's; its `enable_cuda_sync_events` is `sync`, and what `verbose` and
+            `profile_all_threads` ask for is always so. Other options have no effect, and a warning says so.
         execution_trace_observer: torch's `ExecutionTraceObserver`, or anything with start() and stop(), called with
             each window, and cleanup(), called when the with block is left.
         acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
@@ -181,6 +182,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
             )
         selected = parse_activities(activities)
+        options = options_of(experimental_config) if experimental_config else frozenset()
         self.activities: frozenset[ProfilerActivity] = selected.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
@@ -208,7 +210,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
             graphs=graphs,
-            sync=sync or selected.sync,
+            sync=sync or selected.sync or "enable_cuda_sync_events" in (options or ()),
             left_out=selected.left_out,
             stacks=self.with_stack,
             memory=self.profile_memory,
@@ -238,7 +240,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 self._annotations.add_json(option, "1")
         for sentence in filter(None, (*self._collector.notes, selected.note)):
             self._annotations.note(sentence)
-        if experimental_config:
+        if options is None:
             self._annotations.note("without effect in this version: experimental_config")
             warnings.warn("profile: without effect in this version: experimental_config", GpuscopeWarning, stacklevel=2)
 
