@@ -81,12 +81,14 @@ class CallKind(enum.IntEnum):
     FREE = 7
 class PayloadType(enum.IntEnum):
     """
-    How to read the 64 bits of a payload; TEXT is a string id.
+    How to read the 64 bits of a payload; TEXT and LIST are string ids.
     """
     UNSIGNED = 0
     SIGNED = 1
     FLOAT = 2
     TEXT = 3
+    BOOL = 4
+    LIST = 5
 class RegionKind(enum.IntEnum):
     """
     What opened a region.
@@ -616,7 +618,7 @@ class TorchCallbacks:
         What the study found.
         """
     @staticmethod
-    def start(*, shapes: bool = False, results: bool = False, numbers: bool = False) -> None:
+    def start(*, shapes: bool = False, results: bool = False, numbers: bool = False, overloads: bool = False) -> None:
         """
         Has every operator logged; only after a study that succeeded.
         """
@@ -643,6 +645,11 @@ class TorchRanges:
     def install() -> bool:
         """
         Registers with the libtorch of this process, once; False where it offers no place for that.
+        """
+    @staticmethod
+    def name_kineto(on: bool) -> bool:
+        """
+        Whether the profiler of torch's on this thread, which is ours, says that it is Kineto's; False without one.
         """
     @staticmethod
     def probe(on: bool) -> None:
@@ -726,9 +733,9 @@ def find_device(device: int = 0) -> int:
     """
     The device itself; raises NotAvailable where there is no such GPU. Makes no context.
     """
-def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: int) -> RegionGroups:
+def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: int, overloads: bool) -> RegionGroups:
     """
-    Regions by name, by the shapes of their inputs and by so many of the innermost frames of their call stacks.
+    Regions by name, by the shapes of their inputs, by so many of the innermost frames of their call stacks and by overload.
     """
 def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """
@@ -762,9 +769,9 @@ def nvtx_libraries() -> list[str]:
     """
     The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.
     """
-def observe_regions(before_enter: typing.Any, after_exit: typing.Any) -> None:
+def observe_regions(before_enter: typing.Any, after_exit: typing.Any, in_sessions: bool) -> None:
     """
-    Has each region of the program given to these while a session collects; None and None end that.
+    Has each region of the program given to these where torch has callbacks and no session collects, and in sessions where that is asked for. Each returns whether it did anything: while nothing is open the second is not called.
     """
 def own_file() -> str:
     """

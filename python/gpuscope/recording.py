@@ -39,8 +39,8 @@ class Analyses(ABC):
         Args:
             group_by_input_shape: a row for each name and shapes of inputs (with ``record_shapes``).
             group_by_stack_n: a row for each name and so many of the innermost Python frames (with ``with_stack``).
-            group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
-            include_python_functions: likewise, as torch 2.14 does: Python functions are not recorded one by one.
+            group_by_overload_name: and overload (with torch's ``_ExperimentalConfig(capture_overload_names=True)``).
+            include_python_functions: accepted as torch 2.14 does: Python functions are not recorded one by one.
         """
         from gpuscope.analysis import key_averages
 

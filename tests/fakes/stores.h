@@ -90,8 +90,8 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.region_total.append({forward, 0, 1, 7000, 500, 7000, 7000});
   store.work_total.append({forward, make.id("_Z4gemmPKfS0_Pfi"), 1, 1, 1, 0, 2002, 2002, 2002});
   store.stack.append({kNone, make.id("main"), make.id("train.py"), 7});
-  store.detail.append(
-      {3, inner, make.id("['float']"), make.id("[[2, 3]]"), make.id("[[2, 3]]"), make.id("[[3, 1]]"), kNone, 17, 0, 0});
+  store.detail.append({3, inner, make.id("['float']"), make.id("[[2, 3]]"), make.id("[[2, 3]]"), make.id("[[3, 1]]"),
+                       make.id("['']"), make.id("Tensor"), kNone, 17, 0, 0});
   store.payload.append({4096, inner, make.id("bytes"), static_cast<uint16_t>(PayloadType::Unsigned)});
   store.allocation.append({kStart + 2000, 512, 0x1000, 512, 2048, inner, kNone, 0, 0});
   store.device_memory.append({kStart + 2100, 2 << 20, 0x7000, 0x9000, 32 << 20, 2 << 20, 16, inner,

@@ -89,6 +89,7 @@ class Window {
       case store::PayloadType::Float:
         return std::to_string(std::bit_cast<double>(value));
       case store::PayloadType::Text:
+      case store::PayloadType::List:
         return std::string("'").append(store_->strings[static_cast<uint32_t>(value)]).append("'");
       default:
         return std::to_string(value);

@@ -186,6 +186,7 @@ SAME = (
     *("is_user_annotation", "is_python_function", "activity_type", "input_shapes", "structured_input_shapes", "flops"),
     *("use_device", "cpu_memory_usage", "device_memory_usage", "linked_correlation_id", "event_metadata", "flow_type"),
     *("flow_start", "python_id", "python_parent_id", "python_module_id", "kwinputs", "device_time_total"),
+    "concrete_inputs",
 )
 
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "gpuscope/analysis/summary.h"
 
@@ -53,19 +54,37 @@ std::string flat_shapes(std::string_view text) {
   return {};
 }
 
-/// Numbers for the shapes of inputs: one for all texts of the same sizes, 0 for none.
-class ShapeNumbers {
- public:
-  explicit ShapeNumbers(const store::Store& store) : store_(store), string_of_(store.region.size(), kNone) {
-    for (std::size_t row = 0; row < store.detail.size(); ++row) {
-      if (store.detail.region[row] < string_of_.size()) {
-        string_of_[store.detail.region[row]] = store.detail.shapes[row];
-      }
+/// Of each region a text of its details; kNone where it has none.
+std::vector<uint32_t> texts_of_regions(const store::Store& store, std::span<const uint32_t> column) {
+  std::vector<uint32_t> texts(store.region.size(), kNone);
+  for (std::size_t row = 0; row < store.detail.size(); ++row) {
+    if (store.detail.region[row] < texts.size()) {
+      texts[store.detail.region[row]] = column[row];
     }
+  }
+  return texts;
+}
+
+/// Numbers for the inputs of operators, by their shapes, by the overload that takes them, or by both; 0 for none.
+class InputNumbers {
+ public:
+  InputNumbers(const store::Store& store, const RegionKeys& keys) : store_(store) {
+    const std::size_t rows = store.detail.size();
+    shapes_ = keys.shapes ? texts_of_regions(store, {store.detail.shapes.data(), rows}) : shapes_;
+    overloads_ = keys.overloads ? texts_of_regions(store, {store.detail.overload.data(), rows}) : overloads_;
   }
 
   uint32_t of_region(std::size_t region) {
-    const uint32_t string = string_of_[region];
+    const uint32_t shapes = shapes_.empty() ? 0 : of_shapes(shapes_[region]);
+    if (overloads_.empty()) {
+      return shapes;
+    }
+    return by_both_.try_emplace({shapes, overloads_[region]}, by_both_.size()).first->second;
+  }
+
+ private:
+  /// One for all texts of the same sizes.
+  uint32_t of_shapes(uint32_t string) {
     if (string == kNone) {
       return 0;
     }
@@ -76,9 +95,9 @@ class ShapeNumbers {
     return known->second;
   }
 
- private:
   const store::Store& store_;
-  std::vector<uint32_t> string_of_;
+  std::vector<uint32_t> shapes_, overloads_;  // by region; empty where they are no key
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> by_both_{{{0, kNone}, 0}};
   std::unordered_map<uint32_t, uint32_t> by_string_;
   std::unordered_map<std::string, uint32_t> by_sizes_{{"", 0}};
 };
@@ -121,15 +140,15 @@ RegionGroups group_regions(const store::Store& store, const Instances& instances
   const store::Regions& regions = store.region;
   const std::size_t count = regions.size();
   const CallPaths paths(store);
-  ShapeNumbers shapes(store);
+  InputNumbers inputs(store, keys);
   StackNumbers stacks(store.stack, keys.stack_frames);
   Grouping grouping(count);
   std::vector<NameStat> totals;
   for (std::size_t row = 0; row < count; ++row) {
     const uint32_t path = paths.valid(regions.path[row]);
     const uint32_t name = path == kNone ? kNone : path_names[path];
-    const uint32_t group = grouping.add(
-        {name, keys.shapes ? shapes.of_region(row) : 0, keys.stack_frames > 0 ? stacks.of(instances.stack[row]) : 0});
+    const uint32_t group =
+        grouping.add({name, inputs.of_region(row), keys.stack_frames > 0 ? stacks.of(instances.stack[row]) : 0});
     if (group == totals.size()) {
       totals.push_back({.kind = Kind::Region,
                         .name = name,

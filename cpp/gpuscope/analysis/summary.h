@@ -72,6 +72,7 @@ struct NameStat {
 struct RegionKeys {
   bool shapes = false;        // of their inputs
   uint32_t stack_frames = 0;  // so many of the innermost frames of their call stacks
+  bool overloads = false;     // which of the operators of their name they are
 };
 
 struct RegionGroups {

@@ -59,6 +59,10 @@ PayloadType payload_type(Argument argument) noexcept {
       return PayloadType::Float;
     case Argument::Text:
       return PayloadType::Text;
+    case Argument::Bool:
+      return PayloadType::Bool;
+    case Argument::List:
+      return PayloadType::List;
     default:
       return PayloadType::Unsigned;
   }
@@ -443,6 +447,8 @@ void Replay::argument(const base::Event& event) {
     case Argument::Signed:
     case Argument::Float:
     case Argument::Text:
+    case Argument::Bool:
+    case Argument::List:
       arguments_.payloads.push_back({event.word, event.id, what});
       return;
     default:
@@ -469,14 +475,17 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
     }
   }
   const Arguments::Value operands = arguments_[Argument::Operands];
-  if (arguments_.sequence() >= 0 || arguments_.shapes() != 0 || operands.word != 0 || arguments_.stack() != 0) {
+  const uint32_t overload = arguments_.text(Argument::Overload);
+  if (arguments_.sequence() >= 0 || arguments_.shapes() != 0 || operands.word != 0 || arguments_.stack() != 0 ||
+      overload != 0) {
     const auto text = [&](uint32_t name) { return name != 0 ? dictionaries.region_name(name) : kNone; };
     store.detail.append({arguments_.sequence(), row, text(arguments_.text(Argument::Types)), kNone,
-                         text(arguments_.shapes()), text(arguments_.text(Argument::Strides)), forward,
+                         text(arguments_.shapes()), text(arguments_.text(Argument::Strides)),
+                         text(arguments_.text(Argument::Concrete)), text(overload), forward,
                          static_cast<uint32_t>(operands.word), operands.id, dictionaries.stack(arguments_.stack())});
   }
   for (const Arguments::Payload& payload : arguments_.payloads) {
-    const bool text = payload.type == Argument::Text;
+    const bool text = payload.type == Argument::Text || payload.type == Argument::List;
     store.payload.append({text ? dictionaries.region_name(static_cast<uint32_t>(payload.value)) : payload.value, row,
                           dictionaries.region_name(payload.name), static_cast<uint16_t>(payload_type(payload.type))});
   }

@@ -47,8 +47,12 @@ enum class Argument : uint8_t {
   Results = 14,    // of the range that ends next: Names id of the shapes of its results
   Strides = 15,    // Names id of the strides of an operator's inputs
   Reserved = 12,   // bytes that the allocator holds on that device
+  Concrete = 16,   // Names id of the numbers among an operator's inputs
+  Overload = 17,   // Names id of the operator's overload
+  Bool = 18,       // as Unsigned
+  List = 19,       // as Text, of numbers
 };
-inline constexpr std::size_t kArguments = 16;
+inline constexpr std::size_t kArguments = 20;
 
 // X(enumerator, value): values are stored in files, append only.
 #define GPUSCOPE_REGION_KIND(X)                 \

@@ -116,12 +116,13 @@ void bind_analysis(py::module_& module) {
 
   module.def(
       "group_regions",
-      [](const store::Store& store, const Summary& summary, bool shapes, uint32_t stack_frames) {
-        return analysis::group_regions(store, summary.instances, summary.path_names, {shapes, stack_frames});
+      [](const store::Store& store, const Summary& summary, bool shapes, uint32_t stack_frames, bool overloads) {
+        return analysis::group_regions(store, summary.instances, summary.path_names, {shapes, stack_frames, overloads});
       },
-      py::arg("store"), py::arg("summary"), py::arg("shapes"), py::arg("stack_frames"),
+      py::arg("store"), py::arg("summary"), py::arg("shapes"), py::arg("stack_frames"), py::arg("overloads"),
       py::call_guard<py::gil_scoped_release>(),
-      "Regions by name, by the shapes of their inputs and by so many of the innermost frames of their call stacks.");
+      "Regions by name, by the shapes of their inputs, by so many of the innermost frames of their call stacks and by "
+      "overload.");
   module.def("summarize", &analysis::summarize, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
              "Statistics per call path and per name.");
   module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,

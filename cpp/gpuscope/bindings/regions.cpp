@@ -9,6 +9,7 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/driver/libraries.h"
 #include "gpuscope/timing/region_timer.h"
 #include "gpuscope/torch/operators.h"
 
@@ -113,7 +114,6 @@ void select_strand(EventLog& log, uint64_t strand) noexcept {
 }
 
 extern PyTypeObject record_function_type;
-extern PyMethodDef methods[];
 
 bool is_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
@@ -228,9 +228,34 @@ void dealloc(PyObject* object) {
   }
 }
 
+// Functions of a region that are called before it is opened and after it was closed, on the same thread. With the GIL.
+struct Observers {
+  bool (*others_listen)() = nullptr;  // whether torch has callbacks here; null as long as nobody observes
+  bool in_sessions = false;           // rather than while none collects alone
+  std::size_t open = 0;               // regions whose opening was observed
+  PyObject* before_enter = nullptr;   // owned
+  PyObject* after_exit = nullptr;     // likewise
+};
+Observers observers;
+
+/// What the function returns; false when it fails.
+bool call_about(PyObject* function, PyObject* region) {
+  const torch::OperatorCallbacks::StandIn stand_in;
+  PyObject* done = PyObject_CallOneArg(function, region);
+  if (done == nullptr) {
+    PyErr_WriteUnraisable(function);
+  }
+  Py_XDECREF(done);
+  return done == Py_True;
+}
+
 PyObject* enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  if (observers.others_listen != nullptr && self->detail == 0 &&
+      (listening != 0 ? observers.in_sessions : observers.others_listen())) [[unlikely]] {
+    observers.open += call_about(observers.before_enter, object) ? 1 : 0;
+  }
   const bool asked = OpenRegions::wanted();
   if ((listening != 0 || asked) && self->id == kNoId && !NameIds::find(self->name, &self->id)) {
     return nullptr;
@@ -285,66 +310,24 @@ PyObject* exit(PyObject* object, PyObject* const*, Py_ssize_t) {
       log->append(base::ticks(), self->id, Op::Exit);
     }
   }
+  if (observers.open != 0 && self->detail == 0) [[unlikely]] {
+    observers.open -= call_about(observers.after_exit, object) ? 1 : 0;
+  }
   Py_RETURN_NONE;
 }
 
-// Functions of the region that are called before it is opened and after it was closed, on the same thread; null for
-// none. Owned.
-PyObject* before_enter = nullptr;
-PyObject* after_exit = nullptr;
-
-void call_about(PyObject* function, PyObject* region) {
-  if (function == nullptr || reinterpret_cast<RecordFunction*>(region)->detail != 0) {
-    return;
-  }
-  const torch::OperatorCallbacks::StandIn stand_in;
-  PyObject* done = PyObject_CallOneArg(function, region);
-  if (done == nullptr) {
-    PyErr_WriteUnraisable(function);
-  }
-  Py_XDECREF(done);
-}
-
-PyObject* enter_observed(PyObject* object, PyObject* nothing) {
-  if (base::listening.load(std::memory_order_relaxed) != 0) {
-    call_about(before_enter, object);
-  }
-  return enter(object, nothing);
-}
-
-PyObject* exit_observed(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
-  PyObject* done = exit(object, arguments, count);
-  call_about(after_exit, object);
-  return done;
-}
-
-std::array<PyMethodDef, 2> observed_methods{{
-    {"__enter__", enter_observed, METH_NOARGS, "Opens the region."},
-    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_observed)), METH_FASTCALL,
-     "Closes the region; exceptions pass through."},
-}};
-
-// The methods themselves are replaced: regions that nobody observes cost what they did.
 PyObject* observe_regions(PyObject*, PyObject* arguments) {
   PyObject* before = nullptr;
   PyObject* after = nullptr;
-  if (PyArg_ParseTuple(arguments, "OO:observe_regions", &before, &after) == 0) {
+  int in_sessions = 0;
+  if (PyArg_ParseTuple(arguments, "OOp:observe_regions", &before, &after, &in_sessions) == 0) {
     return nullptr;
   }
-  const bool observed = before != Py_None;
-  for (std::size_t index = 0; index < observed_methods.size(); ++index) {
-    PyMethodDef* method = observed ? &observed_methods[index] : &methods[index];
-    PyObject* descriptor = PyDescr_NewMethod(&record_function_type, method);
-    const bool good =
-        descriptor != nullptr && PyDict_SetItemString(record_function_type.tp_dict, method->ml_name, descriptor) == 0;
-    Py_XDECREF(descriptor);
-    if (!good) {
-      return nullptr;
-    }
-  }
-  PyType_Modified(&record_function_type);
-  Py_XSETREF(before_enter, observed ? Py_NewRef(before) : nullptr);
-  Py_XSETREF(after_exit, observed ? Py_NewRef(after) : nullptr);
+  static const driver::Torch torch = driver::Torch::open();
+  observers.others_listen = torch.has_any_callback;
+  observers.in_sessions = in_sessions != 0;
+  Py_XSETREF(observers.before_enter, Py_NewRef(before));
+  Py_XSETREF(observers.after_exit, Py_NewRef(after));
   Py_RETURN_NONE;
 }
 
@@ -418,7 +401,6 @@ PyObject* mark(PyObject*, PyObject* name) {
 }
 
 PyMethodDef methods[] = {
-    // the first two as in observed_methods
     {"__enter__", enter, METH_NOARGS, "Opens the region."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit)), METH_FASTCALL,
      "Closes the region; exceptions pass through."},
@@ -438,8 +420,9 @@ PyMethodDef region_of_kind_method = {
 
 PyMethodDef observe_regions_method = {
     "observe_regions", observe_regions, METH_VARARGS,
-    "observe_regions(before_enter: object, after_exit: object) -> None\n\n"
-    "Has each region of the program given to these while a session collects; None and None end that."};
+    "observe_regions(before_enter: object, after_exit: object, in_sessions: bool) -> None\n\n"
+    "Has each region of the program given to these where torch has callbacks and no session collects, and in sessions "
+    "where that is asked for. Each returns whether it did anything: while nothing is open the second is not called."};
 
 constexpr const char* kDoc =
     "record_function(name, args=None)\n--\n\n"

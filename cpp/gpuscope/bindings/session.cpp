@@ -175,11 +175,11 @@ void bind_callbacks(py::module_& module) {
           "Learns where things lie in torch's objects; returns why that failed, empty when it did not.")
       .def_static(
           "start",
-          [](bool shapes, bool results, bool numbers) {
-            OperatorCallbacks::process().start(libtorch(), {shapes, results, numbers});
+          [](bool shapes, bool results, bool numbers, bool overloads) {
+            OperatorCallbacks::process().start(libtorch(), {shapes, results, numbers, overloads});
           },
           py::kw_only(), py::arg("shapes") = false, py::arg("results") = false, py::arg("numbers") = false,
-          "Has every operator logged; only after a study that succeeded.")
+          py::arg("overloads") = false, "Has every operator logged; only after a study that succeeded.")
       .def_static(
           "stop", [] { OperatorCallbacks::process().stop(libtorch()); }, "Ends that.")
       .def_static(
@@ -195,6 +195,8 @@ void bind_callbacks(py::module_& module) {
             known["results"] = sizes && layout.outputs != Layout::kUnknown;
             known["scope"] = layout.scope != Layout::kUnknown;
             known["numbers"] = layout.number != Layout::kUnknown;
+            known["keywords"] = layout.keywords != Layout::kUnknown && layout.text != Layout::kUnknown;
+            known["overloads"] = libtorch().overload_name != nullptr;
             return known;
           },
           "What the study found.");
@@ -231,6 +233,9 @@ void bind_torch(py::module_& module) {
           "drop_ranges", [] { return OperatorRanges::process().drop_ranges(libtorch()); },
           "Has torch's ranges come no more on the thread that has just switched them on; False where that cannot be "
           "had.")
+      .def_static(
+          "name_kineto", [](bool on) { return OperatorRanges::process().name_kineto(libtorch(), on); }, py::arg("on"),
+          "Whether the profiler of torch's on this thread, which is ours, says that it is Kineto's; False without one.")
       .def_static(
           "take_counts", &take_counts,
           "What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -42,12 +42,17 @@ constexpr std::string_view kBackwardArrow = ",\"cat\":\"fwdbwd\",\"name\":\"fwdb
 // -- the parts of events ----------------------------------------------------------------------------------------------
 
 // Arguments that events have of their own: a payload of that name must not take their place.
-constexpr std::string_view kOwn[] = {"External id",        "Ev Idx",      "Sequence number", "Fwd thread id",
-                                     "Record function id", "Input Dims",  "Input Strides",   "Input type",
-                                     "Call stack",         "device",      "context",         "stream",
-                                     "correlation",        "grid",        "block",           "registers per thread",
-                                     "shared memory",      "region",      "notes",           "graph id",
-                                     "graph node id",      "captured in", "Collective name"};
+constexpr std::array kOwnOfRegions = std::to_array<std::string_view>(
+    {"External id", "Ev Idx", "Sequence number", "Fwd thread id", "Record function id", "Input Dims", "Input Strides",
+     "Input type", "Concrete Inputs", "Call stack", "notes"});
+constexpr std::array kOwnOfWork = std::to_array<std::string_view>(
+    {"device", "context", "stream", "correlation", "grid", "block", "registers per thread", "shared memory", "region",
+     "graph id", "graph node id", "captured in", "Collective name"});
+
+template <std::size_t kSize>
+bool contains(const std::array<std::string_view, kSize>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 std::string triple(const char* key, uint32_t x, uint32_t y, uint32_t z) {
   return std::string(",\"") + key + "\":[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) +
@@ -163,9 +168,14 @@ class ChromeText {
       out.put(",\"Collective name\":");
       out.put(quoted(store_.strings[store_.path.name[path]]));
     }
+    const bool is_op = links_.kind(region) == RegionKind::Op;
     links_.each_payload(region, [&](uint32_t row) {
+      if (PayloadType{store_.payload.type[row]} == PayloadType::List) {
+        return;  // torch's files have none
+      }
       std::string name(store_.strings[store_.payload.name[row]]);
-      if (std::find(std::begin(kOwn), std::end(kOwn), name) != std::end(kOwn)) {
+      // An operator's stand at its own event alone.
+      if (contains(kOwnOfRegions, name) || (!is_op && contains(kOwnOfWork, name))) {
         name += " (payload)";
       }
       out.put(',');
@@ -179,8 +189,14 @@ class ChromeText {
         case PayloadType::Float:
           put_float(out, std::bit_cast<double>(value));
           break;
-        case PayloadType::Text:
-          out.put(quoted(value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : ""));
+        case PayloadType::Text: {
+          const std::string_view text =
+              value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : std::string_view{};
+          out.put(quoted(is_op && text.find('"') != std::string_view::npos ? "None" : text));  // as in torch's files
+          break;
+        }
+        case PayloadType::Bool:
+          out.put(value != 0 ? "true" : "false");
           break;
         default:
           out.put_number(value);
@@ -217,6 +233,10 @@ class ChromeText {
     }
     if (const uint32_t types = store_.detail.types[row]; types != kNone) {
       out.put(find_or_make(types_, types, [&] { return ",\"Input type\":" + quoted_list(store_.strings[types]); }));
+    }
+    if (const uint32_t concrete = store_.detail.concrete_inputs[row]; concrete != kNone) {
+      out.put(find_or_make(concrete_inputs_, concrete,
+                           [&] { return ",\"Concrete Inputs\":" + quoted_list(store_.strings[concrete]); }));
     }
     if (const uint32_t number = store_.detail.op[row]; number != 0) {
       out.put_pair(",\"Record function id\":", number);  // "rf_id" in an execution trace
@@ -335,7 +355,8 @@ class ChromeText {
   std::vector<std::string> capture_arguments_;        // by path; made for those that captured something
   std::unordered_map<uint32_t, uint32_t> evaluated_;  // rows of `detail`, by the region of autograd around them
   // Made when first asked for.
-  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, shapes_, strides_, types_, stacks_;
+  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, shapes_, strides_, types_, concrete_inputs_,
+      stacks_;
 };
 
 // -- the head of the file ---------------------------------------------------------------------------------------------
@@ -705,13 +726,21 @@ class ChromeWriter {
 
   void write_region(const Slice& slice) {
     const uint32_t region = slice.row;
-    begin_slice(text_.region(store_.region.path[region]), slice);
+    const uint32_t detail = links_.detail(region);
+    const std::string_view head = text_.region(store_.region.path[region]);
+    if (const uint32_t overload = detail != kNone ? store_.detail.overload[detail] : kNone; overload != kNone) {
+      const std::string name =
+          std::string(head.substr(0, head.size() - 1)) + "." + std::string(store_.strings[overload]);
+      begin_slice(name + "\"", slice);
+    } else {
+      begin_slice(head, slice);
+    }
     put_region_arguments(region);
     out_.put('}');
     if (links_.is_forward(region)) {
       put_arrow(false, kBackwardArrow, region + 1, slice);
     }
-    if (const uint32_t detail = links_.detail(region); detail != kNone && store_.detail.forward[detail] != kNone) {
+    if (detail != kNone && store_.detail.forward[detail] != kNone) {
       put_arrow(true, kBackwardArrow, uint64_t{store_.detail.forward[detail]} + 1, slice);
     }
   }

@@ -96,7 +96,8 @@ void Links::add_payloads() {
       first_payload_[region] = row;
     }
   }
-  payload_owners_ = find_innermost(store_.region, [&](uint32_t row) { return first_payload_[row] != kNone; });
+  payload_owners_ = find_innermost(
+      store_.region, [&](uint32_t row) { return first_payload_[row] != kNone && kind(row) != store::RegionKind::Op; });
 }
 
 void Links::add_calls() {

@@ -599,7 +599,11 @@ class PerfettoWriter {
         case PayloadType::Float:
           details_.texts.push_back({label, names_.add(std::to_string(std::bit_cast<double>(value)))});
           break;
+        case PayloadType::Bool:
+          details_.texts.push_back({label, names_.add(value != 0 ? "true" : "false")});
+          break;
         case PayloadType::Text:
+        case PayloadType::List:
           if (value < store_.strings.size()) {
             details_.texts.push_back({label, static_cast<uint32_t>(value)});
           }

@@ -112,6 +112,8 @@
   X(uint32_t, results, optional(text), "the shapes of its results, likewise")             \
   X(uint32_t, shapes, optional(text), "the shapes of its inputs, likewise")               \
   X(uint32_t, strides, optional(text), "the strides of its inputs, likewise")             \
+  X(uint32_t, concrete_inputs, optional(text), "the numbers among its inputs, likewise")  \
+  X(uint32_t, overload, optional(text), "which of the operators of its name it is")       \
   X(uint32_t, forward, optional(row(Regions)), "of a backward operator, its forward one") \
   X(uint32_t, op, number, "torch's number of the operator, 0 for none")                   \
   X(uint32_t, producer, number, "`op` of the one that made its first tensor, 0 for none") \
@@ -475,7 +477,8 @@ Target target_of(const Table& table, const ColumnInfo& column, std::size_t row) 
   }
   if constexpr (requires { table.type; }) {
     if (column.meaning.target == Target::ValueOfType) {
-      return static_cast<PayloadType>(table.type[row]) == PayloadType::Text ? Target::Strings : Target::Nothing;
+      const auto type = static_cast<PayloadType>(table.type[row]);
+      return type == PayloadType::Text || type == PayloadType::List ? Target::Strings : Target::Nothing;
     }
   }
   return column.meaning.target;

@@ -134,6 +134,28 @@ std::size_t infer_number(const std::vector<Observation>& seen) {
   });
 }
 
+/// The map of an operator without keyword arguments: its one bucket lies in itself.
+std::size_t infer_keywords(const std::vector<Observation>& seen) {
+  constexpr std::size_t kWordsOfMap = HashMap::kOnlyBucket / kWordBytes;
+  constexpr uint64_t kLoadFactor = std::bit_cast<uint32_t>(1.0F);
+  return only(Observation::kWords - kWordsOfMap, kWordBytes, [&](std::size_t word) {
+    return std::ranges::all_of(seen, [&](const Observation& observation) {
+      const uint64_t* map = observation.words.data() + word;
+      return map[0] == observation.address + word * kWordBytes + HashMap::kOnlyBucket && map[1] == 1 &&
+             map[HashMap::kFirst / kWordBytes] == 0 && map[HashMap::kSize / kWordBytes] == 0 &&
+             static_cast<uint32_t>(map[HashMap::kSize / kWordBytes + 1]) == kLoadFactor;
+    });
+  });
+}
+
+/// The place of a std::string of that text in an object; none when there are several.
+std::size_t find_text(const std::vector<uint64_t>& object, const std::string& text) {
+  return only(object.empty() ? 0 : object.size() - 1, kWordBytes, [&](std::size_t word) {
+    std::string found(text.size(), '\0');
+    return object[word + 1] == text.size() && read(object[word], found.data(), found.size()) && found == text;
+  });
+}
+
 /// Reads what the values may point to while the operator runs.
 void remember_lists(const std::vector<uint64_t>& values, Observation& observation) {
   for (std::size_t index = 0; index < values.size(); index += 2) {
@@ -145,6 +167,9 @@ void remember_lists(const std::vector<uint64_t>& values, Observation& observatio
       }
     }
     observation.memory[values[index]] = object;
+    if (const std::size_t text = find_text(object, observation.name); text != Layout::kUnknown) {
+      observation.texts[values[index]] = text;
+    }
   }
 }
 
@@ -161,6 +186,7 @@ const std::vector<uint64_t>* find_arguments(const Observation* seen, std::size_t
 }
 
 constexpr uint64_t kMaxDimensions = 64;  // torch's own limit
+constexpr uint64_t kMaxNumbers = 30;     // of a list, likewise
 
 /// A c10::ScalarType, by the name that torch's profiler gives it.
 constexpr std::string_view type_name(uint16_t type) noexcept {
@@ -193,6 +219,7 @@ constexpr std::string_view type_name(uint16_t type) noexcept {
 Observation observe(const void* function, const char* name, uint64_t sequence, bool is_end) {
   Observation observation;
   observation.name = name;
+  observation.address = std::bit_cast<uint64_t>(function);
   observation.sequence = sequence;
   observation.is_end = is_end;
   std::memcpy(observation.words.data(), function, sizeof(observation.words));
@@ -262,8 +289,14 @@ std::string infer_layout(const std::vector<Observation>& seen, const std::vector
       return byte(*user, place) == kUserScope &&
              everywhere([&](const Call& call) { return byte(*call.start, place) == kFunctionScope; });
     });
+    if (const std::vector<uint64_t>* value = find_arguments(user, layout.inputs, 1);
+        value != nullptr && user->texts.contains((*value)[0])) {
+      layout.text = user->texts.at((*value)[0]);
+      layout.text_tag = static_cast<uint32_t>((*value)[1]);
+    }
   }
   layout.number = infer_number(seen);
+  layout.keywords = infer_keywords(seen);
   infer_tensors(tensors, layout);
   return layout.sequence == Layout::kUnknown ? "autograd's numbers were not found" : "";
 }
@@ -356,12 +389,25 @@ Values ArgumentText::elements(const char* list) const noexcept {
   return {first, static_cast<std::size_t>(load<const char*>(object + kWordBytes) - first) / kValueBytes};
 }
 
-std::string_view ArgumentText::list_name(const char* list) const noexcept {
-  if (holds_tensors(list)) {
-    return "TensorList";
+ArgumentText::Kind ArgumentText::kind(const char* value) const noexcept {
+  if (layout_.list == Layout::kUnknown) {
+    return Kind::Other;
   }
-  const Values values = elements(list);
-  return values.count == 0 || is_scalar(values.first) ? "ScalarList" : "";
+  const uint32_t its = tag(value);
+  if (its == layout_.list_tag) {
+    const Values values = holds_tensors(value) ? Values{nullptr, SIZE_MAX} : elements(value);
+    const bool are_numbers = values.count == 0 || (values.count <= kMaxNumbers && is_scalar(kind(values.first)));
+    return are_numbers ? Kind::Numbers : Kind::Other;
+  }
+  return its == layout_.int_tag                                        ? Kind::Int
+         : its == layout_.double_tag                                   ? Kind::Double
+         : its == layout_.bool_tag                                     ? Kind::Bool
+         : its == layout_.text_tag && layout_.text != Layout::kUnknown ? Kind::Text
+                                                                       : Kind::Other;
+}
+
+std::string_view ArgumentText::text(const char* value) const noexcept {
+  return load_text(load<const char*>(value) + layout_.text);
 }
 
 void ArgumentText::put_numbers(ShortText& text, const char* first, uint64_t count) const noexcept {
@@ -427,14 +473,48 @@ void ArgumentText::put_types(ShortText& text, Values values) const noexcept {
   for (std::size_t index = 0; index < values.count; ++index) {
     const char* value = values.first + index * kValueBytes;
     const char* argument = tensor(value);
+    const Kind its = kind(value);
     text.put(index != 0 ? ", '" : "'");
-    text.put(argument != nullptr ? type_name(load<uint16_t>(argument + layout_.dtype))
-             : is_list(value)    ? list_name(value)
-             : is_scalar(value)  ? "Scalar"
-                                 : "");
+    text.put(argument != nullptr                      ? type_name(load<uint16_t>(argument + layout_.dtype))
+             : is_list(value) && holds_tensors(value) ? "TensorList"
+             : its == Kind::Numbers                   ? "ScalarList"
+             : is_scalar(its)                         ? "Scalar"
+                                                      : "");
     text.put("'");
   }
   text.put("]");
+}
+
+void ArgumentText::put_concrete(ShortText& text, Values values) const noexcept {
+  text.put("[");
+  for (std::size_t index = 0; index < values.count; ++index) {
+    text.put(index != 0 ? ", '" : "'");
+    put_concrete(text, values.first + index * kValueBytes);
+    text.put("'");
+  }
+  text.put("]");
+}
+
+void ArgumentText::put_concrete(ShortText& text, const char* value) const noexcept {
+  switch (kind(value)) {
+    case Kind::Int:
+      return text.put(load<int64_t>(value));
+    case Kind::Double:
+      return text.put(load<double>(value));
+    case Kind::Bool:
+      return text.put(load<uint8_t>(value) != 0 ? "True" : "False");
+    case Kind::Numbers: {
+      const Values values = elements(value);
+      text.put("[");
+      for (std::size_t index = 0; index < values.count; ++index) {
+        text.put(index != 0 ? ", " : "");
+        put_concrete(text, values.first + index * kValueBytes);
+      }
+      return text.put("]");
+    }
+    default:
+      return;
+  }
 }
 
 }  // namespace gpuscope::torch

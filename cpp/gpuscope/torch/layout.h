@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@ struct Layout {
 
   // at::RecordFunction
   std::size_t inputs = kUnknown;    // address of the first c10::IValue, then how many
+  std::size_t keywords = kUnknown;  // std::unordered_map of std::string and c10::IValue
   std::size_t sequence = kUnknown;  // int64
   std::size_t scope = kUnknown;     // at::RecordScope, a byte
   std::size_t number = kUnknown;    // uint64: at::RecordFunctionHandle, of callbacks that ask for it
@@ -36,6 +38,9 @@ struct Layout {
   // What a list's c10::IValue points to
   std::size_t list = kUnknown;  // begin and end of its c10::IValues and of their memory, and their type's address
   uint64_t tensor_type = 0;     // that address in a list of tensors
+  // What a text's c10::IValue points to
+  uint32_t text_tag = 0;
+  std::size_t text = kUnknown;  // a std::string
   // c10::TensorImpl
   std::size_t sizes = kUnknown;  // number of dimensions; then the sizes, or their address when they are more than 5
   bool strides = false;          // whether they follow the sizes: behind the fifth, or the last where they are more
@@ -85,6 +90,7 @@ struct Observation {
     std::vector<uint64_t> words;  // two a value
   };
   std::string name;
+  uint64_t address = 0;
   uint64_t sequence = 0;  // the next number at that moment
   bool is_end = false;
   std::array<uint64_t, kWords> words{};
@@ -93,18 +99,30 @@ struct Observation {
   // What values of `counted` pointed to, and 16-byte values delimited there, by address: an operator's lists end with
   // it.
   std::map<uint64_t, std::vector<uint64_t>> memory;
+  // Where a std::string of its own name lies in what values of `counted` pointed to, by address.
+  std::map<uint64_t, std::size_t> texts;
 };
 
 /// Reads an operator's object from within a callback.
 Observation observe(const void* function, const char* name, uint64_t sequence, bool is_end);
 
-/// Infers the layout; `user_name` is a range that the program named. Returns what could not be found, empty when
-/// operators can be recorded.
+/// Infers the layout; `user_name` is a range that the program named and gave that text, once more, as its argument.
+/// Returns what could not be found, empty when operators can be recorded.
 std::string infer_layout(const std::vector<Observation>& seen, const std::vector<KnownTensor>& tensors,
                          const std::vector<KnownCall>& calls, const std::string& user_name, Layout& layout);
 
 /// Infers how numbers and lists are told apart, once infer_layout has found the rest; all or nothing.
 void infer_values(const std::vector<Observation>& seen, const std::vector<KnownArguments>& calls, Layout& layout);
+
+/// A std::unordered_map as libstdc++ has it: address and number of its buckets, its first node, the number of nodes,
+/// the load factor, a word, and the bucket of a map that has no other. A node: the next one, a std::string, a value.
+struct HashMap {
+  static constexpr std::size_t kFirst = 16;
+  static constexpr std::size_t kSize = 24;
+  static constexpr std::size_t kOnlyBucket = 48;
+  static constexpr std::size_t kKey = 8;
+  static constexpr std::size_t kValue = 40;
+};
 
 /// Reads a value of an object of torch's.
 template <class T>
@@ -112,6 +130,11 @@ T load(const void* object, std::size_t offset = 0) noexcept {
   T value;
   std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof(value));
   return value;
+}
+
+/// The characters of a std::string of torch's, which begins with their address and number.
+inline std::string_view load_text(const char* string) noexcept {
+  return {load<const char*>(string), load<std::size_t>(string, sizeof(uint64_t))};
 }
 
 /// A text on the stack; empty when it did not fit. One thread.
@@ -125,10 +148,16 @@ class ShortText {
     std::memcpy(text_.data() + size_, text.data(), text.size());
     size_ += text.size();
   }
-  void put(int64_t number) noexcept {
-    const auto [end, error] = std::to_chars(text_.data() + size_, text_.data() + text_.size(), number);
-    full_ = full_ || error != std::errc{};
-    size_ = error == std::errc{} ? static_cast<std::size_t>(end - text_.data()) : size_;
+  void put(int64_t number) noexcept { put_chars(number); }
+  /// As torch's profiler writes it: `2.`, `0.10000000000000001`.
+  void put(double number) noexcept {
+    constexpr double kWhole = 9223372036854775808.0;  // 2^63
+    if (number >= -kWhole && number < kWhole && static_cast<double>(static_cast<int64_t>(number)) == number) {
+      put_chars(static_cast<int64_t>(number));
+      put(".");
+    } else {
+      put_chars(number, std::chars_format::general, std::numeric_limits<double>::max_digits10);
+    }
   }
   std::size_t size() const noexcept { return size_; }
   bool full() const noexcept { return full_; }
@@ -140,6 +169,13 @@ class ShortText {
   std::string_view view() const noexcept { return full_ ? std::string_view{} : std::string_view{text_.data(), size_}; }
 
  private:
+  template <class... Format>
+  void put_chars(Format... format) noexcept {
+    const auto [end, error] = std::to_chars(text_.data() + size_, text_.data() + text_.size(), format...);
+    full_ = full_ || error != std::errc{};
+    size_ = error == std::errc{} ? static_cast<std::size_t>(end - text_.data()) : size_;
+  }
+
   std::array<char, 2048> text_;
   std::size_t size_ = 0;
   bool full_ = false;
@@ -151,8 +187,9 @@ struct Values {
   std::size_t count = 0;
 };
 
-/// Writes the values' shapes and strides, as "[[2, 3], [], [[4], [4]]]", and their types, as "['float', 'Scalar',
-/// 'TensorList']". What is neither a tensor nor a list of them has no shape. Immutable; any thread.
+/// Writes the values' shapes and strides, as "[[2, 3], [], [[4], [4]]]", their types, as "['float', 'Scalar',
+/// 'TensorList']", and the numbers among them, as "['', '2', '']". What is neither a tensor nor a list of them has no
+/// shape. Immutable; any thread.
 class ArgumentText {
  public:
   ArgumentText(const Layout& layout, const void* undefined_tensor) noexcept
@@ -163,6 +200,14 @@ class ArgumentText {
     put_lists<&ArgumentText::put_its_strides>(text, values);
   }
   void put_types(ShortText& text, Values values) const noexcept;
+  void put_concrete(ShortText& text, Values values) const noexcept;
+
+  enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers };
+  Kind kind(const char* value) const noexcept;
+  /// A number, or a list of them.
+  void put_concrete(ShortText& text, const char* value) const noexcept;
+  /// What a value of that kind says.
+  std::string_view text(const char* value) const noexcept;
 
  private:
   using PutTensor = void (ArgumentText::*)(ShortText&, const char*) const noexcept;
@@ -171,14 +216,9 @@ class ArgumentText {
   bool is_list(const char* value) const noexcept {
     return layout_.list != Layout::kUnknown && tag(value) == layout_.list_tag;
   }
-  bool is_scalar(const char* value) const noexcept {
-    const uint32_t its = tag(value);
-    return layout_.list != Layout::kUnknown &&
-           (its == layout_.int_tag || its == layout_.double_tag || its == layout_.bool_tag);
-  }
+  static bool is_scalar(Kind kind) noexcept { return kind == Kind::Int || kind == Kind::Double || kind == Kind::Bool; }
   bool holds_tensors(const char* list) const noexcept;
   Values elements(const char* list) const noexcept;
-  std::string_view list_name(const char* list) const noexcept;
   /// Null for what is no tensor.
   const char* tensor(const char* value) const noexcept;
   void put_sizes(ShortText& text, const char* tensor) const noexcept;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <thread>
+#include <utility>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
@@ -25,6 +27,7 @@ struct Reading {
   Layout layout;
   const void* undefined_tensor = nullptr;
   decltype(driver::Torch::function_name) name = nullptr;
+  decltype(driver::Torch::overload_name) overload = nullptr;
 };
 Reading reading;
 
@@ -52,10 +55,54 @@ void observe_on_thread(const void* function, bool is_end) noexcept {
 // -- recording --------------------------------------------------------------------------------------------------------
 EventLog* log_to_write(uint32_t listening) noexcept { return listening != 0 ? EventLogs::current() : nullptr; }
 
+// What a callback logs besides names and times: each combination is a function of its own, without tests of these.
+constexpr uint32_t kShapes = 1;
+constexpr uint32_t kNumbers = 2;
+constexpr uint32_t kConcrete = 4;
+constexpr uint32_t kOverloads = 8;
+constexpr uint32_t kCombinations = 16;
+
+/// The arguments that have names, which but a few libraries' ranges have.
+void log_keywords(EventLog& log, const void* function) noexcept {
+  const ArgumentText arguments(reading.layout, reading.undefined_tensor);
+  std::size_t left = load<std::size_t>(function, reading.layout.keywords + HashMap::kSize);
+  const char* node = left != 0 ? load<const char*>(function, reading.layout.keywords + HashMap::kFirst) : nullptr;
+  for (; node != nullptr && left != 0; node = load<const char*>(node), --left) {
+    const char* value = node + HashMap::kValue;
+    const uint32_t name = log.id_of(load_text(node + HashMap::kKey));
+    switch (arguments.kind(value)) {
+      case ArgumentText::Kind::Int:
+        log.add_argument(Argument::Signed, load<uint64_t>(value), name);
+        break;
+      case ArgumentText::Kind::Double:
+        log.add_argument(Argument::Float, load<uint64_t>(value), name);
+        break;
+      case ArgumentText::Kind::Bool:
+        log.add_argument(Argument::Bool, load<uint8_t>(value), name);
+        break;
+      case ArgumentText::Kind::Text:
+        log.add_argument(Argument::Text, log.id_of(arguments.text(value)), name);
+        break;
+      case ArgumentText::Kind::Numbers: {
+        ShortText text;
+        arguments.put_concrete(text, value);
+        log.add_argument(Argument::List, log.id_of(text.view()), name);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
+template <bool kWithConcrete>
 void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept {
   const Layout& layout = reading.layout;
   const Values inputs{load<const char*>(function, layout.inputs),
                       load<std::size_t>(function, layout.inputs + sizeof(uint64_t))};
+  if (layout.keywords != Layout::kUnknown) {
+    log_keywords(log, function);
+  }
   if (inputs.count == 0) {
     return;
   }
@@ -73,9 +120,21 @@ void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept 
     arguments.put_types(types, inputs);
     log.add_argument(Argument::Types, log.id_of(types.view()));
   }
+  if constexpr (kWithConcrete) {
+    ShortText numbers;
+    arguments.put_concrete(numbers, inputs);
+    log.add_argument(Argument::Concrete, log.id_of(numbers.view()));
+  }
 }
 
-template <bool kShapes, bool kNumbers>
+bool is_user(const void* function) noexcept { return load<uint8_t>(function, reading.layout.scope) == kUserScope; }
+
+/// Whether it stands for a region that is logged by itself.
+bool stands_in(const void* function) noexcept {
+  return (reading.layout.scope == Layout::kUnknown || is_user(function)) && OperatorCallbacks::StandIn::here();
+}
+
+template <uint32_t kWhat>
 std::unique_ptr<TorchCallback::Context> start(const void* function) {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   EventLog* log = log_to_write(listening);
@@ -83,19 +142,22 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
     return nullptr;
   }
   const Layout& layout = reading.layout;
-  if constexpr (kNumbers) {
+  if constexpr ((kWhat & kNumbers) != 0) {
     if (layout.number != Layout::kUnknown) {
       log->add_argument(Argument::Operands, static_cast<uint32_t>(load<uint64_t>(function, layout.number)));
     }
-    if (OperatorCallbacks::StandIn::here()) {
-      return nullptr;
-    }
+  }
+  if (stands_in(function)) {
+    return nullptr;
   }
   const std::string_view name = reading.name(function);
   const auto sequence = load<int64_t>(function, layout.sequence);
   uint32_t shapes = 0;
-  if constexpr (kShapes) {
-    log_inputs(*log, function, shapes);
+  if constexpr ((kWhat & kShapes) != 0) {
+    log_inputs<(kWhat & kConcrete) != 0>(*log, function, shapes);
+  }
+  if constexpr ((kWhat & kOverloads) != 0) {
+    log->add_argument(Argument::Overload, log->id_of(reading.overload(function)));
   }
   if (sequence >= 0 || shapes != 0) {
     log->add_argument(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
@@ -103,18 +165,17 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
     base::append_stack(*log);
   }
-  const bool is_op =
-      layout.scope != Layout::kUnknown ? load<uint8_t>(function, layout.scope) != kUserScope : names_op(name, sequence);
+  const bool is_op = layout.scope != Layout::kUnknown ? !is_user(function) : names_op(name, sequence);
   const uint32_t id = log->id_of(name);
   log->append(base::ticks(), id, Op::Enter,
               EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
   return nullptr;
 }
 
-template <bool kResults, bool kNumbers>
+template <bool kResults>
 void end(const void* function, TorchCallback::Context*) {
   EventLog* log = log_to_write(base::listening.load(std::memory_order_relaxed));
-  if (log == nullptr || (kNumbers && OperatorCallbacks::StandIn::here())) {
+  if (log == nullptr || stands_in(function)) {
     return;
   }
   if constexpr (kResults) {
@@ -130,14 +191,10 @@ void end(const void* function, TorchCallback::Context*) {
   log->append(base::ticks(), 0, Op::Pop, EnterDetail::kTorchRange);
 }
 
-template <bool kNumbers>
-TorchCallback make_callback(bool shapes, bool results) {
-  return {.start = shapes ? &start<true, kNumbers> : &start<false, kNumbers>,
-          .end = results ? &end<true, kNumbers> : &end<false, kNumbers>,
-          .needs_inputs = shapes,
-          .needs_outputs = results,
-          .needs_ids = kNumbers};
+constexpr auto kStarts = []<uint32_t... kWhat>(std::integer_sequence<uint32_t, kWhat...>) {
+  return std::array{&start<kWhat>...};
 }
+(std::make_integer_sequence<uint32_t, kCombinations>{});
 
 TorchCallback every_scope(TorchCallback callback) {
   callback.scopes.fill(true);
@@ -189,11 +246,19 @@ void OperatorCallbacks::start(const driver::Torch& torch, const Options& options
   stop(torch);
   const bool shapes = options.shapes && layout_.inputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
   const bool results = options.results && layout_.outputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
+  const bool concrete = shapes && layout_.list != Layout::kUnknown &&
+                        (torch.records_concrete_inputs == nullptr || torch.records_concrete_inputs());
+  const bool overloads = options.overloads && torch.overload_name != nullptr;
   if (reading.name == nullptr) {
-    reading = {layout_, torch.undefined_tensor, torch.function_name};
+    reading = {layout_, torch.undefined_tensor, torch.function_name, torch.overload_name};
   }
-  handle_ = torch.add_callback(
-      every_scope(options.numbers ? make_callback<true>(shapes, results) : make_callback<false>(shapes, results)));
+  const uint32_t what = (shapes ? kShapes : 0) | (options.numbers ? kNumbers : 0) | (concrete ? kConcrete : 0) |
+                        (overloads ? kOverloads : 0);
+  handle_ = torch.add_callback(every_scope({.start = kStarts[what],
+                                            .end = results ? &end<true> : &end<false>,
+                                            .needs_inputs = shapes,
+                                            .needs_outputs = results,
+                                            .needs_ids = options.numbers}));
 }
 
 void OperatorCallbacks::stop(const driver::Torch& torch) {

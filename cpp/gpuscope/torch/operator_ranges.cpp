@@ -117,6 +117,9 @@ constexpr std::size_t kEnabled = 5;
 // c10::MemoryReportingInfoBase
 constexpr std::size_t kReportMemory = 2;
 constexpr std::size_t kMemoryEnabled = 4;
+// torch::profiler::impl::ProfilerStateBase, which is one
+constexpr std::size_t kProfilerType = 5;
+constexpr int kKineto = 2;  // torch::profiler::impl::ActiveProfilerType
 
 constexpr uint32_t kProbe = 8;  // a further bit of `wanted`: count, log nothing
 constexpr uint8_t kHost = 0;    // c10::DeviceType
@@ -134,8 +137,10 @@ Table stubs_table{};
 Object stubs{stubs_table.data() + kBefore};
 Object* previous = nullptr;  // who was registered before
 bool previous_enabled = false;
+Table plain_table{};  // of a profiler's state, as libtorch has it
 Table memory_table{};
-bool has_memory_table = false;
+Table kineto_table{};
+bool has_state_tables = false;
 
 Table copy_table(const Object* object) noexcept {
   Table table{};
@@ -248,6 +253,8 @@ bool memory_enabled(Object*) {
          (wanted.load(std::memory_order_relaxed) & (OperatorRanges::kMemory | kProbe)) != 0;
 }
 
+int profiler_type(Object*) { return kKineto; }
+
 /// The profiler's state on the calling thread.
 Object* state_here(const driver::Torch& torch) noexcept {
   return torch.debug_info != nullptr ? static_cast<Object*>(torch.debug_info(torch.profiler_state)) : nullptr;
@@ -256,6 +263,17 @@ Object* state_here(const driver::Torch& torch) noexcept {
 template <class Function>
 void* address(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
+}
+
+/// The first state is as libtorch made it: whoever changes one comes here before.
+void make_state_tables(const Object* state) noexcept {
+  if (!has_state_tables) {
+    plain_table = memory_table = kineto_table = copy_table(state);
+    memory_table[kBefore + kReportMemory] = address(report_memory);
+    memory_table[kBefore + kMemoryEnabled] = address(memory_enabled);
+    kineto_table[kBefore + kProfilerType] = address(profiler_type);
+    has_state_tables = true;
+  }
 }
 
 }  // namespace
@@ -300,12 +318,7 @@ bool OperatorRanges::watch_memory(const driver::Torch& torch, bool keep_ranges) 
   if (state == nullptr) {
     return false;
   }
-  if (!has_memory_table) {
-    memory_table = copy_table(state);
-    memory_table[kBefore + kReportMemory] = address(report_memory);
-    memory_table[kBefore + kMemoryEnabled] = address(memory_enabled);
-    has_memory_table = true;
-  }
+  make_state_tables(state);
   state->functions = memory_table.data() + kBefore;
   if (torch.remove_ranges != nullptr && !keep_ranges) {
     torch.remove_ranges(state);  // each costs
@@ -319,6 +332,19 @@ bool OperatorRanges::drop_ranges(const driver::Torch& torch) noexcept {
     return false;
   }
   torch.remove_ranges(state);
+  return true;
+}
+
+bool OperatorRanges::name_kineto(const driver::Torch& torch, bool on) noexcept {
+  Object* state = state_here(torch);
+  if (state == nullptr) {
+    return false;
+  }
+  make_state_tables(state);
+  memory_table[kBefore + kProfilerType] = (on ? kineto_table : plain_table)[kBefore + kProfilerType];
+  if (state->functions != memory_table.data() + kBefore) {
+    state->functions = (on ? kineto_table : plain_table).data() + kBefore;
+  }
   return true;
 }
 

@@ -70,6 +70,9 @@ class OperatorRanges {
   /// From now on the ranges of the calling thread, on which torch's profiler has just been switched on, come no more:
   /// operators cost nothing, and torch's code finds a profiler. False when that is not possible.
   bool drop_ranges(const driver::Torch& torch) noexcept;
+  /// Whether the profiler of torch's on the calling thread, which has just been switched on for us, says that it is
+  /// Kineto's, as torch's own does, rather than that it makes NVTX ranges. False when there is none.
+  bool name_kineto(const driver::Torch& torch, bool on) noexcept;
   /// The counts since the last call.
   Counts take_counts() noexcept;
 };
@@ -81,9 +84,10 @@ class OperatorRanges {
 class OperatorCallbacks {
  public:
   struct Options {
-    bool shapes = false;  // and strides and types
+    bool shapes = false;  // and strides and types, and numbers among the inputs unless torch's own switch is off
     bool results = false;
     bool numbers = false;  // that torch gives them
+    bool overloads = false;
   };
 
   static OperatorCallbacks& process();
@@ -102,7 +106,7 @@ class OperatorCallbacks {
   void start(const driver::Torch& torch, const Options& options);
   void stop(const driver::Torch& torch);
 
-  /// While it lives, what begins and ends on this thread stands for a region that the program opens or closes itself:
+  /// While it lives, a range that begins or ends on this thread stands for a region that the program opens or closes:
   /// where numbers are logged, the region gets the number, and no row is added.
   class StandIn {
    public:

@@ -50,7 +50,7 @@ class FunctionEventAvg(TorchNames):
         self_cpu_percent: its share in the recording's self CPU time, as tables have it; total_cpu_percent likewise with
             what is inside, total_device_percent in the GPU time.
         is_async: it may end on another thread, overlaps what runs beside it and has no time of its own.
-        overload_name: always "": torch's operator ranges do not name overloads.
+        overload_name: which operator of its name, where rows were grouped by that; else "".
     """
 
     key: str
@@ -143,8 +143,8 @@ def key_averages(
         trace: the recording.
         group_by_input_shape: group regions and operators by the shapes of their inputs too (``record_shapes``).
         group_by_stack_n: and by so many of the innermost Python frames (``with_stack``).
-        group_by_overload_name: accepted as torch does; overloads are not recorded, so that it groups nothing.
-        include_python_functions: likewise, as torch 2.14 does: Python functions are not recorded one by one.
+        group_by_overload_name: and by overload (torch's ``_ExperimentalConfig(capture_overload_names=True)``).
+        include_python_functions: accepted as torch 2.14 does: Python functions are not recorded one by one.
 
     Returns:
         The rows, regions and then work, in the order in which they first occurred. In aggregate mode, which keeps no
@@ -160,9 +160,10 @@ def key_averages(
     use_device = "cuda" if summary.has_device else None
     frames = min(group_by_stack_n, len(trace.stacks))
     regions = summary.regions
-    if group_by_input_shape or frames:
-        regions = _core.group_regions(trace.store, summary, bool(group_by_input_shape), frames)
-    rows = list(_region_averages(trace, regions, group_by_input_shape, frames))
+    if group_by_input_shape or frames or group_by_overload_name:
+        keys = (bool(group_by_input_shape), frames, bool(group_by_overload_name))
+        regions = _core.group_regions(trace.store, summary, *keys)
+    rows = list(_region_averages(trace, regions, group_by_input_shape, frames, group_by_overload_name))
     rows += [_average(total, summary, names[total.name]) for total in summary.totals if total.kind in KINDS]
     rows += _outside_memory(trace, use_device)
     return Averages(rows, **recording_totals(trace))
@@ -181,7 +182,7 @@ def recording_totals(trace: Trace) -> dict[str, Any]:
 
 
 def _region_averages(
-    trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int
+    trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int, by_overload: bool
 ) -> Iterator[FunctionEventAvg]:
     """The rows of regions of which single ones are kept, with what those say of them."""
     if not len(trace.regions):
@@ -207,6 +208,7 @@ def _region_averages(
             input_shapes=flat_shapes(rows.shapes_of(int(rows.shapes[row]))) if by_shape else "",
             stack=list(rows.stack_texts[stack][:frames]) if frames and stack < len(rows.stack_texts) else [],
             scope=scopes[int(rows.path[row])],
+            overload_name=rows.overload_of(row) if by_overload else "",
         )
 
 

@@ -71,6 +71,7 @@ class DeviceType(int, TorchEnum):
     PrivateUse1 = 20
 
     __eq__ = TorchEnum.__eq__
+    __ne__ = TorchEnum.__ne__
     __hash__ = TorchEnum.__hash__
     __str__ = TorchEnum.__str__
 
@@ -191,6 +192,7 @@ class EventList(Result, list[E], Generic[E]):
         events = self.sorted_by(sort_by) if sort_by is not None else self
         columns = [
             _name_column(events, max_name_column_width),
+            *_overload_columns(events, max_name_column_width),
             *self._number_columns(time_unit),
             *_detail_columns(events, max_shapes_column_width, max_src_column_width, self.has_flops),
         ]
@@ -309,6 +311,13 @@ def _name_column(events: Sequence[Any], limit: int | None) -> Column:
         return key.replace("\n", " ")
 
     return Column("Name", name, _limited(max((len(event.key) for event in events), default=0) + 4, limit))
+
+
+def _overload_columns(events: Sequence[Any], limit: int | None) -> list[Column]:
+    widest = max((len(event.overload_name) for event in events), default=0)
+    if not widest:
+        return []
+    return [Column("Overload Name", lambda event: str(event.overload_name)[:limit], _limited(widest + 4, limit))]
 
 
 def _detail_columns(

@@ -29,6 +29,7 @@ from gpuscope.analysis.rows import (
     Shapes,
     flat_shapes,
     nested_shapes,
+    parse_concrete_inputs,
 )
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import write_text
@@ -103,7 +104,6 @@ class FunctionEvent(TorchNames):
 
     count = 1
     node_id = -1  # no cluster
-    overload_name = ""  # torch's operator ranges do not name overloads
     is_python_function = False  # Python functions are not recorded: `stack` names them
     is_remote = False
     is_legacy = False
@@ -369,13 +369,22 @@ class FunctionEvent(TorchNames):
 
     @property
     def concrete_inputs(self) -> list[Any]:
-        """Always empty: the values of scalars are not kept, `input_dtypes` has their types."""
-        return []
+        """The numbers, and lists of them, among the inputs (``record_shapes``); None for others."""
+        concrete = int(self._regions.concrete_inputs[self._row]) if self._is_region else NONE
+        if concrete == NONE:
+            return []
+        values = parse_concrete_inputs(self._source.index.trace.string(concrete))
+        return [list(value) if isinstance(value, tuple) else value for value in values]
 
     @property
     def kwinputs(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+        """What a library gave along with a range by name (``record_shapes``), or a program with one of NVTX."""
+        return dict(self._regions.keywords.get(self._row, {})) if self._is_region else {}
+
+    @property
+    def overload_name(self) -> str:
+        """Which operator of its name it is, as "Tensor" of aten::add (``capture_overload_names``); "" else."""
+        return self._regions.overload_of(self._row) if self._is_region else ""
 
     @property
     def stack(self) -> list[str]:

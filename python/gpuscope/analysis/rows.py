@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import struct
+import sys
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import RegionKind
+from gpuscope._core import PayloadType, RegionKind
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 NS_PER_US = 1e3
@@ -88,6 +91,25 @@ def parse_types(text: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         return ()
     return tuple(map(str, parsed)) if isinstance(parsed, list) else ()
+
+
+@lru_cache(maxsize=1 << 12)
+def parse_concrete_inputs(text: str) -> tuple[Any, ...]:
+    """``"['', '2.', '[4, 3]', 'True']"`` as ``(None, 2.0, (4, 3), True)``, None for what is no number."""
+    return tuple(map(_parse_number, parse_types(text)))
+
+
+def _parse_number(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if text.startswith("["):
+        return tuple(_parse_number(number) for number in text[1:-1].split(", ") if number)
+    with contextlib.suppress(ValueError):
+        return int(text) if text.lstrip("-").isdecimal() else float(text)
+    return None
+
+
+_WORDS = {"": None, "True": True, "False": False}
 
 
 def flat_shapes(shapes: Shapes) -> list[list[int]]:
@@ -194,10 +216,47 @@ class RegionRows:
 
     @cached_property
     def strides(self) -> Array:
-        """Likewise of their strides, which older recordings lack."""
-        if "strides" not in self.trace.details:
-            return np.full(self._length, NONE, dtype=np.uint32)
+        """Likewise of their strides."""
         return self._detail("strides", NONE, np.uint32)
+
+    @cached_property
+    def concrete_inputs(self) -> Array:
+        """Likewise of the numbers among its inputs."""
+        return self._detail("concrete_inputs", NONE, np.uint32)
+
+    @cached_property
+    def overload(self) -> Array:
+        """The string of which operator of its name it is; NONE where that is not known."""
+        return self._detail("overload", NONE, np.uint32)
+
+    def overload_of(self, row: int) -> str:
+        """What ``overload`` says of a region; "" of nothing."""
+        string_id = int(self.overload[row])
+        return self.trace.string(string_id) if string_id != NONE else ""
+
+    @cached_property
+    def keywords(self) -> dict[int, dict[str, Any]]:
+        """The values that were given along with each region, by their names."""
+        given: dict[int, dict[str, Any]] = {}
+        table = self.trace.payloads
+        for region, name, kind, value in zip(
+            *(table[column].tolist() for column in ("region", "name", "type", "value")), strict=True
+        ):
+            given.setdefault(region, {})[self.trace.string(name)] = self._keyword(kind, value)
+        return given
+
+    def _keyword(self, kind: int, bits: int) -> Any:
+        if kind == PayloadType.SIGNED:
+            return bits - (1 << 64) if bits >> 63 else bits
+        if kind == PayloadType.FLOAT:
+            return struct.unpack("=d", bits.to_bytes(8, sys.byteorder))[0]
+        if kind == PayloadType.BOOL:
+            return bool(bits)
+        if kind == PayloadType.TEXT:
+            return self.trace.string(bits)
+        if kind == PayloadType.LIST:
+            return list(_parse_number(self.trace.string(bits)) or ())
+        return bits
 
     def types_of(self, string_id: int) -> tuple[str, ...]:
         """What a string id of ``types`` says."""
@@ -225,6 +284,8 @@ class RegionRows:
     def _detail(self, column: str, absent: int, kind: Any) -> Array:
         details = self.trace.details
         values = np.full(self._length, absent, dtype=kind)
+        if column not in details:  # an older recording
+            return values
         known = details.region < self._length
         values[details.region[known]] = details[column][known]
         return values

@@ -24,6 +24,7 @@ class Options:
         with_flops: what floating-point operations are counted from.
         with_modules: the modules that operators run in.
         execution_trace: an execution trace of torch's is recorded beside, and regions and numbers link to it.
+        overload_names: which of the operators of one name each is.
         release_cupti: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
     """
 
@@ -34,6 +35,7 @@ class Options:
     with_flops: bool = False
     with_modules: bool = False
     execution_trace: bool = False
+    overload_names: bool = False
     release_cupti: Callable[[], bool] = lambda: False
 
 

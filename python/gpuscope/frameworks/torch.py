@@ -40,6 +40,9 @@ class TorchEnum(Enum):
         named: Any = other
         return type(other).__name__ == type(self).__name__ and getattr(named, "name", None) == self.name
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         # torch's written in C++ hash to their numbers, those written in Python to their names.
         return hash(self._hashed)

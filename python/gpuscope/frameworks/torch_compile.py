@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from gpuscope.frameworks import torch_regions as torch_regions  # torch's own profilers have regions too
 from gpuscope.late_imports import WhenImported
 from gpuscope.regions import mark, record_function
 

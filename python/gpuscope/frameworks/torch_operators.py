@@ -6,16 +6,16 @@ from __future__ import annotations
 import struct
 import sys
 import threading
-from threading import get_ident
+from dataclasses import replace
 from typing import Any
 
-from gpuscope._core import TorchCallbacks, TorchRanges, observe_regions
+from gpuscope._core import TorchCallbacks, TorchRanges
 from gpuscope.frameworks import torch_profiler
 from gpuscope.frameworks.observers import Note, Observer, Options
+from gpuscope.frameworks.torch_regions import stand_ins
 from gpuscope.late_imports import WhenImported
 
 _USER_NAME = "gpuscope: a range that the program named"
-_PRESENCE = torch_profiler.Need()
 _studied = False  # where things lie in torch's objects has been learned
 
 
@@ -38,7 +38,10 @@ class _TorchOperatorsObserver:
         self._by_callbacks = False
         self._announcement: torch_profiler.Announcement | None = None
         self._profiler: _Profiler | None = None
-        self._stand_ins: _StandIns | None = None
+        self._listeners = 0  # others that have the program's regions from torch
+        self._subscription = torch_profiler.Subscription(
+            torch_profiler.Subscriber(on_start=self._on_listener, on_stop=self._on_listener_gone)
+        )
 
     def start(self) -> None:
         self._import = WhenImported("torch", self._begin)
@@ -47,9 +50,9 @@ class _TorchOperatorsObserver:
         if self._import is not None:
             self._import.cancel()
             self._import = None
-        if self._stand_ins is not None:
-            self._stand_ins.end()
-            self._stand_ins = None
+        self._subscription.close()
+        while self._listeners:
+            self._on_listener_gone()
         if self._by_callbacks:
             TorchCallbacks.stop()
             self._by_callbacks = False
@@ -64,6 +67,8 @@ class _TorchOperatorsObserver:
         why = why_no_callbacks() if options.operators else None
         if why is not None:
             self._note(f"torch's operators are recorded at a higher cost, without types: {why}")
+        if why is None and torch_profiler.is_on():
+            self._on_listener()
         self._profiler = self._profiler or _Profiler(options, why is not None, self._note)
         self._profiler.start()
         if options.operators:
@@ -74,41 +79,30 @@ class _TorchOperatorsObserver:
                 self._note("shapes of operators' inputs are not recorded: this version of torch keeps them elsewhere")
             if options.execution_trace and not known["numbers"]:
                 self._note("rows have no Record function id: this version of torch keeps its numbers elsewhere")
+            if options.overload_names and not known["overloads"]:
+                self._note("overloads are not recorded: this version of torch does not name them")
             TorchCallbacks.start(
-                shapes=options.record_shapes, results=options.with_flops, numbers=options.execution_trace
+                shapes=options.record_shapes,
+                results=options.with_flops,
+                numbers=options.execution_trace,
+                overloads=options.overload_names,
             )
             self._by_callbacks = True
+            self._subscription.open()
         if options.execution_trace:
             if why is None:
-                self._stand_ins = _StandIns()
+                self._on_listener()
             else:
                 self._note(f"regions are missing from the execution trace: {why}")
 
+    def _on_listener(self) -> None:
+        self._listeners += 1
+        stand_ins.want_in_recordings(True)
 
-class _StandIns:
-    """Has torch begin and end a region of its own with each of the program's, until `end`: execution traces have it."""
-
-    def __init__(self) -> None:
-        self._open: list[tuple[int, object, Any]] = []  # thread, region and torch's; any thread, with the GIL
-        observe_regions(self._begin_one, self._end_one)
-
-    def end(self) -> None:
-        observe_regions(None, None)
-
-    def _begin_one(self, region: Any) -> None:
-        enter = sys.modules["torch"].ops.profiler._record_function_enter_new
-        args = region.args if isinstance(region.args, str) else None
-        self._open.append((get_ident(), region, enter(region.name, args)))
-
-    def _end_one(self, region: Any) -> None:
-        thread = get_ident()
-        for at in reversed(range(len(self._open))):
-            if self._open[at][:2] == (thread, region):
-                record = self._open.pop(at)[2]
-                torch = sys.modules["torch"]
-                with torch._C.DisableTorchFunctionSubclass():
-                    torch.ops.profiler._record_function_exit._RecordFunction(record)
-                return
+    def _on_listener_gone(self) -> None:
+        if self._listeners:
+            self._listeners -= 1
+            stand_ins.want_in_recordings(False)
 
 
 class _Profiler:
@@ -128,8 +122,9 @@ class _Profiler:
     def start(self) -> None:
         """Begins, when torch has been imported."""
         options = self._options
-        need = torch_profiler.Need(self._operators, self._operators and options.record_shapes, options.profile_memory)
-        if need != _PRESENCE:
+        presence = torch_profiler.Need(shapes=options.record_shapes)  # then libraries hand their arguments to torch
+        need = replace(presence, ranges=self._operators, memory=options.profile_memory)
+        if need != presence:
             why = torch_profiler.why_unavailable()
             if not why:
                 self._start(need)
@@ -137,7 +132,7 @@ class _Profiler:
             self._note(f"{self._what} are not recorded: {why}")
         if options.operators:
             try:
-                self._use = torch_profiler.Use(_PRESENCE, on_pause=lambda: None, on_resume=lambda: None)
+                self._use = torch_profiler.Use(presence, on_pause=lambda: None, on_resume=lambda: None)
             except Exception as error:
                 self._note(f"rows of compiled code and of data pipes may be missing from torch's operators: {error}")
 
@@ -218,7 +213,7 @@ def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         torch.sum(a, dim=[0, 2], keepdim=True, dtype=torch.float64)
         torch.threshold(a, 2.5, 8.25)
         torch.cat([a, results[0]], dim=1)
-    with torch.autograd.profiler.record_function(_USER_NAME):
+    with torch.autograd.profiler.record_function(_USER_NAME, _USER_NAME):
         pass
     tensors = [a, b, c, *results]
     described = [(tensor._cdata, list(tensor.shape), types[tensor.dtype], list(tensor.stride())) for tensor in tensors]

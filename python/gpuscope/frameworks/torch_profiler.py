@@ -243,7 +243,7 @@ class Need:
     """What somebody needs torch's profiler for; by itself, that torch's code finds one on the thread."""
 
     ranges: bool = False  # operators
-    shapes: bool = False  # of the operators' inputs
+    shapes: bool = False  # of the operators' inputs; torch's code then hands over its own
     memory: bool = False  # reports of allocations
 
 
@@ -331,6 +331,7 @@ class _Thread:
             elif not wanted.ranges and not TorchRanges.drop_ranges():
                 self._switch_off()
                 raise NotAvailable("this version of torch cannot have its profiler on without its ranges, which cost")
+            _name_kineto()
             self.on = wanted
 
     def end_restored(self) -> None:
@@ -460,6 +461,14 @@ def _enable(record_shapes: bool) -> None:
 
     config = ProfilerConfig(ProfilerState.NVTX, record_shapes, False, False, False, False, _ExperimentalConfig())
     _enable_profiler(config, set())
+
+
+def _name_kineto() -> None:
+    """Has it say that it is torch.profiler's, as far as this torch lets it."""
+    from torch._C import _autograd, _profiler
+
+    if TorchRanges.name_kineto(True) and _autograd._profiler_type() != _profiler.ActiveProfilerType.KINETO:
+        TorchRanges.name_kineto(False)
 
 
 def _disable() -> None:

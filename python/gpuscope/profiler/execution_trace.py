@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import itertools
 import os
+import re
 from typing import Any, NoReturn, Protocol, cast
 
 from gpuscope.errors import InvalidArgument, NotAvailable
@@ -18,8 +17,13 @@ itt: Any
 
 _OF_TORCH = ("ExecutionTraceObserver", "RecordScope", "_ExperimentalConfig", "itt")
 
-# Of _ExperimentalConfig: stacks that reach the results, operators of every thread, and waits for the GPU.
-_OPTIONS = ("verbose", "profile_all_threads", "enable_cuda_sync_events")
+WITH_EFFECT = frozenset(
+    {
+        *("capture_overload_names", "enable_cuda_sync_events"),
+        *("expose_kineto_event_metadata", "profile_all_threads", "trace_only", "verbose"),  # as it is in any case
+    }
+)
+"""Options of torch's ``_ExperimentalConfig`` that do what they say."""
 
 
 class Observer(Protocol):
@@ -52,17 +56,17 @@ def observer_of(given: object) -> Observer | None:
 
 
 def options_of(config: Any) -> frozenset[str] | None:
-    """The options that are set in torch's `_ExperimentalConfig`; None if there is one among them that is not ours too.
+    """The options that are set in torch's ``_ExperimentalConfig``; None of another object.
 
-    It does not say what it was made with: it is compared with those that could be meant.
+    The object does not say what it was made with, but it can be pickled, in the order of its arguments.
     """
-    state = config.__getstate__() if hasattr(config, "__getstate__") else None
-    for number in range(len(_OPTIONS) + 1) if isinstance(state, tuple) else ():
-        for options in itertools.combinations(_OPTIONS, number):
-            with contextlib.suppress(TypeError):  # a torch that does not know the option
-                if type(config)(**dict.fromkeys(options, True)).__getstate__() == state:
-                    return frozenset(options)
-    return None
+    try:
+        kind = type(config)
+        names = re.findall(r"(\w+): [^=()]+ = ", kind.__init__.__doc__.split("\n")[0])
+        values = zip(names, config.__getstate__(), kind().__getstate__(), strict=True)
+        return frozenset(name for name, given, default in values if given != default)
+    except (AttributeError, TypeError, ValueError):  # another object, or a torch that has it otherwise
+        return None
 
 
 def _of_torch(name: str) -> Any:

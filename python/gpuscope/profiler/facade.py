@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -17,16 +18,16 @@ from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument,
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
-from gpuscope.profiler.execution_trace import observer_of, options_of
+from gpuscope.profiler.execution_trace import WITH_EFFECT, observer_of, options_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
-from gpuscope.profiler.windows import Annotations, Collector, Windows
+from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 
 if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    from gpuscope.analysis import EventList, FunctionEvent, FunctionEventAvg
+    from gpuscope.analysis import EventList, Events, FunctionEvent, FunctionEventAvg
     from gpuscope.profiler.kineto_names import KinetoResults
     from gpuscope.trace import Trace
 
@@ -110,8 +111,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook.
-        experimental_config: torch's; its `enable_cuda_sync_events` is `sync`, and what `verbose` and
-            `profile_all_threads` ask for is always so. Other options have no effect, and a warning says so.
+        experimental_config: torch's; its `capture_overload_names` records which operator of its name each is, its
+            `enable_cuda_sync_events` is `sync`, and what `verbose` and `profile_all_threads` ask for is always so. A
+            warning names other options that are set: they have no effect.
         execution_trace_observer: torch's `ExecutionTraceObserver`, or anything with start() and stop(), called with
             each window, and cleanup(), called when the with block is left.
         acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
@@ -182,7 +184,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
             )
         selected = parse_activities(activities)
-        options = options_of(experimental_config) if experimental_config else frozenset()
+        experimental = options_of(experimental_config) if experimental_config else frozenset()
         self.activities: frozenset[ProfilerActivity] = selected.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
@@ -210,7 +212,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
             graphs=graphs,
-            sync=sync or selected.sync or "enable_cuda_sync_events" in (options or ()),
+            sync=sync or selected.sync or "enable_cuda_sync_events" in (experimental or ()),
             left_out=selected.left_out,
             stacks=self.with_stack,
             memory=self.profile_memory,
@@ -225,6 +227,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             with_flops=self.with_flops,
             with_modules=self.with_modules,
             execution_trace=self.execution_trace_observer is not None,
+            overload_names="capture_overload_names" in (experimental or ()),
             release_cupti=self._collector.release_cupti,
         )
         self._windows = Windows(
@@ -240,9 +243,12 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 self._annotations.add_json(option, "1")
         for sentence in filter(None, (*self._collector.notes, selected.note)):
             self._annotations.note(sentence)
-        if options is None:
-            self._annotations.note("without effect in this version: experimental_config")
-            warnings.warn("profile: without effect in this version: experimental_config", GpuscopeWarning, stacklevel=2)
+        if experimental is None or experimental - WITH_EFFECT:
+            unused = sorted(experimental - WITH_EFFECT) if experimental is not None else ()
+            what = ", ".join(f"experimental_config.{name}" for name in unused) or "experimental_config"
+            sentence = f"without effect in this version: {what}"
+            self._annotations.note(sentence)
+            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -453,6 +459,20 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         nothing = merge([])
         nothing.set_info("session.unfinished", reason)
         return Recording(nothing).trace
+
+    def events(self) -> Events:
+        """Every event by itself, in order of time."""
+        from gpuscope.analysis import events
+
+        began = time.perf_counter()
+        found = events(self._trace_so_far)
+        stats = self._windows.stats
+        stats.number_of_events = len(found)
+        stats.function_events_build_tree_call_duration_us = (time.perf_counter() - began) * 1e6
+        return found
+
+    def _stats(self) -> ProfilerStats | None:
+        return self._windows.stats if self._windows.trace_id is not None else None
 
     def _memory_profile(self) -> NoReturn:
         raise NotAvailable(

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 from gpuscope.analysis.function_events import FunctionEvent, events
-from gpuscope.analysis.rows import NS_PER_US
+from gpuscope.analysis.rows import NS_PER_US, REGION_LABELS
 from gpuscope.errors import NotAvailable
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 # What is an attribute of another name in a FunctionEvent.
 _ATTRIBUTES = {
     "name": "trace_name",
-    "correlation_id": "id",
     "start_thread_id": "thread",
     "end_thread_id": "thread",
     "fwd_thread_id": "fwd_thread",
@@ -29,7 +30,7 @@ _SAME_NAME = frozenset(
     {
         *("activity_type", "concrete_inputs", "device_index", "device_resource_id", "device_type", "external_id"),
         *("flops", "flow_id", "flow_start", "flow_type", "is_async", "is_python_function", "is_user_annotation"),
-        *("kwinputs", "linked_correlation_id", "metadata_json", "overload_name", "python_id", "python_module_id"),
+        *("kwinputs", "metadata_json", "overload_name", "python_id", "python_module_id"),
         *("python_parent_id", "scope", "sequence_nr", "stack", "structured_input_shapes", "structured_input_strides"),
     }
 )
@@ -38,9 +39,10 @@ _SAME_NAME = frozenset(
 class KinetoEvent:
     """One event; what a `FunctionEvent` has as attributes are functions here, as in torch."""
 
-    def __init__(self, event: FunctionEvent, trace_start_ns: int) -> None:
+    def __init__(self, event: FunctionEvent, trace_start_ns: int, first_id: int) -> None:
         self._event = event
         self._trace_start_ns = trace_start_ns
+        self._first_id = first_id
 
     def start_ns(self) -> int:
         """When it began, in ns since the Unix epoch."""
@@ -53,6 +55,15 @@ class KinetoEvent:
     def duration_ns(self) -> int:
         """How long it was."""
         return round(self._event.time_range.elapsed_us() * NS_PER_US)
+
+    def correlation_id(self) -> int:
+        """Its number, which no other event of the process has."""
+        return self._first_id + self._event.id
+
+    def linked_correlation_id(self) -> int:
+        """Of GPU work and driver calls that of the region that asked for it; 0 of what ran on the CPU."""
+        parent = None if self._event.kind in REGION_LABELS else self._event.cpu_parent
+        return self._first_id + parent.id if parent is not None else 0
 
     def nbytes(self) -> int:
         """What an allocation outside every region took or gave back; 0 of others."""
@@ -90,6 +101,29 @@ class KinetoEvent:
         return repr(self._event).replace("FunctionEvent", "KinetoEvent", 1)
 
 
+class _Ids:
+    """Numbers for events: those of a recording stay, and no other recording has them. Any thread."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._lock = Lock()
+        self._first: WeakKeyDictionary[Trace, int] = WeakKeyDictionary()
+
+    def take(self, trace: Trace, count: int) -> int:
+        """The first of as many as a recording has."""
+        with self._lock:
+            if trace not in self._first:
+                if self._next + count > _MAX_ID:
+                    self._next = 1
+                self._first[trace] = self._next
+                self._next += count
+            return self._first[trace]
+
+
+_MAX_ID = 1 << 31  # fits the 32 bits that CUPTI's have
+_ids = _Ids()
+
+
 class KinetoResults:
     """What ``prof.profiler.kineto_results`` is."""
 
@@ -99,7 +133,9 @@ class KinetoResults:
     def events(self) -> list[KinetoEvent]:
         """Every event, in order of time."""
         start_ns = self.trace_start_ns()
-        return [KinetoEvent(event, start_ns) for event in events(self._trace)]
+        found = events(self._trace)
+        first_id = _ids.take(self._trace, len(found))
+        return [KinetoEvent(event, start_ns, first_id) for event in found]
 
     def trace_start_ns(self) -> int:
         """When the recording began, in ns since the Unix epoch."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
@@ -28,9 +30,33 @@ _NOTES = "session.notes"
 _MODES = ("full", "ring", "aggregate")
 _GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
+_US_PER_S = 1e6
 
 # What a forked child holds of its parent: ending it would touch threads and buffers that are the parent's.
 _of_parents: list[_core.Session] = []
+
+
+@dataclass
+class ProfilerStats:
+    """How long a profiler's own work took for the latest window, by the names of torch.profiler's ``_stats()``.
+
+    Attributes:
+        profiling_window_duration_sec: how long the window was open.
+        number_of_events: as many as ``events()`` gave; 0 before it was called.
+        profiler_prepare_call_duration_us: opening the window in the core.
+        profiler_enable_call_duration_us: beginning to watch frameworks.
+        profiler_disable_call_duration_us: ending that.
+        parse_kineto_call_duration_us: closing the window in the core.
+        function_events_build_tree_call_duration_us: making the list of events; 0 before it was asked for.
+    """
+
+    profiling_window_duration_sec: float = 0.0
+    number_of_events: int = 0
+    profiler_prepare_call_duration_us: float = 0.0
+    profiler_enable_call_duration_us: float = 0.0
+    profiler_disable_call_duration_us: float = 0.0
+    parse_kineto_call_duration_us: float = 0.0
+    function_events_build_tree_call_duration_us: float = 0.0
 
 
 class Annotations:
@@ -179,6 +205,7 @@ class Windows:
         trace_id: of the latest window begun; None before the first.
         shortfalls: what the audits of this run's windows found missing, kept while `strict`.
         latest: the latest window by itself; None before the first has ended.
+        stats: of the latest window begun.
     """
 
     def __init__(
@@ -202,6 +229,8 @@ class Windows:
         self.trace_id: str | None = None
         self.shortfalls: list[str] = []
         self.latest: Recording | None = None
+        self.stats = ProfilerStats()
+        self._opened = 0.0  # seconds
 
     @property
     def recording(self) -> Recording | None:
@@ -215,16 +244,27 @@ class Windows:
 
     def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
         """Does what a step needs that begins with `action`: collecting, and a window where it records."""
+        began = time.perf_counter()
         if self._collector.begin(action):
+            self._opened = time.perf_counter()
             self._observers.start()  # first: the operators by which they learn of torch are none of the program's
+            self.stats = ProfilerStats(
+                profiler_prepare_call_duration_us=(self._opened - began) * _US_PER_S,
+                profiler_enable_call_duration_us=(time.perf_counter() - self._opened) * _US_PER_S,
+            )
             self.observe("start")
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
 
     def end(self, *, last: bool) -> None:
         """Closes the open window and keeps it; `last` ends the collecting too."""
+        ends = time.perf_counter()
         self.observe("stop")
         self._observers.stop()
+        ended = time.perf_counter()
         store = self._collector.stop() if last else self._collector.cut()
+        self.stats.profiling_window_duration_sec = ends - self._opened
+        self.stats.profiler_disable_call_duration_us = (ended - ends) * _US_PER_S
+        self.stats.parse_kineto_call_duration_us = (time.perf_counter() - ended) * _US_PER_S
         if store is None:
             return
         self._annotations.write_to(store, **{"trace.id": self.trace_id or ""}, **self._facts_of_rank())

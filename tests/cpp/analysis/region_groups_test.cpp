@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fakes/rows.h"
@@ -52,6 +53,18 @@ TEST(RegionGroups, ShapesAreToldApartBySizesOfTensorsAlone) {
   }
   EXPECT_EQ(counts(rows, {}), (std::vector<uint64_t>{7}));
   EXPECT_EQ(counts(rows, {.shapes = true}), (std::vector<uint64_t>{3, 1, 3}));
+}
+
+TEST(RegionGroups, OverloadsAreToldApartBesideShapes) {
+  Rows rows;
+  const uint32_t path = operator_path(rows, "aten::add");
+  for (const auto& [overload, shapes] : {std::pair{"Tensor", "[[2]]"}, {"Tensor", "[[3]]"}, {"out", "[[2]]"}}) {
+    add_detail(rows, rows.region(path, 10), shapes);
+    store::Details& detail = rows.store.detail;
+    detail.overload[detail.size() - 1] = rows.store.strings.intern(overload);
+  }
+  EXPECT_EQ(counts(rows, {.overloads = true}), (std::vector<uint64_t>{2, 1}));
+  EXPECT_EQ(counts(rows, {.shapes = true, .overloads = true}), (std::vector<uint64_t>{1, 1, 1}));
 }
 
 TEST(RegionGroups, StacksAreToldApartByTheirInnermostFrames) {

@@ -90,6 +90,14 @@ TEST_F(Regions, PayloadsComeInOrderAndReachTheRegionsWithin) {
   EXPECT_EQ(links.payload_owner(kNone), kNone);
 }
 
+TEST_F(Regions, PayloadsOfOperatorsReachNothingElse) {
+  const uint32_t outer = make_.region(annotation_, 0, 100);
+  const uint32_t op = make_.region(op_, 10, 90, outer);
+  make_.store().payload.append({1, outer, make_.id("bytes"), 0});
+  make_.store().payload.append({2, op, make_.id("grid"), 0});
+  EXPECT_EQ(Links(make_.store()).payload_owner(op), outer);
+}
+
 TEST_F(Regions, AnnotationsSpanTheirWorkOnEachStream) {
   const uint32_t step = make_.region(annotation_, 0, 100);
   const uint32_t inner = make_.region(path("forward", RegionKind::Range, annotation_), 10, 90, step);

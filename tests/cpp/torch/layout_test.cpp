@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cstring>
+#include <limits>
+#include <string>
 
 namespace gpuscope::torch {
 namespace {
@@ -52,6 +55,7 @@ constexpr uint64_t kDoubleTag = 3;
 constexpr uint64_t kIntTag = 5;
 constexpr uint64_t kBoolTag = 9;
 constexpr uint64_t kListTag = 13;
+constexpr uint64_t kTextTag = 14;
 
 struct FakeList {
   std::vector<FakeValue> values;
@@ -79,6 +83,10 @@ class LayoutTest : public testing::Test {
     words[26] = FakeTensor::address(inputs.data());
     words[27] = inputs.size();
     words[30] = is_end ? number_ : ++number_;
+    words[40] = FakeTensor::address(&words[46]);  // the map of keywords
+    words[41] = 1;
+    words[42] = words[43] = 0;
+    words[44] = std::bit_cast<uint32_t>(1.0F);
     words[35] = outputs != nullptr ? FakeTensor::address(outputs->data()) : 0;
     words[36] = outputs != nullptr ? FakeTensor::address(outputs->data() + outputs->size()) : 0;
     return observe(words.data(), name, sequence, is_end);
@@ -88,12 +96,14 @@ class LayoutTest : public testing::Test {
     std::vector<FakeValue> one = {value(a_)};
     std::vector<FakeValue> other = {value(c_)};
     std::vector<FakeValue> product = {value(d_)};
-    std::vector<FakeValue> none;
+    std::vector<FakeValue> text = {{FakeTensor::address(text_object_.data()), kTextTag}};
+    text_object_[2] = FakeTensor::address(text_.data());
+    text_object_[3] = text_.size();
     const std::vector<Observation> seen = {
         see("mul", 40, true, both, 0, false),   see("mul", 41, true, both, 0, true, &product),
         see("neg", 41, true, one, 0, false),    see("neg", 42, true, one, 0, true, &product),
         see("not", 42, false, other, 0, false), see("not", 42, false, other, 0, true, &product),
-        see("user", 42, false, none, 7, false)};
+        see("user", 42, false, text, 7, false)};
     return infer_layout(seen, {a_.known(), b_.known(), c_.known(), d_.known()},
                         {{"mul", {0, 1}, true, 3}, {"neg", {0}, true, 3}, {"not", {2}, false, 3}}, "user", layout_);
   }
@@ -113,6 +123,8 @@ class LayoutTest : public testing::Test {
   }
   static FakeValue value(const FakeTensor& tensor) { return {FakeTensor::address(tensor.words.data()), kTensorTag}; }
 
+  std::string text_ = "user";
+  std::array<uint64_t, 16> text_object_{};
   uint64_t noise_ = 0x7777'0000'0000;
   uint64_t number_ = 14;
   FakeTensor a_{{3, 5, 7}, 7};
@@ -223,6 +235,57 @@ TEST_F(LayoutTest, SpellsShapesAndTypes) {
   ShortText types;
   arguments.put_types(types, all);
   EXPECT_EQ(types.view(), "['double', '', 'bool', '']");
+}
+
+TEST_F(LayoutTest, SpellsNumbersAndListsOfThem) {
+  ASSERT_EQ(infer_all(), "");
+  infer_values();
+  const FakeList none({}, 0xAAA0);
+  const FakeList long_one(std::vector<FakeValue>(31, {1, kIntTag}), 0xAAA0);
+  const std::array<FakeValue, 8> values = {value(a_),        {static_cast<uint64_t>(-3), kIntTag},
+                                           {1, kBoolTag},    {std::bit_cast<uint64_t>(0.1), kDoubleTag},
+                                           numbers_.value(), none.value(),
+                                           long_one.value(), tensors_.value()};
+  const Values all{reinterpret_cast<const char*>(values.data()), values.size()};
+  ShortText concrete;
+  ArgumentText(layout_, nullptr).put_concrete(concrete, all);
+  EXPECT_EQ(concrete.view(), "['', '-3', 'True', '0.10000000000000001', '[4, 6]', '[]', '', '']");
+  ShortText types;
+  ArgumentText(layout_, nullptr).put_types(types, {all.first + 6 * kValueBytes, 1});
+  EXPECT_EQ(types.view(), "['']");
+}
+
+TEST_F(LayoutTest, FindsAnEmptyMapOfKeywordsByItsOnlyBucket) {
+  EXPECT_EQ(infer_all(), "");
+  EXPECT_EQ(layout_.keywords, 40U * 8);
+}
+
+TEST_F(LayoutTest, FindsTheTextOfARange) {
+  EXPECT_EQ(infer_all(), "");
+  EXPECT_EQ(layout_.text, 2U * 8);
+  EXPECT_EQ(layout_.text_tag, kTextTag);
+}
+
+TEST_F(LayoutTest, KnowsNoTextWhereTheRangeHasNone) {
+  text_[0] = 0;
+  EXPECT_EQ(infer_all(), "");
+  EXPECT_EQ(layout_.text, Layout::kUnknown);
+}
+
+TEST(ShortText, WritesNumbersAsTorchDoes) {
+  const auto written = [](double number) {
+    ShortText text;
+    text.put(number);
+    return std::string(text.view());
+  };
+  EXPECT_EQ(written(2), "2.");
+  EXPECT_EQ(written(-0.0), "0.");
+  EXPECT_EQ(written(0.1), "0.10000000000000001");
+  EXPECT_EQ(written(9e18), "9000000000000000000.");
+  EXPECT_EQ(written(1e19), "1e+19");
+  EXPECT_EQ(written(1e-5), "1.0000000000000001e-05");
+  EXPECT_EQ(written(std::numeric_limits<double>::infinity()), "inf");
+  EXPECT_EQ(written(std::numeric_limits<double>::quiet_NaN()), "nan");
 }
 
 TEST(ShortText, IsEmptyWhenItDoesNotFit) {

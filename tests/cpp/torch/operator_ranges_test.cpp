@@ -100,7 +100,9 @@ struct MemoryReporter {
   virtual void reportMemoryUsage(void*, int64_t, size_t, size_t, uint16_t) { ++reported; }
   virtual void reportOutOfMemory(int64_t, size_t, size_t, uint16_t) {}
   virtual bool memoryProfilingEnabled() const { return false; }
+  virtual int profilerType() const { return kNvtx; }
 
+  static constexpr int kNvtx = 3;
   int reported = 0;
 };
 
@@ -272,6 +274,30 @@ TEST_F(WatchedReports, GoToTheHistoryAndTheSessionAtOnce) {
   watched()->reportMemoryUsage(reinterpret_cast<void*>(0x1000), 512, 2048, 4096, 0x0301);
   EXPECT_EQ(memory::History::process().read().address.size(), 1U);
   EXPECT_EQ(take_events().size(), 5U);
+}
+
+TEST_F(OperatorRangesTest, HasAStateSayThatItIsKinetosAndReportAsBefore) {
+  constexpr int kKineto = 2;
+  MemoryReporter reporter;
+  state = &reporter;
+  MemoryReporter* volatile opaque = state;
+  ASSERT_TRUE(OperatorRanges::process().name_kineto(fake_torch(), true));
+  EXPECT_EQ(opaque->profilerType(), kKineto);
+  opaque->reportMemoryUsage(nullptr, 1, 1, 1, 0);
+  EXPECT_EQ(reporter.reported, 1);
+  ASSERT_TRUE(OperatorRanges::process().name_kineto(fake_torch(), false));
+  EXPECT_EQ(opaque->profilerType(), MemoryReporter::kNvtx);
+  state = nullptr;
+}
+
+TEST_F(WatchedReports, ComeFromAStateThatSaysItIsKinetos) {
+  ASSERT_TRUE(OperatorRanges::process().name_kineto(fake_torch(), true));
+  memory::History::process().start(4, false);
+  watched()->reportMemoryUsage(reinterpret_cast<void*>(0x1000), 512, 2048, 4096, 0x0301);
+  EXPECT_EQ(watched()->profilerType(), 2);
+  EXPECT_EQ(memory::History::process().read().address.size(), 1U);
+  ASSERT_TRUE(OperatorRanges::process().name_kineto(fake_torch(), false));
+  EXPECT_EQ(watched()->profilerType(), MemoryReporter::kNvtx);
 }
 
 TEST_F(OperatorRangesTest, SaysThatRangesMayBeSwitchedOnWhileItIsUsed) {
