@@ -120,6 +120,16 @@ def test_a_member_equals_that_of_torch_alone(name):
         assert equal == ([member.name] if member.name in of_torch else [])
 
 
+@pytest.mark.parametrize("container", [set, list, tuple, dict.fromkeys])
+@pytest.mark.parametrize("name", ["ProfilerActivity", "ProfilerAction", "DeviceType"])
+def test_a_member_of_torch_is_found_among_ours(name, container):
+    # Not the other way round: torch's own, written in C++, say that they equal nothing of another type.
+    for member, value in getattr(theirs, name).__members__.items():
+        mine = getattr(ours, name)
+        assert value in container([mine[member]])
+        assert value not in container(other for other in mine if other.name != member)
+
+
 def test_members_of_torch_are_found_among_the_activities():
     prof = ours.profile(activities=[theirs.ProfilerActivity.CPU])
     assert theirs.ProfilerActivity.CPU in prof.activities
