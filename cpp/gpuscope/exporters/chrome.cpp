@@ -170,10 +170,12 @@ class ChromeText {
     }
     const bool is_op = links_.kind(region) == RegionKind::Op;
     links_.each_payload(region, [&](uint32_t row) {
-      if (PayloadType{store_.payload.type[row]} == PayloadType::List) {
-        return;  // torch's files have none
-      }
       std::string name(store_.strings[store_.payload.name[row]]);
+      const auto type = PayloadType{store_.payload.type[row]};
+      // As in torch's files, which have no lists of numbers, and no stream that is not one's number.
+      if (type == PayloadType::List || (is_op && name == "stream" && type != PayloadType::Signed)) {
+        return;
+      }
       // An operator's stand at its own event alone.
       if (contains(kOwnOfRegions, name) || (!is_op && contains(kOwnOfWork, name))) {
         name += " (payload)";
@@ -182,7 +184,7 @@ class ChromeText {
       out.put(quoted(name));
       out.put(':');
       const uint64_t value = store_.payload.value[row];
-      switch (PayloadType{store_.payload.type[row]}) {
+      switch (type) {
         case PayloadType::Signed:
           out.put_number(std::bit_cast<int64_t>(value));
           break;

@@ -47,6 +47,8 @@ def program():
         pass
     with torch._C._profiler._RecordFunctionFast("plain"):
         pass
+    with torch._C._profiler._RecordFunctionFast("other", [x], {"stream": "side"}):
+        pass
     handle = torch.autograd._record_function_with_args_enter("call", 1, False, 2.5, [x, x], "hello", x)
     torch.autograd._record_function_with_args_exit(handle)
 
