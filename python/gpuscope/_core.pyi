@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -97,6 +97,13 @@ class RegionKind(enum.IntEnum):
     OP = 1
     RANGE = 2
     MODULE = 3
+class FunctionKind(enum.IntEnum):
+    """
+    What a row of `python_function` is a call of.
+    """
+    PYTHON = 0
+    BUILT_IN = 1
+    GARBAGE = 2
 class Role(enum.IntEnum):
     """
     What a table holds.
@@ -362,6 +369,40 @@ class Instances:
     @property
     def stack(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
+class FunctionNesting:
+    """
+    How Python functions, regions and driver calls lie in each other: arrays, NONE for in none. Of each function ...
+    """
+    @property
+    def call_caller(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        Likewise around each driver call.
+        """
+    @property
+    def caller(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        The function directly around.
+        """
+    @property
+    def region(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        The region directly around, where that is no function.
+        """
+    @property
+    def region_caller(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        The function directly around each region; NONE where a region is.
+        """
+    @property
+    def self_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        Its time without functions, regions and calls inside.
+        """
+    @property
+    def total_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        Its time; 0 of one that lies in another of its name.
+        """
 class RegionGroups:
     """
     Regions by name, and by shapes and call stack if asked for.
@@ -676,6 +717,30 @@ class TorchRanges:
         """
         Takes the reports of allocations, on the thread that has just switched torch's ranges on.
         """
+class PythonFunctions:
+    """
+    Calls of Python functions, of every thread.
+    """
+    @staticmethod
+    def join_thread(frame: typing.Any, event: str, argument: typing.Any) -> None:
+        """
+        For threading.setprofile.
+        """
+    @staticmethod
+    def on_garbage(phase: str, info: typing.Any) -> None:
+        """
+        For gc.callbacks.
+        """
+    @staticmethod
+    def start(prefixes: collections.abc.Sequence[str], module_call: typing.Any) -> bool:
+        """
+        Has every call logged; False where another profiler has the hook of this thread, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None.
+        """
+    @staticmethod
+    def stop() -> None:
+        """
+        Ends that.
+        """
 class PeakMemory:
     """
     The most that is reported to be handed out on a device, from now on.
@@ -764,6 +829,10 @@ def memory_pools(device: int = 0) -> list:
 def merge(stores: collections.abc.Sequence[Store]) -> Store:
     """
     One new Store with all that these hold, in their order; they are of one process.
+    """
+def nest_functions(store: Store) -> FunctionNesting:
+    """
+    How Python functions, regions and driver calls lie in each other, by their times.
     """
 def nvtx_libraries() -> list[str]:
     """

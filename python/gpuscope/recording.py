@@ -40,7 +40,7 @@ class Analyses(ABC):
             group_by_input_shape: a row for each name and shapes of inputs (with ``record_shapes``).
             group_by_stack_n: a row for each name and so many of the innermost Python frames (with ``with_stack``).
             group_by_overload_name: and overload (with torch's ``_ExperimentalConfig(capture_overload_names=True)``).
-            include_python_functions: accepted as torch 2.14 does: Python functions are not recorded one by one.
+            include_python_functions: add a row for each Python function (``with_stack``).
         """
         from gpuscope.analysis import key_averages
 

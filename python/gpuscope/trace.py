@@ -178,6 +178,11 @@ class Trace:
         """Statistics per call path and per name, worked out once; tables and trees are made from them."""
         return _core.summarize(self.store)
 
+    @cached_property
+    def function_nesting(self) -> _core.FunctionNesting:
+        """How the rows of ``python_functions`` lie in each other, in regions and around them, worked out once."""
+        return _core.nest_functions(self.store)
+
     @property
     def instances(self) -> _core.Instances:
         """Times and memory of each row of ``regions``, worked out once."""

@@ -20,14 +20,20 @@ uint32_t rows_before(const Table& table, int64_t cutoff_ns) {
   return row;
 }
 
-// The row whose start is the ring's. Regions that are open, or were kept for what lies in them, may have begun earlier.
+/// Rows that others lie in.
+template <class Table>
+concept Nested = std::is_same_v<Table, store::Regions> || std::is_same_v<Table, store::PythonFunctions>;
+
+// The row whose start is the ring's. Nested rows that are open, or were kept for what lies in them, may have begun
+// earlier.
 template <class Table>
 std::size_t first_row(const Table&) {
   return 0;
 }
-std::size_t first_row(const store::Regions& regions) {
+template <Nested Table>
+std::size_t first_row(const Table& table) {
   std::size_t row = 0;
-  while (row < regions.size() && (regions.flags[row] & (store::kOpen | store::kClipped)) != 0) {
+  while (row < table.size() && (table.flags[row] & (store::kOpen | store::kClipped)) != 0) {
     ++row;
   }
   return row;
@@ -39,11 +45,12 @@ void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
   table.drop_front(evicted.end);
 }
 
-// Regions that end after the cutoff are kept, as kept rows lie in them, with the cutoff as their start.
-void evict_before(store::Regions& regions, int64_t cutoff_ns, EvictedRows& evicted) {
-  evicted.end = rows_before(regions, cutoff_ns);
+// Those that end after the cutoff are kept, as kept rows lie in them, with the cutoff as their start.
+template <Nested Table>
+void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
+  evicted.end = rows_before(table, cutoff_ns);
   for (uint32_t row = 0; row < evicted.end; ++row) {
-    if ((regions.flags[row] & store::kOpen) != 0 || regions.start_ns[row] + regions.duration_ns[row] > cutoff_ns) {
+    if ((table.flags[row] & store::kOpen) != 0 || table.start_ns[row] + table.duration_ns[row] > cutoff_ns) {
       evicted.kept.push_back(row);
     }
   }
@@ -51,13 +58,13 @@ void evict_before(store::Regions& regions, int64_t cutoff_ns, EvictedRows& evict
   for (std::size_t index = evicted.kept.size(); index-- > 0;) {
     const uint32_t from = evicted.kept[index];
     const std::size_t to = first + index;
-    regions.each_column([&](const store::ColumnInfo&, auto& column) { column[to] = column[from]; });
-    const int64_t end_ns = regions.start_ns[to] + regions.duration_ns[to];
-    regions.start_ns[to] = cutoff_ns;
-    regions.duration_ns[to] = std::max<int64_t>(0, end_ns - cutoff_ns);
-    regions.flags[to] |= store::kClipped;
+    table.each_column([&](const store::ColumnInfo&, auto& column) { column[to] = column[from]; });
+    const int64_t end_ns = table.start_ns[to] + table.duration_ns[to];
+    table.start_ns[to] = cutoff_ns;
+    table.duration_ns[to] = std::max<int64_t>(0, end_ns - cutoff_ns);
+    table.flags[to] |= store::kClipped;
   }
-  regions.drop_front(first);
+  table.drop_front(first);
 }
 
 /// Changes a table's references to rows of events.

@@ -136,6 +136,7 @@ struct Counters {
   uint64_t unread_bytes = 0;
   uint64_t calls = 0;
   uint64_t region_events = 0;
+  uint64_t function_events = 0;  // calls and returns of Python functions
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
   uint64_t evicted = 0;  // rows that the ring dropped

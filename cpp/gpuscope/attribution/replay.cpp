@@ -9,6 +9,7 @@ namespace {
 
 using base::Argument;
 using base::EnterDetail;
+using base::FunctionDetail;
 using base::Op;
 using store::kNone;
 using store::PayloadType;
@@ -102,6 +103,11 @@ void Replay::take(const base::Event& event) {
     has_arguments_ = true;
     return argument(event);
   }
+  if (op == Op::FunctionEnter || op == Op::FunctionExit) {  // between an event and its arguments, as far as it matters
+    last_ns_ = state_->clock.to_ns(event.word);
+    return op == Op::FunctionEnter ? function_enter(last_ns_, event.id, event.detail)
+                                   : function_exit(last_ns_, event.detail);
+  }
   const bool timed = has_time(op);
   if (timed) {
     last_ns_ = state_->clock.to_ns(event.word);
@@ -151,6 +157,8 @@ void Replay::play(const base::Event& event) {
     case Op::Allocation:
       return allocation(last_ns_);
     case Op::Argument:
+    case Op::FunctionEnter:
+    case Op::FunctionExit:
       return;  // taken above
   }
 }
@@ -200,6 +208,7 @@ void Replay::close_window(int64_t close_ns) {
       region.row = kNone;
     }
   }
+  close_functions(0, close_ns);
   for (OpenCall& call : calls_) {
     if (call.row != kNone) {
       state_->store->api.duration_ns[call.row] = std::max<int64_t>(0, close_ns - call.start_ns);
@@ -223,6 +232,12 @@ void Replay::apply(const Eviction& eviction) {
   }
   for (Moment& moment : timeline_) {
     moment.reference = eviction.region(moment.reference);
+  }
+  for (OpenFunction& function : functions_) {
+    function.row = eviction[store::Target::PythonFunctions].renumber(function.row);
+    if (function.row != kNone) {
+      function.start_ns = state_->store->python_function.start_ns[function.row];
+    }
   }
 }
 
@@ -570,6 +585,57 @@ void Replay::allocation(int64_t at_ns) {
   state_->store->allocation.append({at_ns, static_cast<int64_t>(bytes.word), arguments_[Argument::Address].word,
                                     arguments_[Argument::Allocated].word, arguments_[Argument::Reserved].word,
                                     place_at(at_ns).reference, bytes.id, thread_, 0});
+}
+
+// -- functions of Python ----------------------------------------------------------------------------------------------
+
+void Replay::function_enter(int64_t at_ns, uint32_t name, uint32_t detail) {
+  const auto module = static_cast<uint32_t>(std::exchange(arguments_[Argument::Module].id, 0));  // plus one
+  if (!state_->window.keeps_regions(at_ns)) {
+    return;
+  }
+  ++state_->counters.function_events;
+  const bool running = (detail & FunctionDetail::kRunning) != 0;
+  const int64_t start_ns = running ? state_->window.open_ns.load(std::memory_order_relaxed) : at_ns;
+  uint32_t row = kNone;
+  if (state_->keeps_rows()) {
+    const uint32_t parent = functions_.empty() ? kNone : functions_.back().row;
+    const auto flags = static_cast<uint16_t>(store::kOpen | (running ? store::kClipped : 0));
+    row =
+        state_->store->python_function.append({start_ns, 0, state_->dictionaries.region_name(name), parent, module - 1,
+                                               thread_, flags, static_cast<uint8_t>(FunctionDetail::kind(detail))});
+  } else {
+    state_->counters.refused += state_->full;
+  }
+  functions_.push_back({row, detail & ~FunctionDetail::kRunning, start_ns});
+}
+
+void Replay::function_exit(int64_t at_ns, uint32_t detail) {
+  // What a frame called ends with it: the exit of a built-in function is not seen where it ends the recording.
+  for (std::size_t depth = functions_.size(); depth-- > 0;) {
+    if (functions_[depth].detail == detail) {
+      ++state_->counters.function_events;
+      for (std::size_t ended = depth; ended < functions_.size(); ++ended) {
+        if (functions_[ended].row != kNone) {
+          state_->store->python_function.flags[functions_[ended].row] &= static_cast<uint16_t>(~store::kOpen);
+        }
+      }
+      return close_functions(depth, at_ns);
+    }
+    // A built-in function is called last: where another is, its call was not seen.
+    if (FunctionDetail::kind(detail) == base::FunctionKind::BuiltIn) {
+      return;
+    }
+  }
+}
+
+void Replay::close_functions(std::size_t depth, int64_t end_ns) {
+  end_ns = std::min(end_ns, state_->window.close_ns.load(std::memory_order_relaxed));
+  for (; functions_.size() > depth; functions_.pop_back()) {
+    if (const OpenFunction& function = functions_.back(); function.row != kNone) {
+      state_->store->python_function.duration_ns[function.row] = std::max<int64_t>(0, end_ns - function.start_ns);
+    }
+  }
 }
 
 // -- driver calls and graph nodes ------------------------------------------------------------------------------------

@@ -97,6 +97,11 @@ class Replay {
     bool in_window;
     bool captured;
   };
+  struct OpenFunction {
+    uint32_t row;
+    uint32_t detail;  // base::FunctionDetail, of an exit
+    int64_t start_ns;
+  };
   struct Moment {
     int64_t at_ns;
     Reference reference;
@@ -118,6 +123,9 @@ class Replay {
   void range_end(int64_t at_ns);
   void end_range(const StartedRange& range, int64_t end_ns);
   void allocation(int64_t at_ns);
+  void function_enter(int64_t at_ns, uint32_t name, uint32_t detail);
+  void function_exit(int64_t at_ns, uint32_t detail);
+  void close_functions(std::size_t depth, int64_t end_ns);
   void add_results(uint32_t row);
   void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
 
@@ -152,6 +160,7 @@ class Replay {
   std::optional<uint64_t> next_strand_;
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::vector<OpenCall> calls_;
+  std::vector<OpenFunction> functions_;  // of Python; no regions, and not in anything's path
   std::deque<Moment> timeline_;
   Arguments arguments_;
   bool has_arguments_ = false;

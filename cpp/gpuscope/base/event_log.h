@@ -14,20 +14,22 @@ namespace gpuscope::base {
 
 /// The kind of a logged event. Each line gives the meaning of `word`, `id` and `detail` of an Event.
 enum class Op : uint8_t {
-  Enter = 1,        // a region opens: ticks, name id, EnterDetail
-  Exit = 2,         // the innermost open region of that name closes: ticks, name id
-  Mark = 3,         // an instant: ticks, name id
-  Strand = 4,       // the events that follow belong to this task of the thread: any key
-  CallEnter = 5,    // a driver call begins: ticks, correlation id, callback id
-  CallExit = 6,     // it ends: ticks, CUresult, callback id
-  Node = 7,         // a graph node came to be: its id
-  NodeOrigin = 8,   // the node logged just before was cloned from this one: its id
-  GpuTime = 9,      // GPU time of the region that closes next: index into the event ring
-  Argument = 10,    // says more of the event that follows: value, second value, Argument
-  Pop = 11,         // the range that its source pushed last closes: ticks, -, the source's EnterDetail
-  RangeStart = 12,  // a range opens that any thread may end: ticks, name id, EnterDetail; a RangeId comes before it
-  RangeEnd = 13,    // it closes: ticks; a RangeId comes before it
-  Allocation = 14,  // memory was taken or given back: ticks; Address, Bytes and Totals come before it
+  Enter = 1,           // a region opens: ticks, name id, EnterDetail
+  Exit = 2,            // the innermost open region of that name closes: ticks, name id
+  Mark = 3,            // an instant: ticks, name id
+  Strand = 4,          // the events that follow belong to this task of the thread: any key
+  CallEnter = 5,       // a driver call begins: ticks, correlation id, callback id
+  CallExit = 6,        // it ends: ticks, CUresult, callback id
+  Node = 7,            // a graph node came to be: its id
+  NodeOrigin = 8,      // the node logged just before was cloned from this one: its id
+  GpuTime = 9,         // GPU time of the region that closes next: index into the event ring
+  Argument = 10,       // says more of the event that follows: value, second value, Argument
+  Pop = 11,            // the range that its source pushed last closes: ticks, -, the source's EnterDetail
+  RangeStart = 12,     // a range opens that any thread may end: ticks, name id, EnterDetail; a RangeId comes before it
+  RangeEnd = 13,       // it closes: ticks; a RangeId comes before it
+  Allocation = 14,     // memory was taken or given back: ticks; Address, Bytes and Totals come before it
+  FunctionEnter = 15,  // a Python function is called: ticks, name id, FunctionDetail
+  FunctionExit = 16,   // it returns: ticks, -, FunctionDetail
 };
 
 /// The kind of an Argument. Each line gives the meaning of `word` and `id`.
@@ -51,8 +53,9 @@ enum class Argument : uint8_t {
   Overload = 17,   // Names id of the operator's overload
   Bool = 18,       // as Unsigned
   List = 19,       // as Text, of numbers
+  Module = 20,     // of a call of a module: which of its class, counted from 1
 };
-inline constexpr std::size_t kArguments = 20;
+inline constexpr std::size_t kArguments = 21;
 
 // X(enumerator, value): values are stored in files, append only.
 #define GPUSCOPE_REGION_KIND(X)                 \
@@ -86,6 +89,32 @@ struct EnterDetail {
   }
   static constexpr uint32_t domain(uint32_t detail) noexcept { return detail >> kDomainShift; }
   static constexpr uint32_t source(uint32_t detail) noexcept { return detail & ~kKindMask; }
+};
+
+#define GPUSCOPE_FUNCTION_KIND(X)          \
+  X(Python, 0)  /* a function of Python */ \
+  X(BuiltIn, 1) /* one written in C */     \
+  X(Garbage, 2) /* a garbage collection */
+
+/// What a FunctionEnter is a call of.
+#define GPUSCOPE_ENUMERATOR(name, value) name = value,
+enum class FunctionKind : uint8_t { GPUSCOPE_FUNCTION_KIND(GPUSCOPE_ENUMERATOR) };
+#undef GPUSCOPE_ENUMERATOR
+
+/// The `detail` of a FunctionEnter and of its FunctionExit: kind, and bits of the address of the Python frame (of the
+/// caller's, for what is written in C), by which they find each other also where events were lost.
+struct FunctionDetail {
+  static constexpr uint32_t kKindMask = 3;
+  static constexpr uint32_t kRunning = 4;  // of an enter: it was called before recording began
+  static constexpr uint32_t kFrameShift = 3;
+
+  static constexpr uint32_t make(FunctionKind kind, uintptr_t frame, uint32_t flags = 0) noexcept {
+    const uint64_t spread = (uint64_t{frame} >> 4) * 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+    return static_cast<uint32_t>(kind) | flags | (static_cast<uint32_t>(spread >> (40 + kFrameShift)) << kFrameShift);
+  }
+  static constexpr FunctionKind kind(uint32_t detail) noexcept {
+    return FunctionKind{static_cast<uint8_t>(detail & kKindMask)};
+  }
 };
 
 /// One logged event.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpuscope/analysis/instances.h"
+#include "gpuscope/analysis/python_functions.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
@@ -48,8 +49,8 @@ py::array column(const py::object& owner) {
 }  // namespace
 
 void bind_analysis(py::module_& module) {
-  using analysis::Durations, analysis::Instances, analysis::NameStat, analysis::PathStat, analysis::RegionGroups,
-      analysis::Summary, analysis::WorkStat;
+  using analysis::Durations, analysis::FunctionNesting, analysis::Instances, analysis::NameStat, analysis::PathStat,
+      analysis::RegionGroups, analysis::Summary, analysis::WorkStat;
 
   py::class_<Durations>(module, "Durations", "What a set of durations comes to, in ns.")
       .def_readonly("count", &Durations::count)
@@ -98,6 +99,21 @@ void bind_analysis(py::module_& module) {
       .def_property_readonly("outermost", &column<Instances, &Instances::outermost>)
       .def_property_readonly("forward", &column<Instances, &Instances::forward>)
       .def_property_readonly("stack", &column<Instances, &Instances::stack>);
+  py::class_<FunctionNesting>(module, "FunctionNesting",
+                              "How Python functions, regions and driver calls lie in each other: arrays, NONE for "
+                              "in none. Of each function ...")
+      .def_property_readonly("self_cpu_ns", &column<FunctionNesting, &FunctionNesting::self_cpu_ns>,
+                             "Its time without functions, regions and calls inside.")
+      .def_property_readonly("total_cpu_ns", &column<FunctionNesting, &FunctionNesting::total_cpu_ns>,
+                             "Its time; 0 of one that lies in another of its name.")
+      .def_property_readonly("caller", &column<FunctionNesting, &FunctionNesting::caller>,
+                             "The function directly around.")
+      .def_property_readonly("region", &column<FunctionNesting, &FunctionNesting::region>,
+                             "The region directly around, where that is no function.")
+      .def_property_readonly("region_caller", &column<FunctionNesting, &FunctionNesting::region_caller>,
+                             "The function directly around each region; NONE where a region is.")
+      .def_property_readonly("call_caller", &column<FunctionNesting, &FunctionNesting::call_caller>,
+                             "Likewise around each driver call.");
   // Lists are made anew on each read: read each once.
   py::class_<RegionGroups>(module, "RegionGroups", "Regions by name, and by shapes and call stack if asked for.")
       .def_readonly("totals", &RegionGroups::totals)
@@ -125,6 +141,8 @@ void bind_analysis(py::module_& module) {
       "overload.");
   module.def("summarize", &analysis::summarize, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
              "Statistics per call path and per name.");
+  module.def("nest_functions", &analysis::nest_functions, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
+             "How Python functions, regions and driver calls lie in each other, by their times.");
   module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,
              "The demangled name of each row of the variant table.");
   module.def(

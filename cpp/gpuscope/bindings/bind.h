@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <string>
 #include <vector>
 
 #include "gpuscope/base/hooks.h"
@@ -18,6 +19,7 @@ void bind_regions(pybind11::module_& module);
 void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
+void bind_python_functions(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 
@@ -36,6 +38,12 @@ bool knows_stacks() noexcept;
 /// Makes the Python frames of the calling thread the base::stack_source. Needs the GIL; false where they cannot be
 /// read.
 bool watch_stacks();
+
+/// The folder of this package, with a slash at its end. With the GIL at the first call.
+const std::string& own_folder();
+
+/// Appends a text of Python; without the GIL too, as CPython's own conversion, which keeps its result, is not.
+void append_utf8(std::string& utf8, PyObject* text);
 
 /// What Python keeps of the calling thread; null where it never ran Python, and while Python ends. Without the GIL.
 const PyThreadState* this_thread() noexcept;

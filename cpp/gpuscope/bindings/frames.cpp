@@ -112,7 +112,8 @@ uint64_t identity(PyCodeObject* code) noexcept {
   return std::rotl(value, 23) ^ ends_of(code->co_linetable);
 }
 
-// What CPython's own conversion would keep inside the string, which needs the GIL.
+}  // namespace
+
 void append_utf8(std::string& utf8, PyObject* text) {
   const auto kind = PyUnicode_KIND(text);
   const void* data = PyUnicode_DATA(text);
@@ -126,12 +127,17 @@ void append_utf8(std::string& utf8, PyObject* text) {
   }
 }
 
-// Set before the source is, never changed after.
-std::string& own_folder() {
-  static auto* folder = new std::string;
+const std::string& own_folder() {
+  static const auto* folder = [] {
+    const auto package = pybind11::module_::import("gpuscope").attr("__file__").cast<std::string>();
+    return new std::string(package.substr(0, package.rfind('/') + 1));
+  }();
   return *folder;
 }
-uint32_t more_stacks = 0;
+
+namespace {
+
+uint32_t more_stacks = 0;  // set before the source is, never changed after
 
 // Python's numbers of a line; where an instruction has none, the function's own.
 uint32_t line_of(const Place& place) noexcept {
@@ -236,8 +242,7 @@ bool runs_python(const PyThreadState* thread) noexcept {
 
 bool watch_stacks() {
   if (more_stacks == 0) {
-    const auto package = pybind11::module_::import("gpuscope").attr("__file__").cast<std::string>();
-    own_folder() = package.substr(0, package.rfind('/') + 1);
+    own_folder();
     base::Names& names = base::Names::process();
     more_stacks = base::Stacks::process().intern({0, names.intern("(more stacks)"), names.intern(""), 0});
   }

@@ -83,6 +83,7 @@ PYBIND11_MODULE(_core, module) {
   bind_timing(module);
   bind_session(module);
   bind_torch(module);
+  bind_python_functions(module);
   bind_memory(module);
   bind_environment(module);
 }

@@ -27,6 +27,7 @@
 namespace gpuscope::exporters {
 namespace {
 
+using base::FunctionKind;
 using base::RegionKind;
 using store::kNone;
 using store::PayloadType;
@@ -136,6 +137,10 @@ class ChromeText {
   std::string_view gpu_annotation(uint32_t path) {
     return find_or_make(gpu_annotations_, path,
                         [&] { return head("gpu_user_annotation", store_.strings[store_.path.name[path]]); });
+  }
+
+  std::string_view function(uint32_t name) {
+    return find_or_make(functions_, name, [&] { return head("python_function", store_.strings[name]); });
   }
 
   std::string_view call(uint32_t call) const { return calls_[call]; }
@@ -357,8 +362,8 @@ class ChromeText {
   std::vector<std::string> capture_arguments_;        // by path; made for those that captured something
   std::unordered_map<uint32_t, uint32_t> evaluated_;  // rows of `detail`, by the region of autograd around them
   // Made when first asked for.
-  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, shapes_, strides_, types_, concrete_inputs_,
-      stacks_;
+  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, functions_, shapes_, strides_, types_,
+      concrete_inputs_, stacks_;
 };
 
 // -- the head of the file ---------------------------------------------------------------------------------------------
@@ -689,6 +694,9 @@ class ChromeWriter {
     open_lanes(track, process_, tid, name.empty() ? number : number + " (" + std::string(name) + ")", tid);
     for (const Slice& slice : track.slices) {
       switch (slice.source) {
+        case Source::PythonFunction:
+          write_function(slice);
+          break;
         case Source::Region:
           write_region(slice);
           break;
@@ -751,9 +759,10 @@ class ChromeWriter {
     out_.put_pair(",\"args\":{\"External id\":", uint64_t{region} + 1);
     if (links_.kind(region) == RegionKind::Module) {
       const uint32_t outer = links_.outer_module(region);
-      out_.put_pair(",\"Python id\":", uint64_t{region} + 1);
+      const uint64_t first = uint64_t{store_.python_function.size()} + 1;  // after those of functions
+      out_.put_pair(",\"Python id\":", first + region);
       out_.put(",\"Python parent id\":");
-      out_.put(outer == kNone ? "null" : std::to_string(uint64_t{outer} + 1));
+      out_.put(outer == kNone ? "null" : std::to_string(first + outer));
     } else {
       out_.put_pair(",\"Ev Idx\":", region);
     }
@@ -761,6 +770,29 @@ class ChromeWriter {
     text_.put_payloads(out_, region);
     put_notes(store_.region.flags[region]);
     out_.put('}');
+  }
+
+  void write_function(const Slice& slice) {
+    const auto row = store_.python_function[slice.row];
+    begin_slice(text_.function(row.name), slice);
+    const uint64_t event = uint64_t{store_.region.size()} + slice.row;  // after those of regions
+    if (FunctionKind{row.kind} == FunctionKind::Garbage) {
+      out_.put_pair(",\"args\":{\"Ev Idx\":", event);
+      out_.put("}}");
+      return;
+    }
+    uint32_t caller = row.parent;
+    while (caller != kNone && FunctionKind{store_.python_function.kind[caller]} == FunctionKind::Garbage) {
+      caller = store_.python_function.parent[caller];  // which has no number
+    }
+    out_.put(",\"args\":{\"Python parent id\":");
+    out_.put(caller == kNone ? "null" : std::to_string(uint64_t{caller} + 1));
+    out_.put_pair(",\"Python id\":", uint64_t{slice.row} + 1);
+    if (row.module != kNone) {
+      out_.put_pair(",\"Python module id\":", row.module);
+    }
+    out_.put_pair(",\"Ev Idx\":", event);
+    out_.put("}}");
   }
 
   void write_call(const Slice& slice) {

@@ -498,6 +498,9 @@ class PerfettoWriter {
   /// Fills `details_` and returns the name.
   uint32_t describe(const Slice& slice) {
     switch (slice.source) {
+      case Source::PythonFunction:
+        details_.category = categories_[static_cast<std::size_t>(base::RegionKind::Module)];
+        return store_.python_function.name[slice.row];
       case Source::Region:
         return describe_region(slice.row);
       case Source::Api:

@@ -122,8 +122,8 @@ class RegionLanes {
   void place(Track& track) {
     lanes_.assign(1, {});
     for (Slice& slice : track.slices) {
-      if (slice.source == Source::Mark || slice.source == Source::Allocation) {
-        continue;  // an instant overlaps nothing
+      if (!has_lane(slice)) {
+        continue;
       }
       slice.lane = find_lane(slice) & kMaxLane;
       const bool is_region = slice.source == Source::Region;
@@ -138,6 +138,7 @@ class RegionLanes {
         lane_of_region_[slice.row] = kNone;  // other threads have other lanes
       }
     }
+    place_functions(track);
   }
 
  private:
@@ -145,6 +146,43 @@ class RegionLanes {
     int64_t end_ns;
     uint32_t region;
   };
+
+  // Instants overlap nothing, and functions come after the others.
+  static bool has_lane(const Slice& slice) { return slice.source == Source::Region || slice.source == Source::Api; }
+
+  /// Functions, which nest in each other, lie around and within regions; but those in which a region begins that lasts
+  /// longer, as `__enter__`, or ends that began earlier, go to a lane of their own.
+  static void place_functions(Track& track) {
+    std::vector<Slice*> functions;        // that are open, outermost first
+    std::vector<int64_t> region_ends_ns;  // likewise of the first lane's regions and calls
+    bool is_any_moved = false;
+    const auto end_before = [](auto& open, int64_t at_ns, auto&& end_of) {
+      while (!open.empty() && end_of(open.back()) <= at_ns) {
+        open.pop_back();
+      }
+    };
+    for (Slice& slice : track.slices) {
+      const bool is_function = slice.source == Source::PythonFunction;
+      if (!is_function && (!has_lane(slice) || slice.lane != 0)) {
+        continue;
+      }
+      end_before(functions, slice.start_ns, [](const Slice* open) { return open->end_ns; });
+      end_before(region_ends_ns, slice.start_ns, [](int64_t end_ns) { return end_ns; });
+      if (!is_function) {
+        for (; !functions.empty() && functions.back()->end_ns < slice.end_ns; functions.pop_back()) {
+          functions.back()->lane = track.lanes & kMaxLane;
+          is_any_moved = true;
+        }
+        region_ends_ns.push_back(slice.end_ns);
+      } else if (!region_ends_ns.empty() && region_ends_ns.back() < slice.end_ns) {
+        slice.lane = track.lanes & kMaxLane;
+        is_any_moved = true;
+      } else {
+        functions.push_back(&slice);
+      }
+    }
+    track.lanes += is_any_moved ? 1 : 0;
+  }
 
   uint32_t parent_of(const Slice& slice) const {
     return slice.source == Source::Region ? store_.region.parent[slice.row] : store_.api.region[slice.row];
@@ -344,6 +382,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
   const auto nests = [&](std::size_t row) { return (store.region.flags[row] & store::kAsync) == 0; };
 
   TrackBuilder threads(store, timeline.base_ns, store.thread.size(), thread_key);
+  threads.add(store.python_function, store.python_function.thread, Source::PythonFunction);
   threads.add_if(store.region, store.region.thread, Source::Region, nests);
   threads.add(store.api, store.api.thread, Source::Api);
   threads.add(store.mark, store.mark.thread, Source::Mark);

@@ -26,6 +26,7 @@ GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& link
 
 /// The table a slice is a row of.
 enum class Source : uint8_t {
+  PythonFunction,  // first: of what takes the same time it is outside
   Region,
   Api,
   Mark,
@@ -49,7 +50,8 @@ struct Slice {
 };
 
 /// What one thread or one stream did: slices by start, each before those inside it. In one lane no two overlap unless
-/// one lies within the other (threads) or at all (streams); trace viewers drop what breaks this.
+/// one lies within the other (threads) or at all (streams); trace viewers drop what breaks this. Where functions of
+/// Python lie has no influence on where the rest does.
 struct Track {
   uint32_t row;  // of the store's thread or track table, the first with this id
   uint32_t lanes;

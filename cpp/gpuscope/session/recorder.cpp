@@ -48,6 +48,7 @@ constexpr int64_t kSameEpochNs = 1'000'000;
 constexpr int64_t kKernelRecordNs = 400;
 constexpr int64_t kCallNs = 120;
 constexpr int64_t kRegionEventNs = 30;
+constexpr int64_t kFunctionEventNs = 60;  // with what CPython does to tell us
 
 std::string command_line() {
   std::string text = base::read_file("/proc/self/cmdline");
@@ -125,9 +126,11 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.callbacks", counters.calls);
   number("audit.gpu_records", counters.gpu_records);
   number("audit.region_events", counters.region_events);
+  number("audit.function_events", counters.function_events);
   number("audit.overhead_ns", static_cast<int64_t>(counters.launches) * kKernelRecordNs +
                                   static_cast<int64_t>(counters.calls) * kCallNs +
-                                  static_cast<int64_t>(counters.region_events) * kRegionEventNs);
+                                  static_cast<int64_t>(counters.region_events) * kRegionEventNs +
+                                  static_cast<int64_t>(counters.function_events) * kFunctionEventNs);
   write_devices(store, cuda);
   name_threads(store);
 }

@@ -157,6 +157,15 @@
   X(uint32_t, device, number, "CUDA's number of its device")                            \
   X(uint16_t, flags, values<Flag>, "what is special about it")                          \
   X(uint8_t, operation, values<PoolOperation>, "what was done to it")
+#define GPUSCOPE_PYTHON_FUNCTION(X)                                                             \
+  X(int64_t, start_ns, time, "when it was called")                                              \
+  X(int64_t, duration_ns, time, "until it returned")                                            \
+  X(uint32_t, name, text, "as torch writes it: `file.py(12): function`, `nn.Module: Linear_0`") \
+  X(uint32_t, parent, optional(row(PythonFunctions)), "the one that called it")                 \
+  X(uint32_t, module, optional(number), "of a call of a module, which of its class it is")      \
+  X(uint16_t, thread, row(Threads), "the thread that called")                                   \
+  X(uint16_t, flags, values<Flag>, "what is special about it")                                  \
+  X(uint8_t, kind, values<FunctionKind>, "what was called")
 #define GPUSCOPE_CALL_STACK(X)                          \
   X(uint32_t, api, owner(row(Apis)), "the driver call") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was made with")
@@ -268,6 +277,8 @@
   X(Apis, api, GPUSCOPE_API, Event, api, "Calls of the CUDA driver that launch, copy, synchronize or allocate.")     \
   X(CallStacks, call_stack, GPUSCOPE_CALL_STACK, Event, call_stacks,                                                 \
     "Where in the program a driver call was made, in the order of `api`.")                                           \
+  X(PythonFunctions, python_function, GPUSCOPE_PYTHON_FUNCTION, Event, python_functions,                             \
+    "Calls of Python functions, with `with_stack`; no regions, so that nothing is attributed to them.")              \
   X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL, Total, region_totals,                                         \
     "Regions by call path, in aggregate mode.")                                                                      \
   X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL, Total, work_totals,                                                 \

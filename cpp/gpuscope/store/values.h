@@ -51,8 +51,8 @@
   X(Incomplete, 1 << 2)   /* still running when collection ended */                 \
   X(NoLaunch, 1 << 3)     /* no launch was seen: begun before profiling, or lost */ \
   X(InGraph, 1 << 4)      /* a node of a CUDA graph: see graph_node */              \
-  X(Open, 1 << 5)         /* region: still open when recording ended */             \
-  X(Clipped, 1 << 6)      /* region: was open before recording began */             \
+  X(Open, 1 << 5)         /* region, function: still open when recording ended */   \
+  X(Clipped, 1 << 6)      /* region, function: was open before recording began */   \
   X(Captured, 1 << 7)     /* call: recorded into a graph instead of run */          \
   X(Async, 1 << 8)        /* region: a start/end range, nested in nothing, which may end on another thread */
 
@@ -66,15 +66,17 @@
   X(SyncKind, uint16_t, GPUSCOPE_SYNC_KIND, "What was waited for; CUpti_ActivitySynchronizationType's numbers.") \
   X(CallKind, uint16_t, GPUSCOPE_CALL_KIND, "What a driver call does.")                                          \
   X(PayloadType, uint16_t, GPUSCOPE_PAYLOAD_TYPE, "How to read the 64 bits of a payload; TEXT and LIST are string ids.")
-#define GPUSCOPE_ENUMS(X)  \
-  GPUSCOPE_SCOPED_ENUMS(X) \
-  X(RegionKind, uint8_t, GPUSCOPE_REGION_KIND, "What opened a region.")
+#define GPUSCOPE_ENUMS(X)                                               \
+  GPUSCOPE_SCOPED_ENUMS(X)                                              \
+  X(RegionKind, uint8_t, GPUSCOPE_REGION_KIND, "What opened a region.") \
+  X(FunctionKind, uint8_t, GPUSCOPE_FUNCTION_KIND, "What a row of `python_function` is a call of.")
 #define GPUSCOPE_FLAG_DOC "What is special about a row; CAPTURED belongs to calls, the last others to regions."
 
 namespace gpuscope::store {
 
 inline constexpr uint32_t kNone = UINT32_MAX;
 
+using base::FunctionKind;
 using base::RegionKind;
 
 /// The name of an enumeration.

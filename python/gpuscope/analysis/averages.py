@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class FunctionEventAvg(TorchNames):
         key: the name: of a region or operator, of a driver call, of a kernel (demangled), or as
             "Memcpy HtoD (Pageable -> Device)"; "[memory]" for memory taken or given back outside every region.
         kind: region, op (an operator of a framework), range (an annotation of a library), module, kernel, memcpy,
-            memset, call, sync, graph launch or memory.
+            memset, call, sync, graph launch, memory or python function.
         count: how many there were; one that is all that another of its name has inside is not counted, as in torch.
         cpu_time_total: inclusive CPU time.
         self_cpu_time_total: CPU time without regions and driver calls inside.
@@ -49,6 +49,7 @@ class FunctionEventAvg(TorchNames):
         cpu_parent: None, as cpu_children: torch's are those of one of the events; `events` has them for each.
         self_cpu_percent: its share in the recording's self CPU time, as tables have it; total_cpu_percent likewise with
             what is inside, total_device_percent in the GPU time.
+        is_python_function: it is a function of Python, or garbage collections.
         is_async: it may end on another thread, overlaps what runs beside it and has no time of its own.
         overload_name: which operator of its name, where rows were grouped by that; else "".
     """
@@ -72,6 +73,7 @@ class FunctionEventAvg(TorchNames):
     node_id: int = -1
     is_async: bool = False
     is_user_annotation: bool = False
+    is_python_function: bool = False
     is_remote: bool = False
     is_legacy: bool = False
     flops: int = 0
@@ -144,11 +146,11 @@ def key_averages(
         group_by_input_shape: group regions and operators by the shapes of their inputs too (``record_shapes``).
         group_by_stack_n: and by so many of the innermost Python frames (``with_stack``).
         group_by_overload_name: and by overload (torch's ``_ExperimentalConfig(capture_overload_names=True)``).
-        include_python_functions: accepted as torch 2.14 does: Python functions are not recorded one by one.
+        include_python_functions: add a row for each Python function (``with_stack``); shares are of their time too.
 
     Returns:
-        The rows, regions and then work, in the order in which they first occurred. In aggregate mode, which keeps no
-        single events, nothing is grouped by shapes and stacks.
+        The rows, regions, work and then Python functions, in the order in which they first occurred. In aggregate mode,
+        which keeps no single events, nothing is grouped by shapes and stacks.
 
     Raises:
         InvalidArgument: ``group_by_stack_n`` is not a whole number from 0.
@@ -166,7 +168,20 @@ def key_averages(
     rows = list(_region_averages(trace, regions, group_by_input_shape, frames, group_by_overload_name))
     rows += [_average(total, summary, names[total.name]) for total in summary.totals if total.kind in KINDS]
     rows += _outside_memory(trace, use_device)
-    return Averages(rows, **recording_totals(trace))
+    totals = recording_totals(trace)
+    if include_python_functions and len(trace.python_functions):
+        cpu_ns = summary.cpu_ns + int(trace.function_nesting.self_cpu_ns.sum())
+        totals["self_cpu_time_total"] = cpu_ns / NS_PER_US
+        rows += _function_averages(trace, use_device)
+        rows = [
+            replace(
+                row,
+                self_cpu_percent=format_share(row.self_cpu_time_total * NS_PER_US, cpu_ns),
+                total_cpu_percent=format_share(row.cpu_time_total * NS_PER_US, cpu_ns),
+            )
+            for row in rows
+        ]
+    return Averages(rows, **totals)
 
 
 def recording_totals(trace: Trace) -> dict[str, Any]:
@@ -266,3 +281,29 @@ def _outside_memory(trace: Trace, use_device: str | None) -> Iterator[FunctionEv
         device_memory_usage=device,
         self_device_memory_usage=device,
     )
+
+
+def _function_averages(trace: Trace, use_device: str | None) -> Iterator[FunctionEventAvg]:
+    """The rows of Python functions, by name."""
+    functions, nesting = trace.python_functions, trace.function_nesting
+    order = np.argsort(functions.name, kind="stable")
+    _, first = np.unique(functions.name[order], return_index=True)
+    for rows in sorted(np.split(order, first[1:]), key=lambda rows: int(rows[0])):
+        durations = functions.duration_ns[rows]
+        p50, p95, p99 = np.percentile(durations, (50, 95, 99))
+        yield FunctionEventAvg(
+            key=trace.string(int(functions.name[rows[0]])),
+            kind=Kind.PYTHON_FUNCTION.label,
+            device_type=DeviceType.CPU,
+            count=len(rows),
+            cpu_time_total=int(nesting.total_cpu_ns[rows].sum()) / NS_PER_US,
+            self_cpu_time_total=int(nesting.self_cpu_ns[rows].sum()) / NS_PER_US,
+            p50=p50 / NS_PER_US,
+            p95=p95 / NS_PER_US,
+            p99=p99 / NS_PER_US,
+            min=int(durations.min()) / NS_PER_US,
+            max=int(durations.max()) / NS_PER_US,
+            is_top_level=bool(((nesting.caller[rows] == NONE) & (nesting.region[rows] == NONE)).any()),
+            is_python_function=True,
+            use_device=use_device,
+        )

@@ -45,7 +45,12 @@ _ACTIVITIES = {
     Kind.MEMSET: "gpu_memset",
     Kind.SYNC: "cuda_sync",
     Kind.MEMORY: "cpu_instant_event",
+    Kind.PYTHON_FUNCTION: "python_function",
 }
+
+
+# What may lie directly in a Python function, and the column of `trace.function_nesting` that says in which.
+_CALLERS = {Kind.PYTHON_FUNCTION: "caller", Kind.REGION: "region_caller", Kind.CALL: "call_caller"}
 
 
 class Interval(NamedTuple):
@@ -104,10 +109,8 @@ class FunctionEvent(TorchNames):
 
     count = 1
     node_id = -1  # no cluster
-    is_python_function = False  # Python functions are not recorded: `stack` names them
     is_remote = False
     is_legacy = False
-    python_id = python_parent_id = python_module_id = -1
     key = alias_of("name")
     cpu_time = alias_of("cpu_time_total")
     device_time = alias_of("device_time_total")
@@ -130,7 +133,7 @@ class FunctionEvent(TorchNames):
 
     @property
     def kind(self) -> str:
-        """A region, op, range, module, kernel, memcpy, memset, call, sync, graph launch or memory."""
+        """A region, op, range, module, kernel, memcpy, memset, call, sync, graph launch, memory or python function."""
         if self._is_region:
             return self._regions.path_kinds[self._path].name.lower()
         return self._source.kind.label
@@ -173,19 +176,52 @@ class FunctionEvent(TorchNames):
 
     @property
     def is_top_level(self) -> bool:
-        """It lay in no region."""
-        return self._source.parent(self._row) == NONE
+        """It lay in no region; of Python functions, in nothing."""
+        return self.cpu_parent is None if self.is_python_function else self._source.parent(self._row) == NONE
 
     @property
     def cpu_parent(self) -> FunctionEvent | None:
-        """The region it lies in, or was launched in; None outside every region."""
+        """The region or Python function it lies in, the region it was launched in; None outside all."""
+        caller = self._source.caller(self._row)
+        if caller != NONE:
+            return self._source.index.event(Kind.PYTHON_FUNCTION, caller)
         parent = self._source.parent(self._row)
         return None if parent == NONE else self._source.index.event(Kind.REGION, parent)
 
     @property
     def cpu_children(self) -> list[FunctionEvent]:
-        """Regions, operators and driver calls directly inside."""
-        return self._source.index.inside(self._row, (Kind.REGION, Kind.CALL)) if self._is_region else []
+        """Regions, operators, driver calls and Python functions directly inside."""
+        index = self._source.index
+        if self.is_python_function:
+            return index.called_by(self._row)
+        inside = index.inside(self._row, (Kind.REGION, Kind.CALL)) if self._is_region else []
+        if not len(index.trace.python_functions):
+            return inside
+        inside = [event for event in inside if event._source.caller(event._row) == NONE]
+        functions = index.inside(self._row, (Kind.PYTHON_FUNCTION,)) if self._is_region else []
+        return sorted(inside + functions, key=lambda event: event.id)
+
+    @property
+    def is_python_function(self) -> bool:
+        """A call of a Python function, or a garbage collection (``with_stack``)."""
+        return self._source.kind == Kind.PYTHON_FUNCTION
+
+    @property
+    def python_id(self) -> int:
+        """The number of the call among those of Python functions, from 1; -1 of other events."""
+        return self._row + 1 if self.is_python_function else -1
+
+    @property
+    def python_parent_id(self) -> int:
+        """`python_id` of the function that called it; -1 for none."""
+        caller = int(self._source.table.parent[self._row]) if self.is_python_function else NONE
+        return caller + 1 if caller < len(self._source.table) else -1
+
+    @property
+    def python_module_id(self) -> int:
+        """Of a call of a torch.nn.Module, which of its class it is, from 0; -1 of others."""
+        module = int(self._source.table.module[self._row]) if self.is_python_function else NONE
+        return module if module != NONE else -1
 
     @property
     def kernels(self) -> list[KernelInfo]:
@@ -211,6 +247,8 @@ class FunctionEvent(TorchNames):
         """CPU time in us without regions and driver calls inside, on the same thread."""
         if self._is_region:
             return int(self._source.index.trace.instances.self_cpu_ns[self._row]) / NS_PER_US
+        if self.is_python_function:
+            return int(self._source.index.trace.function_nesting.self_cpu_ns[self._row]) / NS_PER_US
         return 0.0 if self._source.kind == Kind.SYNC else self.cpu_time_total
 
     @property
@@ -235,11 +273,11 @@ class FunctionEvent(TorchNames):
 
     @property
     def external_id(self) -> int:
-        """Its own number; of calls and GPU work that of the region around, which asked for it (0 outside all)."""
+        """Its own number; of calls and GPU work that of the region around, which asked for it; 0 outside all."""
         if self._is_region:
             return self.id
-        parent = self.cpu_parent
-        return parent.id if parent is not None else 0
+        region = NONE if self.is_python_function else self._source.parent(self._row)
+        return self._source.index.event(Kind.REGION, region).id if region != NONE else 0
 
     @property
     def linked_correlation_id(self) -> int:
@@ -388,7 +426,12 @@ class FunctionEvent(TorchNames):
 
     @property
     def stack(self) -> list[str]:
-        """Python frames as "file.py(12): function", innermost first (``with_stack``); backward: the forward one's."""
+        """Python frames as "file.py(12): function", innermost first (``with_stack``); backward: the forward one's.
+
+        Those of a Python function are the functions that called it.
+        """
+        if self.is_python_function:
+            return self._source.callers_of(self._row)
         if self._is_region:
             stack = int(self._source.index.trace.instances.stack[self._row])
         elif self._source.kind == Kind.CALL:
@@ -480,7 +523,13 @@ class _Source:
         self.table = table
         self.start_ns = table.start_ns
         self.duration_ns = table.duration_ns
-        self.regions = table.parent if kind == Kind.REGION else table.region
+        if kind == Kind.PYTHON_FUNCTION:
+            self.regions = index.trace.function_nesting.region
+        else:
+            self.regions = table.parent if kind == Kind.REGION else table.region
+        self.callers: Array | None = None  # the Python function directly around, where there are any
+        if len(index.trace.python_functions) and kind in _CALLERS:
+            self.callers = getattr(index.trace.function_nesting, _CALLERS[kind])
         self.ids: Array = np.empty(0, dtype=np.int64)  # each row's place in the list of events
 
     def name(self, row: int) -> str:
@@ -491,6 +540,8 @@ class _Source:
             names = self.index.kernel_names
             variant = int(self.table.variant[row])
             return names[variant] if variant < len(names) else ""
+        if self.kind == Kind.PYTHON_FUNCTION:
+            return self.index.trace.string(int(self.table.name[row]))
         return _core.event_name(self.index.trace.store, int(self.kind), row)
 
     def on_track(self, column: str, row: int) -> int:
@@ -513,6 +564,22 @@ class _Source:
         """The region that a row lies in; NONE outside."""
         region = int(self.regions[row])
         return region if region < len(self.index.trace.regions) else NONE
+
+    def caller(self, row: int) -> int:
+        """The Python function directly around a row; NONE where a region is, or nothing."""
+        return int(self.callers[row]) if self.callers is not None else NONE
+
+    def callers_of(self, row: int) -> list[str]:
+        """The functions around one of Python, innermost first."""
+        names = []
+        while (row := int(self.table.parent[row])) != NONE:
+            names.append(self.name(row))
+        return names
+
+    @cached_property
+    def by_caller(self) -> tuple[Array, Array]:
+        """Rows by the Python function directly around them."""
+        return _index(self.callers if self.callers is not None else np.empty(0, dtype=np.uint32))
 
     @cached_property
     def by_region(self) -> tuple[Array, Array]:
@@ -539,6 +606,7 @@ class _EventIndex:
             Kind.GRAPH_LAUNCH: trace.graph_launches,
             Kind.SYNC: trace.sync,
             Kind.MEMORY: _OutsideMemory(trace),
+            Kind.PYTHON_FUNCTION: trace.python_functions,
         }
         self.sources = {kind: _Source(self, kind, table) for kind, table in tables.items()}
         starts = np.concatenate([source.start_ns for source in self.sources.values()])
@@ -566,6 +634,10 @@ class _EventIndex:
     def launched_by(self, correlation: int) -> list[FunctionEvent]:
         """GPU work of one driver call, in order of time."""
         return self._find(DEVICE_KINDS, "by_correlation", correlation) if correlation else []
+
+    def called_by(self, function: int) -> list[FunctionEvent]:
+        """What lies directly in a Python function, in order of time."""
+        return self._find(tuple(_CALLERS), "by_caller", function)
 
     def _find(self, kinds: tuple[Kind, ...], index: str, value: int) -> list[FunctionEvent]:
         places: list[int] = []
@@ -695,7 +767,7 @@ class Events(EventList[FunctionEvent]):
 
 
 def events(trace: Trace) -> Events:
-    """Every region, operator, driver call, kernel, copy, fill, synchronization, and allocation outside regions.
+    """Every region, operator, Python function, driver call, kernel, copy, fill, wait, and allocation outside regions.
 
     In order of their start; also those that torch.profiler leaves out, for they are all that one of their name has
     inside. Empty in aggregate mode, which keeps no single events.

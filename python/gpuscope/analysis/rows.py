@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Kind(IntEnum):
-    """A region, or the kind of work; the numbers are the core's, which has none of MEMORY."""
+    """A region, or the kind of work; the numbers are the core's, which has none of the last two."""
 
     REGION = 0
     KERNEL = _core.Work.KERNEL
@@ -32,6 +32,7 @@ class Kind(IntEnum):
     SYNC = _core.Work.SYNC
     GRAPH_LAUNCH = _core.Work.GRAPH_LAUNCH
     MEMORY = max(_core.Work) + 1
+    PYTHON_FUNCTION = MEMORY + 1
 
     @property
     def is_device(self) -> bool:
@@ -44,7 +45,7 @@ class Kind(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-KINDS = {int(kind): kind for kind in Kind if kind != Kind.MEMORY}
+KINDS = {int(kind): kind for kind in Kind if kind < Kind.MEMORY}
 """By number; a damaged file may hold others."""
 
 MEMORY = "[memory]"

@@ -56,6 +56,7 @@ _MODULES: tuple[str, ...] = (
     "gpuscope.frameworks.torch_operators",
     "gpuscope.frameworks.torch_modules",
     "gpuscope.frameworks.jax",
+    "gpuscope.frameworks.python_functions",  # last: what the others do to start and stop is none of the program's
 )
 
 

@@ -223,7 +223,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             operators=ProfilerActivity.CPU in self.activities,
             record_shapes=self.record_shapes or self.with_flops,
             profile_memory=self.profile_memory,
-            with_stack=self.with_stack,
+            with_stack=self._collector.keeps_stacks,
             with_flops=self.with_flops,
             with_modules=self.with_modules,
             execution_trace=self.execution_trace_observer is not None,

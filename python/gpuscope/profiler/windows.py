@@ -109,6 +109,7 @@ class Collector:
 
     Attributes:
         window_open: whether events are kept at the moment.
+        keeps_stacks: whether stacks were asked for and can be had.
         notes: what was asked for and cannot be had.
     """
 
@@ -131,7 +132,7 @@ class Collector:
             "max_bytes": parse_bytes("max_bytes", max_bytes, _LEAST_BYTES),
             "ring_ns": _nanoseconds("ring_seconds", ring_seconds),
         }
-        keeps_stacks = stacks and mode != "aggregate" and _core.knows_stacks()
+        self.keeps_stacks = keeps_stacks = stacks and mode != "aggregate" and _core.knows_stacks()
         self._make_session: Callable[[], _core.Session] = lambda: _core.Session(
             cuda=cuda,
             mode=mode,

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/analysis/python_functions.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <tuple>
+#include <unordered_map>
+
+namespace gpuscope::analysis {
+namespace {
+
+using store::kNone;
+using store::Store;
+
+enum class What : uint8_t { Function, Region, Call };
+
+struct Item {
+  uint16_t thread;
+  What what;
+  uint32_t row;
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
+template <class Table, class Take>
+void add(std::vector<Item>& items, const Table& table, What what, Take&& take) {
+  for (uint32_t row = 0; row < table.size(); ++row) {
+    if (take(row)) {
+      items.push_back(
+          {table.thread[row], what, row, table.start_ns[row], table.start_ns[row] + table.duration_ns[row]});
+    }
+  }
+}
+
+/// The items of all threads, each thread's by start, those outside before those inside.
+std::vector<Item> sorted_items(const Store& store) {
+  std::vector<Item> items;
+  items.reserve(store.python_function.size() + store.region.size() + store.api.size());
+  add(items, store.python_function, What::Function, [](uint32_t) { return true; });
+  add(items, store.region, What::Region, [&](uint32_t row) { return (store.region.flags[row] & store::kAsync) == 0; });
+  add(items, store.api, What::Call, [](uint32_t) { return true; });
+  std::ranges::sort(items, {}, [](const Item& item) {
+    return std::tuple(item.thread, item.start_ns, -item.end_ns, item.what, item.row);
+  });
+  return items;
+}
+
+class Nester {
+ public:
+  explicit Nester(const Store& store) : store_(store) {
+    const std::size_t functions = store.python_function.size();
+    found_.self_cpu_ns.resize(functions);
+    found_.total_cpu_ns.resize(functions);
+    found_.caller.resize(functions, kNone);
+    found_.region.resize(functions, kNone);
+    found_.region_caller.resize(store.region.size(), kNone);
+    found_.call_caller.resize(store.api.size(), kNone);
+  }
+
+  void take(const Item& item) {
+    // What ends within the item does not hold it: a region that `__enter__` begins lasts longer.
+    while (!open_.empty() && (open_.back().thread != item.thread || open_.back().end_ns <= item.start_ns ||
+                              open_.back().end_ns < item.end_ns)) {
+      leave();
+    }
+    const bool in_function = !open_.empty() && open_.back().what == What::Function;
+    const uint32_t around = open_.empty() ? kNone : open_.back().row;
+    if (in_function) {
+      found_.self_cpu_ns[around] -= item.end_ns - item.start_ns;
+    }
+    switch (item.what) {
+      case What::Function: {
+        (in_function ? found_.caller : found_.region)[item.row] = around;
+        found_.self_cpu_ns[item.row] += item.end_ns - item.start_ns;
+        const bool is_outermost = open_names_[store_.python_function.name[item.row]]++ == 0;
+        found_.total_cpu_ns[item.row] = is_outermost ? item.end_ns - item.start_ns : 0;
+        break;
+      }
+      case What::Region:
+        found_.region_caller[item.row] = in_function ? around : kNone;
+        break;
+      case What::Call:
+        found_.call_caller[item.row] = in_function ? around : kNone;
+        return;  // nothing lies in it
+    }
+    open_.push_back(item);
+  }
+
+  FunctionNesting finish() { return std::move(found_); }
+
+ private:
+  void leave() {
+    if (open_.back().what == What::Function) {
+      --open_names_[store_.python_function.name[open_.back().row]];
+    }
+    open_.pop_back();
+  }
+
+  const Store& store_;
+  FunctionNesting found_;
+  std::vector<Item> open_;                             // outermost first
+  std::unordered_map<uint32_t, uint32_t> open_names_;  // how many functions of each name are open
+};
+
+}  // namespace
+
+FunctionNesting nest_functions(const Store& store) {
+  Nester nester(store);
+  for (const Item& item : sorted_items(store)) {
+    nester.take(item);
+  }
+  return nester.finish();
+}
+
+}  // namespace gpuscope::analysis

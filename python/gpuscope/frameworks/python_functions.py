@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of Python functions and garbage collections: the ``python_function`` events of torch.profiler's traces."""
+
+from __future__ import annotations
+
+import gc
+import os
+import site
+import sys
+import threading
+from types import CodeType
+
+from gpuscope._core import PythonFunctions
+from gpuscope.frameworks.observers import Note, Options
+
+_TAKEN = (
+    "with_stack: Python functions are not recorded: another profiler (cProfile, coverage, torch.profiler) has Python's "
+    "profile hook; the stacks of operators are"
+)
+
+
+class _PythonFunctions:
+    """Has the core log calls by CPython's profile hook, of the threads that run and of those that begin."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._started = False
+
+    def start(self) -> None:
+        """A window begins."""
+        prefixes, module_call = _prefixes(), _module_call()
+        if threading._profile_hook is None:
+            threading.setprofile(PythonFunctions.join_thread)
+        gc.callbacks.append(PythonFunctions.on_garbage)
+        self._started = sys.getprofile() is None and PythonFunctions.start(prefixes, module_call)
+        if not self._started:
+            self._note(_TAKEN)
+            self._remove()
+
+    def stop(self) -> None:
+        """It ends."""
+        if self._started:
+            PythonFunctions.stop()
+            self._remove()
+
+    def _remove(self) -> None:
+        if threading._profile_hook is PythonFunctions.join_thread:
+            threading.setprofile(None)
+        if PythonFunctions.on_garbage in gc.callbacks:
+            gc.callbacks.remove(PythonFunctions.on_garbage)
+
+
+def _prefixes() -> list[str]:
+    """The folders that torch.profiler gives names of files without: those that modules are imported from."""
+    folders = [*sys.path, *site.getsitepackages(), site.getuserbase(), site.getusersitepackages()]
+    return sorted({os.path.join(os.path.abspath(folder), "") for folder in folders if isinstance(folder, str)})
+
+
+def _module_call() -> CodeType | None:
+    """What a call of any torch.nn.Module runs first; None while torch is not imported."""
+    module = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
+    code: CodeType | None = getattr(vars(module).get("__call__"), "__code__", None) if module is not None else None
+    return code
+
+
+def observe(options: Options, note: Note) -> _PythonFunctions | None:
+    """Records the calls of functions when stacks are asked for, of the CPU too."""
+    return _PythonFunctions(note) if options.with_stack and options.operators else None

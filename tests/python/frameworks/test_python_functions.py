@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of Python functions and garbage collections with with_stack, beside the installed torch's."""
+
+from __future__ import annotations
+
+import cProfile
+import gc
+import json
+import re
+import sys
+import threading
+import time
+
+import pytest
+
+import gpuscope as gs
+from gpuscope import _core
+from gpuscope._core import Flag, FunctionKind
+from gpuscope.trace import NONE
+
+pytestmark = pytest.mark.skipif(not _core.knows_stacks(), reason="frames cannot be read in this version of Python")
+
+CPU = [gs.ProfilerActivity.CPU]
+
+
+def leaf(value):
+    return [value].count(value)
+
+
+def tree(depth):
+    return leaf(depth) + (tree(depth - 1) + tree(depth - 1) if depth else 0)
+
+
+def numbers(count):
+    yield from range(count)
+
+
+class Row:
+    """A row of the table of functions, and those it called."""
+
+    def __init__(self, trace, row):
+        functions = trace.python_functions
+        self.name = trace.string(int(functions.name[row]))
+        self.function = re.sub(r".*: | of .*", "", self.name)
+        self.kind = FunctionKind(int(functions.kind[row]))
+        self.start_ns = int(functions.start_ns[row])
+        self.end_ns = self.start_ns + int(functions.duration_ns[row])
+        self.flags = int(functions.flags[row])
+        self.thread = int(functions.thread[row])
+        self.module = int(functions.module[row])
+        self.parent = int(functions.parent[row])
+        self.called = []
+
+    def shape(self):
+        return self.function, tuple(row.shape() for row in self.called)
+
+
+def rows_of(prof):
+    rows = [Row(prof.trace, row) for row in range(len(prof.trace.python_functions))]
+    for row in rows:
+        if row.parent != NONE:
+            rows[row.parent].called.append(row)
+    return rows
+
+
+def record(work, **options):
+    with gs.profile(activities=CPU, with_stack=True, **options) as prof:
+        work()
+    return prof
+
+
+def named(rows, function):
+    """Those of this file: pytest has functions that run, too."""
+    return [row for row in rows if row.function == function and "test_python_functions.py(" in row.name]
+
+
+def test_calls_nest_as_the_program_made_them():
+    (top,) = named(rows_of(record(lambda: tree(1))), "<lambda>")
+    leaf_shape = ("leaf", (("<built-in method count", ()),))
+    inner = ("tree", (leaf_shape,))
+    assert top.shape() == ("<lambda>", (("tree", (leaf_shape, inner, inner)),))
+
+
+def test_times_of_calls_lie_in_those_of_their_callers():
+    rows = rows_of(record(lambda: tree(3)))
+    for row in rows:
+        if row.parent != NONE:
+            assert rows[row.parent].start_ns <= row.start_ns <= row.end_ns <= rows[row.parent].end_ns
+
+
+def test_an_exception_ends_what_it_leaves():
+    def raises():
+        int("no number")
+
+    def catches():
+        try:
+            raises()
+        except ValueError:
+            leaf(1)
+
+    (row,) = named(rows_of(record(catches)), "catches")
+    assert [called.function for called in row.called] == ["raises", "leaf"]
+
+
+def test_a_generator_is_called_at_each_step():
+    rows = rows_of(record(lambda: list(numbers(3))))
+    assert len(named(rows, "numbers")) == 4  # and at its end
+
+
+def test_functions_that_run_when_recording_begins_begin_with_it():
+    rows = rows_of(record(lambda: leaf(1)))
+    (row,) = named(rows, "record")
+    assert row.flags == Flag.CLIPPED | Flag.OPEN
+    assert row.start_ns == min(row.start_ns for row in rows)
+    assert row.end_ns == max(row.end_ns for row in rows)
+
+
+def test_functions_of_the_profiler_itself_are_left_out():
+    rows = rows_of(record(lambda: leaf(1)))
+    assert not [row.name for row in rows if "gpuscope/" in row.name and "tests/" not in row.name]
+    assert [row.function for row in named(rows, "record")[0].called] == ["<lambda>"]
+
+
+def test_threads_that_run_and_threads_that_begin_are_recorded():
+    go, done = threading.Event(), threading.Event()
+
+    def early():
+        go.wait()
+        leaf(1)
+        done.set()
+
+    def late():
+        leaf(2)
+
+    def work():
+        go.set()
+        done.wait()
+        thread = threading.Thread(target=late)
+        thread.start()
+        thread.join()
+
+    running = threading.Thread(target=early)
+    running.start()
+    try:
+        rows = rows_of(record(work))
+    finally:
+        go.set()
+        running.join()
+    main = named(rows, "work")[0].thread
+    for name, is_clipped in (("early", True), ("late", False)):
+        (row,) = named(rows, name)
+        assert "leaf" in [called.function for called in row.called]
+        assert (row.thread != main, bool(row.flags & Flag.CLIPPED)) == (True, is_clipped)
+
+
+def test_nothing_is_left_behind():
+    record(lambda: leaf(1))
+    assert sys.getprofile() is None
+    assert threading._profile_hook is None
+    assert not [callback for callback in gc.callbacks if "Python" in repr(callback)]
+
+
+@pytest.mark.parametrize("options", [{"with_stack": False}, {"with_stack": True, "mode": "aggregate"}])
+def test_no_functions_without_stacks(options):
+    with gs.profile(activities=CPU, **options) as prof:
+        leaf(1)
+    assert len(prof.trace.python_functions) == 0
+
+
+def test_each_window_has_its_own_calls():
+    windows = []
+    with gs.profile(
+        activities=CPU, with_stack=True, schedule=gs.schedule(wait=1, warmup=0, active=1), on_trace_ready=windows.append
+    ) as prof:
+        for depth in range(4):
+            tree(depth)
+            prof.step()
+            if depth in (1, 3):
+                windows[-1] = len(named(rows_of(prof), "tree"))
+    assert windows == [3, 15]
+
+
+def test_another_profiler_keeps_its_hook_and_the_audit_says_so():
+    other = cProfile.Profile()
+    other.enable()
+    try:
+        hook = sys.getprofile()
+        prof = record(lambda: leaf(1))
+        assert sys.getprofile() is hook
+    finally:
+        other.disable()
+    assert len(prof.trace.python_functions) == 0
+    assert any("another profiler" in note for note in prof.audit().remarks)
+
+
+def test_a_profiler_that_the_program_starts_meanwhile_keeps_its_hook():
+    other = cProfile.Profile()
+    try:
+        with gs.profile(activities=CPU, with_stack=True):
+            other.enable()
+        assert sys.getprofile() is not None
+    finally:
+        other.disable()
+
+
+def test_a_garbage_collection_is_a_row_where_it_happened():
+    rows = rows_of(record(lambda: gc.collect()))
+    (row,) = [row for row in rows if row.kind == FunctionKind.GARBAGE]
+    assert row.name == "Python GC"
+    assert rows[row.parent].name == "<built-in function collect>"
+    assert rows[row.parent].start_ns <= row.start_ns < row.end_ns <= rows[row.parent].end_ns
+
+
+def test_regions_are_the_same_with_functions():
+    def work():
+        with gs.record_function("outer"):
+            tree(1)
+            with gs.record_function("inner"):
+                leaf(1)
+
+    with gs.profile(activities=CPU) as plain:
+        work()
+    prof = record(work)
+    for found in (prof, plain):
+        paths = [found.trace.string(int(name)) for name in found.trace.paths.name]
+        assert paths == ["outer", "inner"]
+        assert found.trace.regions.parent.tolist() == [NONE, 0]
+    assert [row.key for row in prof.key_averages()] == [row.key for row in plain.key_averages()]
+
+
+def test_ring_keeps_functions_that_still_run():
+    def work():
+        end = time.perf_counter() + 0.6
+        while time.perf_counter() < end:
+            leaf(1)
+
+    rows = rows_of(record(work, mode="ring", ring_seconds=0.1))
+    (row,) = named(rows, "work")
+    assert row.flags & Flag.CLIPPED
+    assert row.end_ns - row.start_ns < 0.5e9
+    assert all(rows[called.parent] is row for called in named(rows, "leaf"))
+
+
+def test_a_saved_recording_has_its_functions(tmp_path):
+    prof = record(lambda: tree(2))
+    prof.save(tmp_path / "run.gscope")
+    loaded = gs.load(tmp_path / "run.gscope")
+    assert [row.shape() for row in rows_of(loaded)] == [row.shape() for row in rows_of(prof)]
+
+
+# -- events and tables -------------------------------------------------------------------------------------------------
+
+
+def test_events_lie_in_functions_and_functions_in_regions():
+    def work():
+        with gs.record_function("outer"):
+            inside()
+
+    def inside():
+        with gs.record_function("inner"):
+            pass
+
+    events = {event.name.rpartition(": ")[2]: event for event in record(work).events()}
+    assert events["outer"].cpu_parent.name == events["work"].name
+    assert events["outer"].is_top_level  # of regions
+    assert events["work"].cpu_children == [events["outer"]]
+    assert events["outer"].cpu_children == [events["inside"]]
+    assert events["inside"].cpu_parent is events["outer"]
+    assert events["inside"].cpu_children == [events["inner"]]
+    assert events["inner"].cpu_parent is events["inside"]
+
+
+def test_self_time_of_functions_leaves_out_what_is_inside():
+    def work():
+        with gs.record_function("region"):
+            time.sleep(0.02)
+        leaf(1)
+
+    events = record(work).events()
+    (event,) = [event for event in events if event.name.endswith(": work")]
+    inside = sum(child.cpu_time_total for child in event.cpu_children)
+    assert inside > 20_000
+    assert event.self_cpu_time_total == pytest.approx(event.cpu_time_total - inside)
+
+
+def test_averages_have_functions_when_asked_for():
+    prof = record(lambda: tree(2))
+    assert not [row for row in prof.key_averages() if row.is_python_function]
+    rows = {row.key.rpartition(": ")[2]: row for row in prof.key_averages(include_python_functions=True)}
+    assert (rows["tree"].count, rows["leaf"].count) == (7, 7)
+    assert rows["tree"].is_python_function
+    outermost = max(event.cpu_time_total for event in prof.events() if event.name.endswith(": tree"))
+    assert rows["tree"].cpu_time_total == pytest.approx(outermost)  # recursion counts nothing twice
+
+
+# -- beside torch ------------------------------------------------------------------------------------------------------
+
+
+def traced(tmp_path, profiler, work, **options):
+    """The python_function events of a program's functions, without those of the profilers."""
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], with_stack=True, **options) as prof:
+        work()
+    prof.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = [event for event in events if event.get("cat") == "python_function"]
+    by_id = {event["args"].get("Python id"): event for event in events}
+
+    def is_inside(event):
+        while event is not None and not event["name"].endswith(": program"):
+            event = by_id.get(event["args"].get("Python parent id"))
+        return event is not None
+
+    return [event for event in events if is_inside(event)], prof
+
+
+@pytest.fixture
+def program():
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.second(torch.relu(self.first(x)))
+
+    net, data = Net(), torch.ones(2, 4)
+
+    def program():
+        for _ in range(2):
+            net(data).sum().backward()
+        return sorted([3, 1, 2], key=lambda value: -value)
+
+    program()
+    return program
+
+
+def without_addresses(name):
+    return re.sub(r" at 0x[0-9a-f]+|_abi_\w+", "", name)
+
+
+def test_names_and_order_are_torchs(tmp_path, program):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    theirs, _ = traced(tmp_path, torch_profiler, program)
+    ours, _ = traced(tmp_path, gs, program)
+    assert [without_addresses(event["name"]) for event in ours] == [without_addresses(e["name"]) for e in theirs]
+
+
+def test_arguments_and_modules_are_torchs(tmp_path, program):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    theirs, ours = (traced(tmp_path, profiler, program)[0] for profiler in (torch_profiler, gs))
+    assert [sorted(event["args"]) for event in ours] == [sorted(event["args"]) for event in theirs]
+
+    def modules(events):
+        return [(e["name"], e["args"]["Python module id"]) for e in events if "Python module id" in e["args"]]
+
+    assert modules(ours) == modules(theirs)
+    assert {name for name, _ in modules(ours)} == {"nn.Module: Net_0", "nn.Module: Linear_0", "nn.Module: Linear_1"}
+
+
+def test_callers_are_torchs(tmp_path, program):
+    torch_profiler = pytest.importorskip("torch.profiler")
+
+    def callers(events):
+        names = {event["args"]["Python id"]: without_addresses(event["name"]) for event in events}
+        return [names.get(event["args"]["Python parent id"]) for event in events]
+
+    theirs, ours = (traced(tmp_path, profiler, program)[0] for profiler in (torch_profiler, gs))
+    assert callers(ours) == callers(theirs)
+
+
+def test_events_have_torchs_numbers(tmp_path, program):
+    torch_profiler = pytest.importorskip("torch.profiler")
+
+    def fields(prof):
+        events = [event for event in prof.events() if event.name.startswith("nn.Module")]
+        assert all(event.is_python_function and event.activity_type == "python_function" for event in events)
+        return [
+            (e.name, e.python_module_id, e.python_id > e.python_parent_id > 0, e.scope, e.external_id) for e in events
+        ]
+
+    theirs, ours = (traced(tmp_path, profiler, program)[1] for profiler in (torch_profiler, gs))
+    assert fields(ours) == fields(theirs)
+
+
+def test_an_operator_lies_in_the_function_that_called_it(tmp_path, program):
+    torch_profiler = pytest.importorskip("torch.profiler")
+
+    def parents(prof):
+        events = [event for event in prof.events() if event.name == "aten::linear"]
+        return [without_addresses(event.cpu_parent.name) for event in events]
+
+    theirs, ours = (traced(tmp_path, profiler, program)[1] for profiler in (torch_profiler, gs))
+    assert parents(ours) == parents(theirs) == ["<built-in function linear>"] * 4
+
+
+def test_garbage_collections_are_torchs(tmp_path):
+    torch_profiler = pytest.importorskip("torch.profiler")
+    config = pytest.importorskip("torch._C._profiler")._ExperimentalConfig(record_python_gc_info=True)
+
+    def collected(profiler, **options):
+        with profiler.profile(activities=[profiler.ProfilerActivity.CPU], with_stack=True, **options) as prof:
+            gc.collect()
+        prof.export_chrome_trace(str(tmp_path / "trace.json"))
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        return [(e["cat"], sorted(e["args"]), e["dur"] > 0) for e in events if e["name"] == "Python GC"]
+
+    assert collected(gs) == collected(torch_profiler, experimental_config=config)
