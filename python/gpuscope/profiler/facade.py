@@ -104,7 +104,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         record_shapes: records the shapes of operators' inputs.
         profile_memory: records what torch's allocators hand out and take back, and what every library takes from the
             driver and gives back, with the region that did so: see `Trace.device_memory`.
-        with_stack: records where in the Python program operators, regions and launches are: the 64 innermost frames.
+        with_stack: records where in the Python program operators, regions and launches are: the 64 innermost frames,
+            and calls of Python functions: see `Trace.python_functions`. A call took 0.18 to 0.21 us more with Python
+            3.11, of which CPython's own hook is 0.11 to 0.14; under torch.profiler it took 0.27 to 0.28 more.
             Measured with Python 3.11 on an AMD EPYC, a region of 59 ns then takes 84 ns with 1 frame around it, 114
             with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame. An operator of torch 2.13, here a neg_
             of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60.

@@ -18,6 +18,7 @@
 namespace gpuscope::attribution {
 namespace {
 
+using base::FunctionKind;
 using base::Op;
 using store::kNone;
 
@@ -846,6 +847,111 @@ TEST(IsBackwardOf, ComparesAsAutogradNames) {
   EXPECT_FALSE(is_backward_of("AddmmBackward0", "aten::add"));
   EXPECT_FALSE(is_backward_of("", ""));
   EXPECT_FALSE(is_backward_of("Backward", "aten::"));
+}
+
+// -- functions of Python: each frame has an address
+// --------------------------------------------------------------------
+
+class Functions : public Replays {
+ protected:
+  static uint32_t detail(uintptr_t frame, FunctionKind kind) { return base::FunctionDetail::make(kind, frame); }
+  void call(const char* text, uintptr_t frame, FunctionKind kind = FunctionKind::Python) {
+    say(*main_, Op::FunctionEnter, name(text), detail(frame, kind));
+  }
+  void leave(uintptr_t frame, FunctionKind kind = FunctionKind::Python) {
+    say(*main_, Op::FunctionExit, 0, detail(frame, kind));
+  }
+  void argument(base::Argument what, uint64_t value, uint32_t second) {
+    main_->take({value, second, static_cast<uint8_t>(Op::Argument), static_cast<uint32_t>(what)});
+  }
+  store::PythonFunctions& functions() { return rows().python_function; }
+};
+
+TEST_F(Functions, NestByTheirFrames) {
+  call("f", 0x1000);
+  call("g", 0x2000);
+  leave(0x2000);
+  leave(0x1000);
+  ASSERT_EQ(functions().size(), 2U);
+  EXPECT_EQ(functions().parent[0], kNone);
+  EXPECT_EQ(functions().parent[1], 0U);
+  EXPECT_EQ(functions().duration_ns[0], ns(4) - ns(1));
+  EXPECT_EQ(functions().duration_ns[1], ns(3) - ns(2));
+  EXPECT_EQ(functions().flags[1], 0U);
+}
+
+TEST_F(Functions, EndWithTheirCallerWhereTheirOwnEndIsMissing) {
+  call("f", 0x1000);
+  call("lost", 0x2000);
+  call("len", 0x2000, FunctionKind::BuiltIn);
+  leave(0x1000);
+  for (uint32_t row = 0; row < 3; ++row) {
+    EXPECT_EQ(functions().start_ns[row] + functions().duration_ns[row], ns(4));
+    EXPECT_EQ(functions().flags[row], 0U);
+  }
+}
+
+TEST_F(Functions, IgnoreAReturnWithoutACall) {
+  call("f", 0x1000);
+  leave(0x3000);
+  leave(0x1000, FunctionKind::BuiltIn);
+  EXPECT_EQ(functions().flags[0], store::kOpen);
+  EXPECT_EQ(counters().unmatched_exits, 0U);
+}
+
+TEST_F(Functions, AreNoRegionsAndLeaveThoseAsTheyAre) {
+  call("f", 0x1000);
+  enter("a");
+  call("g", 0x2000);
+  const uint32_t launched = launch();
+  exit("a");
+  leave(0x2000);
+  ASSERT_EQ(rows().region.size(), 1U);
+  EXPECT_EQ(place(launched), "a");
+  EXPECT_EQ(counters().region_events, 2U);
+}
+
+TEST_F(Functions, KeepTheArgumentsOfTheRegionThatComesNext) {
+  argument(base::Argument::Operator, 7, 0);
+  call("f", 0x1000);
+  say(*main_, Op::Enter, name("a"), static_cast<uint32_t>(base::RegionKind::Op));
+  ASSERT_EQ(rows().detail.size(), 1U);
+  EXPECT_EQ(rows().detail.sequence[0], 7);
+}
+
+TEST_F(Functions, KnowWhichModuleOfItsClassIsCalled) {
+  argument(base::Argument::Module, 0, 3);
+  call("nn.Module: Linear_2", 0x1000);
+  call("forward", 0x2000);
+  EXPECT_EQ(functions().module[0], 2U);
+  EXPECT_EQ(functions().module[1], kNone);
+}
+
+TEST_F(Functions, ThatRanBeforeBeginWithTheWindow) {
+  open(ns(1));
+  moment_ = 4;
+  say(*main_, Op::FunctionEnter, name("main"), detail(0x1000, FunctionKind::Python) | base::FunctionDetail::kRunning);
+  leave(0x1000);
+  EXPECT_EQ(functions().start_ns[0], ns(1));
+  EXPECT_EQ(functions().duration_ns[0], ns(6) - ns(1));
+  EXPECT_EQ(functions().flags[0], store::kClipped);
+}
+
+TEST_F(Functions, EndWithTheWindowAndDoNotReachIntoTheNext) {
+  call("f", 0x1000);
+  close(ns(2));
+  main_->close_window(ns(2));
+  EXPECT_EQ(functions().duration_ns[0], ns(2) - ns(1));
+  EXPECT_EQ(functions().flags[0], store::kOpen);
+  close(INT64_MAX);
+  call("g", 0x2000);
+  EXPECT_EQ(functions().parent[1], kNone);
+}
+
+TEST_F(Functions, AreLeftOutWhileRegionsAreSwitchedOff) {
+  state_->window.regions.turn(false, ns(0));
+  call("f", 0x1000);
+  EXPECT_EQ(functions().size(), 0U);
 }
 
 }  // namespace

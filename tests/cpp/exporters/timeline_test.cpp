@@ -124,6 +124,46 @@ TEST_F(Lanes, RegionComesBeforeWhatItHoldsWhenTimesAreEqual) {
   EXPECT_EQ(track.lanes, 1U);
 }
 
+class FunctionLanes : public Lanes {
+ protected:
+  void function(int64_t start_ns, int64_t end_ns) {
+    make_.store().python_function.append({start_ns, end_ns - start_ns, 0, store::kNone, store::kNone, 0, 0, 0});
+  }
+  std::vector<uint32_t> lanes_of(Source source) {
+    std::vector<uint32_t> result;
+    for (const Slice& slice : lay_out(make_.store()).threads.at(0).slices) {
+      if (slice.source == source) {
+        result.push_back(slice.lane);
+      }
+    }
+    return result;
+  }
+};
+
+TEST_F(FunctionLanes, AroundAndInsideRegionsTheyShareTheLane) {
+  function(0, 100);
+  make_.region(path_, 10, 90);
+  function(20, 30);
+  function(20, 25);
+  EXPECT_THAT(lanes_of(Source::PythonFunction), ElementsAre(0, 0, 0));
+  EXPECT_THAT(lanes_of(Source::Region), ElementsAre(0));
+}
+
+TEST_F(FunctionLanes, ThatBeginARegionOrEndOneGetALaneAndTheRegionKeepsItsOwn) {
+  function(0, 20);  // __enter__
+  make_.region(path_, 10, 90);
+  function(50, 60);
+  function(80, 100);  // __exit__
+  EXPECT_THAT(lanes_of(Source::PythonFunction), ElementsAre(1, 0, 1));
+  EXPECT_THAT(lanes_of(Source::Region), ElementsAre(0));
+}
+
+TEST_F(FunctionLanes, StandOutsideWhatTakesTheSameTime) {
+  make_.region(path_, 10, 20);
+  function(10, 20);
+  EXPECT_EQ(lay_out(make_.store()).threads.at(0).slices.at(0).source, Source::PythonFunction);
+}
+
 TEST_F(Lanes, WorkWithoutTimestampsStandsAtTheBeginning) {
   make_.kernel(0, 1000, 2000);
   make_.kernel(0, 0, 0, 0, store::kNone, 0, store::kZeroTime);
