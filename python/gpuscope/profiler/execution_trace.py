@@ -20,7 +20,8 @@ _OF_TORCH = ("ExecutionTraceObserver", "RecordScope", "_ExperimentalConfig", "it
 WITH_EFFECT = frozenset(
     {
         *("capture_overload_names", "enable_cuda_sync_events"),
-        *("expose_kineto_event_metadata", "profile_all_threads", "trace_only", "verbose"),  # as it is in any case
+        # as it is in any case, of garbage collections with_stack
+        *("expose_kineto_event_metadata", "profile_all_threads", "record_python_gc_info", "trace_only", "verbose"),
     }
 )
 """Options of torch's ``_ExperimentalConfig`` that do what they say."""

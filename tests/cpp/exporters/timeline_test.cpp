@@ -131,7 +131,8 @@ class FunctionLanes : public Lanes {
   }
   std::vector<uint32_t> lanes_of(Source source) {
     std::vector<uint32_t> result;
-    for (const Slice& slice : lay_out(make_.store()).threads.at(0).slices) {
+    const Track track = lay_out(make_.store()).threads.at(0);
+    for (const Slice& slice : track.slices) {
       if (slice.source == source) {
         result.push_back(slice.lane);
       }
