@@ -838,9 +838,9 @@ def nvtx_libraries() -> list[str]:
     """
     The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.
     """
-def observe_regions(before_enter: typing.Any, after_exit: typing.Any, in_sessions: bool) -> None:
+def observe_regions(before_enter: typing.Any, after_exit: typing.Any, in_sessions: bool, elsewhere: bool) -> None:
     """
-    Has each region of the program given to these where torch has callbacks and no session collects, and in sessions where that is asked for. Each returns whether it did anything: while nothing is open the second is not called.
+    Has each region of the program given to these while a session collects, while none does, both or neither. Each returns whether it did anything: while nothing is open the second is not called.
     """
 def own_file() -> str:
     """

@@ -9,7 +9,6 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
-#include "gpuscope/driver/libraries.h"
 #include "gpuscope/timing/region_timer.h"
 #include "gpuscope/torch/operators.h"
 
@@ -230,11 +229,11 @@ void dealloc(PyObject* object) {
 
 // Functions of a region that are called before it is opened and after it was closed, on the same thread. With the GIL.
 struct Observers {
-  bool (*others_listen)() = nullptr;  // whether torch has callbacks here; null as long as nobody observes
-  bool in_sessions = false;           // rather than while none collects alone
-  std::size_t open = 0;               // regions whose opening was observed
-  PyObject* before_enter = nullptr;   // owned
-  PyObject* after_exit = nullptr;     // likewise
+  bool in_sessions = false;
+  bool elsewhere = false;            // while no session collects
+  std::size_t open = 0;              // regions whose opening was observed
+  PyObject* before_enter = nullptr;  // owned
+  PyObject* after_exit = nullptr;    // likewise
 };
 Observers observers;
 
@@ -252,8 +251,7 @@ bool call_about(PyObject* function, PyObject* region) {
 PyObject* enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<RecordFunction*>(object);
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
-  if (observers.others_listen != nullptr && self->detail == 0 &&
-      (listening != 0 ? observers.in_sessions : observers.others_listen())) [[unlikely]] {
+  if ((listening != 0 ? observers.in_sessions : observers.elsewhere) && self->detail == 0) [[unlikely]] {
     observers.open += call_about(observers.before_enter, object) ? 1 : 0;
   }
   const bool asked = OpenRegions::wanted();
@@ -320,12 +318,12 @@ PyObject* observe_regions(PyObject*, PyObject* arguments) {
   PyObject* before = nullptr;
   PyObject* after = nullptr;
   int in_sessions = 0;
-  if (PyArg_ParseTuple(arguments, "OOp:observe_regions", &before, &after, &in_sessions) == 0) {
+  int elsewhere = 0;
+  if (PyArg_ParseTuple(arguments, "OOpp:observe_regions", &before, &after, &in_sessions, &elsewhere) == 0) {
     return nullptr;
   }
-  static const driver::Torch torch = driver::Torch::open();
-  observers.others_listen = torch.has_any_callback;
   observers.in_sessions = in_sessions != 0;
+  observers.elsewhere = elsewhere != 0;
   Py_XSETREF(observers.before_enter, Py_NewRef(before));
   Py_XSETREF(observers.after_exit, Py_NewRef(after));
   Py_RETURN_NONE;
@@ -420,9 +418,9 @@ PyMethodDef region_of_kind_method = {
 
 PyMethodDef observe_regions_method = {
     "observe_regions", observe_regions, METH_VARARGS,
-    "observe_regions(before_enter: object, after_exit: object, in_sessions: bool) -> None\n\n"
-    "Has each region of the program given to these where torch has callbacks and no session collects, and in sessions "
-    "where that is asked for. Each returns whether it did anything: while nothing is open the second is not called."};
+    "observe_regions(before_enter: object, after_exit: object, in_sessions: bool, elsewhere: bool) -> None\n\n"
+    "Has each region of the program given to these while a session collects, while none does, both or neither. Each "
+    "returns whether it did anything: while nothing is open the second is not called."};
 
 constexpr const char* kDoc =
     "record_function(name, args=None)\n--\n\n"

@@ -333,7 +333,6 @@ struct Torch {
   std::add_pointer_t<const char*(const void* function)> function_name = nullptr;
   std::add_pointer_t<const char*(const void* function)> overload_name = nullptr;
   std::add_pointer_t<bool()> records_concrete_inputs = nullptr;  // torch's own switch
-  std::add_pointer_t<bool()> has_any_callback = nullptr;         // on the calling thread
   std::add_pointer_t<uint64_t()> next_sequence = nullptr;
   const void* undefined_tensor = nullptr;  // what a tensor that is not there points to
 
@@ -362,7 +361,6 @@ inline Torch Torch::open() {
   torch.cpu.load("_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE", torch.add_callback);
   torch.cpu.load("_ZN2at14removeCallbackEm", torch.remove_callback);
   torch.cpu.load("_ZNK2at14RecordFunction4nameEv", torch.function_name);
-  torch.cpu.load("_ZN2at12hasCallbacksEv", torch.has_any_callback);
   torch.cpu.load("_ZNK2at14RecordFunction13overload_nameEv", torch.overload_name);
   torch.cpu.load("_ZN5torch8profiler4impl34get_record_concrete_inputs_enabledEv", torch.records_concrete_inputs);
   torch.cpu.load("_ZN2at15sequence_number4peekEv", torch.next_sequence);
