@@ -54,7 +54,7 @@ def _register_regions() -> None:
             return TorchCtxManagerClassVariable(theirs, source=builder.source)
 
         def dispatch_on_types(kind: type[record_function] = record_function) -> None:
-            _dispatch_on_type(kind, lambda value: _region_variable(theirs, value.name))
+            _dispatch_on_type(kind, lambda value: _region_variable(theirs, value))
             for subclass in kind.__subclasses__():
                 dispatch_on_types(subclass)
 
@@ -63,7 +63,7 @@ def _register_regions() -> None:
         _traceable = True
         for left_out in _left_out:
             _register_left_out(*left_out)
-    except (ImportError, AttributeError, TypeError) as error:  # a Dynamo of another layout: graphs break at regions
+    except Exception as error:  # a Dynamo of another layout, or one that cannot be imported: graphs break at regions
         warnings.warn(
             f"this torch's compiler does not take gpuscope's regions, and graphs break there: {error}",
             RuntimeWarning,
@@ -71,7 +71,7 @@ def _register_regions() -> None:
         )
 
 
-def _region_variable(theirs: type, name: str) -> Any:
+def _region_variable(theirs: type, region: record_function) -> Any:
     """What Dynamo makes of a region that was made outside of the compiled code."""
     from torch._dynamo.variables import ctx_manager
     from torch._dynamo.variables.constant import ConstantVariable
@@ -79,7 +79,9 @@ def _region_variable(theirs: type, name: str) -> Any:
     known = getattr(ctx_manager, "ProfilerRecordFunctionContextVariable", None)
     if known is None:
         return ctx_manager.NullContextVariable()
-    return known.create(func=theirs, record_args=[ConstantVariable.create(name)], record_kwargs={})
+    args = region.args if isinstance(region.args, str) else None
+    arguments = [ConstantVariable.create(value) for value in (region.name, args)]
+    return known.create(func=theirs, record_args=arguments, record_kwargs={})
 
 
 def _register_left_out(name: str, function: object, block: type | None) -> None:
@@ -122,12 +124,15 @@ def _script_regions() -> None:
     """TorchScript compiles classes from their source and finds them by name: ours, which has none, bears torch's."""
     import torch
 
-    internal = sys.modules["torch._jit_internal"]
-    qualified_name = internal._qualified_name
+    internal = sys.modules.get("torch._jit_internal")
+    qualified_name = getattr(internal, "_qualified_name", None)
+    if internal is None or qualified_name is None:  # another layout: TorchScript does not take regions
+        return
 
     def name_of(obj: object, *args: object, **kwargs: object) -> object:
         if obj is not record_function:
-            return qualified_name(obj, *args, **kwargs)
+            result: object = qualified_name(obj, *args, **kwargs)
+            return result
         theirs = torch.autograd.profiler.record_function
         name = qualified_name(theirs, *args, **kwargs)
         resolve = internal.createResolutionCallbackForClassMethods(theirs)

@@ -64,8 +64,8 @@ class _StandIns:
 
     def _begin(self, region: Any) -> bool:
         enter = sys.modules["torch"].ops.profiler._record_function_enter_new
-        args = region.args if isinstance(region.args, str) else None
-        self._open.append((get_ident(), region, enter(region.name, args)))
+        args = _as_utf8(region.args) if isinstance(region.args, str) else None
+        self._open.append((get_ident(), region, enter(_as_utf8(region.name), args)))
         return True
 
     def _end(self, region: Any) -> bool:
@@ -78,6 +78,11 @@ class _StandIns:
                     torch.ops.profiler._record_function_exit._RecordFunction(record)
                 return True
         return False
+
+
+def _as_utf8(text: str) -> str:
+    """The text with "?" for lone surrogates, which torch refuses."""
+    return text.encode("utf-8", "replace").decode()
 
 
 stand_ins = _StandIns()

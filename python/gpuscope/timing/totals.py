@@ -8,6 +8,7 @@ import math
 import random
 import statistics
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -77,6 +78,7 @@ class Timing:
             the host. None when it is known of none.
         launch: their time on the host; None before the first block has ended.
         why: why some of the blocks have no GPU or wall time; empty when all have both.
+        elapsed: of coroutines, from a call's start to its end, suspended or not; None where there were none.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Timing:
     wall: Spread | None
     launch: Spread | None
     why: str
+    elapsed: Spread | None = None
 
 
 class _Sum:
@@ -130,14 +133,16 @@ class Totals:
         self._lock = threading.Lock()
         self._pending: deque[Measurement | Steps] = deque()
         self._count = 0
-        self._gpu, self._wall, self._launch = _Sum(), _Sum(), _Sum()
+        self._gpu, self._wall, self._launch, self._elapsed = _Sum(), _Sum(), _Sum(), _Sum()
         self._why = ""
 
-    def add(self, block: Measurement | Steps) -> None:
+    def add(self, block: Measurement | Steps, elapsed: float | None = None) -> None:
         """Adds a block that has ended, and the times of those that the GPU is done with."""
         with self._lock:
             self._count += 1
             self._launch.add(block.launch)
+            if elapsed is not None:
+                self._elapsed.add(elapsed)
             if len(self._pending) < _PENDING:
                 self._pending.append(block)
             else:
@@ -149,7 +154,7 @@ class Totals:
         self._collect(wait=True)
         with self._lock:
             spreads = (self._gpu.spread(), self._wall.spread(), self._launch.spread())
-            return Timing(self._name, self._count, *spreads, self._why)
+            return Timing(self._name, self._count, *spreads, self._why, self._elapsed.spread())
 
     def _collect(self, *, wait: bool) -> None:
         for _ in range(len(self._pending)):  # blocks that end meanwhile are for the next time
@@ -212,7 +217,10 @@ class Timings(Result, Mapping[str, Timing]):
             {"name": timing.name, "blocks": timing.count}
             | {
                 f"{kind}_{figure}": value
-                for kind, spread in (("gpu", timing.gpu), ("wall", timing.wall), ("launch", timing.launch))
+                for kind, spread in (
+                    *(("gpu", timing.gpu), ("wall", timing.wall), ("launch", timing.launch)),
+                    ("elapsed", timing.elapsed),
+                )
                 for figure, value in (asdict(spread) if spread else {}).items()
             }
             for timing in self.values()
@@ -256,8 +264,8 @@ def timed(name: str, stream: object = None) -> Timed:
     use any name at any time, and the same object; each name's totals have a lock of their own.
 
     As a decorator: a function or method counts once a call. A coroutine function counts once a call, with the time
-    that its body ran and without what ran while it was suspended. A generator function counts each run of its body from
-    one item to the next.
+    that its body ran and without what ran while it was suspended; `Timing.elapsed` has both. A generator function
+    counts each run of its body from one item to the next.
 
     Args:
         name: whose totals to add to. Blocks may nest; each counts in full.
@@ -331,10 +339,11 @@ class Timed:
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             steps = Steps(self._stream)
+            start = time.perf_counter()
             try:
                 return await decorate(steps, function)(*args, **kwargs)
             finally:
-                _totals_of(self.name).add(steps)
+                _totals_of(self.name).add(steps, time.perf_counter() - start)
 
         return wrapper
 

@@ -173,3 +173,52 @@ def test_a_compiler_of_another_layout_is_said_and_breaks_nothing(monkeypatch: py
     monkeypatch.delattr(VariableBuilder, "_id_dispatch")
     with pytest.warns(RuntimeWarning, match="does not take gpuscope's regions"):
         torch_compile._register_regions()
+
+
+def test_the_text_beside_the_name_is_in_the_graph() -> None:
+    if not hasattr(dynamo.config, "capture_profiler_record_function"):
+        pytest.skip("this torch leaves its regions out of graphs")
+    region = gpuscope.record_function("named", "text beside")
+    entered = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        entered.extend(node.args for node in graph.graph.nodes if "record_function_enter" in str(node.target))
+        return graph
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def function(x: Any) -> Any:
+        with region:
+            return x + 1
+
+    torch._dynamo.reset()
+    with dynamo.config.patch(capture_profiler_record_function=True):
+        function(torch.ones(3))
+    assert entered == [("named", "text beside")]
+
+
+@pytest.mark.parametrize("raised", ["ImportError", "RuntimeError"])
+@pytest.mark.parametrize("missing", ["torch._dynamo", "torch._dynamo.variables.builder"])
+def test_regions_work_where_dynamo_cannot_be_imported(missing: str, raised: str) -> None:
+    program = f"""
+import importlib.util, sys, warnings
+
+class Broken:
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname == {missing!r}:
+            raise {raised}("not in this torch")
+
+sys.meta_path.insert(0, Broken())
+warnings.simplefilter("ignore")
+import gpuscope
+import torch
+try:
+    import torch._dynamo
+except Exception:
+    pass
+with gpuscope.profile(activities=[gpuscope.ProfilerActivity.CPU]) as prof:
+    with gpuscope.record_function("region"):
+        torch.ones(1) + 1
+assert "region" in [row.key for row in prof.key_averages()]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

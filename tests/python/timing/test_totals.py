@@ -154,6 +154,22 @@ class TestDecorator:
         assert timing.wall is not None
         assert timing.wall.total < 0.05
 
+    def test_coroutine_elapses_from_its_start_to_its_end(self):
+        @timed("elapses")
+        async def nap() -> None:
+            await asyncio.sleep(0.02)
+
+        asyncio.run(nap())
+        timing = timings()["elapses"]
+        assert timing.elapsed is not None
+        assert timing.launch is not None
+        assert timing.elapsed.total >= 0.02 > timing.launch.total
+
+    def test_blocks_that_are_no_coroutines_have_no_elapsed_time(self):
+        with timed("block"):
+            pass
+        assert timings()["block"].elapsed is None
+
     def test_coroutine_that_raises_counts(self):
         @timed("c")
         async def fail() -> None:
