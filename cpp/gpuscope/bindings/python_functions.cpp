@@ -284,30 +284,42 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noex
   return 0;
 }
 
-/// The hook of every thread that has none; null takes ours away again.
-void hook_threads(Py_tracefunc hook) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyEval_SetProfileAllThreads(hook, nullptr);
-#else
-  const Py_tracefunc before = hook == nullptr ? on_event : nullptr;
+/// Whether another profiler has the hook of a thread.
+bool is_taken(const PyThreadState* thread) {
+  return thread->c_profilefunc != nullptr && thread->c_profilefunc != on_event;
+}
+
+template <class F>
+void for_each_thread(F&& act) {
   PyInterpreterState* interpreter = PyInterpreterState_Get();
   for (PyThreadState* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
        thread = PyThreadState_Next(thread)) {
+    act(thread);
+  }
+}
+
+/// The hook of every thread that has none; null takes ours away again.
+void hook_threads(Py_tracefunc hook) {
+#if PY_VERSION_HEX >= 0x030C0000
+  bool any_taken = false;
+  for_each_thread([&](const PyThreadState* thread) { any_taken = any_taken || is_taken(thread); });
+  if (!any_taken) {
+    PyEval_SetProfileAllThreads(hook, nullptr);
+  } else if (!is_taken(PyThreadState_Get())) {  // the other's would be replaced; ours does nothing where it stays
+    PyEval_SetProfile(hook, nullptr);
+  }
+#else
+  const Py_tracefunc before = hook == nullptr ? on_event : nullptr;
+  for_each_thread([&](PyThreadState* thread) {
     if (thread->c_profilefunc == before && _PyEval_SetProfile(thread, hook, nullptr) != 0) {
       PyErr_Clear();  // an audit hook refused it
     }
-  }
+  });
 #endif
 }
 
-/// Whether another profiler has the hook of the calling thread.
-bool is_taken() {
-  const Py_tracefunc hook = PyThreadState_Get()->c_profilefunc;
-  return hook != nullptr && hook != on_event;
-}
-
 bool start(std::vector<std::string> prefixes, py::object module_call) {
-  if (is_on || is_taken()) {
+  if (is_on || is_taken(PyThreadState_Get())) {
     return false;
   }
   if (names == nullptr) {

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import cProfile
 import gc
 import json
 import re
@@ -180,27 +179,48 @@ def test_each_window_has_its_own_calls():
     assert windows == [3, 15]
 
 
+def hook_of_another(frame: object, event: str, argument: object) -> None:
+    """What a profiler written in Python gives to sys.setprofile, as cProfile did up to Python 3.11."""
+
+
 def test_another_profiler_keeps_its_hook_and_the_audit_says_so():
-    other = cProfile.Profile()
-    other.enable()
+    sys.setprofile(hook_of_another)
     try:
-        hook = sys.getprofile()
         prof = record(lambda: leaf(1))
-        assert sys.getprofile() is hook
+        assert sys.getprofile() is hook_of_another
     finally:
-        other.disable()
+        sys.setprofile(None)
     assert len(prof.trace.python_functions) == 0
     assert any("another profiler" in note for note in prof.audit().remarks)
 
 
 def test_a_profiler_that_the_program_starts_meanwhile_keeps_its_hook():
-    other = cProfile.Profile()
     try:
         with gs.profile(activities=CPU, with_stack=True):
-            other.enable()
-        assert sys.getprofile() is not None
+            sys.setprofile(hook_of_another)
+        assert sys.getprofile() is hook_of_another
     finally:
-        other.disable()
+        sys.setprofile(None)
+
+
+def test_a_profiler_of_another_thread_keeps_its_hook():
+    hooked, recorded = threading.Event(), threading.Event()
+    kept = []
+
+    def other() -> None:
+        sys.setprofile(hook_of_another)
+        hooked.set()
+        recorded.wait(60)
+        kept.append(sys.getprofile())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    hooked.wait(60)
+    prof = record(lambda: leaf(1))
+    recorded.set()
+    thread.join(60)
+    assert kept == [hook_of_another]
+    assert named(rows_of(prof), "leaf")
 
 
 def test_a_garbage_collection_is_a_row_where_it_happened():
