@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/analysis/python_functions.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <tuple>
 #include <unordered_map>
+
+#include "gpuscope/analysis/instances.h"
 
 namespace gpuscope::analysis {
 namespace {

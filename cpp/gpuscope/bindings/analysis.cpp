@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "gpuscope/analysis/instances.h"
-#include "gpuscope/analysis/python_functions.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/analysis/python_functions.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string_view>
 
 #include "fakes/stores.h"
+#include "gpuscope/analysis/instances.h"
 
 namespace gpuscope::analysis {
 namespace {
