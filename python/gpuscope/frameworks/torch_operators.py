@@ -12,7 +12,7 @@ from typing import Any
 from gpuscope._core import TorchCallbacks, TorchRanges
 from gpuscope.frameworks import torch_profiler
 from gpuscope.frameworks.observers import Note, Observer, Options
-from gpuscope.frameworks.torch_regions import stand_ins
+from gpuscope.frameworks.torch_regions import regions_for_torch
 from gpuscope.late_imports import WhenImported
 
 _USER_NAME = "gpuscope: a range that the program named"
@@ -36,12 +36,8 @@ class _TorchOperatorsObserver:
         self._note = note
         self._import: WhenImported | None = None
         self._by_callbacks = False
-        self._announcement: torch_profiler.Announcement | None = None
+        self._announced = False
         self._profiler: _Profiler | None = None
-        self._listeners = 0  # others that have the program's regions from torch
-        self._subscription = torch_profiler.Subscription(
-            torch_profiler.Subscriber(on_start=self._on_listener, on_stop=self._on_listener_gone)
-        )
 
     def start(self) -> None:
         self._import = WhenImported("torch", self._begin)
@@ -50,15 +46,13 @@ class _TorchOperatorsObserver:
         if self._import is not None:
             self._import.cancel()
             self._import = None
-        self._subscription.close()
-        while self._listeners:
-            self._on_listener_gone()
+        regions_for_torch.allow_in_recordings(True)
         if self._by_callbacks:
             TorchCallbacks.stop()
             self._by_callbacks = False
-        if self._announcement is not None:
-            self._announcement.end()
-            self._announcement = None
+        if self._announced:
+            torch_profiler.listeners.announce(False)
+            self._announced = False
         if self._profiler is not None:
             self._profiler.stop()
 
@@ -67,12 +61,14 @@ class _TorchOperatorsObserver:
         why = why_no_callbacks() if options.operators else None
         if why is not None:
             self._note(f"torch's operators are recorded at a higher cost, without types: {why}")
-        if why is None and torch_profiler.is_on():
-            self._on_listener()
+            regions_for_torch.allow_in_recordings(False)
+            if options.execution_trace:
+                self._note(f"regions are missing from the execution trace: {why}")
         self._profiler = self._profiler or _Profiler(options, why is not None, self._note)
         self._profiler.start()
         if options.operators:
-            self._announcement = torch_profiler.Announcement()
+            torch_profiler.listeners.announce(True)
+            self._announced = True
         if options.operators and why is None:
             known = TorchCallbacks.known()
             if options.record_shapes and not known["shapes"]:
@@ -88,21 +84,6 @@ class _TorchOperatorsObserver:
                 overloads=options.overload_names,
             )
             self._by_callbacks = True
-            self._subscription.open()
-        if options.execution_trace:
-            if why is None:
-                self._on_listener()
-            else:
-                self._note(f"regions are missing from the execution trace: {why}")
-
-    def _on_listener(self) -> None:
-        self._listeners += 1
-        stand_ins.want_in_recordings(True)
-
-    def _on_listener_gone(self) -> None:
-        if self._listeners:
-            self._listeners -= 1
-            stand_ins.want_in_recordings(False)
 
 
 class _Profiler:

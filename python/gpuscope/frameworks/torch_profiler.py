@@ -23,15 +23,20 @@ from gpuscope.late_imports import WhenImported
 
 _PROFILER = "torch.autograd.profiler"
 _LEGACY = "torch.autograd.profiler_legacy"
+_TRACES = "torch.profiler.profiler"
 # The names under which they call torch's own profiler; the first two of _PROFILER take the activities second.
 _PREPARE = "_prepare_profiler"
 _ENABLE = "_enable_profiler"
 _DISABLE = "_disable_profiler"
 _ENABLE_LEGACY = "_enable_profiler_legacy"
 _DISABLE_LEGACY = "_disable_profiler_legacy"
-# By these it notifies torch's Python code, which then names ranges of its own, that a profiler runs.
-_NOTIFY_START = "_run_on_profiler_start"
-_NOTIFY_STOP = "_run_on_profiler_stop"
+# What torch's own code calls as one of its listeners starts and stops. A profiler notifies torch's Python code, which
+# then names ranges of its own.
+_CALLS_OF_LISTENERS = (
+    ("profiler", _PROFILER, "_run_on_profiler_start", "_run_on_profiler_stop"),
+    ("legacy profiler", _LEGACY, _ENABLE_LEGACY, _DISABLE_LEGACY),
+    ("execution trace", _TRACES, "_enable_execution_trace_observer", "_disable_execution_trace_observer"),
+)
 _NO_GRAPH_TASK = -1
 _PROBE_BYTES = 12_345_664  # the size that a probe counts
 
@@ -48,13 +53,11 @@ class Subscriber:
         on_prepare: torch.profiler is about to prepare, or to start, for these activities.
         on_start: it is about to start.
         on_stop: it has stopped, or could not start.
-        on_notify: it has notified torch's code that it runs, or that it no longer does.
     """
 
     on_prepare: Callable[[Any], None] = lambda activities: None
     on_start: Callable[[], None] = _nothing
     on_stop: Callable[[], None] = _nothing
-    on_notify: Callable[[bool], None] = lambda runs: None
 
 
 class _Wrappers:
@@ -85,8 +88,6 @@ class _Wrappers:
             (_PROFILER, _PREPARE, self._prepare),
             (_PROFILER, _ENABLE, self._enable),
             (_PROFILER, _DISABLE, self._disable),
-            (_PROFILER, _NOTIFY_START, functools.partial(self._notify, True)),
-            (_PROFILER, _NOTIFY_STOP, functools.partial(self._notify, False)),
             (_LEGACY, _ENABLE_LEGACY, self._enable),
             (_LEGACY, _DISABLE_LEGACY, self._disable),
         ):
@@ -125,22 +126,9 @@ class _Wrappers:
 
         return disable
 
-    def _notify(self, runs: bool, original: Callable[[], object]) -> Callable[[], None]:
-        def notify() -> None:
-            original()
-            for subscriber in self._subscribers:
-                subscriber.on_notify(runs)
-
-        return notify
-
     def _stopped(self) -> None:
         for subscriber in self._subscribers:
             subscriber.on_stop()
-
-    def original(self, name: str) -> Any:
-        """The function of that name, as torch has it; None where it has none."""
-        wrapped = self._wrapped.get((_PROFILER, name))
-        return wrapped[0] if wrapped else getattr(sys.modules[_PROFILER], name, None)
 
 
 def _activities_of(_config: Any = None, activities: Any = (), *_rest: Any, **_named: Any) -> Any:
@@ -167,6 +155,58 @@ class Subscription:
             self._import.cancel()
             self._import = None
         _wrappers.unsubscribe(self._subscriber)
+
+
+class _Listeners:
+    """What listens to torch's regions by its own means: its profilers and execution traces, from its import on."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, bool] = {}
+        self._on_change: Callable[[bool], None] = lambda any_runs: None
+        self._notify: dict[bool, Callable[..., object]] = {}  # torch's own functions, by whether a profiler runs
+        self._announced = 0
+
+    def install(self) -> None:
+        """Torch has been imported."""
+        self._running["profiler"] = getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False)
+        for listener, module, start, stop in _CALLS_OF_LISTENERS:
+            for name, runs in ((start, True), (stop, False)):
+                original = getattr(sys.modules.get(module), name, None)
+                if original is not None:
+                    setattr(sys.modules[module], name, self._followed(original, listener, runs))
+                    if listener == "profiler":
+                        self._notify[runs] = original
+        self._on_change(any(self._running.values()))
+
+    def _followed(self, original: Callable[..., Any], listener: str, runs: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **named: Any) -> Any:
+            done = original(*args, **named)
+            with _lock:
+                self._running[listener] = runs
+                if self._announced and listener == "profiler":
+                    self._notify[True]()
+                self._on_change(any(self._running.values()))
+            return done
+
+        return call
+
+    def follow(self, on_change: Callable[[bool], None]) -> None:
+        """Has a function called with whether any runs, now and as they start and stop."""
+        with _lock:
+            self._on_change = on_change
+            on_change(any(self._running.values()))
+
+    def announce(self, begins: bool) -> None:
+        """Has torch's Python code find that a profiler runs, or no longer; any thread, the calls come in pairs.
+
+        What a profiler of torch's own leaves there meanwhile is found at the end.
+        """
+        with _lock:
+            self._announced += 1 if begins else -1
+            notify = self._notify.get(self._announced > 0 or self._running["profiler"])
+            if notify is not None:
+                notify()
 
 
 def wants_gpu(activities: Any) -> bool:
@@ -203,39 +243,6 @@ class _TorchProfilerObserver:
                 )
         except Exception as error:  # torch.profiler starts all the same
             self._note(f"CUPTI could not be given up for torch.profiler: {error!r}")
-
-
-class Announcement:
-    """Has torch's Python code find that a profiler runs, until `end`: compiled code then names what it calls.
-
-    A profiler of torch's own that begins or ends meanwhile, on any thread, finds and leaves what it would without us.
-    """
-
-    def __init__(self) -> None:
-        self._subscriber = Subscriber(on_notify=self._on_notify)
-        with _lock:
-            self._others = 1 if getattr(sys.modules[_PROFILER], "_is_profiler_enabled", False) else 0
-            _wrappers.subscribe(self._subscriber)
-            self._notify(True)
-
-    def end(self) -> None:
-        """Ends it, on any thread."""
-        with _lock:
-            if not self._others:
-                self._notify(False)
-            _wrappers.unsubscribe(self._subscriber)
-
-    def _on_notify(self, runs: bool) -> None:
-        with _lock:
-            self._others = max(0, self._others + (1 if runs else -1))
-            if not runs:
-                self._notify(True)
-
-    @staticmethod
-    def _notify(runs: bool) -> None:
-        notify = _wrappers.original(_NOTIFY_START if runs else _NOTIFY_STOP)
-        if notify is not None:
-            notify()
 
 
 @dataclass(frozen=True)
@@ -409,6 +416,8 @@ _known: WeakSet[_Thread] = WeakSet()
 _on: WeakSet[_Thread] = WeakSet()
 _threads = _Threads()
 _subscriber = Subscriber(on_start=_started, on_stop=_stopped)
+listeners = _Listeners()
+WhenImported("torch", listeners.install)
 
 
 @functools.cache

@@ -3,64 +3,34 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any
 
 from gpuscope._core import observe_regions
-from gpuscope.late_imports import WhenImported
-
-_PROFILER = "torch.autograd.profiler"
-_TRACES = "torch.profiler.profiler"
+from gpuscope.frameworks.torch_profiler import listeners
 
 
-class _StandIns:
+class _RegionsForTorch:
     """Has torch begin and end a region of its own with each of the program's, while a profiler or trace of its runs.
 
-    Our recordings have the program's own regions, and torch none unless somebody asks for them.
+    Our recordings have the program's own regions, and torch none unless something of its own listens.
     """
 
     def __init__(self) -> None:
         self._open: list[tuple[int, object, Any]] = []  # thread, region and torch's; any thread, with the GIL
-        self._wanted = 0
-        self._traces = False
-        self._lock = Lock()
+        self._wanted = False
+        self._in_recordings = True
 
-    def install(self) -> None:
-        """Torch has been imported: wraps by what it notifies its own code, and switches its execution trace."""
-        for module, name, traces in (
-            (_PROFILER, "_run_on_profiler_start", None),
-            (_PROFILER, "_run_on_profiler_stop", None),
-            (_TRACES, "_enable_execution_trace_observer", True),
-            (_TRACES, "_disable_execution_trace_observer", False),
-        ):
-            original = getattr(sys.modules.get(module), name, None)
-            if original is not None:
-                setattr(sys.modules[module], name, self._followed(original, traces))
-        self._update()
+    def want(self, wanted: bool) -> None:
+        """Something of torch's listens, or no longer does."""
+        self._wanted = wanted
+        observe_regions(self._begin, self._end, wanted and self._in_recordings, wanted)
 
-    def _followed(self, original: Callable[..., Any], traces: bool | None) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **named: Any) -> Any:
-            done = original(*args, **named)
-            with self._lock:
-                self._traces = self._traces if traces is None else traces
-                self._update()
-            return done
-
-        return call
-
-    def _update(self) -> None:
-        profiles: bool = getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False)
-        observe_regions(self._begin, self._end, self._wanted > 0, profiles or self._traces)
-
-    def want_in_recordings(self, wanted: bool) -> None:
-        """Somebody wants them beside a recording of ours, or no longer does."""
-        with self._lock:
-            self._wanted += 1 if wanted else -1
-            self._update()
+    def allow_in_recordings(self, allowed: bool) -> None:
+        """Beside a recording of ours too, or not while it would have each region twice."""
+        self._in_recordings = allowed
+        self.want(self._wanted)
 
     def _begin(self, region: Any) -> bool:
         enter = sys.modules["torch"].ops.profiler._record_function_enter_new
@@ -85,5 +55,5 @@ def _as_utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-stand_ins = _StandIns()
-WhenImported("torch", stand_ins.install)
+regions_for_torch = _RegionsForTorch()
+listeners.follow(regions_for_torch.want)

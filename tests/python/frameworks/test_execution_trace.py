@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import gpuscope as gs
-from gpuscope.frameworks.torch_regions import stand_ins
+from gpuscope.frameworks.torch_regions import regions_for_torch
 
 torch = pytest.importorskip("torch")
 
@@ -151,7 +151,7 @@ def test_an_exception_passes_and_ends_the_node(tmp_path):
 def test_regions_of_a_recording_without_an_execution_trace_are_left_alone(tmp_path):
     record(gs, nested, tmp_path)
     with gs.profile(), gs.record_function("outer"):
-        assert not stand_ins._open
+        assert not regions_for_torch._open
 
 
 def test_a_torch_whose_callbacks_cannot_be_used_has_no_regions_there_and_the_audit_says_so(monkeypatch, tmp_path):

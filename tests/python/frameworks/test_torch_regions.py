@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import gpuscope as gs
-from gpuscope.frameworks.torch_regions import stand_ins
+from gpuscope.frameworks.torch_regions import regions_for_torch
 
 torch = pytest.importorskip("torch")
 autograd = pytest.importorskip("torch.autograd.profiler")
@@ -77,15 +77,27 @@ def test_a_torch_profiler_inside_a_window_has_them_and_the_window_has_each_once(
     assert (of_torch.count("outer"), mine.count("outer")) == (1, 3)
 
 
+def test_an_execution_trace_that_is_started_inside_a_window_has_them(tmp_path):
+    observer = gs.ExecutionTraceObserver().register_callback(str(tmp_path / "trace.json"))
+    with gs.profile() as prof:
+        observer.start()
+        program(gs.record_function)
+        observer.stop()
+    observer.unregister_callback()
+    nodes = json.loads((tmp_path / "trace.json").read_text())["nodes"]
+    assert [node["name"] for node in nodes].count("outer") == 1
+    assert [event.name for event in prof.events()].count("outer") == 1
+
+
 @pytest.mark.parametrize("options", [{}, {"record_shapes": True, "profile_memory": True}])
 def test_a_recording_by_itself_asks_nothing_of_torch(options):
     with gs.profile(**options), gs.record_function("outer"):
-        assert not stand_ins._open
+        assert not regions_for_torch._open
 
 
 def test_without_anybody_who_listens_torch_has_none():
     with gs.record_function("outer"):
-        assert not stand_ins._open
+        assert not regions_for_torch._open
 
 
 def test_a_region_that_was_open_before_anybody_listened_ends_alone():
@@ -93,14 +105,14 @@ def test_a_region_that_was_open_before_anybody_listened_ends_alone():
     with autograd.profile() as prof, gs.record_function("inner"):
         outer.__exit__(None, None, None)
     assert [name for name, _ in seen_by(prof)] == ["inner"]
-    assert not stand_ins._open
+    assert not regions_for_torch._open
 
 
 def test_a_region_that_ends_after_the_profiler_leaves_nothing_open():
     with autograd.profile():
         region = gs.record_function("late").__enter__()
     region.__exit__(None, None, None)
-    assert not stand_ins._open
+    assert not regions_for_torch._open
 
 
 def test_threads_that_share_a_region_have_one_each():
@@ -117,7 +129,7 @@ def test_threads_that_share_a_region_have_one_each():
             thread.join()
         run()
     assert [event.name for event in prof.events()].count("shared") >= 1
-    assert not stand_ins._open
+    assert not regions_for_torch._open
 
 
 def test_an_exception_passes_and_ends_the_region():
