@@ -36,6 +36,7 @@ from gpuscope.memory.tracking import reset_memory_stages as reset_memory_stages
 from gpuscope.memory.tracking import track_memory as track_memory
 from gpuscope.profiler import ProfilerAction as ProfilerAction
 from gpuscope.profiler import ProfilerActivity as ProfilerActivity
+from gpuscope.profiler import _KinetoProfile as _KinetoProfile
 from gpuscope.profiler import kineto_available as kineto_available
 from gpuscope.profiler import profile as profile
 from gpuscope.profiler import schedule as schedule

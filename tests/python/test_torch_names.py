@@ -7,12 +7,14 @@ Checked against the torch that is installed: names of other versions are in the 
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 
 import pytest
 
 import gpuscope as ours
 
+torch = pytest.importorskip("torch")
 theirs = pytest.importorskip("torch.profiler")
 
 # Names of torch.profiler that are not in gpuscope.
@@ -87,6 +89,37 @@ def test_a_profile_object_has_the_attributes_of_torch():
         assert hasattr(mine, name), name
         if isinstance(value, (bool, int, type(None))):
             assert getattr(mine, name) == value, name
+
+
+class Kineto(theirs._KinetoProfile):
+    pass
+
+
+class Ours(ours._KinetoProfile):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Kineto, Ours])
+def test_a_library_builds_its_own_upon_the_profiler_without_steps(kind, tmp_path):
+    prof = kind(activities=[theirs.ProfilerActivity.CPU], record_shapes=True)
+    assert isinstance(prof, kind.__base__)
+    prof.start()
+    torch.ones(2)
+    prof.stop()
+    prof.export_chrome_trace(str(tmp_path / "a.json"))
+    rows = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    names = {row["name"] for row in rows if row.get("cat") in ("cpu_op", "user_annotation")}
+    assert "aten::ones" in names
+    assert not any(name.startswith("ProfilerStep") for name in names)
+
+
+def test_a_profile_is_one_without_steps_too_as_in_torch():
+    assert isinstance(theirs.profile(activities=[theirs.ProfilerActivity.CPU]), theirs._KinetoProfile)
+    assert isinstance(ours.profile(), ours._KinetoProfile)
+
+
+def test_the_profiler_without_steps_takes_what_it_takes_in_torch():
+    same_parameters("_KinetoProfile", parameters(ours._KinetoProfile), parameters(theirs._KinetoProfile))
 
 
 def test_reasons_are_given_for_what_is_absent_alone():

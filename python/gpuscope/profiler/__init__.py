@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from gpuscope.profiler.activities import ProfilerActivity, kineto_available, supported_activities
 from gpuscope.profiler.facade import _default_schedule_fn as _default_schedule_fn
+from gpuscope.profiler.facade import _KinetoProfile as _KinetoProfile
 from gpuscope.profiler.facade import profile
 from gpuscope.profiler.lifecycle import step
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, schedule

@@ -526,6 +526,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             region.__exit__(None, None, None)
 
 
+_KinetoProfile = profile
+"""torch's name for a profiler without steps, which is the base of its `profile`."""
+
+
 def _check_callable(argument: str, value: object) -> None:
     """Raises InvalidArgument for what is neither callable nor None."""
     if value is not None and not callable(value):
