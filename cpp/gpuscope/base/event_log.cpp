@@ -70,6 +70,11 @@ bool EventLog::make_names() noexcept {
   return names_ != nullptr;
 }
 
+bool EventLog::make_ids() noexcept {
+  ids_.reset(new (std::nothrow) IdCache);
+  return ids_ != nullptr;
+}
+
 void EventLog::recycle(EventChunk* chunk) noexcept {
   EventChunk* top = spare_.load(std::memory_order_relaxed);
   do {

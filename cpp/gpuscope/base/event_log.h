@@ -215,6 +215,11 @@ class EventLog {
   uint64_t strand = 0;  // the writer's: the task whose events come now
   /// The writer's: the ids of names that come as text. 0 when memory ran out.
   uint32_t id_of(std::string_view text) noexcept { return names_ != nullptr || make_names() ? names_->id_of(text) : 0; }
+  /// The writer's: the ids of the texts that `make()` makes from what the key says, by `id_of`.
+  template <class F>
+  IdCache::Ids ids_of(std::string_view key, F&& make) noexcept {
+    return ids_ != nullptr || make_ids() ? ids_->ids_of(key, make) : make();
+  }
 
  private:
   friend class EventLogs;
@@ -222,9 +227,11 @@ class EventLog {
 
   EventChunk* grow() noexcept;
   bool make_names() noexcept;
+  bool make_ids() noexcept;
   void recycle(EventChunk* chunk) noexcept;
 
   std::unique_ptr<NameCache> names_;
+  std::unique_ptr<IdCache> ids_;
   EventChunk* tail_;     // the writer's
   uint32_t filled_ = 0;  // the writer's: events in tail_
   uint32_t grown_ = 0;   // the writer's: chunks begun

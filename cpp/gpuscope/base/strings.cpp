@@ -172,6 +172,17 @@ uint32_t NameCache::id_of(std::string_view text) noexcept {
   return entry.id;
 }
 
+void IdCache::keep(std::size_t place, std::string_view key, const Ids& ids) noexcept {
+  std::swap(entries_[place], entries_[place ^ 1]);
+  Entry& entry = entries_[place];
+  try {
+    entry.key = key;
+    entry.ids = ids;
+  } catch (...) {  // out of memory: they are made again
+    entry.key.clear();
+  }
+}
+
 void append_utf8(std::string& text, uint32_t code_point) {
   if ((code_point >= 0xD800 && code_point < 0xE000) || code_point > 0x10FFFF) {
     code_point = 0xFFFD;

@@ -73,6 +73,37 @@ class NameCache {
   std::array<Entry, 1024> entries_{};
 };
 
+/// The Names ids of texts that a thread makes from the same words again and again, found by these words, its key. One
+/// thread at a time.
+class IdCache {
+ public:
+  using Ids = std::array<uint32_t, 3>;
+
+  /// The ids that `make()` returned for that key, or returns now. An empty key is not kept.
+  template <class F>
+  Ids ids_of(std::string_view key, F&& make) noexcept {
+    // Two places a key, the one of the newer in front.
+    const std::size_t place = hash(key) % entries_.size();
+    for (const std::size_t at : {place, place ^ 1}) {
+      if (entries_[at].key == key && !key.empty()) [[likely]] {
+        return entries_[at].ids;
+      }
+    }
+    const Ids ids = make();
+    keep(place, key, ids);
+    return ids;
+  }
+
+ private:
+  struct Entry {
+    std::string key;
+    Ids ids{};
+  };
+  void keep(std::size_t place, std::string_view key, const Ids& ids) noexcept;
+
+  std::array<Entry, 2048> entries_{};
+};
+
 /// Appends a code point; U+FFFD for surrogates and for what lies above U+10FFFF.
 void append_utf8(std::string& text, uint32_t code_point);
 

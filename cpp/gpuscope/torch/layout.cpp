@@ -19,7 +19,6 @@ constexpr uint64_t kWordBytes = sizeof(uint64_t);
 constexpr uint64_t kMaxValues = 8;
 constexpr std::size_t kTensorWords = 48;
 constexpr std::size_t kListWords = 12;
-constexpr std::size_t kTypeWord = 3;  // behind the begin of a list's values
 constexpr uint8_t kFunctionScope = 0;
 constexpr uint64_t kNoSequence = ~uint64_t{0};
 
@@ -185,35 +184,6 @@ const std::vector<uint64_t>* find_arguments(const Observation* seen, std::size_t
   return nullptr;
 }
 
-constexpr uint64_t kMaxDimensions = 64;  // torch's own limit
-constexpr uint64_t kMaxNumbers = 30;     // of a list, likewise
-
-/// A c10::ScalarType, by the name that torch's profiler gives it.
-constexpr std::string_view type_name(uint16_t type) noexcept {
-  constexpr std::array<std::string_view, 16> kNames = {"unsigned char",
-                                                       "signed char",
-                                                       "short int",
-                                                       "int",
-                                                       "long int",
-                                                       "c10::Half",
-                                                       "float",
-                                                       "double",
-                                                       "c10::complex<c10::Half>",
-                                                       "c10::complex<float>",
-                                                       "c10::complex<double>",
-                                                       "bool",
-                                                       "c10::qint8",
-                                                       "c10::quint8",
-                                                       "c10::qint32",
-                                                       "c10::BFloat16"};
-  constexpr std::array<std::string_view, 4> kFloat8 = {"c10::Float8_e5m2", "c10::Float8_e4m3fn", "c10::Float8_e5m2fnuz",
-                                                       "c10::Float8_e4m3fnuz"};
-  constexpr uint16_t kFirstFloat8 = 23;
-  return type < kNames.size()                                           ? kNames[type]
-         : type >= kFirstFloat8 && type < kFirstFloat8 + kFloat8.size() ? kFloat8[type - kFirstFloat8]
-                                                                        : "";
-}
-
 }  // namespace
 
 Observation observe(const void* function, const char* name, uint64_t sequence, bool is_end) {
@@ -339,7 +309,7 @@ void infer_values(const std::vector<Observation>& seen, const std::vector<KnownA
       return;
     }
   }
-  const std::size_t place = only(kListWords - kTypeWord, kWordBytes, [&](std::size_t word) {
+  const std::size_t place = only(kListWords - kListTypeWord, kWordBytes, [&](std::size_t word) {
     return std::ranges::all_of(lists, [&](const List& list) {
       const auto values = list.object.empty() ? list.seen->memory.end() : list.seen->memory.find(list.object[word]);
       const std::vector<uint64_t>& wanted = list.known->words;
@@ -360,7 +330,7 @@ void infer_values(const std::vector<Observation>& seen, const std::vector<KnownA
   }
   std::map<char, std::set<uint64_t>> types;
   for (const List& list : lists) {
-    types[list.known->kind].insert(list.object[place / kWordBytes + kTypeWord]);
+    types[list.known->kind].insert(list.object[place / kWordBytes + kListTypeWord]);
   }
   const std::set<uint64_t>& of_tensors = types[KnownValue::Tensors];
   if (of_tensors.size() != 1 || types[KnownValue::Ints].contains(*of_tensors.begin())) {
@@ -372,149 +342,6 @@ void infer_values(const std::vector<Observation>& seen, const std::vector<KnownA
   layout.bool_tag = tags[KnownValue::Bool];
   layout.list_tag = tags[kList];
   layout.list = place;
-}
-
-const char* ArgumentText::tensor(const char* value) const noexcept {
-  const char* tensor = tag(value) == layout_.tensor_tag ? load<const char*>(value) : nullptr;
-  return tensor != undefined_ ? tensor : nullptr;
-}
-
-bool ArgumentText::holds_tensors(const char* list) const noexcept {
-  return load<uint64_t>(load<const char*>(list) + layout_.list + kTypeWord * kWordBytes) == layout_.tensor_type;
-}
-
-Values ArgumentText::elements(const char* list) const noexcept {
-  const char* object = load<const char*>(list) + layout_.list;
-  const auto* first = load<const char*>(object);
-  return {first, static_cast<std::size_t>(load<const char*>(object + kWordBytes) - first) / kValueBytes};
-}
-
-ArgumentText::Kind ArgumentText::kind(const char* value) const noexcept {
-  if (layout_.list == Layout::kUnknown) {
-    return Kind::Other;
-  }
-  const uint32_t its = tag(value);
-  if (its == layout_.list_tag) {
-    const Values values = holds_tensors(value) ? Values{nullptr, SIZE_MAX} : elements(value);
-    const bool are_numbers = values.count == 0 || (values.count <= kMaxNumbers && is_scalar(kind(values.first)));
-    return are_numbers ? Kind::Numbers : Kind::Other;
-  }
-  return its == layout_.int_tag                                        ? Kind::Int
-         : its == layout_.double_tag                                   ? Kind::Double
-         : its == layout_.bool_tag                                     ? Kind::Bool
-         : its == layout_.text_tag && layout_.text != Layout::kUnknown ? Kind::Text
-                                                                       : Kind::Other;
-}
-
-std::string_view ArgumentText::text(const char* value) const noexcept {
-  return load_text(load<const char*>(value) + layout_.text);
-}
-
-void ArgumentText::put_numbers(ShortText& text, const char* first, uint64_t count) const noexcept {
-  text.put("[");
-  for (uint64_t index = 0; index < count; ++index) {
-    text.put(index != 0 ? ", " : "");
-    text.put(load<int64_t>(first + index * sizeof(int64_t)));
-  }
-  text.put("]");
-}
-
-void ArgumentText::put_sizes(ShortText& text, const char* tensor) const noexcept {
-  const auto dimensions = tensor != nullptr ? load<uint64_t>(tensor + layout_.sizes) : 0;
-  const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
-  put_numbers(text, dimensions > kInlineDimensions ? load<const char*>(sizes) : sizes,
-              dimensions <= kMaxDimensions ? dimensions : 0);
-}
-
-void ArgumentText::put_its_strides(ShortText& text, const char* tensor) const noexcept {
-  const auto dimensions = tensor != nullptr ? load<uint64_t>(tensor + layout_.sizes) : 0;
-  const char* sizes = tensor + layout_.sizes + sizeof(uint64_t);
-  const char* strides = dimensions > kInlineDimensions ? load<const char*>(sizes) + dimensions * sizeof(int64_t)
-                                                       : sizes + kInlineDimensions * sizeof(int64_t);
-  put_numbers(text, strides, dimensions <= kMaxDimensions ? dimensions : 0);
-}
-
-template <ArgumentText::PutTensor kPut>
-void ArgumentText::put_list(ShortText& text, Values values) const noexcept {
-  text.put("[");
-  for (std::size_t index = 0; index < values.count && !text.full(); ++index) {
-    text.put(index != 0 ? ", " : "");
-    (this->*kPut)(text, tensor(values.first + index * kValueBytes));
-  }
-  text.put("]");
-}
-
-template <ArgumentText::PutTensor kPut>
-void ArgumentText::put_lists(ShortText& text, Values values) const noexcept {
-  text.put("[");
-  for (std::size_t index = 0; index < values.count; ++index) {
-    const char* value = values.first + index * kValueBytes;
-    text.put(index != 0 ? ", " : "");
-    if (is_list(value) && holds_tensors(value)) {
-      const std::size_t before = text.size();
-      const bool was_full = text.full();
-      put_list<kPut>(text, elements(value));
-      if (text.full() && !was_full) {  // a long list is left out, and the other arguments stay
-        text.cut(before);
-        text.put("[]");
-      }
-    } else {
-      (this->*kPut)(text, tensor(value));
-    }
-  }
-  text.put("]");
-}
-
-template void ArgumentText::put_lists<&ArgumentText::put_sizes>(ShortText&, Values) const noexcept;
-template void ArgumentText::put_lists<&ArgumentText::put_its_strides>(ShortText&, Values) const noexcept;
-
-void ArgumentText::put_types(ShortText& text, Values values) const noexcept {
-  text.put("[");
-  for (std::size_t index = 0; index < values.count; ++index) {
-    const char* value = values.first + index * kValueBytes;
-    const char* argument = tensor(value);
-    const Kind its = kind(value);
-    text.put(index != 0 ? ", '" : "'");
-    text.put(argument != nullptr                      ? type_name(load<uint16_t>(argument + layout_.dtype))
-             : is_list(value) && holds_tensors(value) ? "TensorList"
-             : its == Kind::Numbers                   ? "ScalarList"
-             : is_scalar(its)                         ? "Scalar"
-                                                      : "");
-    text.put("'");
-  }
-  text.put("]");
-}
-
-void ArgumentText::put_concrete(ShortText& text, Values values) const noexcept {
-  text.put("[");
-  for (std::size_t index = 0; index < values.count; ++index) {
-    text.put(index != 0 ? ", '" : "'");
-    put_concrete(text, values.first + index * kValueBytes);
-    text.put("'");
-  }
-  text.put("]");
-}
-
-void ArgumentText::put_concrete(ShortText& text, const char* value) const noexcept {
-  switch (kind(value)) {
-    case Kind::Int:
-      return text.put(load<int64_t>(value));
-    case Kind::Double:
-      return text.put(load<double>(value));
-    case Kind::Bool:
-      return text.put(load<uint8_t>(value) != 0 ? "True" : "False");
-    case Kind::Numbers: {
-      const Values values = elements(value);
-      text.put("[");
-      for (std::size_t index = 0; index < values.count; ++index) {
-        text.put(index != 0 ? ", " : "");
-        put_concrete(text, values.first + index * kValueBytes);
-      }
-      return text.put("]");
-    }
-    default:
-      return;
-  }
 }
 
 }  // namespace gpuscope::torch

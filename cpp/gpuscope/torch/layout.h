@@ -2,11 +2,9 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -50,6 +48,7 @@ struct Layout {
 inline constexpr uint8_t kUserScope = 7;  // at::RecordScope
 inline constexpr std::size_t kValueBytes = 16;
 inline constexpr uint64_t kInlineDimensions = 5;
+inline constexpr std::size_t kListTypeWord = 3;  // behind the begin of a list's values
 
 /// What is known of a tensor from Python.
 struct KnownTensor {
@@ -136,101 +135,5 @@ T load(const void* object, std::size_t offset = 0) noexcept {
 inline std::string_view load_text(const char* string) noexcept {
   return {load<const char*>(string), load<std::size_t>(string, sizeof(uint64_t))};
 }
-
-/// A text on the stack; empty when it did not fit. One thread.
-class ShortText {
- public:
-  void put(std::string_view text) noexcept {
-    if (size_ + text.size() > text_.size()) {
-      full_ = true;
-      return;
-    }
-    std::memcpy(text_.data() + size_, text.data(), text.size());
-    size_ += text.size();
-  }
-  void put(int64_t number) noexcept { put_chars(number); }
-  /// As torch's profiler writes it: `2.`, `0.10000000000000001`.
-  void put(double number) noexcept {
-    constexpr double kWhole = 9223372036854775808.0;  // 2^63
-    if (number >= -kWhole && number < kWhole && static_cast<double>(static_cast<int64_t>(number)) == number) {
-      put_chars(static_cast<int64_t>(number));
-      put(".");
-    } else {
-      put_chars(number, std::chars_format::general, std::numeric_limits<double>::max_digits10);
-    }
-  }
-  std::size_t size() const noexcept { return size_; }
-  bool full() const noexcept { return full_; }
-  /// Takes back what was put since it had that size.
-  void cut(std::size_t size) noexcept {
-    size_ = size;
-    full_ = false;
-  }
-  std::string_view view() const noexcept { return full_ ? std::string_view{} : std::string_view{text_.data(), size_}; }
-
- private:
-  template <class... Format>
-  void put_chars(Format... format) noexcept {
-    const auto [end, error] = std::to_chars(text_.data() + size_, text_.data() + text_.size(), format...);
-    full_ = full_ || error != std::errc{};
-    size_ = error == std::errc{} ? static_cast<std::size_t>(end - text_.data()) : size_;
-  }
-
-  std::array<char, 2048> text_;
-  std::size_t size_ = 0;
-  bool full_ = false;
-};
-
-/// An operator's arguments or results in torch's memory.
-struct Values {
-  const char* first = nullptr;
-  std::size_t count = 0;
-};
-
-/// Writes the values' shapes and strides, as "[[2, 3], [], [[4], [4]]]", their types, as "['float', 'Scalar',
-/// 'TensorList']", and the numbers among them, as "['', '2', '']". What is neither a tensor nor a list of them has no
-/// shape. Immutable; any thread.
-class ArgumentText {
- public:
-  ArgumentText(const Layout& layout, const void* undefined_tensor) noexcept
-      : layout_(layout), undefined_(undefined_tensor) {}
-
-  void put_shapes(ShortText& text, Values values) const noexcept { put_lists<&ArgumentText::put_sizes>(text, values); }
-  void put_strides(ShortText& text, Values values) const noexcept {
-    put_lists<&ArgumentText::put_its_strides>(text, values);
-  }
-  void put_types(ShortText& text, Values values) const noexcept;
-  void put_concrete(ShortText& text, Values values) const noexcept;
-
-  enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers };
-  Kind kind(const char* value) const noexcept;
-  /// A number, or a list of them.
-  void put_concrete(ShortText& text, const char* value) const noexcept;
-  /// What a value of that kind says.
-  std::string_view text(const char* value) const noexcept;
-
- private:
-  using PutTensor = void (ArgumentText::*)(ShortText&, const char*) const noexcept;
-
-  uint32_t tag(const char* value) const noexcept { return load<uint32_t>(value + sizeof(uint64_t)); }
-  bool is_list(const char* value) const noexcept {
-    return layout_.list != Layout::kUnknown && tag(value) == layout_.list_tag;
-  }
-  static bool is_scalar(Kind kind) noexcept { return kind == Kind::Int || kind == Kind::Double || kind == Kind::Bool; }
-  bool holds_tensors(const char* list) const noexcept;
-  Values elements(const char* list) const noexcept;
-  /// Null for what is no tensor.
-  const char* tensor(const char* value) const noexcept;
-  void put_sizes(ShortText& text, const char* tensor) const noexcept;
-  void put_its_strides(ShortText& text, const char* tensor) const noexcept;
-  void put_numbers(ShortText& text, const char* first, uint64_t count) const noexcept;
-  template <PutTensor kPut>
-  void put_list(ShortText& text, Values values) const noexcept;
-  template <PutTensor kPut>
-  void put_lists(ShortText& text, Values values) const noexcept;
-
-  const Layout& layout_;
-  const void* undefined_;
-};
 
 }  // namespace gpuscope::torch

@@ -9,6 +9,7 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
+#include "gpuscope/torch/argument_text.h"
 #include "gpuscope/torch/operators.h"
 
 namespace gpuscope::torch {
@@ -18,6 +19,7 @@ using base::Argument;
 using base::EnterDetail;
 using base::EventLog;
 using base::EventLogs;
+using base::IdCache;
 using base::Op;
 using base::RegionKind;
 using driver::TorchCallback;
@@ -107,23 +109,30 @@ void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept 
     return;
   }
   const ArgumentText arguments(layout, reading.undefined_tensor);
-  ShortText text;
-  arguments.put_shapes(text, inputs);
-  shapes = log.id_of(text.view());
+  const auto id_of = [&](void (ArgumentText::*put)(ShortText&, Values) const noexcept) {
+    ShortText text;
+    (arguments.*put)(text, inputs);
+    return log.id_of(text.view());
+  };
+  // Programs call operators with the same shapes again and again: a key is made in a tenth of the time of the texts.
+  ArgumentKey tensors;
+  arguments.put_tensors(tensors, inputs);
+  const auto [its_shapes, strides, types] = log.ids_of(tensors.view(), [&] {
+    return IdCache::Ids{id_of(&ArgumentText::put_shapes), layout.strides ? id_of(&ArgumentText::put_strides) : 0,
+                        layout.dtype != Layout::kUnknown ? id_of(&ArgumentText::put_types) : 0};
+  });
+  shapes = its_shapes;
   if (layout.strides) {
-    ShortText strides;
-    arguments.put_strides(strides, inputs);
-    log.add_argument(Argument::Strides, log.id_of(strides.view()));
+    log.add_argument(Argument::Strides, strides);
   }
   if (layout.dtype != Layout::kUnknown) {
-    ShortText types;
-    arguments.put_types(types, inputs);
-    log.add_argument(Argument::Types, log.id_of(types.view()));
+    log.add_argument(Argument::Types, types);
   }
   if constexpr (kWithConcrete) {
-    ShortText numbers;
-    arguments.put_concrete(numbers, inputs);
-    log.add_argument(Argument::Concrete, log.id_of(numbers.view()));
+    ArgumentKey numbers;
+    arguments.put_numbers(numbers, inputs);
+    log.add_argument(Argument::Concrete,
+                     log.ids_of(numbers.view(), [&] { return IdCache::Ids{id_of(&ArgumentText::put_concrete)}; })[0]);
   }
 }
 

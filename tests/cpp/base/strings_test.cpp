@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -75,6 +76,32 @@ TEST(StringTable, ReadsUnknownIdsAsEmpty) {
   const StringTable table;
   EXPECT_EQ(table[1], "");
   EXPECT_EQ(table[UINT32_MAX], "");
+}
+
+TEST(IdCache, MakesTheIdsOfAKeyOnce) {
+  const auto cache = std::make_unique<IdCache>();
+  int made = 0;
+  const auto make = [&] { return IdCache::Ids{static_cast<uint32_t>(++made), 7, 9}; };
+  EXPECT_EQ(cache->ids_of("key"sv, make), (IdCache::Ids{1, 7, 9}));
+  EXPECT_EQ(cache->ids_of("key"sv, make), (IdCache::Ids{1, 7, 9}));
+  EXPECT_EQ(cache->ids_of("key\0"sv, make)[0], 2U);
+}
+
+TEST(IdCache, KeepsNothingOfAnEmptyKey) {
+  const auto cache = std::make_unique<IdCache>();
+  uint32_t made = 0;
+  const auto make = [&] { return IdCache::Ids{++made}; };
+  EXPECT_EQ(cache->ids_of("", make)[0], 1U);
+  EXPECT_EQ(cache->ids_of("", make)[0], 2U);
+}
+
+TEST(IdCache, GivesEachKeyItsIdsBeyondWhatItHolds) {
+  const auto cache = std::make_unique<IdCache>();
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint32_t key = 0; key < 10'000; ++key) {
+      EXPECT_EQ(cache->ids_of(std::to_string(key), [&] { return IdCache::Ids{key}; })[0], key);
+    }
+  }
 }
 
 TEST(Utf8, KeepsValidText) {

@@ -7,7 +7,11 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <random>
 #include <string>
+
+#include "gpuscope/torch/argument_text.h"
 
 namespace gpuscope::torch {
 namespace {
@@ -253,6 +257,65 @@ TEST_F(LayoutTest, SpellsNumbersAndListsOfThem) {
   ShortText types;
   ArgumentText(layout_, nullptr).put_types(types, {all.first + 6 * kValueBytes, 1});
   EXPECT_EQ(types.view(), "['']");
+}
+
+TEST_F(LayoutTest, KeysDifferWhereTextsDo) {
+  ASSERT_EQ(infer_all(), "");
+  infer_values();
+  const FakeList none({}, 0xAAA0);
+  const FakeList numbers({{4, kIntTag}, {7, kIntTag}}, 0xAAA0);
+  const FakeList tensors({value(a_), value(c_)}, kTensorType);
+  const int undefined = 0;
+  const ArgumentText arguments(layout_, &undefined);
+  const std::array<FakeValue, 14> choice = {value(a_),
+                                            value(b_),
+                                            value(c_),
+                                            value(d_),
+                                            {FakeTensor::address(&undefined), kTensorTag},
+                                            {3, kIntTag},
+                                            {3, kDoubleTag},
+                                            {0x103, kBoolTag},
+                                            {0, kBoolTag},
+                                            {4, kIntTag},
+                                            numbers_.value(),
+                                            none.value(),
+                                            numbers.value(),
+                                            tensors.value()};
+  std::map<std::string, std::string> texts;
+  std::map<std::string, std::string> numbers_texts;
+  std::mt19937 random(7);
+  for (int turn = 0; turn < 5000; ++turn) {
+    std::vector<FakeValue> values(random() % 4);
+    for (FakeValue& one : values) {
+      one = choice[random() % choice.size()];
+    }
+    const Values all{reinterpret_cast<const char*>(values.data()), values.size()};
+    ShortText text;
+    arguments.put_shapes(text, all);
+    arguments.put_strides(text, all);
+    arguments.put_types(text, all);
+    ArgumentKey key;
+    arguments.put_tensors(key, all);
+    EXPECT_EQ(texts.emplace(key.view(), text.view()).first->second, text.view());
+    ShortText concrete;
+    arguments.put_concrete(concrete, all);
+    ArgumentKey its;
+    arguments.put_numbers(its, all);
+    EXPECT_NE(its.view(), key.view());
+    EXPECT_EQ(numbers_texts.emplace(its.view(), concrete.view()).first->second, concrete.view());
+  }
+  EXPECT_LT(texts.size(), 14 * 14 * 14);
+  EXPECT_GT(texts.size(), 100U);
+}
+
+TEST_F(LayoutTest, HasNoKeyOfWhatDoesNotFit) {
+  ASSERT_EQ(infer_all(), "");
+  infer_values();
+  const FakeList many(std::vector<FakeValue>(300, value(a_)), kTensorType);
+  const FakeValue list = many.value();
+  ArgumentKey key;
+  ArgumentText(layout_, nullptr).put_tensors(key, {reinterpret_cast<const char*>(&list), 1});
+  EXPECT_TRUE(key.view().empty());
 }
 
 TEST_F(LayoutTest, FindsAnEmptyMapOfKeywordsByItsOnlyBucket) {
