@@ -8,8 +8,8 @@ class GpuscopeError(Exception):
     """Root of the tree."""
 
 
-class LibraryError(GpuscopeError):
-    """A function of a vendor library returned an error.
+class CudaError(GpuscopeError):
+    """A function of libcuda returned an error.
 
     Attributes:
         call: the function, as ``cuInit``.
@@ -20,18 +20,6 @@ class LibraryError(GpuscopeError):
         super().__init__(message)
         self.call = call
         self.code = code
-
-
-class CudaError(LibraryError):
-    """libcuda said no."""
-
-
-class CuptiError(LibraryError):
-    """libcupti said no."""
-
-
-class NvmlError(LibraryError):
-    """libnvidia-ml said no."""
 
 
 class NotAvailable(GpuscopeError):  # noqa: N818 - the name says the state, as FileNotFoundError's siblings do

@@ -14,10 +14,10 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A function of libcuda, libcupti or libnvidia-ml returned an error code.
-class LibraryError : public Error {
+/// A function of libcuda returned an error code. What CUPTI and NVML refuse is no error: it is said in results.
+class CudaError : public Error {
  public:
-  LibraryError(std::string call, int code, const std::string& name)
+  CudaError(std::string call, int code, const std::string& name)
       : Error(call + " failed with " + name + " (" + std::to_string(code) + ")"), call_(std::move(call)), code_(code) {}
   const std::string& call() const noexcept { return call_; }
   int code() const noexcept { return code_; }
@@ -25,21 +25,6 @@ class LibraryError : public Error {
  private:
   std::string call_;
   int code_;
-};
-
-class CudaError : public LibraryError {
- public:
-  using LibraryError::LibraryError;
-};
-
-class CuptiError : public LibraryError {
- public:
-  using LibraryError::LibraryError;
-};
-
-class NvmlError : public LibraryError {
- public:
-  using LibraryError::LibraryError;
 };
 
 /// Something this machine or process cannot give: what, why, and the one step that would change it.

@@ -177,22 +177,22 @@ py::dict live_allocations() {
     allocations = watch.live();
     libraries = memory::NativeLibraries::process().names();
   }
-  const auto of_author = [](auto memory::Author::*member) {
-    return [member](const Allocation& allocation) { return allocation.author.*member; };
+  const auto of_caller = [](auto memory::Caller::*member) {
+    return [member](const Allocation& allocation) { return allocation.caller.*member; };
   };
   RegionColumn regions;
-  const auto region = [&](const Allocation& allocation) { return regions.number_of(allocation.author.region); };
+  const auto region = [&](const Allocation& allocation) { return regions.number_of(allocation.caller.region); };
   py::dict columns;
   columns["address"] = column<uint64_t>(allocations, &Allocation::address);
   columns["bytes"] = column<int64_t>(allocations, &Allocation::bytes);
   columns["kind"] = column<uint8_t>(allocations, &Allocation::kind);
   columns["device"] = column<int32_t>(allocations, &Allocation::device);
   columns["pool"] = column<uint64_t>(allocations, &Allocation::pool);
-  columns["library"] = column<uint32_t>(allocations, of_author(&memory::Author::library));
-  columns["stack"] = column<uint32_t>(allocations, of_author(&memory::Author::stack));
+  columns["library"] = column<uint32_t>(allocations, of_caller(&memory::Caller::library));
+  columns["stack"] = column<uint32_t>(allocations, of_caller(&memory::Caller::stack));
   columns["region"] = column<uint32_t>(allocations, region);
   columns["regions"] = regions.names();
-  columns["thread"] = column<uint64_t>(allocations, of_author(&memory::Author::thread));
+  columns["thread"] = column<uint64_t>(allocations, of_caller(&memory::Caller::thread));
   columns["time_ns"] = column<int64_t>(allocations, &Allocation::time_ns);
   columns["libraries"] = libraries;
   return columns;
@@ -210,8 +210,8 @@ py::dict watch_state() {
   py::list failed;
   for (const memory::Failure& failure : state.failures) {
     failed.append(py::dict("bytes"_a = failure.bytes, "kind"_a = kKinds[static_cast<std::size_t>(failure.kind)],
-                           "device"_a = failure.device, "library"_a = libraries[failure.author.library],
-                           "stack"_a = failure.author.stack, "time_ns"_a = failure.time_ns,
+                           "device"_a = failure.device, "library"_a = libraries[failure.caller.library],
+                           "stack"_a = failure.caller.stack, "time_ns"_a = failure.time_ns,
                            "live_bytes"_a = failure.live_bytes, "result"_a = failure.result));
   }
   py::dict facts;

@@ -18,10 +18,6 @@ void raise(const char* name, const py::tuple& arguments) {
   PyErr_SetObject(type.ptr(), type(*arguments).ptr());
 }
 
-void raise_library_error(const char* name, const base::LibraryError& error) {
-  raise(name, py::make_tuple(error.what(), error.call(), error.code()));
-}
-
 void translate_errors() {
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
@@ -29,11 +25,7 @@ void translate_errors() {
         std::rethrow_exception(thrown);
       }
     } catch (const base::CudaError& error) {
-      raise_library_error("CudaError", error);
-    } catch (const base::CuptiError& error) {
-      raise_library_error("CuptiError", error);
-    } catch (const base::NvmlError& error) {
-      raise_library_error("NvmlError", error);
+      raise("CudaError", py::make_tuple(error.what(), error.call(), error.code()));
     } catch (const base::CorruptTrace& error) {
       raise("CorruptTrace", py::make_tuple(error.what(), error.path(), error.offset()));
     } catch (const base::NotAvailable& error) {

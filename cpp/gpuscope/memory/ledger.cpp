@@ -235,22 +235,22 @@ void Ledger::clear() noexcept {
   mappings_.clear();
 }
 
-Author Ledger::find_author() const noexcept {
-  Author author;
-  author.library = NativeLibraries::process().caller();
-  author.thread = base::thread_id();
-  author.stack = stacks_.load(std::memory_order_relaxed) ? base::current_stack() : 0;
-  author.region = base::current_region();
-  return author;
+Caller Ledger::find_caller() const noexcept {
+  Caller caller;
+  caller.library = NativeLibraries::process().caller();
+  caller.thread = base::thread_id();
+  caller.stack = stacks_.load(std::memory_order_relaxed) ? base::current_stack() : 0;
+  caller.region = base::current_region();
+  return caller;
 }
 
 void Ledger::record(const DriverAllocation& event) noexcept {
-  const Author author = event.step == AllocationStep::Allocated ? find_author() : Author{};
+  const Caller caller = event.step == AllocationStep::Allocated ? find_caller() : Caller{};
   try {
     const std::lock_guard lock(mutex_);
     switch (event.step) {
       case AllocationStep::Allocated:
-        return event.result == 0 ? take(event, author) : refuse(event, author);
+        return event.result == 0 ? take(event, caller) : refuse(event, caller);
       case AllocationStep::Released:
         return release(event);
       case AllocationStep::Mapped:
@@ -270,11 +270,11 @@ void Ledger::record(const DriverAllocation& event) noexcept {
   }
 }
 
-void Ledger::take(const DriverAllocation& event, const Author& author) {
+void Ledger::take(const DriverAllocation& event, const Caller& caller) {
   Entry entry;
   entry.allocation = {
       event.address, event.bytes, event.pool, event.context, base::Clock::process().to_ns(event.ended_ticks),
-      event.device,  event.kind,  author};
+      event.device,  event.kind,  caller};
   entry.taken_ticks = event.ended_ticks;
   // What was there before has been released: its release is yet to come, or was missed.
   switch (event.kind) {
@@ -290,9 +290,9 @@ void Ledger::take(const DriverAllocation& event, const Author& author) {
   }
 }
 
-void Ledger::refuse(const DriverAllocation& event, const Author& author) {
+void Ledger::refuse(const DriverAllocation& event, const Caller& caller) {
   Failure failure{event.bytes, 0,     base::Clock::process().to_ns(event.ended_ticks), event.device, event.result,
-                  event.kind,  author};
+                  event.kind,  caller};
   for (const Entries* entries : {&by_address_, &virtual_, &arrays_}) {
     for (const auto& [key, entry] : *entries) {
       failure.live_bytes += entry.allocation.device == event.device ? entry.allocation.bytes : 0;

@@ -18,7 +18,7 @@ namespace gpuscope::memory {
 
 /// What a loaded file is called in results: "libcublasLt.so.13",
 /// "cupy_backends/runtime.cpython-312-x86_64-linux-gnu.so" for an extension module, with the package that it came in,
-/// "python" for the interpreter. "" for what is not the author of a call but passes it on: CUDA's driver and runtime,
+/// "python" for the interpreter. "" for what is not the caller but passes a call on: CUDA's driver and runtime,
 /// the C and C++ runtimes, foreign-function interfaces and gpuscope itself.
 std::string library_name(std::string_view path);
 
@@ -53,7 +53,7 @@ class NativeLibraries {
 };
 
 /// Who asked for memory.
-struct Author {
+struct Caller {
   uint32_t library = 0;  // a NativeLibraries number
   uint32_t stack = 0;    // a base::Stacks id
   uint32_t region = 0;   // as base::current_region returns it
@@ -69,7 +69,7 @@ struct Allocation {
   int64_t time_ns = 0;
   int32_t device = base::kUnknownDevice;
   base::AllocationKind kind = base::AllocationKind::Device;
-  Author author;
+  Caller caller;
 };
 
 /// Memory that the driver refused.
@@ -80,7 +80,7 @@ struct Failure {
   int32_t device = base::kUnknownDevice;
   int32_t result = 0;  // CUresult
   base::AllocationKind kind = base::AllocationKind::Device;
-  Author author;
+  Caller caller;
 };
 
 /// What the driver has given out in this process and not taken back, since begin. Any thread: one mutex, held for no
@@ -124,10 +124,10 @@ class Ledger {
   };
   using Entries = std::unordered_map<uint64_t, Entry>;
 
-  Author find_author() const noexcept;
+  Caller find_caller() const noexcept;
   // With the mutex held.
-  void take(const base::DriverAllocation& event, const Author& author);
-  void refuse(const base::DriverAllocation& event, const Author& author);
+  void take(const base::DriverAllocation& event, const Caller& caller);
+  void refuse(const base::DriverAllocation& event, const Caller& caller);
   void release(const base::DriverAllocation& event);
   void map(const base::DriverAllocation& event);
   void unmap(const base::DriverAllocation& event);

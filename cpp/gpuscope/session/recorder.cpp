@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSettleInterval = 200us;
+constexpr auto kGpuPollInterval = 200us;
 // A copy between host buffers brings no record: copies are waited for until no record has arrived for this long, in
 // which a device copies some gigabytes.
 constexpr auto kCopyGrace = 250ms;
@@ -230,7 +230,7 @@ void Recorder::make_decoder() {
 std::unique_ptr<store::Store> Recorder::end_window(const Facts& about) {
   std::unique_ptr<store::Store> store;
   try {
-    settle();
+    wait_for_gpu_work();
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
     write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
@@ -280,19 +280,19 @@ void Recorder::poll(bool flush) {
 }
 
 void Recorder::release_cupti() {
-  settle();
+  wait_for_gpu_work();
   vendor_.collector.flush(true);
   poll(false);
   vendor_.collector.stop();
   collecting_ = false;
 }
 
-void Recorder::settle() {
+void Recorder::wait_for_gpu_work() {
   if (options_.settings.by_time) {
-    return settle_without_callbacks();
+    return wait_for_gpu_records();
   }
   const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
-  const std::chrono::nanoseconds limit(options_.settle_limit_ns);
+  const std::chrono::nanoseconds limit(options_.gpu_wait_limit_ns);
   const auto start = std::chrono::steady_clock::now();
   auto newest = start;  // when the last record arrived
   uint64_t records = gpu_records.records();
@@ -320,7 +320,7 @@ void Recorder::settle() {
     if (now - start >= limit) {
       break;
     }
-    std::this_thread::sleep_for(kSettleInterval);
+    std::this_thread::sleep_for(kGpuPollInterval);
   }
   // Work that still runs is handed over unfinished, and counted as such.
   vendor_.collector.flush(true);
@@ -329,10 +329,10 @@ void Recorder::settle() {
   decoder_->gpu_records().set_forced(false);
 }
 
-void Recorder::settle_without_callbacks() {
+void Recorder::wait_for_gpu_records() {
   // Launches are not counted here: the window is complete when CUPTI delivers nothing for a while.
   int quiet = 0;
-  const std::chrono::nanoseconds limit(options_.settle_limit_ns);
+  const std::chrono::nanoseconds limit(options_.gpu_wait_limit_ns);
   const auto start = std::chrono::steady_clock::now();
   while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
     const uint64_t records = decoder_->gpu_records().records();

@@ -38,7 +38,7 @@ struct Options {
   bool memory = false;  // what libraries allocate from the driver
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
-  int64_t settle_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work
+  int64_t gpu_wait_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work
 };
 
 /// The facts about a recorded window, for its audit.
@@ -90,8 +90,8 @@ class Recorder {
 
  private:
   void make_decoder();
-  void settle();
-  void settle_without_callbacks();
+  void wait_for_gpu_work();
+  void wait_for_gpu_records();
   void read_gpu_spans();
   Facts gather_facts(Facts facts);
 

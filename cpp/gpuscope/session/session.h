@@ -30,7 +30,7 @@ class Session {
 
   /// What is launched from now on is recorded.
   void open();
-  /// Ends the window: waits for its GPU work, at most Options::settle_limit_ns, and hands over what was
+  /// Ends the window: waits for its GPU work, at most Options::gpu_wait_limit_ns, and hands over what was
   /// recorded. Nothing without an open window, and in the child of a fork. Throws std::bad_alloc when there is no
   /// memory to hand it over in.
   std::unique_ptr<store::Store> cut();

@@ -82,7 +82,7 @@ Sampler::Sampler(const driver::Cuda& cuda, int device, uint64_t stream, uint64_t
       flush_(context_, device, flush_bytes),
       events_(context_) {}
 
-int Sampler::settle(Program& program, int64_t* done_ns) {
+int Sampler::synchronize_through(Program& program, int64_t* done_ns) {
   int code = 0;
   const base::Clock& clock = base::Clock::process();
   program.wait([&] {
@@ -100,7 +100,7 @@ int Sampler::settle(Program& program, int64_t* done_ns) {
 }
 
 void Sampler::wait(Program& program, int64_t* done_ns) {
-  if (const int code = settle(program, done_ns); code != 0) {
+  if (const int code = synchronize_through(program, done_ns); code != 0) {
     throw base::CudaError("context_synchronize", code, context_.cuda().error_name(code));
   }
 }
@@ -166,7 +166,7 @@ Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const S
   try {
     queue(program, order, options, chunk);
   } catch (...) {
-    settle(program);  // what it says is of less interest than why the program stopped
+    synchronize_through(program);  // what it says is of less interest than why the program stopped
     throw;
   }
   wait(program);
@@ -202,7 +202,7 @@ WallChunk Sampler::sample_wall(Program& program, std::span<const uint32_t> order
       wait(program, &chunk.done_ns[row]);
     }
   } catch (...) {
-    settle(program);
+    synchronize_through(program);
     throw;
   }
   return chunk;

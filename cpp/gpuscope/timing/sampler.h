@@ -181,7 +181,7 @@ class Sampler {
   void begin(bool flush);
   void queue(Program& program, std::span<const uint32_t> order, const SampleOptions& options, Chunk& chunk);
   /// Waits through Program::wait; the driver's result code, and when the GPU was done.
-  int settle(Program& program, int64_t* done_ns = nullptr);
+  int synchronize_through(Program& program, int64_t* done_ns = nullptr);
   void wait(Program& program, int64_t* done_ns = nullptr);
   double measure_clock(Program& program);
 

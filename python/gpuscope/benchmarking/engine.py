@@ -127,7 +127,7 @@ class Engine:
         self._early: list[Waiting] = []
         self._cold, self._plan = cold, Plan(1, False, False, 0)
         self._session: _core.Session | None = None
-        self._unsettled = False
+        self._session_is_new = False
 
     @property
     def tick(self) -> float:
@@ -227,13 +227,13 @@ class Engine:
             if _core.Session.active():
                 raise NotAvailable("kernel time cannot be measured: another profile is active in this process")
             self._session = _core.Session(cuda=True)
-            self._unsettled = True
+            self._session_is_new = True
         self._session.open()
         try:
-            if self._unsettled and self.chunk > 1:
+            if self._session_is_new and self.chunk > 1:
                 # CUPTI's first records are the least sure, and the GPU has idled while it started.
                 self._chunks("kernel", order[: self.chunk])
-            self._unsettled = False
+            self._session_is_new = False
             chunks = self._chunks("kernel", order)
         finally:
             trace = Trace(self._session.cut())

@@ -26,7 +26,7 @@ from gpuscope.units import first_line, format_rate
 Kind = Literal["bandwidth", "float32", "float16", "bfloat16", "tf32"]
 
 REPEATS = 15
-SETTLE = 3  # repetitions before those that count
+WARMUPS = 3  # repetitions before those that count
 
 # Sizes of copies, in sizes of the L2 cache: the two largest that fit; the cache would hold a part of smaller ones.
 CACHES = (16, 8, 4)
@@ -116,9 +116,9 @@ def seconds(sampler: _core.Sampler, function: Callable[[], object], repeats: int
     """The median time of a call on the sampler's stream, with nothing between it and the clock."""
     function()  # what a first call allocates or loads may wait for the GPU, which a closed gate would hold
     sampler.synchronize()
-    order = np.zeros(SETTLE + repeats, dtype=np.uint32)
+    order = np.zeros(WARMUPS + repeats, dtype=np.uint32)
     chunk = sampler.sample([function], order, gate=True, flush=False)
-    return float(np.median(chunk["stream_s"][SETTLE:]))
+    return float(np.median(chunk["stream_s"][WARMUPS:]))
 
 
 def _bandwidth(sampler: _core.Sampler, stream: int, device: int, l2_bytes: int) -> float:

@@ -15,7 +15,7 @@ from gpuscope.cli import console
 from gpuscope.cli.export import Outputs
 from gpuscope.cli.options import positive
 from gpuscope.cli.report import show_audit, show_table, show_tree
-from gpuscope.errors import InvalidArgument, LibraryError, NotAvailable
+from gpuscope.errors import CudaError, InvalidArgument, NotAvailable
 from gpuscope.regions import record_function
 
 _BATCH, _INPUTS, _HIDDEN, _CLASSES = 128, 512, 256, 16
@@ -111,7 +111,7 @@ def _choose_model() -> _Model:
     """The GPU's if there is a usable one, else NumPy's."""
     try:
         return _GpuModel()
-    except (NotAvailable, LibraryError):
+    except (NotAvailable, CudaError):
         return _NumpyModel()
 
 

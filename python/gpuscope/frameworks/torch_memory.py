@@ -42,7 +42,7 @@ class Segment:
     Attributes:
         address: where it begins.
         bytes: its size.
-        allocated: in use by the program.
+        allocated_bytes: in use by the program.
         pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made.
         expandable: grows and shrinks, by mapping memory to addresses.
         blocks: in the order of addresses.
@@ -50,7 +50,7 @@ class Segment:
 
     address: int
     bytes: int
-    allocated: int
+    allocated_bytes: int
     pool: str
     expandable: bool
     blocks: tuple[Block, ...]
@@ -140,7 +140,7 @@ def _segment(part: dict[str, Any]) -> Segment:
     return Segment(
         address=int(part["address"]),
         bytes=int(part["total_size"]),
-        allocated=int(part.get("allocated_size", 0)),
+        allocated_bytes=int(part.get("allocated_size", 0)),
         pool=name,
         expandable=bool(part.get("is_expandable", False)),
         blocks=tuple(blocks),

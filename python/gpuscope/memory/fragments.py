@@ -140,7 +140,7 @@ def fragmentation_of(segments: Sequence[Segment], device: int = 0) -> Fragmentat
     largest = max(large, default=0)
     facts: dict[str, Any] = {
         "reserved_bytes": sum(segment.bytes for segment in segments),
-        "allocated_bytes": sum(segment.allocated for segment in segments),
+        "allocated_bytes": sum(segment.allocated_bytes for segment in segments),
         "segments": len(segments),
         "free_bytes": sum(free),
         "free_blocks": len(free),

@@ -345,7 +345,7 @@ def _add_pool(
     accounts: Accounts, pool: Pool, private: Sequence[Segment], where: str, events: MemoryEvents | None
 ) -> None:
     graphs = min(pool.reserved_bytes, sum(segment.bytes for segment in private))
-    in_graphs = sum(segment.allocated for segment in private)
+    in_graphs = sum(segment.allocated_bytes for segment in private)
     allocated = max(0, min(pool.allocated_bytes - in_graphs, pool.reserved_bytes - graphs))
     rest, outside = allocated, 0
     for one in handed_out(events, pool.library, pool.device, private) if events is not None else ():

@@ -89,21 +89,21 @@ TEST_F(Ledgers, SayWhatAnAllocationIs) {
   EXPECT_EQ(allocation.address, 4096U);
   EXPECT_EQ(allocation.pool, 9U);
   EXPECT_EQ(allocation.device, 3);
-  EXPECT_EQ(allocation.author.thread, static_cast<uint64_t>(syscall(SYS_gettid)));
+  EXPECT_EQ(allocation.caller.thread, static_cast<uint64_t>(syscall(SYS_gettid)));
   EXPECT_GE(allocation.time_ns, before);
   EXPECT_LE(allocation.time_ns, base::Clock::process().now_ns());
 }
 
 TEST_F(Ledgers, SayWhichLibraryTookAnAllocation) {
   take(4096, 100);
-  const uint32_t library = ledger_.live().at(0).author.library;
+  const uint32_t library = ledger_.live().at(0).caller.library;
   EXPECT_EQ(NativeLibraries::process().names().at(library), "gpuscope_tests");
 }
 
 TEST_F(Ledgers, SayInWhatRegionAnAllocationWasTaken) {
   base::region_source = []() noexcept -> uint32_t { return 5; };
   take(4096, 100);
-  EXPECT_EQ(ledger_.live().at(0).author.region, 5U);
+  EXPECT_EQ(ledger_.live().at(0).caller.region, 5U);
 }
 
 TEST_F(Ledgers, WantOpenRegionsUntilTheyForget) {
@@ -118,10 +118,10 @@ TEST_F(Ledgers, AskForStacksOnlyWhenTheyAreWanted) {
   base::stack_source = []() noexcept -> uint32_t { return 77; };
   ledger_.begin(false);
   take(4096, 100);
-  EXPECT_EQ(ledger_.live().at(0).author.stack, 0U);
+  EXPECT_EQ(ledger_.live().at(0).caller.stack, 0U);
   ledger_.begin(true);
   take(4096, 100);
-  EXPECT_EQ(ledger_.live().at(0).author.stack, 77U);
+  EXPECT_EQ(ledger_.live().at(0).caller.stack, 77U);
 }
 
 TEST_F(Ledgers, ReleaseByAnyCallThatFitsTheAddress) {

@@ -370,7 +370,7 @@ TEST_F(Sessions, WaitForEveryNodeOfAGraph) {
 }
 
 TEST_F(Sessions, GiveUpOnRecordsThatNeverCome) {
-  Session& session = start({.settle_limit_ns = 30'000'000});
+  Session& session = start({.gpu_wait_limit_ns = 30'000'000});
   session.open();
   cupti_.call(fakes::kLaunchKernel);
   cupti_.call(fakes::kGraphLaunch);
@@ -382,7 +382,7 @@ TEST_F(Sessions, GiveUpOnRecordsThatNeverCome) {
 }
 
 TEST_F(Sessions, AskForUnfinishedWorkAtTheLimit) {
-  Session& session = start({.settle_limit_ns = 30'000'000});
+  Session& session = start({.gpu_wait_limit_ns = 30'000'000});
   session.open();
   const uint32_t correlation = cupti_.call(fakes::kLaunchKernel);
   const auto on_flush = [&](bool forced) {
@@ -411,7 +411,7 @@ TEST_F(Sessions, DoNotWaitLongForCopiesThatBringNoRecord) {
 }
 
 TEST_F(Sessions, GiveNoLaterWindowWhatCameTooLate) {
-  Session& session = start({.settle_limit_ns = 30'000'000});
+  Session& session = start({.gpu_wait_limit_ns = 30'000'000});
   session.open();
   uint32_t late = 0;
   {
@@ -449,7 +449,7 @@ TEST_F(Sessions, TellOfForeignBuffers) {
 }
 
 TEST_F(Sessions, TellOfAnExhaustedPool) {
-  Session& session = start({.settle_limit_ns = 30'000'000});
+  Session& session = start({.gpu_wait_limit_ns = 30'000'000});
   session.open();
   // What a flush may fill without anybody decoding is all there is.
   const std::size_t most = activity::BufferPool::kMaxBuffers * (activity::BufferPool::kBufferBytes / 216);
@@ -584,7 +584,7 @@ TEST_F(EventSessions, KeepOneRowAPathInAggregateMode) {
 }
 
 TEST_F(EventSessions, GiveNoLaterWindowATimeThatCameTooLate) {
-  Session& session = start({.settle_limit_ns = 30'000'000});
+  Session& session = start({.gpu_wait_limit_ns = 30'000'000});
   session.open();
   cuda_.done = false;
   { const Region region("first"); }
