@@ -63,7 +63,7 @@ def test_segments_have_their_pool_and_blocks(machine):
         segment(0x9000, 50, pool=(0, 3)), segment(0x1000, 30, -20, pool=(2, 0), expandable=True), segment(0x20000, 1)
     )
     first, second, third = torch_memory.segments(0)
-    assert (first.address, first.bytes, first.allocated, first.expandable) == (0x1000, 50, 30, True)
+    assert (first.address, first.bytes, first.allocated_bytes, first.expandable) == (0x1000, 50, 30, True)
     assert [segment.pool for segment in (first, second, third)] == ["graph (2, 0)", "private (0, 3)", "default"]
     assert [(b.address, b.bytes, b.requested, b.state) for b in first.blocks] == [
         (0x1000, 30, 29, "active_allocated"),

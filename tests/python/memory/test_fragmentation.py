@@ -29,7 +29,7 @@ class Segment:
         return sum(block.bytes for block in self.blocks)
 
     @property
-    def allocated(self):
+    def allocated_bytes(self):
         return sum(block.bytes for block in self.blocks if block.state == "active_allocated")
 
 
