@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import warnings
 from collections import Counter
 
@@ -218,6 +219,23 @@ def test_an_event_on_the_cpu_has_the_device_type_of_torch(both):
     assert event.device_type == torch.autograd.DeviceType.CPU == theirs.DeviceType.CPU
     assert event.device_type != torch.autograd.DeviceType.CUDA
     assert str(event.device_type) == str(torch.autograd.DeviceType.CPU)
+
+
+@pytest.mark.parametrize("rows", [events, key_averages])
+def test_device_types_of_results_are_found_among_torchs(rows):
+    found = next(row.device_type for row in rows(training()) if row.device_type == ours.analysis.DeviceType.CUDA)
+    assert torch.autograd.DeviceType.CUDA == found  # noqa: SIM300
+    assert torch.autograd.DeviceType.CPU != found  # noqa: SIM300
+    assert found in [torch.autograd.DeviceType.CUDA]
+    assert {torch.autograd.DeviceType.CUDA: "there"}[found] == "there"
+    assert found == ours.analysis.DeviceType.CUDA == found != ours.analysis.DeviceType.CPU
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_torchs_own_list_writes_a_table_of_our_events():
+    mine = events(training())
+    kernel = next(event.name for event in mine if event.device_type == torch.autograd.DeviceType.CUDA)
+    assert kernel in profiler_util.EventList(mine).table()
 
 
 def test_flows_lead_from_forward_to_backward(both):

@@ -12,7 +12,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, format_share
+from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, device_type, format_share
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import ANNOTATIONS, KINDS, MEMORY, NS_PER_US, Kind, RegionRows, flat_shapes, region_kind
 from gpuscope.errors import InvalidArgument
@@ -113,7 +113,7 @@ class Averages(EventList[FunctionEventAvg]):
         return FunctionEventAvg(
             key="Total",
             kind="total",
-            device_type=DeviceType.CPU,
+            device_type=device_type(False),
             self_cpu_time_total=self.self_cpu_time_total,
             self_device_time_total=self.self_device_time_total,
             min=min((row.min for row in self), default=0.0),
@@ -234,7 +234,7 @@ def _average(total: _core.NameStat, summary: _core.Summary, name: str, **details
     return FunctionEventAvg(
         key=name,
         kind=opened_by.name.lower() if kind == Kind.REGION else kind.label,
-        device_type=DeviceType.CUDA if kind.is_device else DeviceType.CPU,
+        device_type=device_type(kind.is_device),
         count=durations.count,
         cpu_time_total=total.cpu_ns / NS_PER_US,
         self_cpu_time_total=total.self_cpu_ns / NS_PER_US,
@@ -273,7 +273,7 @@ def _outside_memory(trace: Trace, use_device: str | None) -> Iterator[FunctionEv
     yield FunctionEventAvg(
         key=MEMORY,
         kind=Kind.MEMORY.label,
-        device_type=DeviceType.CPU,
+        device_type=device_type(False),
         count=count,
         use_device=use_device,
         cpu_memory_usage=host,
@@ -294,7 +294,7 @@ def _function_averages(trace: Trace, use_device: str | None) -> Iterator[Functio
         yield FunctionEventAvg(
             key=trace.string(int(functions.name[rows[0]])),
             kind=Kind.PYTHON_FUNCTION.label,
-            device_type=DeviceType.CPU,
+            device_type=device_type(False),
             count=len(rows),
             cpu_time_total=int(nesting.total_cpu_ns[rows].sum()) / NS_PER_US,
             self_cpu_time_total=int(nesting.self_cpu_ns[rows].sum()) / NS_PER_US,

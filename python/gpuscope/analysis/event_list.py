@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.frameworks.torch import TorchEnum
+from gpuscope.frameworks.torch import TorchEnum, for_torch
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_memory, format_time
 
@@ -74,6 +74,11 @@ class DeviceType(int, TorchEnum):
     __ne__ = TorchEnum.__ne__
     __hash__ = TorchEnum.__hash__
     __str__ = TorchEnum.__str__
+
+
+def device_type(is_device: bool) -> DeviceType:
+    """Where an event ran; equal to torch's members on either side once torch is imported."""
+    return for_torch(DeviceType.CUDA if is_device else DeviceType.CPU)
 
 
 COLUMN_WIDTH = 12

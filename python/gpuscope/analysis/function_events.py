@@ -15,7 +15,7 @@ from gpuscope._core import Flag
 from gpuscope.analysis import flops
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, recording_totals
 from gpuscope.analysis.call_tree import STACK_METRICS
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alias_of, format_share
+from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alias_of, device_type, format_share
 from gpuscope.analysis.rows import (
     ANNOTATIONS,
     DEVICE_KINDS,
@@ -141,7 +141,7 @@ class FunctionEvent(TorchNames):
     @property
     def device_type(self) -> DeviceType:
         """Where it ran."""
-        return DeviceType.CUDA if self._source.kind.is_device else DeviceType.CPU
+        return device_type(self._source.kind.is_device)
 
     @property
     def device_index(self) -> int:
@@ -491,7 +491,10 @@ class FunctionEvent(TorchNames):
 
     def __repr__(self) -> str:
         start, end = self.time_range
-        return f"<FunctionEvent {self.kind} {self.name!r} at {start:.3f}us for {end - start:.3f}us>"
+        memory = "".join(
+            f" {name}={used}" for name in ("cpu_memory_usage", "cuda_memory_usage") if (used := getattr(self, name))
+        )
+        return f"<FunctionEvent {self.kind} {self.name!r} at {start:.3f}us for {end - start:.3f}us{memory}>"
 
 
 class _OutsideMemory:

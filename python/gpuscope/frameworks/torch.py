@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuscope.frameworks.graph_capture import (
     DEFAULT_STREAMS,
@@ -53,6 +53,31 @@ class TorchEnum(Enum):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
+
+
+E = TypeVar("E", bound=TorchEnum)
+
+
+def for_torch(member: E) -> E:
+    """The member as torch's code finds it: equal to torch's own on either side of ``==``, in its lists and dicts.
+
+    A member of torch's that is written in C++ says of any other type that it differs, but Python asks a subclass on the
+    right first: once torch is imported, this is a member of a subclass of torch's enumeration.
+    """
+    theirs = getattr(sys.modules.get("torch.autograd"), type(member).__name__, None)
+    return member if theirs is None else _for_torch(member, theirs)
+
+
+@functools.cache
+def _for_torch(member: E, theirs: Any) -> Any:
+    methods = {
+        "__eq__": lambda own, other: member == other,
+        "__ne__": lambda own, other: member != other,
+        "__hash__": lambda own: hash(member),
+        "__str__": lambda own: str(member),
+        "__reduce_ex__": lambda own, protocol: (for_torch, (member,)),
+    }
+    return type(theirs.__name__, (theirs,), methods)(member.value)
 
 
 def process_group() -> dict[str, Any] | None:
