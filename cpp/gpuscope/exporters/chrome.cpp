@@ -50,6 +50,9 @@ constexpr std::array kOwnOfWork = std::to_array<std::string_view>(
     {"device", "context", "stream", "correlation", "grid", "block", "registers per thread", "shared memory", "region",
      "graph id", "graph node id", "captured in", "Collective name"});
 
+/// Whether a list among the values of a region is one of texts, or of nothing.
+bool is_list_of_texts(std::string_view text) { return text == "[]" || (text.starts_with("[\"") && is_json(text)); }
+
 template <std::size_t kSize>
 bool contains(const std::array<std::string_view, kSize>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -177,8 +180,13 @@ class ChromeText {
     links_.each_payload(region, [&](uint32_t row) {
       std::string name(store_.strings[store_.payload.name[row]]);
       const auto type = PayloadType{store_.payload.type[row]};
+      const uint64_t value = store_.payload.value[row];
+      const bool is_text = type == PayloadType::Text || type == PayloadType::List;
+      const std::string_view text =
+          is_text && value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : std::string_view{};
       // As in torch's files, which have no lists of numbers, and no stream that is not one's number.
-      if (type == PayloadType::List || (is_op && name == "stream" && type != PayloadType::Signed)) {
+      if ((type == PayloadType::List && !is_list_of_texts(text)) ||
+          (is_op && name == "stream" && type != PayloadType::Signed)) {
         return;
       }
       // An operator's stand at its own event alone.
@@ -188,7 +196,6 @@ class ChromeText {
       out.put(',');
       out.put(quoted(name));
       out.put(':');
-      const uint64_t value = store_.payload.value[row];
       switch (type) {
         case PayloadType::Signed:
           out.put_number(std::bit_cast<int64_t>(value));
@@ -196,12 +203,12 @@ class ChromeText {
         case PayloadType::Float:
           put_float(out, std::bit_cast<double>(value));
           break;
-        case PayloadType::Text: {
-          const std::string_view text =
-              value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : std::string_view{};
+        case PayloadType::Text:
           out.put(quoted(is_op && text.find('"') != std::string_view::npos ? "None" : text));  // as in torch's files
           break;
-        }
+        case PayloadType::List:
+          out.put(base::to_utf8(text));
+          break;
         case PayloadType::Bool:
           out.put(value != 0 ? "true" : "false");
           break;

@@ -45,6 +45,24 @@ constexpr unsigned kCountShift = 32;
 
 }  // namespace
 
+void ShortText::put_quoted(std::string_view text) noexcept {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  constexpr uint8_t kFirstPrintable = 0x20;
+  put("\"");
+  for (const char& letter : text) {
+    const auto byte = static_cast<uint8_t>(letter);
+    if (byte < kFirstPrintable) {
+      put("\\u00");
+      put(kHex.substr(byte >> 4, 1));
+      put(kHex.substr(byte & 0xF, 1));
+    } else {
+      put(letter == '"' || letter == '\\' ? "\\" : "");
+      put({&letter, 1});
+    }
+  }
+  put("\"");
+}
+
 const char* ArgumentText::tensor(const char* value) const noexcept {
   const char* tensor = tag(value) == layout_.tensor_tag ? load<const char*>(value) : nullptr;
   return tensor != undefined_ ? tensor : nullptr;
@@ -67,9 +85,18 @@ ArgumentText::Kind ArgumentText::kind(const char* value) const noexcept {
   }
   const uint32_t its = tag(value);
   if (its == layout_.list_tag) {
-    const Values values = holds_tensors(value) ? Values{nullptr, SIZE_MAX} : elements(value);
-    const bool are_numbers = values.count == 0 || (values.count <= kMaxNumbers && is_scalar(kind(values.first)));
-    return are_numbers ? Kind::Numbers : Kind::Other;
+    if (holds_tensors(value)) {
+      return Kind::Other;
+    }
+    const Values values = elements(value);
+    if (values.count == 0 || (values.count <= kMaxNumbers && is_scalar(kind(values.first)))) {
+      return Kind::Numbers;
+    }
+    std::size_t texts = 0;
+    while (texts < values.count && kind(values.first + texts * kValueBytes) == Kind::Text) {
+      ++texts;
+    }
+    return texts == values.count ? Kind::Texts : Kind::Other;
   }
   return its == layout_.int_tag                                        ? Kind::Int
          : its == layout_.double_tag                                   ? Kind::Double
@@ -196,6 +223,16 @@ void ArgumentText::put_concrete(ShortText& text, const char* value) const noexce
     default:
       return;
   }
+}
+
+void ArgumentText::put_texts(ShortText& text, const char* value) const noexcept {
+  const Values values = elements(value);
+  text.put("[");
+  for (std::size_t index = 0; index < values.count; ++index) {
+    text.put(index != 0 ? ", " : "");
+    text.put_quoted(this->text(values.first + index * kValueBytes));
+  }
+  text.put("]");
 }
 
 void ArgumentText::put_tensor(ArgumentKey& key, const char* tensor) const noexcept {

@@ -24,6 +24,8 @@ class ShortText {
     std::memcpy(text_.data() + size_, text.data(), text.size());
     size_ += text.size();
   }
+  /// As a string of JSON.
+  void put_quoted(std::string_view text) noexcept;
   void put(int64_t number) noexcept { put_chars(number); }
   /// As torch's profiler writes it: `2.`, `0.10000000000000001`.
   void put(double number) noexcept {
@@ -115,10 +117,12 @@ class ArgumentText {
   /// Of the text of numbers.
   void put_numbers(ArgumentKey& key, Values values) const noexcept;
 
-  enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers };
+  enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers, Texts };
   Kind kind(const char* value) const noexcept;
   /// A number, or a list of them.
   void put_concrete(ShortText& text, const char* value) const noexcept;
+  /// A list of texts, as JSON.
+  void put_texts(ShortText& text, const char* value) const noexcept;
   /// What a value of that kind says.
   std::string_view text(const char* value) const noexcept;
 

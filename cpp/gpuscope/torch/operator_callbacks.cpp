@@ -91,6 +91,14 @@ void log_keywords(EventLog& log, const void* function) noexcept {
         log.add_argument(Argument::List, log.id_of(text.view()), name);
         break;
       }
+      case ArgumentText::Kind::Texts: {
+        ShortText text;
+        arguments.put_texts(text, value);
+        if (!text.full()) {
+          log.add_argument(Argument::List, log.id_of(text.view()), name);
+        }
+        break;
+      }
       default:
         break;
     }

@@ -256,7 +256,8 @@ class RegionRows:
         if kind == PayloadType.TEXT:
             return self.trace.string(bits)
         if kind == PayloadType.LIST:
-            return list(_parse_number(self.trace.string(bits)) or ())
+            text = self.trace.string(bits)
+            return json.loads(text) if text.startswith('["') else list(_parse_number(text) or ())
         return bits
 
     def types_of(self, string_id: int) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ theirs = pytest.importorskip("torch.profiler")
 
 experimental = torch._C._profiler._ExperimentalConfig
 KEYWORDS = {"stream": 0, "grid": "x + 1", "quoted": 'a"b', "yes": True, "half": 0.5, "less": -3, "list": [1, 2]}
+KEYWORDS |= {"none": [], "texts": ["a", "b, c", "\N{SNOWMAN}"]}
 
 
 class Scale(torch.autograd.Function):
@@ -101,6 +102,21 @@ def test_records_of_kineto_have_them_too(both):
     ranges = ([event for event in prof.profiler.kineto_results.events() if event.name() == "range"] for prof in both)
     of_torch, ours = ([(event.concrete_inputs(), event.kwinputs()) for event in events] for events in ranges)
     assert ours == of_torch == [([None, 3, None], KEYWORDS)]
+
+
+def test_texts_of_a_list_are_those_given_where_torchs_file_is_no_json(tmp_path):
+    texts = ['say "a"', "back\\slash", "two\nlines", ""]
+    with gs.profile(record_shapes=True) as prof, torch._C._profiler._RecordFunctionFast("range", [], {"texts": texts}):
+        pass
+    assert [event.kwinputs for event in prof.events() if event.name == "range"] == [{"texts": texts}]
+    assert [row["args"]["texts"] for row in chrome(prof, tmp_path / "a.json") if row["name"] == "range"] == [texts]
+
+
+def test_a_list_of_too_many_texts_is_left_out():
+    texts = ["a" * 100] * 30
+    with gs.profile(record_shapes=True) as prof, torch._C._profiler._RecordFunctionFast("range", [], {"texts": texts}):
+        pass
+    assert [event.kwinputs for event in prof.events() if event.name == "range"] == [{}]
 
 
 def test_they_are_kept_in_a_file(both, tmp_path):
