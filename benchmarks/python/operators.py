@@ -19,7 +19,7 @@ from workload import WARM_UP, Workload, torch_wait, torch_workload
 OPERATORS = 2000  # a round
 ROUNDS = 60
 QUICK_ROUNDS = 12
-ROWS = ("operator", "operator_shapes", "nvtx")
+ROWS = ("operator", "operator_shapes", "python_functions", "nvtx")
 
 
 def under_gpuscope(kept: list[Any], **options: bool) -> Mode:
@@ -112,7 +112,12 @@ def operators(device: str, rounds: int) -> dict[str, measure.Row]:
         "torch.profiler, record_shapes": under_torch(record_shapes=True),
     }
     plain = compare(torch_workload(device), "aten::add_", ways, rounds)
-    inside = {"gpuscope, with_modules": under_gpuscope([], with_modules=True)}
+    inside = {
+        "gpuscope, with_modules": under_gpuscope([], with_modules=True),
+        "gpuscope, with_stack": under_gpuscope([], with_stack=True),
+        "torch.profiler": under_torch(),
+        "torch.profiler, with_stack": under_torch(with_stack=True),
+    }
     modules = compare(module_workload(device), "aten::add_", inside, rounds)
     memory = {
         "gpuscope, profile_memory": under_gpuscope([], profile_memory=True),
@@ -120,9 +125,11 @@ def operators(device: str, rounds: int) -> dict[str, measure.Row]:
         "torch.profiler, profile_memory": under_torch(profile_memory=True),
     }
     allocations = compare(allocating_workload(device), "aten::add", memory, rounds)
+    called = modules["cost_ns"]
+    functions = called["gpuscope, with_stack"] - called["gpuscope"]
     options_us = {
         option.removeprefix("gpuscope, "): round((run["cost_ns"][option] - run["cost_ns"]["gpuscope"]) / 1e3, 3)
-        for run in (plain, modules, allocations)
+        for run in (modules, plain, allocations)
         for option in run["cost_ns"]
         if option.startswith("gpuscope, ")
     }
@@ -140,6 +147,9 @@ def operators(device: str, rounds: int) -> dict[str, measure.Row]:
             },
         },
         "operator_shapes": {"value": round(shaped, 4)},
+        "python_functions": {
+            "value": round(functions / (called["torch.profiler, with_stack"] - called["torch.profiler"]), 4)
+        },
     }
 
 

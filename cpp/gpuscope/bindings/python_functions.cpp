@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of Python functions, by CPython's profile hook: an event in the thread's log at each call and return.
+// Calls of Python functions: an event in the thread's log at each call and return.
 //
-// All of it runs with the GIL, which guards what is kept here.
+// They come from sys.monitoring where Python has it (3.12), as it costs half of CPython's profile hook and leaves that
+// to others; from the profile hook before. All of it runs with the GIL, which guards what is kept here.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -24,6 +26,9 @@
 // The layout of frames is internal to CPython: it was checked for these versions.
 #if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
 #define GPUSCOPE_KNOWS_FRAMES 1
+#if PY_VERSION_HEX >= 0x030C0000
+#define GPUSCOPE_MONITORS 1
+#endif
 #if PY_VERSION_HEX >= 0x030B0000
 #define Py_BUILD_CORE 1
 #include <internal/pycore_frame.h>
@@ -49,22 +54,44 @@ constexpr uint32_t kOwn = UINT32_MAX;  // instead of a name: a function of this 
 // A program that makes code or modules for ever must not fill the memory.
 constexpr std::size_t kMaxKept = std::size_t{1} << 16;
 
-PyCodeObject* code_of(PyFrameObject* frame) noexcept {  // borrowed, unlike PyFrame_GetCode's
+#ifdef GPUSCOPE_MONITORS
+using Frame = _PyInterpreterFrame;  // without the object that Python makes of it when somebody asks
+
+Frame* frame_of(PyFrameObject* object) noexcept { return object->f_frame; }
+
+Frame* innermost_frame() noexcept {
+#if PY_VERSION_HEX < 0x030D0000
+  return _PyThreadState_UncheckedGet()->cframe->current_frame;
+#else
+  return _PyThreadState_UncheckedGet()->current_frame;
+#endif
+}
+#else
+using Frame = PyFrameObject;
+
+Frame* frame_of(PyFrameObject* object) noexcept { return object; }
+#endif
+
+PyCodeObject* code_of(const Frame* frame) noexcept {  // borrowed, unlike PyFrame_GetCode's
 #if PY_VERSION_HEX < 0x030B0000
   return frame->f_code;
-#elif PY_VERSION_HEX < 0x030D0000
+#elif PY_VERSION_HEX < 0x030C0000
   return frame->f_frame->f_code;
+#elif PY_VERSION_HEX < 0x030D0000
+  return frame->f_code;
 #else
-  return _PyFrame_GetCode(frame->f_frame);
+  return _PyFrame_GetCode(const_cast<Frame*>(frame));
 #endif
 }
 
 /// The first argument; null where it is not there any more.
-PyObject* first_argument(PyFrameObject* frame) noexcept {
+PyObject* first_argument(const Frame* frame) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return frame->f_localsplus[0];
-#else
+#elif PY_VERSION_HEX < 0x030C0000
   return frame->f_frame->localsplus[0];
+#else
+  return frame->localsplus[0];
 #endif
 }
 
@@ -101,25 +128,33 @@ class FunctionNames {
   }
   /// The name of a function that is running, by torch's rule with the line where it is.
   uint32_t of_running(PyFrameObject* frame) {
-    PyCodeObject* code = code_of(frame);
+    PyCodeObject* code = code_of(frame_of(frame));
     std::string file;
     append_utf8(file, code->co_filename);
     return file.starts_with(own_folder()) ? kOwn : intern(code, file, PyFrame_GetLineNumber(frame));
   }
-  uint32_t of_built_in(PyObject* function) {
-    if (!PyCFunction_Check(function)) {
+  /// Of a function that is written in C, or a method with what it is called on; kOwn for what is neither too.
+  uint32_t of_built_in(PyObject* function, PyObject* self) {
+    const bool is_method = Py_IS_TYPE(function, &PyMethodDescr_Type);
+    if (!is_method && !PyCFunction_Check(function)) {
       return kOwn;
     }
     // The method outlives the objects that it is bound to; one of these must not be kept alive.
-    const PyMethodDef* method = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
+    const PyMethodDef* method = is_method ? reinterpret_cast<PyMethodDescrObject*>(function)->d_method
+                                          : reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
     return built_in_.find_or_make(reinterpret_cast<uintptr_t>(method), [&] {
       is_full_ |= built_in_.size() > kMaxKept;
-      if (is_own(*reinterpret_cast<PyCFunctionObject*>(function))) {
+      auto bound = py::reinterpret_borrow<py::object>(function);
+      if (is_method && self != nullptr) {
+        bound = py::reinterpret_steal<py::object>(
+            Py_TYPE(function)->tp_descr_get(function, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
+      }
+      if (bound && PyCFunction_Check(bound.ptr()) && is_own(*reinterpret_cast<PyCFunctionObject*>(bound.ptr()))) {
         return kOwn;
       }
-      const auto text = py::reinterpret_steal<py::object>(PyObject_Repr(function));  // runs no code of the program
+      const auto text = py::reinterpret_steal<py::object>(bound ? PyObject_Repr(bound.ptr()) : nullptr);
       std::string name;
-      if (text) {
+      if (text) {  // which ran no code of the program
         append_utf8(name, text.ptr());
       } else {
         PyErr_Clear();
@@ -200,9 +235,8 @@ uint32_t recordings = 0;
 #endif
 constinit thread_local uint32_t seen = 0;  // the latest of them in which the thread logged what it was in
 
-void log_enter(EventLog& log, uint64_t ticks, PyFrameObject* frame, uint32_t name, uint32_t flags) {
-  PyCodeObject* code = code_of(frame);
-  if (names->is_module_call(code)) [[unlikely]] {
+void log_enter(EventLog& log, uint64_t ticks, const Frame* frame, uint32_t name, uint32_t flags) {
+  if (names->is_module_call(code_of(frame))) [[unlikely]] {
     if (PyObject* module = first_argument(frame); module != nullptr) {
       const FunctionNames::Module known = names->of_module(module);
       log.add_argument(base::Argument::Module, 0, known.number + 1);
@@ -213,10 +247,10 @@ void log_enter(EventLog& log, uint64_t ticks, PyFrameObject* frame, uint32_t nam
              FunctionDetail::make(FunctionKind::Python, reinterpret_cast<uintptr_t>(frame), flags));
 }
 
-/// What the thread was in when the recording began.
-void log_running(EventLog& log, PyFrameObject* innermost) {
+/// What the thread was in when the recording began, but for a function that is called just now.
+void log_running(EventLog& log, const Frame* called) {
   std::vector<py::object> frames;
-  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(innermost));
+  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame) {
     frames.push_back(frame);
     frame = py::reinterpret_steal<py::object>(
@@ -225,101 +259,186 @@ void log_running(EventLog& log, PyFrameObject* innermost) {
   const uint64_t ticks = base::ticks();
   for (; !frames.empty(); frames.pop_back()) {
     auto* running = reinterpret_cast<PyFrameObject*>(frames.back().ptr());
-    if (const uint32_t name = names->of_running(running); name != kOwn) {
-      log_enter(log, ticks, running, name, FunctionDetail::kRunning);
+    const uint32_t name = frame_of(running) != called ? names->of_running(running) : kOwn;
+    if (name != kOwn) {
+      log_enter(log, ticks, frame_of(running), name, FunctionDetail::kRunning);
     }
   }
 }
 
-void log_event(EventLog& log, PyFrameObject* frame, int what, PyObject* argument) {
-  const auto place = reinterpret_cast<uintptr_t>(frame);
-  if (names->is_full()) [[unlikely]] {
-    names->clear();
+/// What happens: a function is called or returns, of Python or in C.
+enum class Step : uint8_t { Call, Return, BuiltInCall, BuiltInReturn };
+
+/// `function`, `self`: of a call in C what is called, and on what where that is not bound to it.
+template <Step kStep>
+void log_step(const Frame* frame, PyObject* function, PyObject* self) noexcept {
+  // Not in a forked child, nor when the session was given up.
+  if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) == 0) [[unlikely]] {
+    return;
   }
-  if (seen != recordings) [[unlikely]] {
-    seen = recordings;
-    const bool is_new = what == PyTrace_CALL;
-    const auto caller = py::reinterpret_steal<py::object>(is_new ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame))
-                                                                 : Py_NewRef(reinterpret_cast<PyObject*>(frame)));
-    log_running(log, reinterpret_cast<PyFrameObject*>(caller.ptr()));
+  EventLog* log = base::EventLogs::current();
+  if (log == nullptr) [[unlikely]] {
+    return;
   }
+  try {
+    if (names->is_full()) [[unlikely]] {
+      names->clear();
+    }
+    if (seen != recordings) [[unlikely]] {
+      seen = recordings;
+      log_running(*log, kStep == Step::Call ? frame : nullptr);
+    }
+    const uint32_t name = names->of_code(code_of(frame));
+    const auto place = reinterpret_cast<uintptr_t>(frame);
+    if (name == kOwn) {
+      return;
+    }
+    if constexpr (kStep == Step::Call) {
+      log_enter(*log, base::ticks(), frame, name, 0);
+    } else if constexpr (kStep == Step::Return) {
+      log->append(base::ticks(), 0, Op::FunctionExit, FunctionDetail::make(FunctionKind::Python, place));
+    } else if (const uint32_t its = names->of_built_in(function, self); its != kOwn) {
+      constexpr bool kIsCall = kStep == Step::BuiltInCall;
+      log->append(base::ticks(), kIsCall ? its : 0, kIsCall ? Op::FunctionEnter : Op::FunctionExit,
+                  FunctionDetail::make(FunctionKind::BuiltIn, place));
+    }
+  } catch (const std::exception&) {  // no memory: this call is missing
+  }
+}
+
+#ifdef GPUSCOPE_MONITORS
+
+/// The arguments of an event of a function: its code, where in it.
+template <Step kStep>
+PyObject* on_function(PyObject*, PyObject* const*, Py_ssize_t) noexcept {
+  log_step<kStep>(innermost_frame(), nullptr, nullptr);
+  return Py_NewRef(Py_None);
+}
+
+/// Of a call: the code, where in it, what is called, its first argument or sys.monitoring.MISSING.
+template <Step kStep>
+PyObject* on_call(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
+  if (count >= 4 && (PyCFunction_Check(arguments[2]) || Py_IS_TYPE(arguments[2], &PyMethodDescr_Type))) {
+    log_step<kStep>(innermost_frame(), arguments[2], arguments[3]);
+  }
+  return Py_NewRef(Py_None);
+}
+
+using Callback = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+struct MonitoredEvent {
+  const char* name;
+  Callback callback;
+  bool chosen = true;  // false: it comes with CALL
+};
+constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<Step::Call>},
+                                                    {"PY_RESUME", &on_function<Step::Call>},
+                                                    {"PY_THROW", &on_function<Step::Call>},
+                                                    {"PY_RETURN", &on_function<Step::Return>},
+                                                    {"PY_YIELD", &on_function<Step::Return>},
+                                                    {"PY_UNWIND", &on_function<Step::Return>},
+                                                    {"CALL", &on_call<Step::BuiltInCall>},
+                                                    {"C_RETURN", &on_call<Step::BuiltInReturn>, false},
+                                                    {"C_RAISE", &on_call<Step::BuiltInReturn>, false}}};
+// Neither of these is set aside for debuggers, coverage, profilers (cProfile) or optimizers, which may come later.
+constexpr std::array<int, 2> kTools = {4, 3};
+int tool = -1;
+
+py::object monitoring() { return py::module_::import("sys").attr("monitoring"); }
+
+/// Has the callbacks called on every thread; False where other tools hold both places.
+bool switch_on() {
+  const py::object monitor = monitoring();
+  const auto free = std::ranges::find_if(kTools, [&](int id) { return monitor.attr("get_tool")(id).is_none(); });
+  if (free == kTools.end()) {
+    return false;
+  }
+  static std::array<PyMethodDef, kEvents.size()> methods{};
+  monitor.attr("use_tool_id")(*free, "gpuscope");
+  tool = *free;
+  int events = 0;
+  for (std::size_t index = 0; index < kEvents.size(); ++index) {
+    const auto& [name, callback, chosen] = kEvents[index];
+    methods[index] = {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(callback)), METH_FASTCALL, ""};
+    const auto event = monitor.attr("events").attr(name).cast<int>();
+    monitor.attr("register_callback")(tool, event,
+                                      py::reinterpret_steal<py::object>(PyCFunction_New(&methods[index], nullptr)));
+    events |= chosen ? event : 0;
+  }
+  monitor.attr("set_events")(tool, events);
+  return true;
+}
+
+void switch_off() {
+  const py::object monitor = monitoring();
+  monitor.attr("set_events")(tool, 0);
+  for (const MonitoredEvent& event : kEvents) {
+    monitor.attr("register_callback")(tool, monitor.attr("events").attr(event.name), py::none());
+  }
+  monitor.attr("free_tool_id")(std::exchange(tool, -1));
+}
+
+void join_thread(const py::object&, const std::string&, const py::object&) {}  // all threads are monitored
+
+#else
+
+int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noexcept {
   switch (what) {
     case PyTrace_CALL:
-      if (const uint32_t name = names->of_code(code_of(frame)); name != kOwn) {
-        log_enter(log, base::ticks(), frame, name, 0);
-      }
+      log_step<Step::Call>(frame, nullptr, nullptr);
       break;
     case PyTrace_RETURN:
-      if (names->of_code(code_of(frame)) != kOwn) {
-        log.append(base::ticks(), 0, Op::FunctionExit, FunctionDetail::make(FunctionKind::Python, place));
-      }
+      log_step<Step::Return>(frame, nullptr, nullptr);
       break;
     case PyTrace_C_CALL:
-      if (names->of_code(code_of(frame)) != kOwn) {
-        if (const uint32_t name = names->of_built_in(argument); name != kOwn) {
-          log.append(base::ticks(), name, Op::FunctionEnter, FunctionDetail::make(FunctionKind::BuiltIn, place));
-        }
-      }
+      log_step<Step::BuiltInCall>(frame, argument, nullptr);
       break;
     case PyTrace_C_RETURN:
     case PyTrace_C_EXCEPTION:
-      log.append(base::ticks(), 0, Op::FunctionExit, FunctionDetail::make(FunctionKind::BuiltIn, place));
+      log_step<Step::BuiltInReturn>(frame, argument, nullptr);
       break;
     default:
       break;
   }
-}
-
-int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noexcept {
-  // Not in a forked child, nor when the session was given up.
-  if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) == 0) [[unlikely]] {
-    return 0;
-  }
-  if (EventLog* log = base::EventLogs::current(); log != nullptr) [[likely]] {
-    try {
-      log_event(*log, frame, what, argument);
-    } catch (const std::exception&) {  // no memory: this call is missing
-    }
-  }
   return 0;
 }
 
-/// Whether another profiler has the hook of a thread.
-bool is_taken(const PyThreadState* thread) {
-  return thread->c_profilefunc != nullptr && thread->c_profilefunc != on_event;
-}
-
-template <class F>
-void for_each_thread(F&& act) {
+/// Gives a hook to every thread that has the other.
+void swap_hooks(Py_tracefunc before, Py_tracefunc hook) {
   PyInterpreterState* interpreter = PyInterpreterState_Get();
   for (PyThreadState* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
        thread = PyThreadState_Next(thread)) {
-    act(thread);
-  }
-}
-
-/// The hook of every thread that has none; null takes ours away again.
-void hook_threads(Py_tracefunc hook) {
-#if PY_VERSION_HEX >= 0x030C0000
-  bool any_taken = false;
-  for_each_thread([&](const PyThreadState* thread) { any_taken = any_taken || is_taken(thread); });
-  if (!any_taken) {
-    PyEval_SetProfileAllThreads(hook, nullptr);
-  } else if (!is_taken(PyThreadState_Get())) {  // the other's would be replaced; ours does nothing where it stays
-    PyEval_SetProfile(hook, nullptr);
-  }
-#else
-  const Py_tracefunc before = hook == nullptr ? on_event : nullptr;
-  for_each_thread([&](PyThreadState* thread) {
     if (thread->c_profilefunc == before && _PyEval_SetProfile(thread, hook, nullptr) != 0) {
       PyErr_Clear();  // an audit hook refused it
     }
-  });
-#endif
+  }
 }
 
+/// False where another profiler has the hook of this thread.
+bool switch_on() {
+  if (PyThreadState_Get()->c_profilefunc != nullptr) {
+    return false;
+  }
+  swap_hooks(nullptr, on_event);
+  return true;
+}
+
+void switch_off() { swap_hooks(on_event, nullptr); }
+
+// For threading.setprofile: the first event of a thread that began after `start`.
+void join_thread(const py::object& frame, const std::string& event, const py::object&) {
+  PyEval_SetProfile(is_on ? on_event : nullptr, nullptr);
+  if (is_on) {
+    seen = recordings;  // it was in nothing
+    if (event == "call") {
+      log_step<Step::Call>(reinterpret_cast<PyFrameObject*>(frame.ptr()), nullptr, nullptr);
+    }
+  }
+}
+
+#endif
+
 bool start(std::vector<std::string> prefixes, py::object module_call) {
-  if (is_on || is_taken(PyThreadState_Get())) {
+  if (is_on) {
     return false;
   }
   if (names == nullptr) {
@@ -327,26 +446,14 @@ bool start(std::vector<std::string> prefixes, py::object module_call) {
   }
   names->start(std::move(prefixes), std::move(module_call));
   ++recordings;
-  is_on = true;
-  hook_threads(on_event);
-  return true;
+  is_on = switch_on();
+  return is_on;
 }
 
 void stop() {
   if (std::exchange(is_on, false)) {
-    hook_threads(nullptr);
+    switch_off();
     names->stop();
-  }
-}
-
-// For threading.setprofile: the first event of a thread that began after `start`.
-void join_thread(const py::object& frame, const std::string& event, const py::object& argument) {
-  PyEval_SetProfile(is_on ? on_event : nullptr, nullptr);
-  if (is_on) {
-    seen = recordings;  // it was in nothing
-    if (event == "call") {
-      on_event(nullptr, reinterpret_cast<PyFrameObject*>(frame.ptr()), PyTrace_CALL, argument.ptr());
-    }
   }
 }
 
@@ -375,8 +482,8 @@ struct PythonFunctions {};
 void bind_python_functions(py::module_& module) {
   py::class_<PythonFunctions>(module, "PythonFunctions", "Calls of Python functions, of every thread.")
       .def_static("start", &start, py::arg("prefixes"), py::arg("module_call"),
-                  "Has every call logged; False where another profiler has the hook of this thread, or frames are not "
-                  "known. `prefixes`: what the names of files are given without; `module_call`: the code of "
+                  "Has every call logged; False where other tools leave no place, or frames are not known. `prefixes`: "
+                  "what the names of files are given without; `module_call`: the code of "
                   "torch.nn.Module.__call__, or None.")
       .def_static("stop", &stop, "Ends that.")
       .def_static("join_thread", &join_thread, py::arg("frame"), py::arg("event"), py::arg("argument"),

@@ -13,14 +13,17 @@ from types import CodeType
 from gpuscope._core import PythonFunctions
 from gpuscope.frameworks.observers import Note, Options
 
-_TAKEN = (
-    "with_stack: Python functions are not recorded: another profiler (cProfile, coverage, torch.profiler) has Python's "
-    "profile hook; the stacks of operators are"
+_MONITORS = sys.version_info >= (3, 12)  # calls come from sys.monitoring, which has every thread's
+_TAKEN = "with_stack: Python functions are not recorded: {}; the stacks of operators are"
+_WHO = (
+    "other tools have the places 3 and 4 of sys.monitoring"
+    if _MONITORS
+    else "another profiler (cProfile, coverage, torch.profiler) has Python's profile hook"
 )
 
 
 class _PythonFunctions:
-    """Has the core log calls by CPython's profile hook, of the threads that run and of those that begin."""
+    """Has the core log calls, of the threads that run and of those that begin."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -29,12 +32,12 @@ class _PythonFunctions:
     def start(self) -> None:
         """A window begins."""
         prefixes, module_call = _prefixes(), _module_call()
-        if threading._profile_hook is None:
+        if not _MONITORS and threading._profile_hook is None:
             threading.setprofile(PythonFunctions.join_thread)
         gc.callbacks.append(PythonFunctions.on_garbage)
-        self._started = sys.getprofile() is None and PythonFunctions.start(prefixes, module_call)
+        self._started = (_MONITORS or sys.getprofile() is None) and PythonFunctions.start(prefixes, module_call)
         if not self._started:
-            self._note(_TAKEN)
+            self._note(_TAKEN.format(_WHO))
             self._remove()
 
     def stop(self) -> None:

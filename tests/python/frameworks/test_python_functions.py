@@ -20,6 +20,7 @@ from gpuscope.trace import NONE
 pytestmark = pytest.mark.skipif(not _core.knows_stacks(), reason="frames cannot be read in this version of Python")
 
 CPU = [gs.ProfilerActivity.CPU]
+MONITORS = sys.version_info >= (3, 12)
 
 
 def leaf(value):
@@ -183,15 +184,46 @@ def hook_of_another(frame: object, event: str, argument: object) -> None:
     """What a profiler written in Python gives to sys.setprofile, as cProfile did up to Python 3.11."""
 
 
-def test_another_profiler_keeps_its_hook_and_the_audit_says_so():
+def record_beside_another():
     sys.setprofile(hook_of_another)
     try:
         prof = record(lambda: leaf(1))
         assert sys.getprofile() is hook_of_another
     finally:
         sys.setprofile(None)
+    return prof
+
+
+@pytest.mark.skipif(MONITORS, reason="sys.monitoring leaves the hook to others")
+def test_another_profiler_keeps_its_hook_and_the_audit_says_so():
+    prof = record_beside_another()
     assert len(prof.trace.python_functions) == 0
     assert any("another profiler" in note for note in prof.audit().remarks)
+
+
+@pytest.mark.skipif(not MONITORS, reason="this Python has no sys.monitoring")
+def test_functions_are_recorded_beside_another_profiler():
+    assert named(rows_of(record_beside_another()), "leaf")
+
+
+@pytest.mark.skipif(not MONITORS, reason="this Python has no sys.monitoring")
+def test_other_tools_keep_their_places_and_the_audit_says_so():
+    for place in (3, 4):
+        sys.monitoring.use_tool_id(place, "another")
+    try:
+        prof = record(lambda: leaf(1))
+        assert [sys.monitoring.get_tool(place) for place in (3, 4)] == ["another", "another"]
+    finally:
+        for place in (3, 4):
+            sys.monitoring.free_tool_id(place)
+    assert len(prof.trace.python_functions) == 0
+    assert any("sys.monitoring" in note for note in prof.audit().remarks)
+
+
+@pytest.mark.skipif(not MONITORS, reason="this Python has no sys.monitoring")
+def test_a_recording_gives_its_place_back():
+    record(lambda: leaf(1))
+    assert [sys.monitoring.get_tool(place) for place in (3, 4)] == [None, None]
 
 
 def test_a_profiler_that_the_program_starts_meanwhile_keeps_its_hook():
