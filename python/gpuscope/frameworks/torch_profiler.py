@@ -158,7 +158,7 @@ class Subscription:
 
 
 class _Listeners:
-    """What listens to torch's regions by its own means: its profilers and execution traces, from its import on."""
+    """What listens to torch's regions by its own means: its profilers and execution traces."""
 
     def __init__(self) -> None:
         self._running: dict[str, bool] = {}
@@ -166,8 +166,12 @@ class _Listeners:
         self._notify: dict[bool, Callable[..., object]] = {}  # torch's own functions, by whether a profiler runs
         self._announced = 0
 
-    def install(self) -> None:
-        """Torch has been imported."""
+    def follow(self, on_change: Callable[[bool], None]) -> None:
+        """Has a function called with whether any runs, at torch's import and as they start and stop."""
+        self._on_change = on_change
+        WhenImported("torch", self._wrap)
+
+    def _wrap(self) -> None:
         self._running["profiler"] = getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False)
         for listener, module, start, stop in _CALLS_OF_LISTENERS:
             for name, runs in ((start, True), (stop, False)):
@@ -190,12 +194,6 @@ class _Listeners:
             return done
 
         return call
-
-    def follow(self, on_change: Callable[[bool], None]) -> None:
-        """Has a function called with whether any runs, now and as they start and stop."""
-        with _lock:
-            self._on_change = on_change
-            on_change(any(self._running.values()))
 
     def announce(self, begins: bool) -> None:
         """Has torch's Python code find that a profiler runs, or no longer; any thread, the calls come in pairs.
@@ -417,7 +415,6 @@ _on: WeakSet[_Thread] = WeakSet()
 _threads = _Threads()
 _subscriber = Subscriber(on_start=_started, on_stop=_stopped)
 listeners = _Listeners()
-WhenImported("torch", listeners.install)
 
 
 @functools.cache
