@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/activity/buffers.h"
 
-#include <sys/mman.h>
-
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 
 namespace gpuscope::activity {
+namespace {
+constexpr std::size_t kPage = 4096;
+}
+
+BufferPool::~BufferPool() {
+  for (unsigned index = 0; index < mapped_.load(std::memory_order_relaxed); ++index) {
+    if ((lent_bits_.load(std::memory_order_relaxed) >> index & 1) == 0) {
+      std::free(buffers_[index].data);
+    }
+  }
+}
+
 uint8_t* BufferPool::take() noexcept {
   uint64_t ready = ready_bits_.load(std::memory_order_relaxed);
   while (ready != 0) {
@@ -44,11 +55,11 @@ void BufferPool::complete(void* context, uint32_t stream, const uint8_t* data, s
 
 void BufferPool::provide(unsigned want) noexcept {
   for (unsigned index = mapped_.load(std::memory_order_relaxed); ready() < want && index < kMaxBuffers; ++index) {
-    // Populated here, so that no launch of the program takes a page fault; anonymous memory is zeroed.
-    void* data = mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (data == MAP_FAILED) {
+    void* data = std::aligned_alloc(kPage, kBufferBytes);
+    if (data == nullptr) {
       return;
     }
+    std::memset(data, 0, kBufferBytes);  // which makes its pages, too: no launch of the program takes a fault for them
     buffers_[index].data = static_cast<uint8_t*>(data);
     mapped_.store(index + 1, std::memory_order_release);
     ready_bits_.fetch_or(uint64_t{1} << index, std::memory_order_release);

@@ -15,8 +15,9 @@ namespace gpuscope::activity {
 /// The memory that CUPTI writes its records into.
 ///
 /// take and complete: any thread, no lock, no allocation, since CUPTI calls them on the program's launching threads
-/// with locks of its own held. Everything else: the one decode thread. A buffer is never freed: CUPTI may write into
-/// what it holds even after its last kind was disabled.
+/// with locks of its own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may
+/// write into it even after its last kind was disabled. Memory is malloc's: CUPTI may hand what we lent to the callback
+/// that another tool registered since, and Kineto's frees it.
 class BufferPool {
  public:
   // 1 MiB holds 4,854 kernel records. CUPTI works with any size; smaller buffers mean fresher data and less memory for
@@ -33,6 +34,7 @@ class BufferPool {
   };
 
   BufferPool() = default;
+  ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <set>
@@ -29,12 +30,21 @@ TEST(BufferPool, GivesDistinctZeroedBuffers) {
   EXPECT_EQ(taken.size(), 4U);
   EXPECT_EQ(pool.lent(), 4U);
   EXPECT_EQ(pool.ready(), 0U);
+  std::ranges::for_each(taken, &std::free);
+}
+
+TEST(BufferPool, LendsMemoryThatAnotherToolMayFree) {
+  BufferPool pool;
+  pool.provide(2);
+  std::free(pool.take());
+  EXPECT_EQ(pool.lent(), 1U);
+  EXPECT_EQ(pool.ready(), 1U);
 }
 
 TEST(BufferPool, CountsRequestsThatItCannotMeet) {
   BufferPool pool;
   pool.provide(1);
-  pool.take();
+  std::free(pool.take());
   EXPECT_EQ(pool.take(), nullptr);
   EXPECT_EQ(pool.take(), nullptr);
   EXPECT_EQ(pool.exhausted(), 2U);
@@ -91,6 +101,7 @@ TEST(BufferPool, ZeroesWhatWasWrittenOnRelease) {
   pool.release(pool.take_completed());
   EXPECT_EQ(pool.take(), data);
   EXPECT_TRUE(std::all_of(data, data + 100, [](uint8_t byte) { return byte == 0; }));
+  std::free(data);
 }
 
 TEST(BufferPool, KeepsTheValidBytesWithinTheBuffer) {
