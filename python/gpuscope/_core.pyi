@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -264,6 +264,9 @@ class PathStat:
     @property
     def self_device_ns(self) -> int:
         ...
+    @property
+    def suspended_ns(self) -> int:
+        ...
 class WorkStat:
     """
     Work of one name on one call path; times in ns.
@@ -334,6 +337,9 @@ class NameStat:
         ...
     @property
     def self_device_ns(self) -> int:
+        ...
+    @property
+    def suspended_ns(self) -> int:
         ...
 class Instances:
     """
@@ -734,7 +740,7 @@ class PythonFunctions:
     @staticmethod
     def start(prefixes: collections.abc.Sequence[str], module_call: typing.Any) -> bool:
         """
-        Has every call logged; False where another profiler has the hook of this thread, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None.
+        Has every call logged; False where other tools leave no place, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None.
         """
     @staticmethod
     def stop() -> None:
@@ -865,6 +871,11 @@ def read_memory_history() -> dict:
 def record_memory(source: int, device: int, address: int, bytes: int, allocated: int = 0, reserved: int = 0) -> None:
     """
     Adds a report of any allocator to the history and the peaks; bytes is negative for a release.
+    """
+def region_of_call(region: typing.Any) -> record_function:
+    """
+    The region for one call of a coroutine or generator, to be open whenever its body runs: all count as one, and the
+    call ends when an exception, such as StopIteration, leaves it.
     """
 def region_of_kind(name: str, kind: int) -> record_function:
     """

@@ -11,7 +11,7 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gpuscope._core import mark, record_function
+from gpuscope._core import mark, record_function, region_of_call
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def decorate(region: Region, function: Any) -> Any:
     """Wraps a callable so that `region` is open whenever its body runs, and only then.
 
     A coroutine or generator closes the region at each suspension and opens it again at each resumption: tasks that
-    take turns on one thread do not fall into each other's regions.
+    take turns on one thread do not fall into each other's regions. In recordings each call counts as one nevertheless.
 
     Args:
         region: a context manager that can be entered any number of times.
@@ -107,18 +107,30 @@ def _function(region: Region, function: Callable[..., Any]) -> Callable[..., Any
     return wrapper
 
 
-def _generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+def _resumed(begin: Callable[..., tuple[Region, Any]], is_step: bool = False) -> Callable[..., Any]:
+    """A generator function that does all that a generator does, inside of a region.
+
+    Args:
+        begin: gives both, from the arguments.
+        is_step: it is one step of an asynchronous generator, which may go on when the step has ended.
+    """
+
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        inner = function(*args, **kwargs)
+        region, inner = begin(*args, **kwargs)
         resume, value = inner.send, None
         while True:
-            with region:
-                try:
-                    item = resume(value)
-                except StopIteration as stop:
-                    return stop.value
-                finally:
-                    value = None  # an exception thrown in would keep this frame alive
+            try:
+                with region:
+                    try:
+                        item = resume(value)
+                    except StopIteration as stop:
+                        if is_step:
+                            return stop.value
+                        raise  # out of the region too: a call ends with the exception that leaves it
+                    finally:
+                        value = None  # an exception thrown in would keep this frame alive
+            except StopIteration as stop:
+                return stop.value
             try:
                 resume, value = inner.send, (yield item)
             # GeneratorExit too: what the body makes of it (ends, raises, yields again) is what the caller must see.
@@ -128,16 +140,23 @@ def _generator(region: Region, function: Callable[..., Any]) -> Callable[..., An
     return wrapper
 
 
+def _one_call(region: Region) -> Region:
+    """What to open whenever the body of one call runs: the region, but that a recording counts the call as one."""
+    return region_of_call(region) if type(region) is record_function else region
+
+
+def _generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
+    return _resumed(lambda *args, **kwargs: (_one_call(region), function(*args, **kwargs)))
+
+
 def _awaitable_generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
     return types.coroutine(_generator(region, function))
 
 
-def _awaiter(region: Region) -> Callable[[Awaitable[Any]], Awaitable[Any]]:
-    return _awaitable_generator(region, lambda awaitable: awaitable.__await__())
-
-
 def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
-    resume_inside = _awaiter(region)
+    resume_inside: Callable[..., Awaitable[Any]] = types.coroutine(
+        _resumed(lambda awaitable: (_one_call(region), awaitable.__await__()))
+    )
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         return await resume_inside(function(*args, **kwargs))
@@ -145,15 +164,18 @@ def _coroutine(region: Region, function: Callable[..., Any]) -> Callable[..., An
     return wrapper
 
 
-def _async_generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
-    resume_inside = _awaiter(region)
+_step_inside: Callable[..., Awaitable[Any]] = types.coroutine(
+    _resumed(lambda one_call, step: (one_call, step.__await__()), is_step=True)
+)
 
+
+def _async_generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        inner = function(*args, **kwargs)
+        one_call, inner = _one_call(region), function(*args, **kwargs)
         step = _first_step(inner)
         while True:
             try:
-                item = await resume_inside(step)
+                item = await _step_inside(one_call, step)
             except StopAsyncIteration:
                 return
             finally:

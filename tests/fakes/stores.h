@@ -87,7 +87,8 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.graph_node.append({0, 5, 77, forward, static_cast<uint16_t>(Work::Kernel), 0});
   store.graph_launch.append({kStart + 7000, 900, 15, 5, outer, 0, 0});
   store.region_gpu.append({inner, forward, 2002});
-  store.region_total.append({forward, 0, 1, 7000, 500, 7000, 7000});
+  store.resumption.append({0, inner, inner});
+  store.region_total.append({forward, 0, 1, 7000, 500, 7000, 7000, 0});
   store.work_total.append({forward, make.id("_Z4gemmPKfS0_Pfi"), 1, 1, 1, 0, 2002, 2002, 2002});
   store.stack.append({kNone, make.id("main"), make.id("train.py"), 7});
   store.detail.append({3, inner, make.id("['float']"), make.id("[[2, 3]]"), make.id("[[2, 3]]"), make.id("[[3, 1]]"),

@@ -3,7 +3,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import gc
+import itertools
+import random
+import sys
 import threading
+import weakref
 
 import pytest
 
@@ -39,6 +45,7 @@ def record():
 
     @contextlib.contextmanager
     def recording():
+        gc.collect()  # generators of other tests
         session.open()
         done = []
         yield done
@@ -135,3 +142,350 @@ def test_a_region_is_reentrant(record):
             _core.mark("once")
     assert done[0].mark("twice") == ["r", "r"]
     assert done[0].mark("once") == ["r"]
+
+
+# -- where tasks lie -------------------------------------------------------------------------------------------------
+
+
+def parents_of(store):
+    """The name of the region around each region, by its name; None for an outermost one."""
+    recorded = Recorded(store)
+    regions = recorded.regions
+    names = [recorded.path(row)[-1] for row in range(len(regions["path"]))]
+    parents = {}
+    for name, parent in zip(names, regions["parent"].tolist(), strict=True):
+        parents.setdefault(name, names[parent] if parent < len(names) else None)  # of what is suspended, where it began
+    return parents
+
+
+def test_independent_tasks_are_siblings(record):
+    async def handle(name):
+        with _core.record_function(name):
+            await asyncio.sleep(0)
+
+    async def main():
+        await asyncio.gather(*(handle(f"request {number}") for number in range(5)))
+
+    with record() as done:
+        asyncio.run(main())
+    assert parents_of(done[0].store) == {f"request {number}": None for number in range(5)}
+
+
+def test_a_task_lies_where_it_was_created_even_if_that_was_left_before_it_ran(record):
+    async def work():
+        with _core.record_function("work"):
+            await asyncio.sleep(0)
+
+    async def main():
+        with _core.record_function("creates"):
+            task = asyncio.create_task(work())
+        with _core.record_function("waits"):
+            await task
+
+    with record() as done:
+        asyncio.run(main())
+    assert parents_of(done[0].store) == {"creates": None, "waits": None, "work": "creates"}
+
+
+def test_a_task_that_sets_variables_first_lies_where_it_was_created(record):
+    variable = contextvars.ContextVar("variable")
+
+    async def work(entered):
+        variable.set(1)
+        await entered.wait()
+        with _core.record_function("work"):
+            pass
+
+    async def main():
+        entered = asyncio.Event()
+        with _core.record_function("creates"):
+            task = asyncio.create_task(work(entered))
+            await asyncio.sleep(0)
+        with _core.record_function("waits"):
+            entered.set()
+            await task
+
+    with record() as done:
+        asyncio.run(main())
+    assert parents_of(done[0].store)["work"] == "creates"
+
+
+def test_what_runs_in_a_copied_context_on_another_thread_lies_where_that_was_copied(record):
+    def work():
+        with _core.record_function("work"):
+            pass
+
+    async def main():
+        with _core.record_function("hands over"):
+            await asyncio.to_thread(work)
+        with _core.record_function("later"):
+            pass
+
+    with record() as done:
+        asyncio.run(main())
+    assert parents_of(done[0].store) == {"hands over": None, "work": "hands over", "later": None}
+
+
+def test_a_task_in_a_region_that_is_still_open_lies_in_it_in_the_next_window():
+    session = _core.Session(cuda=False)
+
+    async def work():
+        with _core.record_function("work"):
+            await asyncio.sleep(0)
+
+    async def main():
+        session.open()
+        with _core.record_function("around"):
+            session.cut()
+            session.open()
+            await asyncio.create_task(work())
+            return session.cut()
+
+    try:
+        assert parents_of(asyncio.run(main())) == {"around": None, "work": "around"}
+    finally:
+        session.stop()
+
+
+class Program:
+    """A random program of tasks, threads and generators, which notes in a context variable where it is.
+
+    It sets others beside that: up to 16, and what has a hash of its own, lie otherwise in a context than the rest.
+    """
+
+    def __init__(self, seed, variables=0):
+        self.others = [contextvars.ContextVar(f"other {number}") for number in range(variables)]
+        self.name = f"{seed}.{variables}"
+        self.random = random.Random(seed)
+        self.here = contextvars.ContextVar("here", default=None)
+        self.expected = {}
+        self.numbers = itertools.count()  # threads open regions too
+        self.left = 60
+
+    def open(self):
+        """A region of a new name."""
+        name = f"{self.name}.{next(self.numbers)}"  # what another left open may be closed while this one runs
+        self.expected[name] = self.here.get()
+        return name, _core.record_function(name)
+
+    def set_another(self):
+        if self.others:
+            self.random.choice(self.others).set(self.random.random())
+
+    @contextlib.contextmanager
+    def region(self):
+        name, region = self.open()
+        with region:
+            token = self.here.set(name)
+            try:
+                yield
+            finally:
+                self.here.reset(token)
+                self.set_another()
+
+    def work(self):
+        """On a thread: nothing is suspended."""
+        for _ in range(self.random.randrange(3)):
+            with self.region():
+                pass
+
+    def items(self):
+        name, region = self.open()
+
+        @region
+        def generate():
+            for _ in range(self.random.randrange(1, 4)):
+                token = self.here.set(name)
+                self.work()
+                self.here.reset(token)
+                yield
+
+        return generate()
+
+    async def decorated(self):
+        name, region = self.open()
+
+        @region
+        async def call():
+            token = self.here.set(name)
+            await self.steps()
+            self.here.reset(token)
+
+        await call()
+
+    async def steps(self):
+        tasks = []
+        generators = []
+        for _ in range(self.random.randrange(1, 5)):
+            self.left -= 1
+            if self.left < 0:
+                break
+            await self.step(tasks, generators)
+        for task in tasks:
+            if self.random.random() < 0.2:
+                task.cancel()
+        if self.random.random() < 0.9:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def step(self, tasks, generators):
+        self.set_another()
+        choice = self.random.randrange(9)
+        if choice == 0:
+            with self.region():
+                await self.steps()
+        elif choice == 1:
+            with self.region():
+                tasks.append(asyncio.create_task(self.steps()))
+        elif choice == 2:
+            tasks.append(asyncio.create_task(self.steps()))
+        elif choice == 3:
+            await asyncio.sleep(0)
+        elif choice == 4:
+            await self.decorated()
+        elif choice == 5:
+            tasks.append(asyncio.create_task(self.decorated()))
+        elif choice == 6:
+            with self.region():
+                await asyncio.to_thread(self.work)
+        elif choice == 7:
+            one, other = self.items(), self.items()
+            for _ in zip(one, other, strict=False):
+                await asyncio.sleep(0)
+        elif sys.version_info >= (3, 11):
+            async with asyncio.TaskGroup() as group:
+                with self.region():
+                    group.create_task(self.steps())
+                group.create_task(self.decorated())
+
+
+@pytest.mark.parametrize("variables", [0, 10, 60])
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_lie_where_context_variables_say(record, seed, variables):
+    program = Program(seed, variables)
+
+    async def main():
+        for variable in program.others:
+            variable.set(None)
+        await program.steps()
+        with program.region():
+            await program.steps()
+
+    with record() as done:
+        asyncio.run(main())
+    recorded = {name: parent for name, parent in parents_of(done[0].store).items() if name in program.expected}
+    assert recorded == {name: parent for name, parent in program.expected.items() if name in recorded}
+    assert len(recorded) > len(program.expected) / 2  # what was cancelled first never ran
+    assert done[0].store.info().get("audit.unmatched_exits", "0") == "0"
+
+
+def test_loops_of_several_threads_do_not_disturb_each_other(record):
+    programs = [Program(seed, 5) for seed in range(100, 104)]
+    with record() as done:
+        threads = [
+            threading.Thread(target=lambda program=program: asyncio.run(program.steps())) for program in programs
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    recorded = parents_of(done[0].store)
+    for program in programs:
+        assert {name: recorded.get(name, parent) for name, parent in program.expected.items()} == program.expected
+
+
+def test_the_garbage_collector_may_close_generators_while_a_task_begins(record):
+    def generate():
+        with _core.record_function("abandoned"):
+            yield
+
+    def abandon():
+        generator = generate()
+        next(generator)
+        cycle = [generator]
+        cycle.append(cycle)
+
+    async def work():
+        with _core.record_function("work"):
+            abandon()
+            await asyncio.sleep(0)
+
+    async def main():
+        with _core.record_function("creates"):
+            await asyncio.gather(*(work() for _ in range(20)))
+
+    thresholds = gc.get_threshold()
+    with record() as done:
+        try:
+            for threshold in range(1, 80):
+                gc.set_threshold(threshold, 1, 1)
+                asyncio.run(main())
+        finally:
+            gc.set_threshold(*thresholds)
+    assert parents_of(done[0].store) == {"creates": None, "work": "creates", "abandoned": "work"}
+
+
+def test_a_region_that_is_left_in_another_task_than_it_was_entered_in_ends(record):
+    region = _core.record_function("moves")
+
+    async def enter():
+        region.__enter__()
+
+    async def leave():
+        with _core.record_function("leaves"):
+            region.__exit__(None, None, None)
+            with _core.record_function("inside"):
+                pass
+
+    async def main():
+        await asyncio.create_task(enter())
+        await asyncio.create_task(leave())
+
+    with record() as done:
+        asyncio.run(main())
+    assert parents_of(done[0].store) == {"moves": None, "leaves": None, "inside": "leaves"}
+    assert done[0].store.info().get("audit.unmatched_exits", "0") == "0"
+
+
+def test_an_asynchronous_generator_that_the_loop_closes_ends_where_it_ran(record):
+    async def generate():
+        with _core.record_function("inside"):
+            yield
+
+    async def begin():
+        with _core.record_function("begins"):
+            generator = generate()
+            await generator.__anext__()
+            return generator
+
+    async def main():
+        generator = await asyncio.create_task(begin())
+        with _core.record_function("later"):
+            del generator
+            gc.collect()
+            await asyncio.sleep(0)
+            _core.mark("after")
+
+    with record() as done:
+        asyncio.run(main())
+    assert parents_of(done[0].store) == {"begins": None, "inside": "begins", "later": None}
+    assert done[0].mark("after") == ["later"]
+
+
+def test_values_of_context_variables_live_no_longer(record):
+    class Value:
+        pass
+
+    variable = contextvars.ContextVar("variable")
+
+    async def main():
+        value = Value()
+        token = variable.set(value)
+        with _core.record_function("inside"):
+            await asyncio.sleep(0)
+        variable.reset(token)
+        reference = weakref.ref(value)
+        del value, token
+        return reference()
+
+    with record():
+        assert asyncio.run(main()) is None

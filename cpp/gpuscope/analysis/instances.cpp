@@ -148,15 +148,47 @@ std::vector<int64_t> time_inside(const store::Store& store) {
       inside[region] += duration_ns;
     }
   };
+  // A task lies in the region that it was created in, and runs after that was left: within one around it, maybe.
+  const auto left_before = [&](uint32_t region, std::size_t row) {
+    return region < inside.size() && regions.thread[region] == regions.thread[row] &&
+           regions.start_ns[region] + regions.duration_ns[region] < regions.start_ns[row];
+  };
   for (std::size_t row = 0; row < regions.size(); ++row) {
     if ((regions.flags[row] & store::kAsync) == 0) {
-      add(regions.parent[row], regions.thread[row], regions.duration_ns[row]);
+      uint32_t around = regions.parent[row];
+      while (left_before(around, row)) {
+        around = regions.parent[around] < around ? regions.parent[around] : kNone;
+      }
+      add(around, regions.thread[row], regions.duration_ns[row]);
     }
   }
   for (std::size_t row = 0; row < store.api.size(); ++row) {
     add(store.api.region[row], store.api.thread[row], store.api.duration_ns[row]);
   }
   return inside;
+}
+
+/// Counts the parts of a call as its first.
+void join_calls(const store::Store& store, Instances& result) {
+  const store::Resumptions& parts = store.resumption;
+  const std::size_t count = store.region.size();
+  if (parts.size() == 0) {
+    return;
+  }
+  result.ran_ns.assign(store.region.duration_ns.begin(), store.region.duration_ns.end());
+  result.suspended_ns.resize(count);
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const uint32_t row = parts.region[part];
+    const uint32_t first = parts.first[part] < row ? parts.first[part] : row;
+    if (row >= count) {
+      continue;
+    }
+    result.suspended_ns[first] += parts.suspended_ns[part];
+    if (first != row) {
+      result.ran_ns[first] += store.region.duration_ns[row];
+      result.counted_as[row] = result.counted_as[first];
+    }
+  }
 }
 
 }  // namespace
@@ -230,6 +262,7 @@ Instances measure_instances(const store::Store& store) {
 
   find_forward(store, order, result);
   find_counted(store, paths, order, result);
+  join_calls(store, result);
   const std::vector<bool> outermost = paths.outermost();
   result.outermost.resize(count);
   for (std::size_t row = 0; row < count; ++row) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "gpuscope/store/store.h"
@@ -40,7 +41,9 @@ class CallPaths {
 /// Self leaves out what regions and driver calls inside have. Start/end ranges (kAsync) overlap whatever runs beside
 /// them: they have no self time, no GPU work and no memory.
 ///
-/// An operator that only calls another overload of its name is counted once, as torch.profiler does: `counted_as`.
+/// An operator that only calls another overload of its name is counted once, as torch.profiler does: `counted_as`. So
+/// is a call of a coroutine or generator that ran in several parts: as its first, which has the time of all in
+/// `ran_ns`.
 struct Instances {
   std::vector<int64_t> self_cpu_ns;
   std::vector<int64_t> device_ns;
@@ -53,6 +56,13 @@ struct Instances {
   std::vector<uint32_t> forward;     // of the innermost backward operator that it is or lies in; kNone for none
   std::vector<uint32_t> stack;       // the call stack; of what has a `forward`, the call stack of that
   std::vector<uint32_t> counted_as;  // itself; of a region that is all that one of its name has inside, that one
+  std::vector<int64_t> ran_ns;       // how long it ran, of the first part of a call with the others; empty: as recorded
+  std::vector<int64_t> suspended_ns;  // of the first part of a call, how long that was suspended; empty: none was
+
+  std::span<const int64_t> durations(const store::Regions& regions) const noexcept {
+    return ran_ns.empty() ? std::span(regions.duration_ns.data(), regions.size()) : std::span(ran_ns);
+  }
+  int64_t suspended(std::size_t row) const noexcept { return suspended_ns.empty() ? 0 : suspended_ns[row]; }
 };
 
 Instances measure_instances(const store::Store& store);

@@ -175,6 +175,7 @@ RegionGroups group_regions(const store::Store& store, const Instances& instances
     total.is_top_level |= regions.parent[row] >= count;
     if (instances.outermost[row] != 0) {
       total.cpu_ns += regions.duration_ns[row];
+      total.suspended_ns += instances.suspended(row);
       total.device_ns += instances.device_ns[row];
       total.cpu_bytes += instances.cpu_bytes[row];
       total.device_bytes += instances.device_bytes[row];
@@ -182,7 +183,7 @@ RegionGroups group_regions(const store::Store& store, const Instances& instances
   }
 
   const std::vector<Durations> durations =
-      measure_groups({regions.duration_ns.data(), count}, group_of_duration, totals.size() + 1);
+      measure_groups(instances.durations(regions), group_of_duration, totals.size() + 1);
   std::vector<uint32_t> place(totals.size(), kNone);
   for (std::size_t group = 0; group < totals.size(); ++group) {
     if (totals[group].name != kNone && durations[group].count > 0) {

@@ -131,10 +131,17 @@ void add_regions(const store::Store& store, const CallPaths& paths, Summary& sum
     path_of[row] = std::min(regions.path[row], static_cast<uint32_t>(paths.size()));
     if (path_of[row] < paths.size()) {
       summary.paths[path_of[row]].self_cpu_ns += summary.instances.self_cpu_ns[row];
+      summary.paths[path_of[row]].suspended_ns += summary.instances.suspended(row);
+    }
+  }
+  for (std::size_t part = 0; part < store.resumption.size(); ++part) {  // a call counts where it began
+    const uint32_t row = store.resumption.region[part];
+    if (row < path_of.size() && store.resumption.first[part] < row) {
+      path_of[row] = static_cast<uint32_t>(paths.size());
     }
   }
   const std::vector<Durations> durations =
-      measure_groups({regions.duration_ns.data(), regions.size()}, path_of, paths.size() + 1);
+      measure_groups(summary.instances.durations(regions), path_of, paths.size() + 1);
   for (uint32_t path = 0; path < paths.size(); ++path) {
     summary.paths[path].cpu = durations[path];
   }
@@ -253,6 +260,7 @@ void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames&
     PathStat& stat = summary.paths[region.path];
     stat.cpu = {.count = region.count, .total_ns = region.total_ns, .min_ns = region.min_ns, .max_ns = region.max_ns};
     stat.self_cpu_ns = std::max<int64_t>(0, region.total_ns - region.child_ns);
+    stat.suspended_ns = region.suspended_ns;
     add(Kind::Region, summary.path_names[region.path], 0, region.histogram, stat.cpu);
   }
   for (std::size_t row = 0; row < store.work_total.size(); ++row) {
@@ -328,6 +336,7 @@ void add_region_times(const CallPaths& paths, Summary& summary) {
     total.is_top_level |= paths.parent(path) == kNone;
     if (outermost[path]) {
       total.cpu_ns += stat.cpu.total_ns;
+      total.suspended_ns += stat.suspended_ns;
       total.device_ns += stat.device_ns;
     }
   }

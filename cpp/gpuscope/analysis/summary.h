@@ -59,6 +59,7 @@ struct NameStat {
   Durations durations{};
   int64_t cpu_ns = 0;
   int64_t self_cpu_ns = 0;
+  int64_t suspended_ns = 0;  // beside cpu_ns: of coroutines and generators, from start to end
   int64_t device_ns = 0;
   int64_t self_device_ns = 0;
   int64_t cpu_bytes = 0;  // of regions, taken from the host's allocator less what was given back; inclusive
@@ -90,6 +91,7 @@ inline constexpr uint32_t kUnknownCapture = store::kNone - 1;
 /// The regions of one call path. Device time is that of GPU work launched inside, whenever it ran.
 struct PathStat {
   Durations cpu;               // inclusive
+  int64_t suspended_ns = 0;    // beside that: of coroutines and generators, from start to end
   int64_t self_cpu_ns = 0;     // less regions and driver calls directly inside, on the same thread
   int64_t self_device_ns = 0;  // launched here and in no region inside
   int64_t device_ns = 0;       // inclusive

@@ -130,6 +130,11 @@ Eviction evict_before(DecodeState& state, int64_t cutoff_ns) {
   }
   state.forward_ops.change_regions([&](uint32_t row) { return evicted.region(row); });
   state.started_ranges.each([&](uint64_t, StartedRange& range) { range.row = evicted.region(range.row); });
+  state.origins.change_rows([&](uint32_t row) { return evicted.region(row); });
+  for (auto& [number, call] : state.calls) {
+    call.first = evicted.region(call.first);
+    call.last = evicted.region(call.last);
+  }
   state.correlations.change_references([&](uint32_t row) { return evicted.region(row); });
   return evicted;
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "gpuscope/attribution/correlations.h"
@@ -156,6 +157,72 @@ struct StartedRange {
   int64_t start_ns = 0;
 };
 
+class Replay;
+
+/// Where a task was created: the region, and how to find it while it is open on the same thread. Numbers as Replay has
+/// them.
+struct TaskPlace {
+  uint32_t row = store::kNone;
+  uint32_t path = store::kNone;
+  const Replay* thread = nullptr;  // to be compared alone, once it is settled
+  std::size_t strand = 0;
+  uint64_t strand_number = 0;
+  uint64_t region = 0;
+};
+
+/// The places that tasks are created at, by the number of their origin. Of those that are settled, the last so many.
+class Origins {
+ public:
+  /// Tasks are created wherever that strand is, until the origin is settled.
+  void set(uint32_t origin, const Replay* thread, std::size_t strand) {
+    current_[origin] = {.thread = thread, .strand = strand};
+  }
+  void settle(uint32_t origin, const TaskPlace& place) {
+    if (current_.erase(origin) != 0) {
+      settled_.resize(kKept);
+      settled_[origin % kKept] = {origin, place};
+    }
+  }
+  /// Of one that is not settled, the thread and strand alone; nullptr for one that is too old, or was never known.
+  const TaskPlace* find_current(uint32_t origin) const noexcept {
+    const auto found = current_.find(origin);
+    return found != current_.end() ? &found->second : nullptr;
+  }
+  const TaskPlace* find_settled(uint32_t origin) const noexcept {
+    const Settled* settled = origin != 0 && !settled_.empty() ? &settled_[origin % kKept] : nullptr;
+    return settled != nullptr && settled->origin == origin ? &settled->place : nullptr;
+  }
+  template <class F>
+  void change_rows(F&& change) {
+    for (Settled& settled : settled_) {
+      settled.place.row = change(settled.place.row);
+    }
+  }
+
+ private:
+  struct Settled {
+    uint32_t origin = 0;
+    TaskPlace place;
+  };
+  static constexpr std::size_t kKept = std::size_t{1} << 16;
+  std::unordered_map<uint32_t, TaskPlace> current_;  // one a strand at most
+  std::vector<Settled> settled_;
+};
+
+/// A call of a coroutine or generator that has not ended, of which parts were seen in this window.
+struct CallInParts {
+  uint32_t name = 0;             // a base::Names id
+  uint32_t path = store::kNone;  // of its first part
+  uint32_t first = store::kNone;
+  uint32_t last = store::kNone;  // the newest part
+  int64_t ended_ns = 0;          // when the newest part did
+  bool is_running = false;
+  // in aggregate mode, of all parts
+  int64_t ran_ns = 0;
+  int64_t child_ns = 0;
+  int64_t suspended_ns = 0;
+};
+
 /// What the parts of the decoder share. The decode thread alone, but for `window`.
 struct DecodeState {
   explicit DecodeState(const Settings& with) : settings(with) {}
@@ -176,6 +243,9 @@ struct DecodeState {
   base::FlatMap<StartedRange> started_ranges;  // by number
   base::FlatMap<int64_t> ended_ranges;         // those whose start was not read yet: when they ended; INT64_MIN: it was
 
+  Origins origins;
+  std::unordered_map<uint32_t, CallInParts> calls;  // by number
+
   std::vector<GpuSpan> gpu_spans;    // not read yet
   base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu
 
@@ -189,6 +259,27 @@ struct DecodeState {
     } else {
       ++counters.refused;
     }
+  }
+
+  /// A part of a call was suspended for so long after it had run.
+  void note_suspension(const CallInParts& call, int64_t duration_ns) {
+    const auto* begin = store->resumption.region.begin();
+    const auto* found = std::lower_bound(begin, store->resumption.region.end(), call.last);
+    if (found != store->resumption.region.end() && *found == call.last) {
+      store->resumption.suspended_ns[static_cast<std::size_t>(found - begin)] = duration_ns;
+    }
+  }
+  /// Adds up the calls that are under way, or says how long they have been suspended: the window ends.
+  void close_calls(int64_t close_ns) {
+    for (auto& [number, call] : calls) {
+      const int64_t suspended_ns = call.is_running ? 0 : std::max<int64_t>(0, close_ns - call.ended_ns);
+      if (aggregates() && call.path != store::kNone) {
+        totals.add_region(call.path, call.ran_ns, call.child_ns, call.suspended_ns + suspended_ns);
+      } else if (call.last != store::kNone) {
+        note_suspension(call, suspended_ns);
+      }
+    }
+    calls.clear();
   }
 
   bool keeps_rows() const noexcept { return settings.mode != Mode::Aggregate && !full; }

@@ -74,9 +74,16 @@ void Decoder::retire(std::unique_ptr<Replay> replay) {
 
 void Decoder::drain_logs() {
   // The ends of all logs are taken first and the main thread's is read first: whatever the other threads did up to
-  // there, the main thread's regions of that moment are known.
+  // there, the main thread's regions of that moment are known. So it is between a thread and an older one, as threads
+  // of a pool take work of those that are there before them: ends of older logs are taken later, and read earlier.
   std::vector<std::pair<EventLog*, EventLog::Position>> logs;
-  EventLogs::process().each([&](EventLog& log) { logs.emplace_back(&log, log.end()); });
+  EventLogs::process().each([&](EventLog& log) { logs.emplace_back(&log, EventLog::Position{}); });
+  std::ranges::sort(logs, std::ranges::greater{},
+                    [](const auto& log) { return log.first->order.load(std::memory_order_relaxed); });
+  for (auto& [log, end] : logs) {
+    end = log->end();
+  }
+  std::ranges::reverse(logs);
   std::stable_partition(logs.begin(), logs.end(),
                         [this](const auto& log) { return log.first->system_id == main_thread_; });
   for (auto& [log, end] : logs) {
@@ -180,6 +187,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   for (GpuSpan& span : state_.gpu_spans) {
     span.region = span.path = store::kNone;
   }
+  state_.close_calls(close_ns);
   state_.totals.move_into(*state_.store);
   state_.dictionaries.copy_into(*state_.store);
   std::unique_ptr<store::Store> finished = std::exchange(state_.store, std::make_unique<store::Store>());
@@ -189,6 +197,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   state_.gpu_rows.clear();
   state_.forward_ops.clear();
   state_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
+  state_.origins.change_rows([](uint32_t) { return store::kNone; });
   state_.full = false;
   log_dropped_ = 0;
   gpu_records_.start_window();

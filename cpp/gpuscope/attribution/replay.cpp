@@ -2,6 +2,7 @@
 #include "gpuscope/attribution/replay.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace gpuscope::attribution {
@@ -115,9 +116,22 @@ void Replay::take(const base::Event& event) {
       open_window();
     }
   }
-  if (next_strand_.has_value() && op != Op::Strand) {
+  // These have no time of their own: they come with the event that follows.
+  if (op == Op::Strand) {
+    next_strand_ = event;
+    return;
+  }
+  if (op == Op::Origin) {
+    next_origin_ = event.id;
+    return;
+  }
+  if (next_strand_.has_value()) {
     select_strand(*next_strand_);
     next_strand_.reset();
+  }
+  if (next_origin_.has_value()) {
+    renew_origin(*next_origin_);
+    next_origin_.reset();
   }
   play(event);
   if (has_arguments_ && timed) {
@@ -131,16 +145,13 @@ void Replay::play(const base::Event& event) {
     case Op::Enter:
       return enter(last_ns_, event.id, event.detail);
     case Op::Exit:
-      return exit(last_ns_, event.id);
+      return exit(last_ns_, event.id, event.detail != 0);
     case Op::Mark:
       return mark(last_ns_, event.id);
     case Op::CallEnter:
       return call_enter(last_ns_, event.id, event.detail);
     case Op::CallExit:
       return call_exit(last_ns_, event.id, event.detail);
-    case Op::Strand:
-      next_strand_ = event.word;  // has no time of its own: the thread switched to it with the event that follows
-      return;
     case Op::Node:
       return node(event.word, event.detail != 0);
     case Op::NodeOrigin:
@@ -159,17 +170,25 @@ void Replay::play(const base::Event& event) {
     case Op::Argument:
     case Op::FunctionEnter:
     case Op::FunctionExit:
+    case Op::Strand:
+    case Op::Origin:
       return;  // taken above
   }
 }
 
 template <class F>
 void Replay::each_open(F&& visit) {
-  for (std::size_t strand = 0; strand < strands_.size(); ++strand) {
-    for (std::size_t depth = 0; depth < strands_[strand].stack.size(); ++depth) {
-      visit(strands_[strand].stack[depth], parent_of(strand, depth));
-    }
+  for (Strand& strand : strands_) {
+    std::ranges::for_each(strand.stack, visit);
   }
+}
+
+std::vector<std::size_t> Replay::strands_by_age() const {
+  std::vector<std::size_t> order(strands_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin() + 1, order.end(),
+            [this](std::size_t one, std::size_t other) { return strands_[one].number < strands_[other].number; });
+  return order;
 }
 
 void Replay::open_window() {
@@ -182,33 +201,44 @@ void Replay::open_window() {
   }
   const int64_t open_ns = state_->window.open_ns.load(std::memory_order_relaxed);
   bool shows_hidden = false;
-  each_open([&](OpenRegion& region, OpenRegion* parent) {
-    region.start_ns = std::max(region.start_ns, open_ns);
-    region.child_ns = 0;
-    shows_hidden |= std::exchange(region.is_hidden, false);  // each window begins with everything switched on
-    if (shows_hidden) {
-      region.path = path_of(region, parent != nullptr ? parent->path : kNone);
+  for (const std::size_t strand : strands_by_age()) {
+    Parent parent = place_outside(strand);
+    for (OpenRegion& region : strands_[strand].stack) {
+      region.start_ns = std::max(region.start_ns, open_ns);
+      region.child_ns = 0;
+      shows_hidden |= std::exchange(region.is_hidden, false);  // each window begins with everything switched on
+      if (shows_hidden) {
+        region.path = path_of(region, parent.path);
+      }
+      region.row = add_row(region, parent.row);
+      if (region.row != kNone) {
+        state_->store->region.flags[region.row] |= store::kClipped;
+      }
+      begin_part(region);
+      parent = {region.row, region.path};
     }
-    region.row = add_row(region, parent != nullptr ? parent->row : kNone);
-    if (region.row != kNone) {
-      state_->store->region.flags[region.row] |= store::kClipped;
-    }
-  });
+  }
   timeline_.clear();
   note_moment(open_ns);
 }
 
 void Replay::close_window(int64_t close_ns) {
-  for (std::size_t strand = strands_.size(); strand-- > 0;) {
-    for (std::size_t depth = strands_[strand].stack.size(); depth-- > 0;) {
-      OpenRegion& region = strands_[strand].stack[depth];
+  const std::vector<std::size_t> order = strands_by_age();
+  for (auto strand = order.rbegin(); strand != order.rend(); ++strand) {
+    for (std::size_t depth = strands_[*strand].stack.size(); depth-- > 0;) {
+      OpenRegion& region = strands_[*strand].stack[depth];
       if (region.start_ns < close_ns && window_seen_) {
-        close(region, close_ns, parent_of(strand, depth));
+        close(region, close_ns, parent_of(*strand, depth), false);
       }
       region.row = kNone;
     }
   }
   close_functions(0, close_ns);
+  for (Strand& strand : strands_) {
+    if (strand.place.has_value()) {
+      strand.place->row = kNone;
+    }
+  }
   for (OpenCall& call : calls_) {
     if (call.row != kNone) {
       state_->store->api.duration_ns[call.row] = std::max<int64_t>(0, close_ns - call.start_ns);
@@ -220,13 +250,25 @@ void Replay::close_window(int64_t close_ns) {
   timeline_.clear();
 }
 
+void Replay::end_thread() {
+  close_window(last_ns_);
+  for (std::size_t strand = 0; strand < strands_.size(); ++strand) {
+    settle_origin(strand);
+  }
+}
+
 void Replay::apply(const Eviction& eviction) {
-  each_open([&](OpenRegion& region, OpenRegion*) {
+  each_open([&](OpenRegion& region) {
     region.row = eviction.region(region.row);
     if (region.row != kNone && !region.is_hidden) {
       region.start_ns = state_->store->region.start_ns[region.row];
     }
   });
+  for (Strand& strand : strands_) {
+    if (strand.place.has_value()) {
+      strand.place->row = eviction.region(strand.place->row);
+    }
+  }
   for (OpenCall& call : calls_) {
     call.row = eviction.api(call.row);
   }
@@ -267,29 +309,139 @@ void Replay::note_moment(int64_t at_ns) {
   }
 }
 
-Replay::OpenRegion* Replay::innermost(std::size_t strand) {
-  // A task that has nothing open is inside what its thread had open before its first task.
-  for (const std::size_t index : {strand, std::size_t{0}}) {
-    if (!strands_[index].stack.empty()) {
-      return &strands_[index].stack.back();
+// -- tasks ------------------------------------------------------------------------------------------------------------
+
+Replay::OpenRegion* Replay::find_open(const TaskPlace& place) {
+  if (place.thread == this && strands_[place.strand].number == place.strand_number) {
+    for (OpenRegion& region : strands_[place.strand].stack) {
+      if (region.number == place.region) {
+        return &region;
+      }
     }
   }
   return nullptr;
 }
 
-Replay::OpenRegion* Replay::parent_of(std::size_t strand, std::size_t depth) {
-  if (depth > 0) {
-    return &strands_[strand].stack[depth - 1];
+/// The innermost region that is open around a task: of those that surrounded the place where it was created, the first
+/// that has not closed by now.
+Replay::OpenRegion* Replay::open_outside(std::size_t strand) {
+  while (strands_[strand].place.has_value()) {
+    const TaskPlace& place = *strands_[strand].place;
+    if (place.thread != this || strands_[place.strand].number != place.strand_number ||
+        (place.strand != 0 && place.strand_number >= strands_[strand].number)) {
+      return nullptr;
+    }
+    std::vector<OpenRegion>& stack = strands_[place.strand].stack;
+    const auto found = std::find_if(stack.rbegin(), stack.rend(),
+                                    [&](const OpenRegion& region) { return region.number <= place.region; });
+    if (found != stack.rend()) {
+      return &*found;
+    }
+    strand = place.strand;
   }
   return strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
 }
 
-Replay::Place Replay::own_place() const {
-  const OpenRegion* region = const_cast<Replay*>(this)->innermost(current_);
-  if (region == nullptr) {
-    return {kNone, kNone};
+Replay::Parent Replay::place_outside(std::size_t strand) {
+  if (const std::optional<TaskPlace>& place = strands_[strand].place; place.has_value()) {
+    const OpenRegion* region = find_open(*place);
+    return {region != nullptr ? region->row : place->row, place->path};
   }
-  return {state_->aggregates() ? region->path : region->row, region->path};
+  // A task of which that is not known is inside what its thread itself has open.
+  const OpenRegion* region = strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
+  return region != nullptr ? Parent{region->row, region->path} : Parent{kNone, kNone};
+}
+
+TaskPlace Replay::place_in(std::size_t strand) const {
+  for (const std::size_t index : {strand, std::size_t{0}}) {
+    const Strand& around = strands_[index];
+    if (!around.stack.empty()) {
+      const OpenRegion& region = around.stack.back();
+      return {region.row, region.path, this, index, around.number, region.number};
+    }
+    if (around.place.has_value()) {
+      return *around.place;
+    }
+  }
+  return {};
+}
+
+void Replay::settle_origin(std::size_t strand) {
+  if (const uint32_t origin = std::exchange(strands_[strand].origin, 0); origin != 0) {
+    state_->origins.settle(origin, place_in(strand));
+  }
+}
+
+void Replay::renew_origin(uint32_t origin) {
+  settle_origin(current_);
+  if (origin != 0) {
+    strands_[current_].origin = origin;
+    state_->origins.set(origin, this, current_);
+  }
+}
+
+std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
+  if (const TaskPlace* current = state_->origins.find_current(origin); current != nullptr) {
+    return current->thread->place_in(current->strand);
+  }
+  const TaskPlace* settled = state_->origins.find_settled(origin);
+  return settled != nullptr ? std::optional(*settled) : std::nullopt;
+}
+
+std::size_t Replay::find_strand(const base::Event& event) {
+  const bool begins = (event.detail & base::kStrandBegins) != 0;
+  for (std::size_t index = 0; index < strands_.size(); ++index) {
+    if (strands_[index].key == event.word) {
+      if (!begins || index == 0 || strands_[index].stack.empty()) {
+        return index;
+      }
+      strands_[index].key = 0;  // another task that has ended, with regions that were never left
+    }
+  }
+  if (strands_[0].key == 0 && (event.detail & base::kStrandIsTask) == 0) {
+    return 0;
+  }
+  // Reuse a task that has nothing open, so that a server's millions of tasks cost nothing.
+  for (std::size_t index = 1; index < strands_.size(); ++index) {
+    if (strands_[index].stack.empty()) {
+      return index;
+    }
+  }
+  strands_.emplace_back();
+  return strands_.size() - 1;
+}
+
+void Replay::select_strand(const base::Event& event) {
+  current_ = find_strand(event);
+  Strand& strand = strands_[current_];
+  if (strand.key == event.word && (event.detail & base::kStrandBegins) == 0) {
+    return;
+  }
+  settle_origin(current_);
+  strand.key = event.word;
+  strand.number = ++strands_begun_;
+  strand.place = place_of_origin(event.id);
+  if ((event.detail & base::kStrandBegins) == 0 && strand.place.has_value()) {
+    renew_origin(event.id);  // it goes on, but had nothing open and made room for another
+  }
+}
+
+Replay::OpenRegion* Replay::innermost(std::size_t strand) {
+  return strands_[strand].stack.empty() ? open_outside(strand) : &strands_[strand].stack.back();
+}
+
+Replay::OpenRegion* Replay::parent_of(std::size_t strand, std::size_t depth) {
+  return depth > 0 ? &strands_[strand].stack[depth - 1] : open_outside(strand);
+}
+
+Replay::Parent Replay::parent_in(std::size_t strand, std::size_t depth) {
+  const std::vector<OpenRegion>& stack = strands_[strand].stack;
+  return depth == 0 ? place_outside(strand) : Parent{stack[depth - 1].row, stack[depth - 1].path};
+}
+
+Replay::Place Replay::own_place() const {
+  const Parent place = const_cast<Replay*>(this)->own_parent();
+  return {state_->aggregates() ? place.path : place.row, place.path};
 }
 
 Replay::Place Replay::place_at(int64_t at_ns) const {
@@ -308,9 +460,9 @@ Replay::Place Replay::place_at(int64_t at_ns) const {
 
 // -- regions ----------------------------------------------------------------------------------------------------------
 
-Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail) {
-  if (const OpenRegion* parent = innermost(current_); parent != nullptr) {
-    return {parent->row, parent->path};
+Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail, std::size_t depth) {
+  if (const Parent parent = parent_in(current_, depth); parent.path != kNone) {
+    return parent;
   }
   // Operators on a thread that has nothing else open, as autograd's, belong to the region that waits for them.
   if (parent_thread_ != nullptr && (detail & EnterDetail::kPopped) != 0) {
@@ -323,8 +475,13 @@ Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail) {
 void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   ++state_->counters.region_events;
   std::vector<OpenRegion>& stack = strands_[current_].stack;
-  const auto [parent_row, parent_path] = parent_at(at_ns, detail);
+  const std::size_t depth = depth_of(EnterDetail::call(detail));
+  const auto [parent_row, parent_path] = parent_at(at_ns, detail, depth);
   OpenRegion region{name, kNone, kNone, at_ns, 0, detail};
+  region.number = ++regions_opened_;
+  if (region.call = EnterDetail::call(detail); region.call != 0) {
+    region.detail = EnterDetail::make(EnterDetail::kind(detail));
+  }
   region.is_hidden = state_->window.contains(at_ns) && !state_->window.keeps_regions(at_ns);
   region.path = region.is_hidden ? parent_path : path_of(region, parent_path);
   if (region.is_hidden) {
@@ -334,12 +491,66 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
     if (has_arguments_ && region.row != kNone) {
       add_details(region.row, region, parent_path);
     }
+    begin_part(region);
   }
-  stack.push_back(region);
+  stack.insert(stack.begin() + static_cast<std::ptrdiff_t>(depth), region);
   note_moment(at_ns);
 }
 
-void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
+/// Where a region opens in the stack: a call goes on around the regions that were open within it when it was suspended,
+/// which are moved to the top.
+std::size_t Replay::depth_of(uint32_t call) {
+  std::vector<OpenRegion>& stack = strands_[current_].stack;
+  if (call == 0) {
+    return stack.size();
+  }
+  const auto around = [call](const OpenRegion& region) { return region.inside != call; };
+  const auto first = std::stable_partition(stack.begin(), stack.end(), around);
+  std::for_each(first, stack.end(), [](OpenRegion& region) { region.inside = 0; });
+  return static_cast<std::size_t>(first - stack.begin());
+}
+
+/// A call begins, or goes on after a suspension.
+void Replay::begin_part(OpenRegion& region) {
+  if (region.call == 0) {
+    return;
+  }
+  const auto [entry, is_new] = state_->calls.try_emplace(region.call);
+  CallInParts& call = entry->second;
+  if (is_new || call.name != region.name) {
+    call = {.name = region.name, .path = region.path};
+  } else {
+    const int64_t suspended_ns = std::max<int64_t>(0, region.start_ns - call.ended_ns);
+    call.suspended_ns += suspended_ns;
+    state_->note_suspension(call, suspended_ns);
+  }
+  call.is_running = true;
+  if (region.row != kNone) {
+    call.first = call.first != kNone ? call.first : region.row;
+    call.last = region.row;
+    state_->store->resumption.append({0, region.row, call.first});
+  }
+}
+
+void Replay::end_part(const OpenRegion& region, int64_t end_ns, int64_t duration_ns, bool ends_call) {
+  const auto found = state_->calls.find(region.call);
+  if (found == state_->calls.end()) {
+    return;
+  }
+  CallInParts& call = found->second;
+  call.ended_ns = end_ns;
+  call.is_running = false;
+  call.ran_ns += duration_ns;
+  call.child_ns += region.child_ns;
+  if (ends_call) {
+    if (state_->aggregates()) {
+      state_->totals.add_region(call.path, call.ran_ns, call.child_ns, call.suspended_ns);
+    }
+    state_->calls.erase(found);
+  }
+}
+
+void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent, bool ends_call) {
   if (region.is_hidden) {
     if (parent != nullptr) {
       parent->child_ns += region.child_ns;
@@ -349,34 +560,40 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent) {
   const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
   region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of order
-  if (state_->aggregates()) {
-    if (window_seen_ && region.start_ns < close_ns) {
-      state_->totals.add_region(region.path, duration_ns, region.child_ns);
-    }
-  } else if (region.row != kNone) {
+  const bool in_window = window_seen_ && region.start_ns < close_ns;
+  if (region.call != 0 && in_window) {
+    end_part(region, std::min(end_ns, close_ns), duration_ns, ends_call);
+  }
+  if (region.row != kNone) {
     state_->store->region.duration_ns[region.row] = duration_ns;
+  } else if (state_->aggregates() && region.call == 0 && in_window) {
+    state_->totals.add_region(region.path, duration_ns, region.child_ns);
   }
   if (parent != nullptr) {
     parent->child_ns += duration_ns;
   }
 }
 
-void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns) {
+void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
   add_results(stack[depth].row);
-  close(stack[depth], at_ns, parent_of(strand, depth));
+  close(stack[depth], at_ns, parent_of(strand, depth), ends_call);
   if (const uint32_t row = stack[depth].row; row != kNone && !stack[depth].is_hidden) {
     state_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
   }
-  stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
+  const auto closed = stack.begin() + static_cast<std::ptrdiff_t>(depth);
+  std::for_each(closed + 1, stack.end(), [&](OpenRegion& region) {
+    region.inside = region.inside != 0 || ends_call ? region.inside : closed->call;
+  });
+  stack.erase(closed);
 }
 
 template <class F>
-bool Replay::close_in(std::size_t strand, int64_t at_ns, F&& matches) {
+bool Replay::close_in(std::size_t strand, int64_t at_ns, bool ends_call, F&& matches) {
   const std::vector<OpenRegion>& stack = strands_[strand].stack;
   for (std::size_t depth = stack.size(); depth-- > 0;) {
     if (matches(stack[depth])) {
-      close_at(strand, depth, at_ns);
+      close_at(strand, depth, at_ns, ends_call);
       return true;
     }
   }
@@ -384,13 +601,13 @@ bool Replay::close_in(std::size_t strand, int64_t at_ns, F&& matches) {
 }
 
 template <class F>
-void Replay::close_innermost(int64_t at_ns, F&& matches) {
+void Replay::close_innermost(int64_t at_ns, bool ends_call, F&& matches) {
   ++state_->counters.region_events;
   // A task may be finished from another one, as asynchronous generators are; and libraries that pop know nothing of
   // Python's tasks, which may have switched since the push.
-  bool closed = close_in(current_, at_ns, matches);
+  bool closed = close_in(current_, at_ns, ends_call, matches);
   for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
-    closed = close_in(other, at_ns, matches);
+    closed = close_in(other, at_ns, ends_call, matches);
   }
   if (!closed && state_->window.contains(at_ns)) {
     ++state_->counters.unmatched_exits;
@@ -398,14 +615,14 @@ void Replay::close_innermost(int64_t at_ns, F&& matches) {
   note_moment(at_ns);
 }
 
-void Replay::exit(int64_t at_ns, uint32_t name) {
-  close_innermost(at_ns, [name](const OpenRegion& region) {
+void Replay::exit(int64_t at_ns, uint32_t name, bool by_exception) {
+  close_innermost(at_ns, by_exception, [name](const OpenRegion& region) {
     return region.name == name && (region.detail & EnterDetail::kPopped) == 0;
   });
 }
 
 void Replay::pop(int64_t at_ns, uint32_t source) {
-  close_innermost(at_ns, [source](const OpenRegion& region) {
+  close_innermost(at_ns, false, [source](const OpenRegion& region) {
     return EnterDetail::source(region.detail) == EnterDetail::source(source);
   });
 }
@@ -429,28 +646,6 @@ void Replay::mark(int64_t at_ns, uint32_t name) {
     return;
   }
   state_->store->mark.append({at_ns, state_->dictionaries.region_name(name), own_place().reference, thread_, 0});
-}
-
-void Replay::select_strand(uint64_t key) {
-  if (strands_[0].key == 0) {
-    strands_[0].key = key;  // the first one seen is what the thread ran before its first task
-  }
-  for (std::size_t index = 0; index < strands_.size(); ++index) {
-    if (strands_[index].key == key) {
-      current_ = index;
-      return;
-    }
-  }
-  // Reuse a task that has nothing open, so that a server's millions of tasks cost nothing.
-  for (std::size_t index = 1; index < strands_.size(); ++index) {
-    if (strands_[index].stack.empty()) {
-      strands_[index].key = key;
-      current_ = index;
-      return;
-    }
-  }
-  strands_.push_back({key, {}});
-  current_ = strands_.size() - 1;
 }
 
 // -- operators, ranges of libraries, allocations ---------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Replay {
   /// The rows of open regions and calls have eviction.
   void apply(const Eviction& eviction);
   /// The thread has ended: what it left open ends with its last event.
-  void end_thread() { close_window(last_ns_); }
+  void end_thread();
 
   struct Place {
     Reference reference;
@@ -54,7 +54,10 @@ class Replay {
     uint32_t row;
     int64_t start_ns;
     int64_t child_ns;
-    uint32_t detail;         // base::EnterDetail
+    uint32_t detail;         // base::EnterDetail, without the call
+    uint32_t call = 0;       // that it is part of; 0 for none
+    uint32_t inside = 0;     // the call that was suspended within it, and goes on around it; 0 for none
+    uint64_t number = 0;     // regions are numbered as they open
     bool is_hidden = false;  // entered while regions were switched off: it has the path and row of its parent
   };
   /// The attributes logged before the event that they belong to.
@@ -84,9 +87,13 @@ class Replay {
     uint32_t stack() const noexcept { return static_cast<uint32_t>((*this)[base::Argument::Stack].word); }
     uint32_t text(base::Argument what) const noexcept { return static_cast<uint32_t>((*this)[what].word); }
   };
+  /// A task, or what the thread itself runs: the first of the strands.
   struct Strand {
     uint64_t key = 0;
     std::vector<OpenRegion> stack;
+    uint64_t number = 0;               // tasks are numbered as they begin
+    uint32_t origin = 0;               // of the tasks that it creates: base::Op::Origin; 0 for none
+    std::optional<TaskPlace> place{};  // where it was created, if that is known: what it has open lies there
   };
   struct OpenCall {
     uint32_t callback;
@@ -109,12 +116,18 @@ class Replay {
   };
 
   void enter(int64_t at_ns, uint32_t name, uint32_t detail);
-  void exit(int64_t at_ns, uint32_t name);
+  void exit(int64_t at_ns, uint32_t name, bool by_exception);
   void mark(int64_t at_ns, uint32_t name);
   void gpu_time(uint32_t pair, uint32_t name);
   void call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback);
   void call_exit(int64_t at_ns, uint32_t result, uint32_t callback);
-  void select_strand(uint64_t key);
+  void select_strand(const base::Event& event);
+  std::size_t find_strand(const base::Event& event);
+  std::vector<std::size_t> strands_by_age() const;
+  TaskPlace place_in(std::size_t strand) const;
+  std::optional<TaskPlace> place_of_origin(uint32_t origin) const;
+  void settle_origin(std::size_t strand);
+  void renew_origin(uint32_t origin);
   void node(uint64_t id, bool cloned);
   void play(const base::Event& event);
   void argument(const base::Event& event);
@@ -134,16 +147,24 @@ class Replay {
     uint32_t row;
     uint32_t path;
   };
-  Parent parent_at(int64_t at_ns, uint32_t detail);
+  Parent parent_at(int64_t at_ns, uint32_t detail, std::size_t depth);
   OpenRegion* innermost(std::size_t strand);
+  OpenRegion* find_open(const TaskPlace& place);
+  OpenRegion* open_outside(std::size_t strand);
+  Parent place_outside(std::size_t strand);
+  Parent parent_in(std::size_t strand, std::size_t depth);
+  Parent own_parent() { return parent_in(current_, strands_[current_].stack.size()); }
+  std::size_t depth_of(uint32_t call);
+  void begin_part(OpenRegion& region);
+  void end_part(const OpenRegion& region, int64_t end_ns, int64_t duration_ns, bool ends_call);
   OpenRegion* parent_of(std::size_t strand, std::size_t depth);
-  void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent);
+  void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent, bool ends_call);
   template <class F>
-  bool close_in(std::size_t strand, int64_t at_ns, F&& matches);
+  bool close_in(std::size_t strand, int64_t at_ns, bool ends_call, F&& matches);
   /// Closes the innermost region that matches, of the current strand first.
   template <class F>
-  void close_innermost(int64_t at_ns, F&& matches);
-  void close_at(std::size_t strand, std::size_t depth, int64_t at_ns);
+  void close_innermost(int64_t at_ns, bool ends_call, F&& matches);
+  void close_at(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call);
   uint32_t add_row(const OpenRegion& region, uint32_t parent_row);
   uint32_t path_of(const OpenRegion& region, uint32_t parent_path);
   void note_moment(int64_t at_ns);
@@ -157,7 +178,10 @@ class Replay {
   bool window_seen_ = false;
   uint16_t thread_;
   std::size_t current_ = 0;
-  std::optional<uint64_t> next_strand_;
+  std::optional<base::Event> next_strand_;
+  std::optional<uint32_t> next_origin_;
+  uint64_t strands_begun_ = 0;
+  uint64_t regions_opened_ = 0;
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::vector<OpenCall> calls_;
   std::vector<OpenFunction> functions_;  // of Python; no regions, and not in anything's path

@@ -49,11 +49,12 @@ Total* Totals::find_or_make(base::FlatMap<uint32_t>& index, std::vector<Total>& 
   return &totals.back();
 }
 
-void Totals::add_region(uint32_t path, int64_t duration_ns, int64_t child_ns) {
+void Totals::add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns) {
   Total* total = find_or_make(region_index_, regions_, path, [&] { region_paths_.push_back(path); });
   if (total != nullptr) {
     bytes_ += total->add(duration_ns);
     total->child_ns += child_ns;
+    total->suspended_ns += suspended_ns;
   }
 }
 
@@ -77,7 +78,7 @@ void Totals::move_into(store::Store& store) {
   for (std::size_t index = 0; index < regions_.size(); ++index) {
     const Total& total = regions_[index];
     store.region_total.append({region_paths_[index], write_bins(store, total.bins, histogram), total.count,
-                               total.total_ns, total.child_ns, total.min_ns, total.max_ns});
+                               total.total_ns, total.child_ns, total.min_ns, total.max_ns, total.suspended_ns});
   }
   for (std::size_t index = 0; index < works_.size(); ++index) {
     const Total& total = works_[index];

@@ -17,6 +17,7 @@ struct Total {
   uint64_t bytes = 0;
   int64_t total_ns = 0;
   int64_t child_ns = 0;
+  int64_t suspended_ns = 0;
   int64_t min_ns = INT64_MAX;
   int64_t max_ns = 0;
   std::vector<uint64_t> bins;
@@ -28,7 +29,7 @@ struct Total {
 /// What aggregate mode keeps: one row a call path and one a kind of work on it. One thread at a time.
 class Totals {
  public:
-  void add_region(uint32_t path, int64_t duration_ns, int64_t child_ns);
+  void add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0);
   void add_work(uint32_t path, store::Work kind, uint32_t name, int64_t duration_ns, uint64_t bytes = 0);
   /// Writes the totals as rows and starts again from nothing.
   void move_into(store::Store& store);

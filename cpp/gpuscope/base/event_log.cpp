@@ -121,6 +121,7 @@ EventLog* EventLogs::adopt() noexcept {
   log->thread_name = {};
   pthread_getname_np(pthread_self(), log->thread_name.data(), log->thread_name.size());
   log->strand = 0;
+  log->order = threads_.fetch_add(1, std::memory_order_relaxed);
   log->generation.fetch_add(1, std::memory_order_release);
   if (fresh) {
     log->next_ = first_.load(std::memory_order_relaxed);

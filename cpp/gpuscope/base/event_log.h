@@ -15,9 +15,9 @@ namespace gpuscope::base {
 /// The kind of a logged event. Each line gives the meaning of `word`, `id` and `detail` of an Event.
 enum class Op : uint8_t {
   Enter = 1,           // a region opens: ticks, name id, EnterDetail
-  Exit = 2,            // the innermost open region of that name closes: ticks, name id
+  Exit = 2,            // the innermost open region of that name closes: ticks, name id, whether an exception left it
   Mark = 3,            // an instant: ticks, name id
-  Strand = 4,          // the events that follow belong to this task of the thread: any key
+  Strand = 4,          // the events that follow belong to this task: any key, number of an origin, StrandDetail
   CallEnter = 5,       // a driver call begins: ticks, correlation id, callback id
   CallExit = 6,        // it ends: ticks, CUresult, callback id
   Node = 7,            // a graph node came to be: its id
@@ -30,6 +30,7 @@ enum class Op : uint8_t {
   Allocation = 14,     // memory was taken or given back: ticks; Address, Bytes and Totals come before it
   FunctionEnter = 15,  // a Python function is called: ticks, name id, FunctionDetail
   FunctionExit = 16,   // it returns: ticks, -, FunctionDetail
+  Origin = 17,         // tasks that this one creates from here on name it as their origin, until the next one: -, it
 };
 
 /// The kind of an Argument. Each line gives the meaning of `word` and `id`.
@@ -71,8 +72,9 @@ enum class RegionKind : uint8_t { GPUSCOPE_REGION_KIND(GPUSCOPE_ENUMERATOR) };
 
 /// The `detail` of an Enter: kind, how it closes, and the Names id of its domain, 0 for none.
 ///
-/// Regions close by name, with Exit. Popped ones close by Pop, the last of their source first; the source is all but
-/// the kind.
+/// Regions close by name, with Exit, and have the number of a call in place of the domain when they are what a
+/// coroutine or generator runs between two suspensions. Popped ones close by Pop, the last of their source first; the
+/// source is all but the kind.
 struct EnterDetail {
   static constexpr uint32_t kKindMask = 7;
   static constexpr uint32_t kPopped = 8;
@@ -88,6 +90,10 @@ struct EnterDetail {
     return RegionKind{static_cast<uint8_t>(detail & kKindMask)};
   }
   static constexpr uint32_t domain(uint32_t detail) noexcept { return detail >> kDomainShift; }
+  /// Which of the calls that are under way it is part of; 0 for what is whole.
+  static constexpr uint32_t call(uint32_t detail) noexcept {
+    return (detail & kPopped) != 0 ? 0 : detail >> kDomainShift;
+  }
   static constexpr uint32_t source(uint32_t detail) noexcept { return detail & ~kKindMask; }
 };
 
@@ -115,6 +121,12 @@ struct FunctionDetail {
   static constexpr FunctionKind kind(uint32_t detail) noexcept {
     return FunctionKind{static_cast<uint8_t>(detail & kKindMask)};
   }
+};
+
+/// The `detail` of a Strand.
+enum StrandDetail : uint32_t {
+  kStrandBegins = 1,  // nothing of it was logged before: the origin is its creator's, otherwise its own
+  kStrandIsTask = 2,  // it is not what the thread itself runs
 };
 
 /// One logged event.
@@ -209,10 +221,12 @@ class EventLog {
 
   // Who writes here. Set before the log is published, or while the reader alone holds it.
   std::atomic<uint32_t> generation{0};  // counts the threads that have used this log
+  std::atomic<uint32_t> order{0};       // counts the threads that began to log before
   std::atomic<uint64_t> system_id{0};
   std::atomic<uint64_t> pthread_id{0};
   std::array<char, 16> thread_name{};
-  uint64_t strand = 0;  // the writer's: the task whose events come now
+  uint64_t strand = 0;   // the writer's: the task whose events come now
+  void* task = nullptr;  // the writer's: what it knows of that task
   /// The writer's: the ids of names that come as text. 0 when memory ran out.
   uint32_t id_of(std::string_view text) noexcept { return names_ != nullptr || make_names() ? names_->id_of(text) : 0; }
   /// The writer's: the ids of the texts that `make()` makes from what the key says, by `id_of`.
@@ -290,6 +304,7 @@ class EventLogs {
   static constinit thread_local bool ended_;
 
   std::atomic<EventLog*> first_{nullptr};
+  std::atomic<uint32_t> threads_{0};
   std::counting_semaphore<> wake_{0};
 };
 

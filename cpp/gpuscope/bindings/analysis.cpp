@@ -62,6 +62,7 @@ void bind_analysis(py::module_& module) {
   py::class_<PathStat>(module, "PathStat", "The regions of one call path; times in ns.")
       .def_readonly("cpu", &PathStat::cpu)
       .def_readonly("self_cpu_ns", &PathStat::self_cpu_ns)
+      .def_readonly("suspended_ns", &PathStat::suspended_ns)
       .def_readonly("self_device_ns", &PathStat::self_device_ns)
       .def_readonly("device_ns", &PathStat::device_ns);
   py::class_<WorkStat>(module, "WorkStat", "Work of one name on one call path; times in ns.")
@@ -80,6 +81,7 @@ void bind_analysis(py::module_& module) {
       .def_readonly("durations", &NameStat::durations)
       .def_readonly("cpu_ns", &NameStat::cpu_ns)
       .def_readonly("self_cpu_ns", &NameStat::self_cpu_ns)
+      .def_readonly("suspended_ns", &NameStat::suspended_ns)
       .def_readonly("device_ns", &NameStat::device_ns)
       .def_readonly("self_device_ns", &NameStat::self_device_ns)
       .def_readonly("cpu_bytes", &NameStat::cpu_bytes)

@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,15 @@ const std::string& own_folder();
 
 /// Appends a text of Python; without the GIL too, as CPython's own conversion, which keeps its result, is not.
 void append_utf8(std::string& utf8, PyObject* text);
+
+/// What Python calls a thread.
+struct ThreadName {
+  uint64_t system_id;
+  std::string name;
+};
+/// The threads that run now, and those that opened a region since the last call; without the main thread if it has the
+/// name that Python gave it. With the GIL.
+std::vector<ThreadName> python_thread_names();
 
 /// What Python keeps of the calling thread; null where it never ran Python, and while Python ends. Without the GIL.
 const PyThreadState* this_thread() noexcept;

@@ -10,10 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
+#include "gpuscope/nvtx/names.h"
 #include "gpuscope/torch/operators.h"
 
 namespace py = pybind11;
@@ -70,13 +73,29 @@ std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, cons
   return std::make_unique<session::Session>(libraries, options);
 }
 
+/// Threads of the store get the names that Python has for them; those given through NVTX take precedence.
+std::shared_ptr<store::Store> with_thread_names(std::shared_ptr<store::Store> store) {
+  const std::vector<ThreadName> names = python_thread_names();
+  for (std::size_t row = 0; store != nullptr && row < store->thread.size(); ++row) {
+    const uint64_t system_id = store->thread.system_id[row];
+    const auto found = std::ranges::find(names, system_id, &ThreadName::system_id);
+    if (found != names.end() && nvtx::thread_name(system_id) == 0) {
+      store->thread.name[row] = store->strings.intern(found->name);
+    }
+  }
+  return store;
+}
+
 std::shared_ptr<store::Store> cut(session::Session& session) {
-  const py::gil_scoped_release nogil;
-  std::shared_ptr<store::Store> store = session.cut();
+  std::shared_ptr<store::Store> store;
+  {
+    const py::gil_scoped_release nogil;
+    store = session.cut();
+  }
   if (store == nullptr) {
     throw base::InvalidArgument("cut() needs an open window: call open() first");
   }
-  return store;
+  return with_thread_names(std::move(store));
 }
 
 }  // namespace
@@ -96,8 +115,12 @@ void bind_session(py::module_& module) {
       .def(
           "stop",
           [](Session& session) {
-            const py::gil_scoped_release nogil;
-            return std::shared_ptr<store::Store>(session.stop());
+            std::shared_ptr<store::Store> store;
+            {
+              const py::gil_scoped_release nogil;
+              store = session.stop();
+            }
+            return with_thread_names(std::move(store));
           },
           "Ends collecting; returns the open window's Store, if one is open. Further calls return None.")
       .def("release_cupti", &Session::release_cupti, py::call_guard<py::gil_scoped_release>(),

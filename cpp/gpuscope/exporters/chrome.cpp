@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -477,36 +476,6 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
 
 // -- times ------------------------------------------------------------------------------------------------------------
 
-struct Window {
-  int64_t start_ns;
-  int64_t end_ns;
-};
-
-/// From when to when was recorded: at least the time of all events, which is all of it where the recording does not
-/// say more, or is the end of something longer.
-Window find_window(const Store& store, const Timeline& timeline) {
-  Window window{timeline.base_ns, timeline.base_ns};
-  for (const auto* tracks : {&timeline.threads, &timeline.ranges, &timeline.streams, &timeline.syncs}) {
-    for (const Track& track : *tracks) {
-      for (const Slice& slice : track.slices) {
-        window.end_ns = std::max(window.end_ns, slice.end_ns);
-      }
-    }
-  }
-  if (store.find_info("session.mode") != "ring") {
-    const auto number = [&](std::string_view key, int64_t otherwise) {
-      const std::string_view text = store.find_info(key);
-      std::from_chars(text.data(), text.data() + text.size(), otherwise);
-      return otherwise;
-    };
-    const int64_t start_ns = number("session.start_ns", window.start_ns);
-    const bool has_events = window.start_ns != 0;
-    window.start_ns = start_ns > 0 && (start_ns < window.start_ns || !has_events) ? start_ns : window.start_ns;
-    window.end_ns = std::max(window.end_ns, number("session.stop_ns", window.end_ns));
-  }
-  return window;
-}
-
 /// The time that all others are written relative to: by Kineto's rule the latest multiple of a quarter of a year, which
 /// traces of other processes have too; us with three decimals since then are exact in a double.
 int64_t kineto_base(int64_t start_ns) {
@@ -536,6 +505,7 @@ class ChromeWriter {
     for (const Track& track : timeline_.ranges) {
       write_ranges(track);
     }
+    write_calls();
     write_devices();
     for (const Track& track : timeline_.streams) {
       write_stream(track);
@@ -738,6 +708,22 @@ class ChromeWriter {
       out_.put(name);
       put_time(slice, slice.end_ns);
       out_.put('}');
+    }
+  }
+
+  /// Calls of coroutines and generators that were suspended, each as such a pair from its start to its end.
+  void write_calls() {
+    for (const SuspendedCall& call : find_suspended_calls(store_)) {
+      for (const bool ends : {false, true}) {
+        next_event();
+        out_.put_pair(ends ? "{\"ph\":\"e\",\"id\":" : "{\"ph\":\"b\",\"id\":", uint64_t{call.region} + 1);
+        out_.put(text_.region_name(store_.region.path[call.region]));
+        out_.put_pair(",\"pid\":", process_);
+        out_.put_pair(",\"tid\":", store_.thread.system_id[store_.region.thread[call.region]]);
+        out_.put(",\"ts\":");
+        out_.put_micros((ends ? call.end_ns : store_.region.start_ns[call.region]) - base_ns_);
+        out_.put('}');
+      }
     }
   }
 

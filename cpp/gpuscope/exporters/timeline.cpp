@@ -528,6 +528,49 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
 
 }  // namespace
 
+Window find_window(const Store& store, const Timeline& timeline) {
+  Window window{timeline.base_ns, timeline.base_ns};
+  for (const auto* tracks : {&timeline.threads, &timeline.ranges, &timeline.streams, &timeline.syncs}) {
+    for (const Track& track : *tracks) {
+      for (const Slice& slice : track.slices) {
+        window.end_ns = std::max(window.end_ns, slice.end_ns);
+      }
+    }
+  }
+  if (store.find_info("session.mode") != "ring") {
+    const auto number = [&](std::string_view key, int64_t otherwise) {
+      const std::string_view text = store.find_info(key);
+      std::from_chars(text.data(), text.data() + text.size(), otherwise);
+      return otherwise;
+    };
+    const int64_t start_ns = number("session.start_ns", window.start_ns);
+    const bool has_events = window.start_ns != 0;
+    window.start_ns = start_ns > 0 && (start_ns < window.start_ns || !has_events) ? start_ns : window.start_ns;
+    window.end_ns = std::max(window.end_ns, number("session.stop_ns", window.end_ns));
+  }
+  return window;
+}
+
+std::vector<SuspendedCall> find_suspended_calls(const Store& store) {
+  const store::Resumptions& parts = store.resumption;
+  const store::Regions& regions = store.region;
+  std::map<uint32_t, int64_t> ends;  // by the first region
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const uint32_t row = parts.region[part];
+    const uint32_t first = std::min(parts.first[part], row);
+    if (row < regions.size() && (first != row || parts.suspended_ns[part] > 0)) {
+      ends[first] = regions.start_ns[row] + regions.duration_ns[row] + parts.suspended_ns[part];
+    }
+  }
+  std::vector<SuspendedCall> calls;
+  for (const auto& [first, end_ns] : ends) {
+    if (regions.thread[first] < store.thread.size()) {
+      calls.push_back({first, end_ns});
+    }
+  }
+  return calls;
+}
+
 std::vector<MemoryCounter> count_driver_memory(const Store& store) {
   std::vector<MemoryCounter> counters;
   add_live(store, counters);

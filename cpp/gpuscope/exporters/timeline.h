@@ -70,6 +70,24 @@ struct Timeline {
 /// InvalidArgument for a recording that has totals and no events.
 Timeline lay_out(const store::Store& store, const GpuAnnotations& annotations = {});
 
+struct Window {
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
+/// From when to when was recorded: at least the time of all events, which is all of it where the recording does not
+/// say more, or is the end of something longer.
+Window find_window(const store::Store& store, const Timeline& timeline);
+
+/// A call of a coroutine or generator, from the start of its first region to its end.
+struct SuspendedCall {
+  uint32_t region;
+  int64_t end_ns;
+};
+
+/// The calls that were suspended, by their first region. Those of threads that are not known are left out.
+std::vector<SuspendedCall> find_suspended_calls(const store::Store& store);
+
 /// Bytes over time, which viewers draw.
 struct MemoryCounter {
   struct Point {

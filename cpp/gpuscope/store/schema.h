@@ -118,6 +118,10 @@
   X(uint32_t, op, number, "torch's number of the operator, 0 for none")                   \
   X(uint32_t, producer, number, "`op` of the one that made its first tensor, 0 for none") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was called with")
+#define GPUSCOPE_RESUMPTION(X)                                                                    \
+  X(int64_t, suspended_ns, number, "how long the call was suspended then; 0 where it had ended")  \
+  X(uint32_t, region, owner(row(Regions)), "what ran of the call, up to a suspension or its end") \
+  X(uint32_t, first, optional(row(Regions)), "the first that ran of the call; none where it was dropped")
 #define GPUSCOPE_PAYLOAD(X)                                                                \
   X(uint64_t, value, value_of_type, "the bits of a number, or a string id")                \
   X(uint32_t, region, optional(owner(row(Regions))), "the region that it was given along") \
@@ -178,7 +182,8 @@
   X(int64_t, total_ns, number, "their durations together")                           \
   X(int64_t, child_ns, number, "of that, spent in regions and calls inside")         \
   X(int64_t, min_ns, minimum, "the shortest duration")                               \
-  X(int64_t, max_ns, maximum, "the longest")
+  X(int64_t, max_ns, maximum, "the longest")                                         \
+  X(int64_t, suspended_ns, number, "beside `total_ns`, spent suspended")
 #define GPUSCOPE_WORK_TOTAL(X)                                                                \
   X(uint32_t, path, optional(row(Paths)), "where it was launched; none outside every region") \
   X(uint32_t, name, text, "of the kernel, copy, fill or call")                                \
@@ -265,6 +270,8 @@
   X(Marks, mark, GPUSCOPE_MARK, Event, marks, "Instants that the program marked.")                                   \
   X(Details, detail, GPUSCOPE_DETAIL, Event, details,                                                                \
     "What is known of some regions beyond their name, in the order of `region`.")                                    \
+  X(Resumptions, resumption, GPUSCOPE_RESUMPTION, Event, resumptions,                                                \
+    "Which regions are parts of one call of a decorated coroutine or generator, in the order of `region`.")          \
   X(Payloads, payload, GPUSCOPE_PAYLOAD, Event, payloads,                                                            \
     "Numbers and texts that a region was given along, as an NVTX payload has them.")                                 \
   X(Allocations, allocation, GPUSCOPE_ALLOCATION, Event, memory,                                                     \

@@ -32,7 +32,8 @@ class FunctionEventAvg(TorchNames):
         kind: region, op (an operator of a framework), range (an annotation of a library), module, kernel, memcpy,
             memset, call, sync, graph launch, memory or python function.
         count: how many there were; one that is all that another of its name has inside is not counted, as in torch.
-        cpu_time_total: inclusive CPU time.
+        cpu_time_total: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
+        elapsed_time_total: that, and how long coroutines and generators were suspended: from their start to their end.
         self_cpu_time_total: CPU time without regions and driver calls inside.
         device_time_total: inclusive GPU time.
         self_device_time_total: GPU time launched in no region inside.
@@ -59,6 +60,7 @@ class FunctionEventAvg(TorchNames):
     device_type: DeviceType
     count: int
     cpu_time_total: float = 0.0
+    elapsed_time_total: float = 0.0
     self_cpu_time_total: float = 0.0
     device_time_total: float = 0.0
     self_device_time_total: float = 0.0
@@ -97,6 +99,11 @@ class FunctionEventAvg(TorchNames):
         return self.cpu_time_total / self.count if self.count else 0.0
 
     @property
+    def elapsed_time(self) -> float:
+        """Time from start to end per event, in us."""
+        return self.elapsed_time_total / self.count if self.count else 0.0
+
+    @property
     def device_time(self) -> float:
         """Inclusive GPU time per event, in us."""
         return self.device_time_total / self.count if self.count else 0.0
@@ -124,8 +131,8 @@ class Averages(EventList[FunctionEventAvg]):
 
 
 _SUMMED = (
-    *("count", "cpu_time_total", "device_time_total", "bytes", "flops", "cpu_memory_usage", "device_memory_usage"),
-    *("self_cpu_memory_usage", "self_device_memory_usage"),
+    *("count", "cpu_time_total", "elapsed_time_total", "device_time_total", "bytes", "flops", "cpu_memory_usage"),
+    *("device_memory_usage", "self_cpu_memory_usage", "self_device_memory_usage"),
 )
 
 
@@ -237,6 +244,7 @@ def _average(total: _core.NameStat, summary: _core.Summary, name: str, **details
         device_type=device_type(kind.is_device),
         count=durations.count,
         cpu_time_total=total.cpu_ns / NS_PER_US,
+        elapsed_time_total=(total.cpu_ns + total.suspended_ns) / NS_PER_US,
         self_cpu_time_total=total.self_cpu_ns / NS_PER_US,
         device_time_total=total.device_ns / NS_PER_US,
         self_device_time_total=total.self_device_ns / NS_PER_US,

@@ -33,7 +33,8 @@ class Node:
         kind: recording (the root), region, op (an operator of a framework), range (an annotation of a library), module,
             graph, kernel, memcpy, memset, call, sync or graph launch.
         count: how many there were.
-        cpu_ns: inclusive CPU time.
+        cpu_ns: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
+        elapsed_ns: that, and how long coroutines and generators were suspended: from their start to their end.
         self_cpu_ns: CPU time without regions and driver calls inside.
         device_ns: inclusive GPU time.
         self_device_ns: GPU time launched in no region inside.
@@ -46,6 +47,7 @@ class Node:
     kind: str
     count: int
     cpu_ns: int
+    elapsed_ns: int
     self_cpu_ns: int
     device_ns: int
     self_device_ns: int
@@ -153,6 +155,7 @@ def tree(trace: Trace) -> Tree:
                     kind=region_kind(kinds[path]).name.lower(),
                     count=stat.cpu.count,
                     cpu_ns=stat.cpu.total_ns,
+                    elapsed_ns=stat.cpu.total_ns + stat.suspended_ns,
                     self_cpu_ns=stat.self_cpu_ns,
                     device_ns=stat.device_ns,
                     self_device_ns=stat.self_device_ns,
@@ -189,6 +192,7 @@ def _leaf(work: _core.WorkStat, kind: Kind, name: str) -> Node:
         kind=kind.label,
         count=durations.count,
         cpu_ns=cpu_ns,
+        elapsed_ns=cpu_ns,
         self_cpu_ns=0 if kind == Kind.SYNC else cpu_ns,  # a driver call has that time as its own
         device_ns=device_ns,
         self_device_ns=device_ns,
@@ -200,11 +204,13 @@ def _leaf(work: _core.WorkStat, kind: Kind, name: str) -> Node:
 
 def _group(name: str, kind: str, nodes: list[Node]) -> Node:
     """A node that is only what lies under it."""
+    cpu_ns = sum(node.cpu_ns for node in nodes if node.kind != Kind.SYNC.label)
     return Node(
         name=name,
         kind=kind,
         count=sum(node.count for node in nodes) if kind == "graph" else 1,
-        cpu_ns=sum(node.cpu_ns for node in nodes if node.kind != Kind.SYNC.label),
+        cpu_ns=cpu_ns,
+        elapsed_ns=cpu_ns,
         self_cpu_ns=0,
         device_ns=sum(node.device_ns for node in nodes),
         self_device_ns=sum(node.device_ns for node in nodes if node.kind not in REGION_LABELS),

@@ -99,6 +99,7 @@ E = TypeVar("E", bound=Any)
 
 SORT_KEYS = (
     *("cpu_time", "device_time", "cpu_time_total", "device_time_total", "self_cpu_time_total"),
+    *("elapsed_time", "elapsed_time_total"),
     *("self_device_time_total", "cpu_memory_usage", "device_memory_usage", "self_cpu_memory_usage"),
     *("self_device_memory_usage", "count", "flops", "key", "p50", "p95", "p99", "min", "max", "bytes"),
 )
@@ -243,6 +244,8 @@ class EventList(Result, list[E], Generic[E]):
             time("CPU total", "cpu_time_total"),
             time("CPU time avg", "cpu_time"),
         ]
+        if any(getattr(event, "elapsed_time_total", 0.0) > event.cpu_time_total for event in self):
+            columns += [time("Elapsed total", "elapsed_time_total"), time("Elapsed avg", "elapsed_time")]
         if self.has_device:
             columns += [
                 time("Self CUDA", "self_device_time_total"),

@@ -218,8 +218,8 @@ TEST(Summary, ReadsAggregateRows) {
   const uint32_t outer = rows.path("outer");
   const uint32_t inner = rows.path("inner", outer);
   store::Store& store = rows.store;
-  store.region_total.append({outer, 0, 4, 400, 100, 90, 110});
-  store.region_total.append({inner, kNone, 4, 100, 0, 25, 25});
+  store.region_total.append({outer, 0, 4, 400, 100, 90, 110, 0});
+  store.region_total.append({inner, kNone, 4, 100, 0, 25, 25, 0});
   store.histogram.append({0, store::histogram_bin(90), 3});
   store.histogram.append({0, store::histogram_bin(110), 1});
   store.histogram.append({1, store::histogram_bin(7), 8});
@@ -248,7 +248,7 @@ TEST(Summary, SurvivesRowsThatPointNowhere) {
   store.kernel.append({.duration_ns = 5, .variant = 1234, .region = 1234});
   store.api.append({.duration_ns = 5, .region = 1234, .call = 999, .thread = 999});
   store.graph_node.append({.event = 1234, .path = 1234, .kind = 1});
-  store.region_total.append({55, 55, 1, 1, 1, 1, 1});
+  store.region_total.append({55, 55, 1, 1, 1, 1, 1, 0});
   store.work_total.append({55, 55, 55, 55, 1, 1, 1, 1, 1});
   store.region_gpu.append({55, 55, 1});
   store.memcpy.append({.duration_ns = 1, .kind = 200, .source = 200, .destination = 200});

@@ -48,6 +48,17 @@ class Replays : public testing::Test {
   void exit(const char* text) { exit(*main_, text); }
   void exit(Replay& replay, const char* text) { say(replay, Op::Exit, name(text)); }
   void strand(uint64_t key) { main_->take({key, 0, static_cast<uint8_t>(Op::Strand), 0}); }
+  // A task that begins, of that origin, and whose own tasks have the origin `own`.
+  void begin_task(Replay& replay, uint64_t key, uint32_t origin, uint32_t own) {
+    replay.take({key, origin, static_cast<uint8_t>(Op::Strand), base::kStrandBegins | base::kStrandIsTask});
+    renew_origin(replay, own);
+  }
+  void renew_origin(Replay& replay, uint32_t own) { replay.take({0, own, static_cast<uint8_t>(Op::Origin), 0}); }
+  static uint32_t part(uint32_t call) { return base::EnterDetail::make(base::RegionKind::Region, 0, call); }
+  std::string parent(uint32_t row) {
+    const uint32_t around = rows().region.parent[row];
+    return around == kNone ? "" : path(rows().region.path[around]);
+  }
   uint32_t call_enter(Replay& replay, uint32_t id = fakes::kLaunchKernel) {
     say(replay, Op::CallEnter, ++correlation_, id);
     return correlation_;
@@ -222,6 +233,77 @@ TEST_F(Replays, DoNotGrowWithTasksThatCameAndWent) {
     exit("task");
   }
   EXPECT_EQ(rows().region.size(), 99'998U);
+}
+
+TEST_F(Replays, KeepIndependentTasksSideBySide) {
+  begin_task(*main_, 1, 0, 11);
+  enter("one");
+  begin_task(*main_, 2, 0, 12);
+  enter("two");
+  EXPECT_EQ(parent(1), "");
+}
+
+TEST_F(Replays, PutATaskWhereItWasCreatedThoughThatWasLeft) {
+  begin_task(*main_, 1, 0, 11);
+  enter("creates");
+  renew_origin(*main_, 12);  // before the next event: a task may have been created
+  exit("creates");
+  enter("waits");
+  begin_task(*main_, 2, 11, 13);
+  enter("task");
+  EXPECT_EQ(parent(2), "creates");
+}
+
+TEST_F(Replays, PutATaskWhereItsCreatorStillIs) {
+  begin_task(*main_, 1, 0, 11);
+  enter("creates");
+  begin_task(*main_, 2, 11, 12);
+  enter("task");
+  EXPECT_EQ(parent(1), "creates");
+}
+
+TEST_F(Replays, SettleAnOriginWhenTheNextOneBegins) {
+  begin_task(*main_, 1, 0, 11);
+  enter("creates");
+  renew_origin(*main_, 12);
+  exit("creates");
+  enter("waits");
+  begin_task(*worker_, 2, 11, 13);
+  enter(*worker_, "on a thread");
+  EXPECT_EQ(parent(2), "creates");
+}
+
+TEST_F(Replays, TellATaskFromOneThatEndedInItsPlaceWithRegionsOpen) {
+  begin_task(*main_, 1, 0, 11);
+  enter("never left");
+  begin_task(*main_, 1, 0, 12);
+  enter("another");
+  EXPECT_EQ(parent(1), "");
+}
+
+TEST_F(Replays, GoOnWithACallAroundWhatWasOpenWithinIt) {
+  say(*main_, Op::Enter, name("call"), part(7));
+  enter("block");
+  exit("call");
+  say(*main_, Op::Enter, name("call"), part(7));
+  enter("inner");
+  EXPECT_EQ(parent(2), "");
+  EXPECT_EQ(parent(3), "call/block");
+}
+
+TEST_F(Replays, JoinThePartsOfACall) {
+  say(*main_, Op::Enter, name("call"), part(7));  // 1
+  exit("call");                                   // 2
+  enter("other");                                 // 3
+  exit("other");                                  // 4
+  say(*main_, Op::Enter, name("call"), part(7));  // 5
+  say(*main_, Op::Exit, name("call"), 1);         // 6
+  say(*main_, Op::Enter, name("call"), part(7));  // a later call of the number
+  ASSERT_EQ(rows().resumption.size(), 3U);
+  EXPECT_EQ(rows().resumption.suspended_ns[0], ns(5) - ns(2));
+  EXPECT_EQ(rows().resumption.first[1], 0U);
+  EXPECT_EQ(rows().resumption.suspended_ns[1], 0);
+  EXPECT_EQ(rows().resumption.first[2], 3U);
 }
 
 TEST_F(Replays, ShowMarksInTheirRegion) {
@@ -549,6 +631,19 @@ TEST_F(Aggregates, KeepNoRows) {
   say(*main_, Op::Mark, name("m"));
   exit("a");
   EXPECT_EQ(rows().region.size() + rows().api.size() + rows().mark.size(), 0U);
+}
+
+TEST_F(Aggregates, CountACallOnceWithWhatItRanAndHowLongItWasSuspended) {
+  say(*main_, Op::Enter, name("call"), part(7));  // 1
+  exit("call");                                   // 2
+  enter("other");                                 // 3
+  exit("other");                                  // 4
+  say(*main_, Op::Enter, name("call"), part(7));  // 5
+  say(*main_, Op::Exit, name("call"), 1);         // 6
+  const auto row = total("call");
+  EXPECT_EQ(row.count, 1U);
+  EXPECT_EQ(row.total_ns, ns(6) - ns(5) + ns(2) - ns(1));
+  EXPECT_EQ(row.suspended_ns, ns(5) - ns(2));
 }
 
 TEST_F(Aggregates, CountTimeInCallsAndInnerRegionsAsTheirs) {

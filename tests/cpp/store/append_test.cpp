@@ -187,7 +187,7 @@ TEST(Append, SumsTotalsOfOnePathWithTheirHistograms) {
     fakes::StoreBuilder make;
     const uint32_t path = make.path("step");
     make.store().region_total.append(
-        {path, 7, count, duration_ns * static_cast<int64_t>(count), 1, duration_ns, duration_ns});
+        {path, 7, count, duration_ns * static_cast<int64_t>(count), 1, duration_ns, duration_ns, 0});
     make.store().histogram.append({7, histogram_bin(duration_ns), count});
     make.store().work_total.append({path, make.id("gemm"), kNone, 1, count, 10, duration_ns, duration_ns, duration_ns});
     return make.take();
@@ -215,7 +215,7 @@ TEST(Append, SumsTotalsOfOnePathWithTheirHistograms) {
 TEST(Append, KeepsTotalsOfDifferentPathsApart) {
   const auto make = [](const char* name) {
     fakes::StoreBuilder make;
-    make.store().region_total.append({make.path(name), 0, 1, 5, 0, 5, 5});
+    make.store().region_total.append({make.path(name), 0, 1, 5, 0, 5, 5, 0});
     make.store().histogram.append({0, 5, 1});
     return make.take();
   };
