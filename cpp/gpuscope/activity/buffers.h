@@ -16,8 +16,8 @@ namespace gpuscope::activity {
 ///
 /// take and complete: any thread, no lock, no allocation, since CUPTI calls them on the program's launching threads
 /// with locks of its own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may
-/// write into it even after its last kind was disabled. Memory is malloc's: CUPTI may hand what we lent to the callback
-/// that another tool registered since, and Kineto's frees it.
+/// write into it even after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback
+/// that was registered last, and that may be another tool's, which frees it.
 class BufferPool {
  public:
   // 1 MiB holds 4,854 kernel records. CUPTI works with any size; smaller buffers mean fresher data and less memory for
