@@ -262,7 +262,7 @@ struct DecodeState {
   }
 
   /// A part of a call was suspended for so long after it had run.
-  void note_suspension(const CallInParts& call, int64_t duration_ns) {
+  void note_suspension(const CallInParts& call, int64_t duration_ns) const {
     const auto* begin = store->resumption.region.begin();
     const auto* found = std::lower_bound(begin, store->resumption.region.end(), call.last);
     if (found != store->resumption.region.end() && *found == call.last) {

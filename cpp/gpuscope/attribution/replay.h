@@ -91,9 +91,9 @@ class Replay {
   struct Strand {
     uint64_t key = 0;
     std::vector<OpenRegion> stack;
-    uint64_t number = 0;               // tasks are numbered as they begin
-    uint32_t origin = 0;               // of the tasks that it creates: base::Op::Origin; 0 for none
-    std::optional<TaskPlace> place{};  // where it was created, if that is known: what it has open lies there
+    uint64_t number = 0;                            // tasks are numbered as they begin
+    uint32_t origin = 0;                            // of the tasks that it creates: base::Op::Origin; 0 for none
+    std::optional<TaskPlace> place = std::nullopt;  // where it was created, if known: what it has open lies there
   };
   struct OpenCall {
     uint32_t callback;
