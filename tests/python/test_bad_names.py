@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import zlib
 
 import pytest
 
 import gpuscope
+from fakes.perfetto import unpacked
 
 NAMES = {"lone \ud800 surrogate": "lone ? surrogate", "a NUL \x00 inside": "a NUL \x00 inside", "\x00": "\x00"}
 
@@ -30,15 +29,6 @@ def record(name, mode="full"):
         gpuscope.mark(name)
         sum(range(100_000))
     return prof
-
-
-def unpacked(trace):
-    """The compressed packets of a Perfetto trace, one behind the other."""
-    texts = []
-    for at in (at for at, byte in enumerate(trace) if byte == 0x78):  # zlib's first byte
-        with contextlib.suppress(zlib.error):
-            texts.append(zlib.decompressobj().decompress(trace[at:]))
-    return b"".join(texts)
 
 
 def test_tables_have_the_name(prof, name):

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import gpuscope
+from fakes.perfetto import unpacked
 from gpuscope import _core
 
 
@@ -20,15 +19,6 @@ def session():
     session = _core.Session(cuda=False)
     yield session
     session.stop()
-
-
-def unpacked(trace):
-    """The compressed packets of a Perfetto trace, one behind the other."""
-    texts = []
-    for at in (at for at, byte in enumerate(trace) if byte == 0x78):  # zlib's first byte
-        with contextlib.suppress(zlib.error):
-            texts.append(zlib.decompressobj().decompress(trace[at:]))
-    return b"".join(texts)
 
 
 def names(store):

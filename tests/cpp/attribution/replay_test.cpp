@@ -54,6 +54,14 @@ class Replays : public testing::Test {
     renew_origin(replay, own);
   }
   void renew_origin(Replay& replay, uint32_t own) { replay.take({0, own, static_cast<uint8_t>(Op::Origin), 0}); }
+  // A task begins, may create another of origin 11 in a region, leaves that, and goes on.
+  void leave_what_creates_a_task() {
+    begin_task(*main_, 1, 0, 11);
+    enter("creates");
+    renew_origin(*main_, 12);  // before the next event
+    exit("creates");
+    enter("waits");
+  }
   static uint32_t part(uint32_t call) { return base::EnterDetail::make(base::RegionKind::Region, 0, call); }
   std::string parent(uint32_t row) {
     const uint32_t around = rows().region.parent[row];
@@ -244,11 +252,7 @@ TEST_F(Replays, KeepIndependentTasksSideBySide) {
 }
 
 TEST_F(Replays, PutATaskWhereItWasCreatedThoughThatWasLeft) {
-  begin_task(*main_, 1, 0, 11);
-  enter("creates");
-  renew_origin(*main_, 12);  // before the next event: a task may have been created
-  exit("creates");
-  enter("waits");
+  leave_what_creates_a_task();
   begin_task(*main_, 2, 11, 13);
   enter("task");
   EXPECT_EQ(parent(2), "creates");
@@ -263,11 +267,7 @@ TEST_F(Replays, PutATaskWhereItsCreatorStillIs) {
 }
 
 TEST_F(Replays, SettleAnOriginWhenTheNextOneBegins) {
-  begin_task(*main_, 1, 0, 11);
-  enter("creates");
-  renew_origin(*main_, 12);
-  exit("creates");
-  enter("waits");
+  leave_what_creates_a_task();
   begin_task(*worker_, 2, 11, 13);
   enter(*worker_, "on a thread");
   EXPECT_EQ(parent(2), "creates");
