@@ -53,7 +53,7 @@ class PeakWatch:
         """Keeps what torch's counter said: it has just been restarted. Under the lock."""
         self._span = self._span or Span(0, fresh=False)  # there is none when torch had not begun then
         self._span.fold(now)
-        self._span.restarted(now.allocated)
+        self._span.restarted(now.allocated_bytes)
 
 
 def watch(device: int) -> PeakWatch:
@@ -67,13 +67,13 @@ def watch(device: int) -> PeakWatch:
         span = None
         if now is not None:
             restarted = reports is None and _restart(device, now)
-            span = Span(now.allocated if restarted else now.peak or 0, fresh=restarted)
+            span = Span(now.allocated_bytes if restarted else now.peak_bytes or 0, fresh=restarted)
         return _opened(PeakWatch(device, span, reports))
 
 
 def follow(reading: Reading) -> PeakWatch:
     """Begins at a reading, and only reads torch's counter: the peak is known whenever it is a new one."""
-    floor = next((usage.peak or 0 for usage in reading.usages if usage.library == "torch"), None)
+    floor = next((usage.peak_bytes or 0 for usage in reading.usages if usage.library == "torch"), None)
     with _lock:
         return _opened(PeakWatch(reading.device, None if floor is None else Span(floor, fresh=False)))
 
@@ -160,11 +160,11 @@ class Peak(NamedTuple):
 
     Attributes:
         bytes: the highest that is known of. Where several libraries hold memory, the sum of each one's highest.
-        at_most: it was not higher than this; equals `bytes` where the peak is known, None where no bound is.
+        at_most_bytes: it was not higher than this; equals `bytes` where the peak is known, None where no bound is.
     """
 
     bytes: int
-    at_most: int | None
+    at_most_bytes: int | None
 
 
 class Span:
@@ -178,13 +178,13 @@ class Span:
 
     def fold(self, now: Usage) -> None:
         """Takes up what the counter says now."""
-        counted = now.peak or 0
+        counted = now.peak_bytes or 0
         if counted < self._floor:  # the program restarted it
             low, high = counted, None
         elif self._fresh or counted > self._floor:  # a new peak, which lies in this time
             low, high = counted, counted
         else:
-            low, high = now.allocated, counted
+            low, high = now.allocated_bytes, counted
         self._low = max(self._low, low)
         self._high = None if high is None or self._high is None else max(self._high, high)
 
@@ -194,7 +194,7 @@ class Span:
 
     def peak(self, start: Usage, end: Usage, reported: int | None) -> Peak:
         """The peak of this time, by the counter and by torch's reports, None when there are none."""
-        low = max(self._low, start.allocated, end.allocated)
+        low = max(self._low, start.allocated_bytes, end.allocated_bytes)
         if reported is not None:
             low = max(low, reported)
             return Peak(low, low)
@@ -211,14 +211,14 @@ def peak_between(before: Reading, after: Reading, span: Span | None = None, repo
     peaks = []
     for library in first | last:
         start = first.get(library, Usage(library, 0, 0, 0))
-        end = last.get(library, start._replace(allocated=0))
+        end = last.get(library, start._replace(allocated_bytes=0))
         if library == "torch":
-            span = span or Span(start.peak or 0, fresh=False)
+            span = span or Span(start.peak_bytes or 0, fresh=False)
             span.fold(end)
             peaks.append(span.peak(start, end, reported))
         else:
             peaks.append(_of_others(start, end))
-    bounds = [peak.at_most for peak in peaks if peak.at_most is not None]
+    bounds = [peak.at_most_bytes for peak in peaks if peak.at_most_bytes is not None]
     all_bounded = len(bounds) == len(peaks)
     all_read = before.device == HOST or not (before.why or after.why)
     return Peak(sum(peak.bytes for peak in peaks), sum(bounds) if all_bounded and all_read else None)
@@ -231,28 +231,28 @@ def peak_until(now: Reading) -> Peak:
 
 def _of_others(start: Usage, end: Usage) -> Peak:
     """Of a library whose counter, if it has one, cannot be restarted."""
-    low = max(start.allocated, end.allocated)
-    if end.peak is None:
-        return Peak(low, 0 if not low and not end.reserved else None)
-    if end.peak > (start.peak or 0):
-        return Peak(end.peak, end.peak)
-    return Peak(low, max(low, end.peak))
+    low = max(start.allocated_bytes, end.allocated_bytes)
+    if end.peak_bytes is None:
+        return Peak(low, 0 if not low and not end.reserved_bytes else None)
+    if end.peak_bytes > (start.peak_bytes or 0):
+        return Peak(end.peak_bytes, end.peak_bytes)
+    return Peak(low, max(low, end.peak_bytes))
 
 
 class Usage(NamedTuple):
-    """One library's memory on a device, in bytes.
+    """One library's memory on a device.
 
     Attributes:
         library: "torch", "cupy", ...; "host" for the process's resident memory.
-        allocated: in use by the program.
-        reserved: held by the library's allocator; None where there is none.
-        peak: the highest `allocated` that the library has counted; None where it does not count it.
+        allocated_bytes: in use by the program.
+        reserved_bytes: held by the library's allocator; None where there is none.
+        peak_bytes: the highest `allocated_bytes` that the library has counted; None where it does not count it.
     """
 
     library: str
-    allocated: int
-    reserved: int | None
-    peak: int | None
+    allocated_bytes: int
+    reserved_bytes: int | None
+    peak_bytes: int | None
 
 
 class Reading(NamedTuple):
@@ -261,26 +261,26 @@ class Reading(NamedTuple):
     Attributes:
         device: ordinal of the GPU; HOST where the host's resident memory stands in for it.
         usages: one of each library that has memory there.
-        resident: resident memory of the process on the host, in bytes.
+        resident_bytes: resident memory of the process on the host.
         why: what could not be read, and why; empty when all was.
     """
 
     device: int
     usages: tuple[Usage, ...]
-    resident: int
+    resident_bytes: int
     why: str = ""
 
     @property
-    def allocated(self) -> int:
-        """Bytes in use by the program."""
-        return sum(usage.allocated for usage in self.usages)
+    def allocated_bytes(self) -> int:
+        """In use by the program."""
+        return sum(usage.allocated_bytes for usage in self.usages)
 
     @property
-    def reserved(self) -> int | None:
-        """Bytes held by the allocators; None on the host."""
+    def reserved_bytes(self) -> int | None:
+        """Held by the allocators; None on the host."""
         if self.device == HOST:
             return None
-        return sum(usage.reserved or 0 for usage in self.usages)
+        return sum(usage.reserved_bytes or 0 for usage in self.usages)
 
 
 def read(device: int) -> Reading:

@@ -106,7 +106,7 @@ def track_memory(name: str, device: object = None, *, quiet: bool = False) -> Tr
     Example:
         >>> with track_memory("example of track_memory") as stage:
         ...     data = bytes(1000)
-        >>> stage.peak >= stage.allocated
+        >>> stage.peak_bytes >= stage.allocated_bytes
         True
     """
     if not isinstance(name, str) or not name:
@@ -290,19 +290,19 @@ def _end_statement(before: _Statement | None, now: Reading) -> Peak:
 
 def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> MemoryStage:
     """A stage that was passed once, between two readings."""
-    delta = None if before is None else after.allocated - before.allocated
+    delta = None if before is None else after.allocated_bytes - before.allocated_bytes
     return MemoryStage(
         name=name,
         device=after.device,
         count=1,
-        allocated_bytes=after.allocated,
-        reserved_bytes=after.reserved,
-        before_bytes=None if before is None else before.allocated,
+        allocated_bytes=after.allocated_bytes,
+        reserved_bytes=after.reserved_bytes,
+        before_bytes=None if before is None else before.allocated_bytes,
         delta_bytes=delta,
         first_delta_bytes=delta,
         peak_bytes=peak.bytes,
-        peak_at_most_bytes=peak.at_most,
-        host_resident_bytes=after.resident,
+        peak_at_most_bytes=peak.at_most_bytes,
+        host_resident_bytes=after.resident_bytes,
         why=after.why,
     )
 
