@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuscope.frameworks import torch_autograd
 from gpuscope.memory.fragments import fragmentation
 from gpuscope.memory.leaks import find_leaks
 from gpuscope.memory.peak import peak_memory
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
 
+from fakes.leaking import PLANTS  # noqa: E402
 from gpuscope.memory import history  # noqa: E402
 
 MIB = 1 << 20
@@ -113,6 +115,27 @@ def test_a_sum_that_keeps_the_graphs_is_found(training):
     leak = find_leaks(training.sums_graphs).leaks[0]
     assert leak.holder.name == "training.total"
     assert leak.holder.operations > 20
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_memory_is_followed_through_graphs_closures_modules_and_tracebacks(plant):
+    if plant.saved_by and not hasattr(torch._C._autograd.SavedTensor, "data"):
+        pytest.skip(f"torch {torch.__version__} does not show what was saved")
+    program = plant("cuda")
+    report = find_leaks(program.step, steps=8)
+    leak = report.leaks[0]
+    assert (leak.holder.name, leak.holder.kind) == (plant.holder, plant.kind), str(report)
+    assert (leak.holder.saved_by, leak.holder.error) == (plant.saved_by, plant.error), str(report)
+    assert leak.bytes_per_step == pytest.approx(MIB, rel=0.01)
+
+
+@pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.saved_by])
+def test_graphs_are_blamed_whether_or_not_torch_shows_what_was_saved(plant, monkeypatch):
+    monkeypatch.setattr(torch_autograd, "_shows_saved", lambda: False)
+    program = plant("cuda")
+    report = find_leaks(program.step, steps=8)
+    assert report.leaks[0].holder.name == plant.holder, str(report)
+    assert report.leaks[0].holder.keeps_graphs
 
 
 def test_a_training_loop_without_leaks_has_none(training):

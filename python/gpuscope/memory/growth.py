@@ -35,6 +35,7 @@ class Growth:
         bytes: how much it grew over them.
         allocations: how many more allocations there are; 0 when one allocation was replaced by a larger one each time.
         addresses: of the allocations that live.
+        sizes_bytes: of each of them; empty where they are not known.
     """
 
     place: Frame | None
@@ -46,6 +47,7 @@ class Growth:
     bytes: int
     allocations: int
     addresses: tuple[int, ...] = field(repr=False)
+    sizes_bytes: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def bytes_per_step(self) -> float:
@@ -103,6 +105,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
                 bytes=int(floor[-1] - floor[first]),
                 allocations=int(count[key][-1] - _floor(count[key])[first]) if kept else 0,
                 addresses=tuple(addresses[lives].tolist()),
+                sizes_bytes=tuple(sizes[lives].tolist()),
             )
         )
     confirmed = _confirmed(events, ends[first:], growths)

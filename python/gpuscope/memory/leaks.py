@@ -219,7 +219,8 @@ def _grouped(
     for number, (growth, holder) in enumerate(zip(growths, holders, strict=True)):
         group: tuple[object, int] = (number if holder is None else holder, growth.device)
         by_holder.setdefault(group, []).append(growth)
-        holder_of[group] = holder
+        known = holder_of.get(group)
+        holder_of[group] = known if known is not None and known.saved_by else holder
     leaks = [_leak(grown, events, holder_of[group]) for group, grown in by_holder.items()]
     for device in sorted({growth.device for growth in in_cycles}):
         leaks.append(_leak([growth for growth in in_cycles if growth.device == device], events, None, cycles=True))
@@ -281,6 +282,11 @@ class Leak:
     def bytes_per_step(self) -> float:
         """How much it grows in a step, on average."""
         return sum(growth.bytes_per_step for growth in self.growths)
+
+    @property
+    def allocations_per_step(self) -> float:
+        """How many more allocations there are in a step, on average."""
+        return sum(growth.allocations / growth.steps for growth in self.growths)
 
     @property
     def grew(self) -> int:
@@ -357,6 +363,7 @@ def _leak_dict(leak: Leak) -> dict[str, Any]:
         "bytes": leak.bytes,
         "bytes_per_step": leak.bytes_per_step,
         "allocations": leak.allocations,
+        "allocations_per_step": leak.allocations_per_step,
         "grew": leak.grew,
         "steps_left": leak.steps_left,
         "free_bytes": leak.free_bytes,
@@ -415,7 +422,7 @@ def _verdict(report: LeakReport) -> str:
 def leak_text(leak: Leak) -> list[str]:
     """Where, how much, how sure, who holds it, and the stack; lines without indent."""
     main = leak.growths[0]
-    what = f"{format_bytes(leak.bytes)} in {leak.allocations:,} pieces" if leak.allocations else _remade(leak)
+    what = _pieces(leak) if leak.allocations else _remade(leak)
     lines = [f"{line_text(leak.place, NO_PYTHON_STACK)}: {format_bytes(leak.bytes_per_step)} a step"]
     lines += wrapped(f"{what}; it grew in {main.grew} of the {main.steps} steps after warm-up{_where(leak)}")
     if leak.steps_left is not None and leak.free_bytes is not None:
@@ -424,6 +431,10 @@ def leak_text(leak: Leak) -> list[str]:
     lines += [f"{'allocated at' if not row else '':<12} {text}" for row, text in enumerate(_frames(leak.stack))]
     lines += _others(leak)
     return lines
+
+
+def _pieces(leak: Leak) -> str:
+    return f"{format_bytes(leak.bytes)} in {leak.allocations:,} pieces, {leak.allocations_per_step:.3g} a step"
 
 
 def _remade(leak: Leak) -> str:
@@ -444,11 +455,12 @@ def _held(leak: Leak) -> list[str]:
     holder = leak.holder
     if holder is None:
         return wrapped("who holds it was not found among Python's objects")
-    lines = wrapped(f"held by {holder}")
+    through = f"; {holder.saved_by} of an autograd graph saved it for backward" if holder.saved_by else ""
+    lines = wrapped(f"held by {holder}{through}")
     if not holder.advice:
         return lines
     lines += wrapped(holder.advice)
-    if holder.entries is not None and holder.kind == "list":
+    if holder.entries is not None and holder.kind == "list" and not holder.error:
         name = holder.name.rpartition(".")[2] or "losses"
         lines += [f"  {name}.append(loss)         # keeps the graph of every step"]
         lines += [f"  {name}.append(loss.item())  # keeps a number"]

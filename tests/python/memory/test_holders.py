@@ -13,7 +13,7 @@ from collections import deque
 import pytest
 
 from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
-from gpuscope.memory import holders
+from gpuscope.memory import holders, references
 from gpuscope.memory.growth import Growth
 from gpuscope.memory.holders import find_holders
 
@@ -294,7 +294,7 @@ def test_stand_ins_of_the_compiler_are_passed_over():
 
     with FakeTensorMode():
         stand_in = torch.empty(10, requires_grad=True) * 2
-    found = holders.Tensors({1}).with_graph
+    found = holders.Tensors({1}, references.Names()).roots
     assert not any(one is stand_in for one in found)
 
 
@@ -336,8 +336,8 @@ def test_modules_whose_attributes_cannot_be_read_are_survived(monkeypatch):
 
 
 def test_a_long_key_is_not_spelled_out():
-    assert holders.step_text({"k" * 100: KEPT}, KEPT) == "[...]"
+    assert references.step_text({"k" * 100: KEPT}, KEPT) == "[...]"
 
 
 def test_nothing_is_searched_without_tensors():
-    assert holders.chains_to([], holders.Names(), set()) == {}
+    assert references.References(references.Names(), set(), {}).chains_to([]) == {}

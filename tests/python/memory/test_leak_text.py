@@ -32,7 +32,7 @@ def test_a_leak_in_full():
             "1 leak in 20 steps, the first 3 of them warm-up: 1.06 MiB a step",
             "",
             "1. model.py:12 Net.forward: 1.06 MiB a step",
-            "   18.0 MiB in 34 pieces; it grew in 17 of the 17 steps after warm-up (GPU 0, torch)",
+            "   18.0 MiB in 34 pieces, 2 a step; it grew in 17 of the 17 steps after warm-up (GPU 0, torch)",
             "   at this rate the GPU's free 60.0 GiB last 4,100 steps",
             "   held by train.losses: a list of 20",
             "   tensors in list `train.losses` keep their autograd graphs: use .item() or .detach()",
@@ -94,3 +94,16 @@ def test_lines_fit_a_terminal(place):
     holder = Holder("module.trainer.statistics['of the losses']", "a local of main() (train.py:7)", "list", 20, True)
     shown = text(Leak((grown,), holder, steps_left=10**9, free_bytes=1 << 40))
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_the_operation_that_saved_the_memory_is_named():
+    holder = Holder("train.losses", "", "list", 20, keeps_graphs=True, saved_by="ExpBackward0")
+    shown = text(Leak((growth(),), holder))
+    assert "held by train.losses: a list of 20; ExpBackward0 of an autograd graph saved it for backward" in shown
+
+
+def test_a_list_of_exceptions_is_told_with_what_to_do():
+    holder = Holder("train.errors", "", "list", 20, keeps_graphs=True, error="ValueError")
+    shown = text(Leak((growth(),), holder))
+    assert "the traceback of a ValueError keeps the variables of its functions: keep str(error)" in shown
+    assert ".append(loss" not in shown
