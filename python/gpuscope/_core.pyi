@@ -937,9 +937,9 @@ def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """
     Hand a store's events to `write` as JSON, in chunks of about 1 MiB.
     """
-def write_gscope(store: Store, path: str) -> None:
+def write_gscope(store: Store, write: collections.abc.Callable) -> None:
     """
-    Save a store as a .gscope file, replacing the file in one step.
+    Hand a store to `write` as a .gscope file, in blocks.
     """
 def write_perfetto(store: Store, write: collections.abc.Callable) -> None:
     """

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from gpuscope.text import printable
+
 
 class GpuscopeError(Exception):
-    """Root of the tree."""
+    """Root of the tree. As text it has no control characters, whatever the names that it tells of."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class CudaError(GpuscopeError):
@@ -50,3 +55,6 @@ class IncompleteCapture(GpuscopeError):  # noqa: N818
 
 class GpuscopeWarning(UserWarning):
     """Something that does not stop the program but changes what a result can say."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())

@@ -4,20 +4,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
+STANDARD_OUTPUT = 1
+_MOST_LINKS = 40  # that Linux follows
 
-def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
+
+def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> Path:
     """Make sure that a result can be written, without touching what is there.
 
     Args:
-        path: the file to be written; it may exist, its folder must.
-        suffixes: the endings that the name may have, as ``(".json", ".json.gz")``; none accepts every name.
+        path: the file to be written; it may exist, its folder must. Pipes, terminals and ``/dev/null`` are accepted.
+        suffixes: the endings that the name may have, as ``(".json", ".json.gz")``, in any case; none accepts every
+            name. What `is_stream` needs none.
 
     Returns:
         The path, as a ``Path``.
@@ -27,13 +34,15 @@ def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str]) -> Pat
         GpuscopeError: the folder is missing, the path is a directory, or the system would not let us write.
     """
     checked = as_path(path)
-    if suffixes and not checked.name.lower().endswith(tuple(suffixes)):
-        raise InvalidArgument(f"path must end with {' or '.join(suffixes)}, got {str(checked)!r}")
     with _as_gpuscope_error(checked):
-        target = _resolve(checked)
-        descriptor, temporary = _create_beside(target)
-        os.close(descriptor)
+        if is_stream(checked):
+            _check_stream(checked)
+            return checked
+        if suffixes and find_suffix(checked, suffixes) is None:
+            raise InvalidArgument(f"path must end with {' or '.join(suffixes)}, got {str(checked)!r}")
+        descriptor, temporary = _create_beside(_resolve(checked))
         os.unlink(temporary)
+        os.close(descriptor)
     return checked
 
 
@@ -58,29 +67,89 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
+def find_suffix(path: Path, suffixes: Sequence[str]) -> str | None:
+    """The longest of the `suffixes` that the name ends with, whatever the case of its letters; None for none."""
+    name = path.name.lower()
+    return max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default=None)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether nothing is kept under the name that could be replaced: a pipe, a terminal, /dev/null, /dev/stdout."""
+    if open_descriptor(path) is not None:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def open_descriptor(path: Path) -> int | None:
+    """The file descriptor of this process that ``/dev/stdout``, ``/dev/fd/63`` or a link to them names, else None."""
+    descriptors = os.path.realpath("/proc/self/fd")
+    for _ in range(_MOST_LINKS):
+        if os.path.realpath(path.parent) == descriptors:
+            return int(path.name) if path.name.isdecimal() else None
+        if not path.is_symlink():
+            return None
+        path = path.parent / os.readlink(path)
+    return None
+
+
+def _check_stream(path: Path) -> None:
+    number = open_descriptor(path)
+    if number is None:  # not opened now: whoever reads a named pipe would see its end
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    elif fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise GpuscopeError(f"cannot write {path}: it is open for reading only")
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the name `path` only when the block ends well; until then the old file is kept.
 
+    A file that is replaced keeps its permissions, and a link to it stays one. To what `is_stream` is written at once.
+
     Raises:
         GpuscopeError: the system would not let us write.
+        BrokenPipeError: whoever read the pipe has closed it.
     """
     with _as_gpuscope_error(path):
+        if is_stream(path):
+            # Opened again by its name, a file that standard output goes to would be written from its beginning.
+            number = open_descriptor(path)
+            with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC) if number is None else os.dup(number), "wb") as file:
+                yield file
+            return
         target = _resolve(path)
         descriptor, temporary = _create_beside(target)
         try:
-            with open(descriptor, "wb") as file:
+            # The descriptor, and with it the lock, outlives the name. A copy is closed before: some file systems, as
+            # NFS, say only then that they are full.
+            with open(os.dup(descriptor), "wb") as file:
+                _copy_permissions(target, descriptor)
                 yield file
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
             raise
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path: str | os.PathLike[str], text: str, suffixes: Sequence[str] = ()) -> None:
+    """Write a text file in one step; arguments and errors as of `check_writable` and `replacing`."""
+    with replacing(check_writable(path, suffixes)) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager
 def _as_gpuscope_error(path: Path) -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:  # not a failure: the reader has what it wanted
+        raise
     except OSError as error:
         raise GpuscopeError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -99,16 +168,56 @@ def _resolve(path: Path) -> Path:
     return target
 
 
+def _copy_permissions(target: Path, descriptor: int) -> None:
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:  # a new file has what the umask leaves
+        return
+    with contextlib.suppress(PermissionError):  # only root may give files away
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
 def _create_beside(target: Path) -> tuple[int, Path]:
-    """Create an empty file in the target's folder, the only place from which it can take the name in one step."""
-    for attempt in range(1000):
-        temporary = target.with_name(f".gpuscope-{os.getpid()}-{attempt}.tmp")
-        with contextlib.suppress(FileExistsError):
-            return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), temporary
+    """Create an empty file in the target's folder, the only place from which it can take the name in one step.
+
+    It is locked while its descriptor is open, so that what a process left behind that was killed is known by its lack
+    of a lock: the next one to write into the folder removes it. O_TMPFILE would leave nothing, but to replace a file it
+    takes a name like this too, and not every file system has it.
+    """
+    for number in range(1000):
+        temporary = target.with_name(f".gpuscope-{number}.tmp")
+        _remove_abandoned(temporary)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody removes it
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_named(descriptor, temporary):
+            return descriptor, temporary
+        os.close(descriptor)  # it was removed before it was locked
     raise GpuscopeError(f"cannot write {target}: its folder is full of files named {temporary.name}")
 
 
-def write_text(path: str | os.PathLike[str], text: str, suffixes: Sequence[str] = ()) -> None:
-    """Write a text file in one step; arguments and errors as of `check_writable`."""
-    with replacing(check_writable(path, suffixes)) as file:
-        file.write(text.encode())
+def _remove_abandoned(temporary: Path) -> None:
+    """Removes a file that nobody has locked. Whoever has the lock decides over the name."""
+    try:
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_named(descriptor, temporary):
+            os.unlink(temporary)
+    except OSError:  # it is being written, or another user's
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False

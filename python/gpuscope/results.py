@@ -9,13 +9,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuscope import stats
-from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.paths import write_text
 from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
@@ -145,10 +145,7 @@ def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:
     """
     text = json.dumps(plain_values(values), allow_nan=False, default=str)
     if path is not None:
-        try:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise GpuscopeError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+        write_text(path, text + "\n")
     return text
 
 

@@ -30,11 +30,11 @@ CPP_LADDER = (
 )
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
 PYTHON_LADDER = (
-    ("_core",),
+    ("_core", "text"),
     ("errors",),
-    ("stats", "units"),
+    ("paths", "stats", "units"),
     ("results", "streams"),
-    ("devices", "distributed", "late_imports", "paths", "regions", "system", "trace"),
+    ("devices", "distributed", "late_imports", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory"),
     ("analysis", "exporters", "benchmarking"),

@@ -21,5 +21,5 @@ def test_the_file_holds_the_text(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(GpuscopeError, match=r"cannot write .*missing/result\.json: No such file"):
+    with pytest.raises(GpuscopeError, match=r"cannot write .*/result\.json: the folder .*missing does not exist"):
         json_text({}, tmp_path / "missing" / "result.json")

@@ -91,7 +91,9 @@ TEST(ExtraTables, LoseTheirOldestRowsWithTheRing) {
 
 TEST(ExtraTables, AreKeptInFiles) {
   const test::Folder folder;
-  store::write_gscope(*make_notes(), folder / "a.gscope");
+  std::string bytes;
+  store::write_gscope(*make_notes(), [&](std::string_view more) { bytes += more; });
+  test::write_file(folder / "a.gscope", bytes);
   const auto store = store::read_gscope(folder / "a.gscope");
   Store::each_pair(*store, *make_notes(), []<class Table>(const Table& one, const Table& other) {
     Table::each_pair(one, other, [](const store::ColumnInfo& column, const auto& values, const auto& expected) {

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 
 namespace gpuscope::base {
 
@@ -26,22 +28,8 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-/// A new file that takes its name only at commit(): until then a file that had the name is unchanged.
-class OutputFile {
- public:
-  explicit OutputFile(std::string path);
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-  ~OutputFile();
-
-  void write(const void* data, std::size_t bytes);
-  void commit();
-
- private:
-  std::string path_;
-  std::string temporary_;
-  int descriptor_ = -1;
-};
+/// Takes the next bytes of a file in the making.
+using Write = std::function<void(std::string_view)>;
 
 /// A small file's content; empty when it cannot be read. Any thread.
 ///

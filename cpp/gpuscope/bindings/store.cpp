@@ -249,10 +249,8 @@ void bind_schema(py::module_& module) {
       "Every table of a recording.");
 }
 
-using Exporter = void (*)(const store::Store&, exporters::Write);
-
 /// Formats without the GIL and takes it for each chunk that goes to `write`.
-template <Exporter exporter>
+template <auto exporter>
 void write_chunks(const store::Store& store, const py::function& write) {
   const py::gil_scoped_release release;
   exporter(store, [&write](std::string_view chunk) {
@@ -285,8 +283,8 @@ void bind_store(py::module_& module) {
   module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
              "One new Store with all that these hold, in their order; they are of one process.");
   using release = py::call_guard<py::gil_scoped_release>;
-  module.def("write_gscope", &store::write_gscope, py::arg("store"), py::arg("path"), release(),
-             "Save a store as a .gscope file, replacing the file in one step.");
+  module.def("write_gscope", &write_chunks<&store::write_gscope>, py::arg("store"), py::arg("write"),
+             "Hand a store to `write` as a .gscope file, in blocks.");
   module.def(
       "read_gscope", [](const std::string& path) -> std::shared_ptr<store::Store> { return store::read_gscope(path); },
       py::arg("path"), release(), "Open a .gscope file, up to its last whole block.");

@@ -6,15 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "gpuscope/base/file.h"
+
 namespace gpuscope::exporters {
 
-using Write = std::function<void(std::string_view)>;
+using base::Write;
 
 /// Collects bytes and hands them over in chunks of about 1 MiB, each ending where cut() was called. One thread.
 class Output {

@@ -67,163 +67,52 @@ void extend_by(const Table& work, const Links& links, Spans& spans) {
   }
 }
 
-// -- lanes ------------------------------------------------------------------------------------------------------------
-
-/// Gives each slice the first lane that is free when it begins, so that slices of a lane never overlap.
-void place_side_by_side(Track& track) {
-  std::vector<int64_t> free_at_ns;
-  for (Slice& slice : track.slices) {
-    uint32_t lane = 0;
-    while (lane < free_at_ns.size() && free_at_ns[lane] > slice.start_ns) {
-      ++lane;
-    }
-    if (lane == free_at_ns.size()) {
-      free_at_ns.push_back(0);
-    }
-    free_at_ns[lane] = slice.end_ns;
-    slice.lane = lane & kMaxLane;
-  }
-  track.lanes = static_cast<uint32_t>(free_at_ns.size());
+uint32_t outer_annotation(const Store& store, const Links& links, uint32_t annotation) {
+  const uint32_t parent = store.region.parent[annotation];
+  return parent == kNone ? kNone : links.annotation(parent);
 }
 
-/// The same, but that GPU annotations may hold slices that lie within them.
-void place_within(Track& track) {
-  struct Open {
-    int64_t end_ns;
-    bool holds;
-  };
-  std::vector<std::vector<Open>> lanes(1);
-  for (Slice& slice : track.slices) {
-    uint32_t lane = 0;
-    for (;; ++lane) {
-      if (lane == lanes.size()) {
-        lanes.emplace_back();
-      }
-      std::vector<Open>& open = lanes[lane];
-      while (!open.empty() && open.back().end_ns <= slice.start_ns) {
-        open.pop_back();
-      }
-      if (open.empty() || (open.back().holds && open.back().end_ns >= slice.end_ns)) {
-        open.push_back({slice.end_ns, slice.source == Source::Annotation});
-        break;
-      }
+/// How many annotations lie around each annotation.
+std::vector<uint32_t> annotation_depths(const Store& store, const Links& links) {
+  std::vector<uint32_t> depths(store.region.size(), kNone);
+  std::vector<uint32_t> inner;
+  for (uint32_t row = 0; row < store.region.size(); ++row) {
+    uint32_t at = links.annotation(row);
+    for (; at != kNone && depths[at] == kNone; at = outer_annotation(store, links, at)) {
+      inner.push_back(at);
     }
-    slice.lane = lane & kMaxLane;
+    uint32_t depth = at == kNone ? 0 : depths[at] + 1;
+    for (; !inner.empty(); inner.pop_back()) {
+      depths[inner.back()] = depth++;
+    }
   }
-  track.lanes = static_cast<uint32_t>(lanes.size());
+  return depths;
 }
 
-/// Puts regions and calls into lanes where each lies within its parent: tasks that take turns on one thread overlap
-/// without nesting, and go to lanes of their own.
-class RegionLanes {
- public:
-  explicit RegionLanes(const Store& store) : store_(store), lane_of_region_(store.region.size(), kNone) {}
-
-  void place(Track& track) {
-    lanes_.assign(1, {});
-    for (Slice& slice : track.slices) {
-      if (!has_lane(slice)) {
-        continue;
-      }
-      slice.lane = find_lane(slice) & kMaxLane;
-      const bool is_region = slice.source == Source::Region;
-      lanes_[slice.lane].push_back({slice.end_ns, is_region ? slice.row : parent_of(slice)});
-      if (is_region) {
-        lane_of_region_[slice.row] = slice.lane;
-      }
-    }
-    track.lanes = static_cast<uint32_t>(lanes_.size());
-    for (const Slice& slice : track.slices) {
-      if (slice.source == Source::Region) {
-        lane_of_region_[slice.row] = kNone;  // other threads have other lanes
-      }
-    }
-    place_functions(track);
-  }
-
- private:
-  struct Open {
-    int64_t end_ns;
-    uint32_t region;
+/// Extends each annotation by those inside it, the innermost first, so that each is looked at once.
+void extend_outer(const Store& store, const Links& links, Spans& spans) {
+  const std::vector<uint32_t> depths = annotation_depths(store, links);
+  std::vector<std::vector<std::size_t>> by_depth;
+  const auto add = [&](std::size_t at) {
+    const uint32_t depth = depths[spans.all()[at].region];
+    by_depth.resize(std::max<std::size_t>(by_depth.size(), depth + 1));
+    by_depth[depth].push_back(at);
   };
-
-  // Instants overlap nothing, and functions come after the others.
-  static bool has_lane(const Slice& slice) { return slice.source == Source::Region || slice.source == Source::Api; }
-
-  /// Functions, which nest in each other, lie around and within regions; but those in which a region begins that lasts
-  /// longer, as `__enter__`, or ends that began earlier, go to a lane of their own.
-  static void place_functions(Track& track) {
-    std::vector<Slice*> functions;        // that are open, outermost first
-    std::vector<int64_t> region_ends_ns;  // likewise of the first lane's regions and calls
-    bool is_any_moved = false;
-    const auto end_before = [](auto& open, int64_t at_ns, auto&& end_of) {
-      while (!open.empty() && end_of(open.back()) <= at_ns) {
-        open.pop_back();
-      }
-    };
-    for (Slice& slice : track.slices) {
-      const bool is_function = slice.source == Source::PythonFunction;
-      if (!is_function && (!has_lane(slice) || slice.lane != 0)) {
-        continue;
-      }
-      end_before(functions, slice.start_ns, [](const Slice* open) { return open->end_ns; });
-      end_before(region_ends_ns, slice.start_ns, [](int64_t end_ns) { return end_ns; });
-      if (!is_function) {
-        for (; !functions.empty() && functions.back()->end_ns < slice.end_ns; functions.pop_back()) {
-          functions.back()->lane = track.lanes & kMaxLane;
-          is_any_moved = true;
-        }
-        region_ends_ns.push_back(slice.end_ns);
-      } else if (!region_ends_ns.empty() && region_ends_ns.back() < slice.end_ns) {
-        slice.lane = track.lanes & kMaxLane;
-        is_any_moved = true;
-      } else {
-        functions.push_back(&slice);
-      }
+  std::size_t added = 0;
+  const auto add_new = [&] {
+    for (; added < spans.all().size(); ++added) {
+      add(added);
     }
-    track.lanes += is_any_moved ? 1 : 0;
+  };
+  add_new();
+  for (std::size_t depth = by_depth.size(); depth-- > 1;) {
+    for (const std::size_t at : by_depth[depth]) {
+      const Span span = spans.all()[at];
+      spans.extend(outer_annotation(store, links, span.region), span.track, span.start_ns, span.end_ns);
+      add_new();
+    }
   }
-
-  uint32_t parent_of(const Slice& slice) const {
-    return slice.source == Source::Region ? store_.region.parent[slice.row] : store_.api.region[slice.row];
-  }
-
-  uint32_t find_lane(const Slice& slice) {
-    for (auto& lane : lanes_) {
-      while (!lane.empty() && lane.back().end_ns <= slice.start_ns) {
-        lane.pop_back();
-      }
-    }
-    const uint32_t parent = parent_of(slice);
-    const uint32_t beside_parent = parent < lane_of_region_.size() ? lane_of_region_[parent] : kNone;
-    if (beside_parent != kNone && is_below(beside_parent, parent, slice.end_ns)) {
-      return beside_parent;
-    }
-    uint32_t around = kNone;
-    for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-      if (lanes_[lane].empty()) {
-        return lane;
-      }
-      if (around == kNone && lanes_[lane].back().end_ns >= slice.end_ns) {
-        around = lane;
-      }
-    }
-    // A call whose region is not known is drawn within what surrounds it.
-    if (slice.source == Source::Api && around != kNone) {
-      return around;
-    }
-    lanes_.emplace_back();
-    return static_cast<uint32_t>(lanes_.size() - 1);
-  }
-
-  bool is_below(uint32_t lane, uint32_t parent, int64_t end_ns) const {
-    return !lanes_[lane].empty() && lanes_[lane].back().region == parent && lanes_[lane].back().end_ns >= end_ns;
-  }
-
-  const Store& store_;
-  std::vector<uint32_t> lane_of_region_;  // kNone until placed on this track
-  std::vector<std::vector<Open>> lanes_;  // what is open in each, outermost first
-};
+}
 
 // -- tracks -----------------------------------------------------------------------------------------------------------
 
@@ -348,16 +237,7 @@ GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& link
   extend_by(store.memcpy, links, spans);
   extend_by(store.memset, links, spans);
   extend_by(store.graph_launch, links, spans);
-  const std::vector<Span> innermost = spans.all();
-  for (const Span& span : innermost) {
-    for (uint32_t outer = store.region.parent[span.region]; outer != kNone;) {
-      outer = links.annotation(outer);
-      if (outer != kNone) {
-        spans.extend(outer, span.track, span.start_ns, span.end_ns);
-        outer = store.region.parent[outer];
-      }
-    }
-  }
+  extend_outer(store, links, spans);
   const auto order = [&](const Span& span) {
     return std::tuple(span.start_ns, -span.end_ns, store.path.depth[store.region.path[span.region]]);
   };
@@ -392,7 +272,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
 
   TrackBuilder ranges(store, timeline.base_ns, store.thread.size(), thread_key);
   ranges.add_if(store.region, store.region.thread, Source::Region, std::not_fn(nests));
-  timeline.ranges = ranges.finish(&place_side_by_side);
+  timeline.ranges = ranges.finish(&place_work);
 
   // Contexts of one device have streams of the same number: one track here, as viewers know no contexts.
   const auto stream_key = [&](std::size_t row) {
@@ -404,11 +284,11 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
   streams.add(store.memcpy, store.memcpy.track, Source::Memcpy);
   streams.add(store.memset, store.memset.track, Source::Memset);
   streams.add(store.graph_launch, store.graph_launch.track, Source::GraphLaunch);
-  timeline.streams = streams.finish(annotations.size() == 0 ? &place_side_by_side : &place_within);
+  timeline.streams = streams.finish(&place_work);
 
   TrackBuilder syncs(store, timeline.base_ns, store.track.size(), stream_key);
   syncs.add(store.sync, store.sync.track, Source::Sync);
-  timeline.syncs = syncs.finish(&place_side_by_side);
+  timeline.syncs = syncs.finish(&place_work);
   return timeline;
 }
 

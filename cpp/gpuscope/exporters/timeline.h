@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gpuscope/exporters/lanes.h"
 #include "gpuscope/exporters/links.h"
 #include "gpuscope/store/store.h"
 
@@ -23,40 +24,6 @@ struct GpuAnnotations {
 };
 
 GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& links);
-
-/// The table a slice is a row of.
-enum class Source : uint8_t {
-  PythonFunction,  // first: of what takes the same time it is outside
-  Region,
-  Api,
-  Mark,
-  Allocation,
-  Annotation,  // of GpuAnnotations
-  Kernel,
-  Memcpy,
-  Memset,
-  GraphLaunch,
-  Sync
-};
-
-inline constexpr uint32_t kMaxLane = (1U << 24) - 1;
-
-struct Slice {
-  int64_t start_ns;
-  int64_t end_ns;
-  uint32_t row;
-  uint32_t lane : 24;
-  Source source : 8;
-};
-
-/// What one thread or one stream did: slices by start, each before those inside it. In one lane no two overlap unless
-/// one lies within the other (threads) or at all (streams); trace viewers drop what breaks this. Where functions of
-/// Python lie has no influence on where the rest does.
-struct Track {
-  uint32_t row;  // of the store's thread or track table, the first with this id
-  uint32_t lanes;
-  std::vector<Slice> slices;
-};
 
 struct Timeline {
   int64_t base_ns;  // no slice begins earlier

@@ -9,18 +9,22 @@
 #include <vector>
 
 #include "gpuscope/base/errors.h"
-#include "gpuscope/base/file.h"
 
 namespace gpuscope::store {
 namespace {
 
 using namespace gscope;
 using base::crc32c;
-using base::OutputFile;
+using base::Write;
 
 // -- writing ----------------------------------------------------------------------------------------------------------
 
 constexpr std::size_t kStringBlockBytes = std::size_t{1} << 20;
+
+template <class T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
 
 /// One block in the making; its memory serves block after block.
 class Block {
@@ -37,7 +41,7 @@ class Block {
   void pad() { body_.resize(padded(body_.size())); }
   std::size_t size() const noexcept { return body_.size(); }
 
-  void write(OutputFile& file, BlockType type, std::size_t rows, std::size_t directory_bytes) {
+  void hand_over(const Write& write, BlockType type, std::size_t rows, std::size_t directory_bytes) {
     BlockHeader header{kBlockMagic,
                        static_cast<uint16_t>(type),
                        kBlockVersion,
@@ -47,8 +51,8 @@ class Block {
                        crc32c(body_.data(), body_.size()),
                        0};
     header.header_crc = crc32c(&header, offsetof(BlockHeader, header_crc));
-    file.write(&header, sizeof header);
-    file.write(body_.data(), body_.size());
+    write(bytes_of(header));
+    write({body_.data(), body_.size()});
     body_.clear();
   }
 
@@ -56,7 +60,7 @@ class Block {
   std::vector<char> body_;
 };
 
-void write_strings(const base::StringTable& strings, Block& block, OutputFile& file) {
+void write_strings(const base::StringTable& strings, Block& block, const Write& write) {
   for (uint32_t first = 0; first < strings.size();) {
     uint32_t end = first;
     for (std::size_t bytes = 0; end < strings.size() && bytes < kStringBlockBytes && end - first < kBlockRows; ++end) {
@@ -68,13 +72,13 @@ void write_strings(const base::StringTable& strings, Block& block, OutputFile& f
       block.append(strings[id].data(), strings[id].size());
     }
     block.pad();
-    block.write(file, BlockType::Strings, end - first, 0);
+    block.hand_over(write, BlockType::Strings, end - first, 0);
     first = end;
   }
 }
 
 template <class Table>
-void write_table(const Table& table, Block& block, OutputFile& file) {
+void write_table(const Table& table, Block& block, const Write& write) {
   for (std::size_t first = 0; first < table.size(); first += kBlockRows) {
     const std::size_t rows = std::min(kBlockRows, table.size() - first);
     block.append_name(table.kInfo.name);
@@ -88,7 +92,7 @@ void write_table(const Table& table, Block& block, OutputFile& file) {
       block.append(values.data() + first, rows * column.bytes);
       block.pad();
     });
-    block.write(file, BlockType::Table, rows, directory_bytes);
+    block.hand_over(write, BlockType::Table, rows, directory_bytes);
   }
 }
 
@@ -357,28 +361,26 @@ class Reader {
 
 }  // namespace
 
-void write_gscope(const Store& store, const std::string& path) {
+void write_gscope(const Store& store, const Write& write) {
   if (const std::string bad = find_bad_reference(store); !bad.empty()) {
-    throw base::Error("cannot save " + path + ": the recording is inconsistent: " + bad);
+    throw base::Error("cannot save the recording, which is inconsistent: " + bad);
   }
-  OutputFile file(path);
   FileHeader header{};
   std::ranges::copy(kFileMagic, header.magic);
   header.major = kMajorVersion;
   header.minor = kMinorVersion;
   header.header_crc = crc32c(&header, offsetof(FileHeader, header_crc));
-  file.write(&header, sizeof header);
+  write(bytes_of(header));
   Block block;
-  write_strings(store.strings, block, file);
+  write_strings(store.strings, block, write);
   for (const Target next : table_order()) {
     store.each_table([&](const auto& table) {
       if (table.kInfo.target == next) {
-        write_table(table, block, file);
+        write_table(table, block, write);
       }
     });
   }
-  block.write(file, BlockType::End, 0, 0);
-  file.commit();
+  block.hand_over(write, BlockType::End, 0, 0);
 }
 
 std::unique_ptr<Store> read_gscope(const std::string& path) { return Reader(path).read(); }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "gpuscope/base/file.h"
 #include "gpuscope/store/store.h"
 
 // The .gscope file. Little-endian; every part is a multiple of 8 bytes long, padded with zeros.
@@ -61,8 +62,9 @@ constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::siz
 
 }  // namespace gscope
 
-/// Writes a store as a .gscope file, in one step: an interrupted save leaves what had the name before.
-void write_gscope(const Store& store, const std::string& path);
+/// Hands a store to `write` as a .gscope file, block by block; what `write` throws passes through. Throws Error for a
+/// store that refers to rows it does not have.
+void write_gscope(const Store& store, const base::Write& write);
 
 /// Reads a .gscope file; the result is safe for every reader of stores.
 ///

@@ -87,20 +87,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        return _run(arguments)
     except GpuscopeError as error:
         _complain(str(error))
-        return _MISUSED if isinstance(error, InvalidArgument) else _FAILED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Without this the interpreter would complain while it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        code = _MISUSED if isinstance(error, InvalidArgument) else _FAILED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        code = 128 + signal.SIGPIPE
     except OSError as error:
-        _complain(str(error))
-        return _FAILED
+        _complain(str(error) if error.filename else f"cannot write the output: {error.strerror}")
+        code = _FAILED
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        code = 128 + signal.SIGINT
+    console.discard_unwritten(sys.stdout)
     return code
 
 
@@ -113,7 +111,16 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     command: Command = options.command
-    return command.run(options)
+    code = command.run(options)
+    if not isinstance(command, (Run, Memory)):  # theirs is the program's, and the interpreter's to report
+        _flush_output()
+    return code
+
+
+def _flush_output() -> None:
+    """What cannot be written is told now, not while the interpreter ends."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -127,6 +134,14 @@ class _Parser(argparse.ArgumentParser):
         if unknown:  # argparse leaves them to the parser of the whole, whose help does not describe the command
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if (stream := file or sys.stderr) is not None:
+            stream.write(message)  # argparse hides what goes wrong
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        _flush_output()
+        super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
         raise InvalidArgument(f"{message}; see {self.prog} --help")
@@ -169,7 +184,7 @@ def _check_name(arguments: list[str]) -> None:
         return
     given = arguments[0]
     if os.path.exists(given):
-        advice = f"did you mean 'gpuscope {'report' if given.endswith('.gscope') else 'run'} {given}'?"
+        advice = f"did you mean 'gpuscope {'report' if given.lower().endswith('.gscope') else 'run'} {given}'?"
     elif close := difflib.get_close_matches(given, names, n=1):
         advice = f"did you mean '{close[0]}'?"
     else:
@@ -180,4 +195,6 @@ def _check_name(arguments: list[str]) -> None:
 def _complain(message: str) -> None:
     argument, space, rest = message.partition(" ")
     message = f"{_OPTIONS.get(argument, argument)}{space}{rest}"
-    console.errors().line(("gpuscope: ", "bold red"), message)
+    out = console.errors()
+    with out.forgiving():
+        out.complain(message)

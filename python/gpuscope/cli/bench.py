@@ -15,15 +15,15 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuscope.cli import console
+from gpuscope.cli.export import raise_last
 from gpuscope.cli.options import PAGE_SUFFIXES, names, seconds, share, sizes, writable_paths
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument
 
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
@@ -87,6 +87,7 @@ class Bench:
             raise InvalidArgument(f"there is nothing to measure: give an expression{hint}")
         _make_folder_importable()
         alone = options.json == "-"
+        files = writable_paths([None if alone else options.json])
         try:
             # What the code prints must not get between the lines of the JSON.
             with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
@@ -97,14 +98,14 @@ class Bench:
                 raise
             console.errors().line(shown)
             return _FAILED
-        out = console.output()
+        out = console.output(files)
         if alone:
             out.line(result.to_json().rstrip("\n"))
         else:
             out.report(result.report())
-        if options.json is not None and not alone:
-            result.to_json(options.json)
-            out.line("wrote ", (console.display(Path(os.path.abspath(options.json))), "bold"))
+        for path in files:
+            result.to_json(path)
+            out.line("wrote ", (console.display(path), "bold"))
         return _INTERRUPTED if result.stopped == "interrupted" else 0
 
 
@@ -173,15 +174,19 @@ class Explore:
                 budget=options.budget,
                 progress=say,
             )
-        out = console.output()
+        out = console.output([*pages, *files])
         if alone:
             out.line(found.to_json().rstrip("\n"))
         else:
             out.report(found.table())
-        for paths, write in ((pages, found.write_html), (files, found.to_json)):
-            for path in paths:
-                write(path)
+        errors = []
+        for path in (*pages, *files):
+            try:
+                found.write_html(path) if path in pages else found.to_json(path)
                 (console.errors() if alone else out).line("wrote ", (console.display(path), "bold"))
+            except GpuscopeError as error:
+                errors.append(error)
+        raise_last(errors)
         return _INTERRUPTED if found.interrupted else 0
 
 

@@ -9,10 +9,12 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from gpuscope.paths import STANDARD_OUTPUT, is_stream, open_descriptor
+from gpuscope.text import one_line, printable
 from gpuscope.units import format_bytes
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
@@ -40,9 +42,10 @@ class Console:
         return fancy if self.unicode else plain
 
     def line(self, *parts: Part) -> None:
-        """Writes the parts, one after the other, as one line."""
+        """Writes the parts, one after the other, as one line; control characters in them are shown, not obeyed."""
+        safe = [printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts]
         if not self._coloured:
-            text = "".join(part if isinstance(part, str) else part[0] for part in parts)
+            text = "".join(part if isinstance(part, str) else part[0] for part in safe)
             encoding = self._stream.encoding or "utf-8"
             print(text.encode(encoding, "backslashreplace").decode(encoding), file=self._stream)
             return
@@ -50,7 +53,7 @@ class Console:
         from rich.text import Text
 
         rich = RichConsole(file=self._stream, highlight=False, force_terminal=True)
-        rich.print(Text.assemble(*parts), soft_wrap=True)
+        rich.print(Text.assemble(*safe), soft_wrap=True)
 
     def report(self, text: str) -> None:
         """Writes a report line by line: the first of a paragraph stands out, and so do warnings."""
@@ -65,11 +68,26 @@ class Console:
 
     def wrote(self, path: Path) -> None:
         """Says that a file was written, and how large it is."""
-        self.line("wrote ", (display(path), "bold"), (f"  {format_bytes(path.stat().st_size)}", "dim"))
+        self.line("wrote ", (display(path), "bold"), (size_of(path), "dim"))
+
+    def complain(self, sentence: str, style: str = "bold red") -> None:
+        """Says what went wrong."""
+        self.line(("gpuscope: ", style), sentence)
 
     def note(self, text: str, style: str = "") -> None:
         """Writes a remark under a result."""
         self.line(("note: ", "bold"), (text, style))
+
+    @contextlib.contextmanager
+    def forgiving(self) -> Iterator[None]:
+        """Drops the rest where nobody reads it, the disk is full or the program closed the stream.
+
+        A program that is watched has an exit code of its own.
+        """
+        try:
+            yield
+        except (OSError, ValueError):
+            discard_unwritten(self._stream)
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -80,10 +98,10 @@ class Console:
         from rich.console import Console as RichConsole
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}"), TimeElapsedColumn())
+        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         rich = RichConsole(file=self._stream, no_color=not self._coloured)
         progress = Progress(*look, console=rich, transient=True)
-        progress.add_task(what, total=None)
+        progress.add_task(one_line(what), total=None)
         timer = threading.Timer(_PATIENCE_S, progress.start)
         timer.start()
         try:
@@ -105,7 +123,7 @@ class Console:
         erase = "\r\x1b[K"
 
         def say(text: str) -> None:
-            line = text[: (self.width or 80) - 1].encode(self._stream.encoding or "utf-8", "replace")
+            line = one_line(text)[: (self.width or 80) - 1].encode(self._stream.encoding or "utf-8", "replace")
             self._stream.write(erase + line.decode(self._stream.encoding or "utf-8"))
             self._stream.flush()
 
@@ -116,14 +134,33 @@ class Console:
             self._stream.flush()
 
 
-def output() -> Console:
-    """The console of results that were asked for: standard output."""
+def output(files: Iterable[Path] = ()) -> Console:
+    """The console of results that were asked for: standard output, or standard error where one of the files is that."""
+    if any(open_descriptor(path) == STANDARD_OUTPUT for path in files):
+        return errors()
     return Console(sys.stdout or io.StringIO())
 
 
 def errors() -> Console:
     """The console of everything said beside another program's output: standard error."""
     return Console(sys.stderr or io.StringIO())
+
+
+def discard_unwritten(stream: TextIO | None) -> None:
+    """Drops what a full or broken stream did not take: the interpreter would try again at its end, and complain."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except ValueError:  # it is closed
+        return
+
+
+def size_of(path: Path) -> str:
+    """How large a file is, behind its name; nothing for a pipe."""
+    return "" if is_stream(path) else f"  {format_bytes(path.stat().st_size)}"
 
 
 def display(path: Path) -> str:

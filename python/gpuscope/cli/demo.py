@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuscope import _core
 from gpuscope.cli import console
-from gpuscope.cli.export import Outputs
+from gpuscope.cli.export import Outputs, raise_last
 from gpuscope.cli.options import positive
 from gpuscope.cli.report import show_audit, show_table, show_tree
 from gpuscope.errors import CudaError, InvalidArgument, NotAvailable
@@ -53,13 +53,14 @@ class Demo:
         _train(model, steps=1)
         with console.errors().working(f"training {options.steps} steps on {model.device}"), profile() as profiler:
             _train(model, options.steps)
-        outputs.write(profiler, console.errors())
+        errors = outputs.write(profiler, console.errors())
 
         out.line(("gpuscope demo", "bold"), f"  {options.steps} training steps on {model.device}")
         out.line()
         show_table(profiler, out)
         show_tree(profiler, out)
         show_audit(profiler.audit(), out)
+        raise_last(errors)
         recording, trace = map(console.display, outputs.written)
         out.line()
         out.line(

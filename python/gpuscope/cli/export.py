@@ -14,7 +14,7 @@ from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import writable_paths
 from gpuscope.errors import InvalidArgument
-from gpuscope.units import format_bytes
+from gpuscope.paths import find_suffix, is_stream
 
 if TYPE_CHECKING:
     from gpuscope.recording import Analyses, Recording
@@ -26,6 +26,7 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
     ".pftrace": lambda results, path: results.export_perfetto(path),
     ".perfetto-trace": lambda results, path: results.export_perfetto(path),
 }
+_OF_STREAMS = ".json"  # what pipes get, whose names say nothing
 
 
 class Outputs:
@@ -41,14 +42,30 @@ class Outputs:
         """The files written so far."""
         return tuple(self._written)
 
-    def write(self, results: Analyses, out: Console | None = None) -> None:
-        """Writes every file; from the second time on as ``run-2.gscope`` and so on. `out` shows progress."""
+    def write(self, results: Analyses, out: Console | None = None) -> list[Exception]:
+        """Writes every file; from the second time on as ``run-2.gscope`` and so on. `out` shows progress.
+
+        Returns why files could not be written, which does not keep the others from being written.
+        """
         self._turn += 1
+        errors: list[Exception] = []
         for path in self._paths:
             target = path if self._turn == 1 else _numbered(path, self._turn)
-            with out.working(f"writing {console.display(target)}") if out else nullcontext():
-                _WRITERS[_suffix(path)](results, target)
-            self._written.append(target)
+            try:
+                with out.working(f"writing {console.display(target)}") if out else nullcontext():
+                    _WRITERS[_suffix(path)](results, target)
+                self._written.append(target)
+            except Exception as error:
+                errors.append(error)
+        return errors
+
+
+def raise_last(errors: Sequence[Exception]) -> None:
+    """Ends the command with the last error, having told the others."""
+    for error in errors[:-1]:
+        console.errors().complain(str(error))
+    if errors:
+        raise errors[-1]
 
 
 def open_recording(path: str, out: Console) -> Recording:
@@ -57,19 +74,21 @@ def open_recording(path: str, out: Console) -> Recording:
 
     if not os.path.isfile(path):
         raise InvalidArgument(f"there is no file {path!r}")
-    if not path.endswith(".gscope"):
+    if find_suffix(Path(path), (".gscope",)) is None:
         raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
     with out.working(f"reading {path}"):
         return load(path)
 
 
 def _suffix(path: Path) -> str:
-    return next(suffix for suffix in sorted(_WRITERS, key=len, reverse=True) if path.name.endswith(suffix))
+    return find_suffix(path, tuple(_WRITERS)) or _OF_STREAMS
 
 
 def _numbered(path: Path, number: int) -> Path:
-    suffix = _suffix(path)
-    return path.with_name(f"{path.name.removesuffix(suffix)}-{number}{suffix}")
+    if is_stream(path):
+        return path
+    stem = len(path.name) - len(_suffix(path))
+    return path.with_name(f"{path.name[:stem]}-{number}{path.name[stem:]}")
 
 
 class Export:
@@ -79,7 +98,8 @@ class Export:
     summary = "turn a recording into a trace for Perfetto, Chrome or TensorBoard"
     description = (
         "Writes a recording in other formats, chosen by the suffix: .pftrace and .perfetto-trace for\n"
-        "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces."
+        "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces.\n"
+        "Standard output, as -, and pipes get JSON."
     )
     examples = """\
   gpuscope export train.gscope -o train.pftrace
@@ -96,8 +116,9 @@ class Export:
         """Reads, writes, and names what it wrote on standard output."""
         progress = console.errors()
         outputs = Outputs(options.output)
-        outputs.write(open_recording(options.recording, progress), progress)
-        out = console.output()
+        errors = outputs.write(open_recording(options.recording, progress), progress)
+        out = console.output(outputs.written)
         for path in outputs.written:
-            out.line(console.display(path), (f"  {format_bytes(path.stat().st_size)}", "dim"))
+            out.line(console.display(path), (console.size_of(path), "dim"))
+        raise_last(errors)
         return 0

@@ -38,7 +38,7 @@ from gpuscope.memory.peak import peak_memory
 from gpuscope.memory.snapshot import memory_snapshot
 from gpuscope.memory.snapshot_writer import dump_memory_snapshot
 from gpuscope.memory.tracking import memory_stages
-from gpuscope.paths import write_text
+from gpuscope.paths import find_suffix, write_text
 from gpuscope.profiler import lifecycle
 
 _FEWEST_STEPS = 8  # growth over fewer may be chance
@@ -75,7 +75,7 @@ class Memory:
             metavar="FILE",
             action="append",
             default=[],
-            help=".html a page, .pickle torch's format, .json numbers; may be given more than once",
+            help=".html a page, .pickle torch's format, .json or - numbers; may be given more than once",
         )
         parser.add_argument(
             "--max-entries",
@@ -98,15 +98,16 @@ class Memory:
         if ending.in_child:  # the history is its parent's
             return ending.code
         failed = False
-        with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
-            with out.working("looking at the memory"):
-                found = watch.findings(program.name)
+        with out.working("looking at the memory"):
+            found = watch.findings(program.name)
+        with out.forgiving():
             found.show(options.top, out)
-            for path in outputs:
-                why = found.write(path)
+        for path in outputs:
+            why = found.write(path)
+            failed = failed or bool(why)
+            with out.forgiving():
                 if why:
-                    out.line(("gpuscope: ", "bold yellow"), f"{console.display(path)} could not be written: {why}")
-                    failed = True
+                    out.complain(f"{console.display(path)} could not be written: {why}", "bold yellow")
                 else:
                     out.wrote(path)
         return ending.code or int(failed)
@@ -166,9 +167,10 @@ class _Findings:
     def write(self, path: Path) -> str:
         """Writes one file; "" or why that was not possible."""
         try:
-            if path.suffix.lower() in PAGE_SUFFIXES:
+            suffix = find_suffix(path, _SUFFIXES)
+            if suffix in PAGE_SUFFIXES:
                 self._write_page(path)
-            elif path.suffix.lower() == ".json":
+            elif suffix in (".json", None):  # None: a pipe
                 write_text(path, json.dumps(self.to_dict(), indent=1, default=str) + "\n")
             else:
                 dump_memory_snapshot(path)

@@ -52,7 +52,7 @@ class MemoryShow:
         pages = writable_paths([options.html], PAGE_SUFFIXES)
         with console.errors().working(f"reading {options.file}"):
             found = load_memory_snapshot(options.file)
-        out = console.output()
+        out = console.output(pages)
         device = _device(found, options.device)
         _show_end(found, device, out)
         events = found.events.select(found.events.device == device)

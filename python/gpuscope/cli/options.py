@@ -16,6 +16,7 @@ from gpuscope.paths import check_writable
 T = TypeVar("T")
 
 PAGE_SUFFIXES = (".html", ".htm")
+_STANDARD_OUTPUT = "/dev/stdout"
 
 
 def _of_argparse(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -78,9 +79,10 @@ def _integer(whole: str, text: str) -> int:
 def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) -> list[Path]:
     """The files, known to be writable, as absolute paths: a program that runs in between may change its folder.
 
-    None is an option that was not given. Raises InvalidArgument for a file that cannot be written or is named twice.
+    None is an option that was not given, ``-`` is standard output. Raises InvalidArgument for a file that cannot be
+    written or is named twice.
     """
-    given = [path for path in paths if path is not None]
+    given = [_STANDARD_OUTPUT if path == "-" else path for path in paths if path is not None]
     try:
         found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in given]
     except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong

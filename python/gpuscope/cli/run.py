@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import traceback
 import warnings
 from typing import TYPE_CHECKING
@@ -61,7 +60,7 @@ class Run:
             "--output",
             metavar="FILE",
             action="append",
-            help=".gscope, .json, .json.gz or .pftrace; may be given more than once (default: <script name>.gscope)",
+            help=".gscope, .json, .json.gz or .pftrace, or - for JSON; may be repeated (default: <script name>.gscope)",
         )
         what = parser.add_argument_group("what is recorded")
         what.add_argument(
@@ -120,9 +119,7 @@ class _Delivery:
     def __call__(self, results: Analyses) -> None:
         """Writes the files of one window."""
         self._windows += 1
-        try:
-            self._outputs.write(results)
-        except Exception as error:
+        for error in self._outputs.write(results):
             self._failed = True
             self._complaints.append(f"the recording could not be written: {error}")
 
@@ -139,7 +136,7 @@ class _Delivery:
 
     def show(self, profiler: profile, options: argparse.Namespace) -> int:
         """Prints the report and returns 1 if something could not be delivered, else 0."""
-        with contextlib.suppress(BrokenPipeError, ValueError):  # nobody reads it, or the program closed the stream
+        with self._out.forgiving():
             self._out.line()
             if self._windows:
                 report.show_summary(profiler, self._out)
@@ -149,7 +146,7 @@ class _Delivery:
             if options.schedule and not self._windows:
                 self.complain("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:
-                self._out.line(("gpuscope: ", "bold yellow"), complaint)
+                self._out.complain(complaint, "bold yellow")
         return int(self._failed)
 
 

@@ -23,7 +23,7 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.page.memory import render
 from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
-from gpuscope.paths import check_writable, replacing
+from gpuscope.paths import check_writable, find_suffix, replacing
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 # torch.profiler._memory_profiler: the order of its categories, the last for what has none, and its actions.
@@ -97,8 +97,8 @@ def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: s
     """
     checked = check_writable(path, _SUFFIXES)
     timeline = read_timeline(trace, device)
-    name = checked.name.lower()
-    if name.endswith(".html"):
+    suffix = find_suffix(checked, (*_SUFFIXES, _RAW_SUFFIX))
+    if suffix == ".html":
         events = timeline.events
         text = render(
             events,
@@ -108,9 +108,10 @@ def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: s
         )
         content = text.encode("utf-8", "backslashreplace")
     else:
-        content = json.dumps(_raw(timeline) if name.endswith(_RAW_SUFFIX) else _sizes(timeline)).encode()
+        content = json.dumps(_raw(timeline) if suffix == _RAW_SUFFIX else _sizes(timeline)).encode()
     with replacing(checked) as file:
-        file.write(gzip.compress(content, compresslevel=6, mtime=0) if name.endswith(".gz") else content)
+        is_compressed = suffix in (".json.gz", _RAW_SUFFIX)
+        file.write(gzip.compress(content, compresslevel=6, mtime=0) if is_compressed else content)
 
 
 def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:

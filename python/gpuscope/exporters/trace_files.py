@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
-from gpuscope.paths import as_path, check_writable, replacing
+from gpuscope.paths import as_path, check_writable, find_suffix, replacing
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,9 +44,9 @@ def export_chrome_trace(store: _core.Store, path: str | os.PathLike[str]) -> Non
         InvalidArgument: a recording of ``mode="aggregate"``, which has no events.
         GpuscopeError: the file cannot be written.
     """
-    checked = check_writable(path, ())
+    checked = check_writable(path)
     with replacing(checked) as file:
-        if checked.name.lower().endswith(".gz"):
+        if find_suffix(checked, (".gz",)):
             with _GzipStream(file.write) as stream:
                 _core.write_chrome(store, stream)
         else:
@@ -76,8 +76,8 @@ def save(store: _core.Store, path: str | os.PathLike[str]) -> None:
         InvalidArgument: the suffix is not ``.gscope``.
         GpuscopeError: the file cannot be written.
     """
-    checked = check_writable(path, _GSCOPE_SUFFIXES)
-    _core.write_gscope(store, os.path.realpath(checked))
+    with replacing(check_writable(path, _GSCOPE_SUFFIXES)) as file:
+        _core.write_gscope(store, file.write)
 
 
 def load_store(path: str | os.PathLike[str]) -> _core.Store:

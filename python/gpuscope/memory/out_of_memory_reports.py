@@ -17,12 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
 from gpuscope.memory.events import Frame
 from gpuscope.memory.out_of_memory import OutOfMemory, gather
 from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, request_of
+from gpuscope.paths import is_stream, write_text
 from gpuscope.units import first_line, format_bytes
 
 MOST = 20  # reports that are written up; of a program that runs out again and again the rest is counted
@@ -90,6 +91,8 @@ class OutOfMemoryReports:
             raise InvalidArgument(f"path is a {type(path).__name__}; accepted are the path of a file and None")
         if path is not None and not Path(path).parent.is_dir():
             raise InvalidArgument(f"path is {os.fspath(path)!r}; its folder does not exist")
+        if path is not None and Path(path).is_dir():
+            raise InvalidArgument(f"path is {os.fspath(path)!r}, a directory; accepted is the path of a file")
         if file is not None and not callable(getattr(file, "write", None)):
             raise InvalidArgument(f"file is a {type(file).__name__}; accepted are open text files and None")
         if on_report is not None and not callable(on_report):
@@ -188,17 +191,22 @@ class OutOfMemoryReports:
         path = Path(name)
         if "{n}" not in self._path and self.reports[0] is not report:
             path = path.with_name(f"{path.stem}-{report.number}{path.suffix}")  # the first is not lost
-        text = path.with_suffix(".txt") if path.suffix == ".json" else path
-        text.write_text(str(report) + "\n", encoding="utf-8")
-        figures = json.dumps(report.to_dict(), indent=1, default=str)
-        path.with_suffix(".json").write_text(figures + "\n", encoding="utf-8")
+        if is_stream(path):
+            write_text(path, str(report) + "\n")
+            return path
+        text = path.with_suffix(".txt") if path.suffix.lower() == ".json" else path
+        figures = path if path.suffix.lower() == ".json" else path.with_suffix(".json")
+        write_text(text, str(report) + "\n")
+        write_text(figures, json.dumps(report.to_dict(), indent=1, default=str) + "\n")
         return text
 
     def _guarded(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         try:
             return call(*args)
         except Exception as error:  # whatever fails here must not hide the program's own error
-            self.failures = (*self.failures, f"{what} failed: {type(error).__name__}: {error}")
+            own = isinstance(error, GpuscopeError)  # which says what failed
+            why = str(error) if own else f"{what} failed: {type(error).__name__}: {error}"
+            self.failures = (*self.failures, why)
             return None
 
 

@@ -56,7 +56,7 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
     target = as_path(path)
     if target.suffix.lower() not in ("", *SUFFIXES):
         raise InvalidArgument(f"path is {str(target)!r}; accepted are names that end with .pickle or .pkl, or without")
-    check_writable(target, ())
+    check_writable(target)
     snapshot = torch_snapshot()
     with replacing(target) as file:
         pickle.dump(snapshot, file, protocol=_PROTOCOL)

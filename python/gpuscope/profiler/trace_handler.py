@@ -52,7 +52,7 @@ def tensorboard_trace_handler(
 
     from gpuscope.paths import check_writable  # pathlib is a fifth of what `import gpuscope` may take
 
-    check_writable(name(), ())
+    check_writable(name())
 
     def write(recording: Analyses) -> None:
         recording.export_chrome_trace(name())

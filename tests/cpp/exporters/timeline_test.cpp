@@ -22,9 +22,9 @@ std::vector<uint32_t> lanes(const Track& track) {
   return result;
 }
 
-class Lanes : public ::testing::Test {
+class TimelineLanes : public ::testing::Test {
  protected:
-  Lanes() {
+  TimelineLanes() {
     make_.thread(1);
     make_.track(7);
     make_.variant("k");
@@ -37,14 +37,14 @@ class Lanes : public ::testing::Test {
   uint32_t path_, inner_path_;
 };
 
-TEST_F(Lanes, KernelsInTurnShareALane) {
+TEST_F(TimelineLanes, KernelsInTurnShareALane) {
   make_.kernel(0, 10, 20);
   make_.kernel(0, 20, 30);
   make_.kernel(0, 30, 30);
   EXPECT_THAT(lanes(lay_out(make_.store()).streams.at(0)), ElementsAre(0, 0, 0));
 }
 
-TEST_F(Lanes, KernelsThatOverlapGetLanes) {
+TEST_F(TimelineLanes, KernelsThatOverlapGetLanes) {
   make_.kernel(0, 10, 30);
   make_.kernel(0, 20, 40);
   make_.kernel(0, 25, 26);
@@ -52,7 +52,7 @@ TEST_F(Lanes, KernelsThatOverlapGetLanes) {
   EXPECT_THAT(lanes(lay_out(make_.store()).streams.at(0)), ElementsAre(0, 1, 2, 0));
 }
 
-TEST_F(Lanes, KernelsOutOfOrderAreSorted) {
+TEST_F(TimelineLanes, KernelsOutOfOrderAreSorted) {
   make_.kernel(0, 30, 40);
   make_.kernel(0, 10, 20);
   const Track track = lay_out(make_.store()).streams.at(0);
@@ -60,7 +60,7 @@ TEST_F(Lanes, KernelsOutOfOrderAreSorted) {
   EXPECT_EQ(track.lanes, 1U);
 }
 
-TEST_F(Lanes, StreamsOfTwoContextsWithOneNumberShareATrack) {
+TEST_F(TimelineLanes, StreamsOfTwoContextsWithOneNumberShareATrack) {
   const uint16_t second = make_.track(7, 2);
   make_.kernel(0, 10, 30);
   make_.kernel(0, 20, 40, 0, store::kNone, second);
@@ -69,14 +69,14 @@ TEST_F(Lanes, StreamsOfTwoContextsWithOneNumberShareATrack) {
   EXPECT_THAT(lanes(timeline.streams[0]), ElementsAre(0, 1));
 }
 
-TEST_F(Lanes, NestedRegionsShareALane) {
+TEST_F(TimelineLanes, NestedRegionsShareALane) {
   const uint32_t outer = make_.region(path_, 0, 100);
   make_.region(inner_path_, 0, 50, outer);
   make_.region(inner_path_, 50, 100, outer);
   EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 0, 0));
 }
 
-TEST_F(Lanes, TasksThatTakeTurnsGetLanesAndKeepTheirChildren) {
+TEST_F(TimelineLanes, TasksThatTakeTurnsGetLanesAndKeepTheirChildren) {
   const uint32_t first = make_.region(path_, 0, 100);
   const uint32_t second = make_.region(path_, 10, 60);  // lies within the first, and is no child of it
   make_.region(inner_path_, 20, 30, second);
@@ -84,20 +84,20 @@ TEST_F(Lanes, TasksThatTakeTurnsGetLanesAndKeepTheirChildren) {
   EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 1, 1, 0));
 }
 
-TEST_F(Lanes, SiblingWithinTheTimeOfAnotherIsNotDrawnAsItsChild) {
+TEST_F(TimelineLanes, SiblingWithinTheTimeOfAnotherIsNotDrawnAsItsChild) {
   const uint32_t outer = make_.region(path_, 0, 100);
   make_.region(inner_path_, 10, 60, outer);
   make_.region(inner_path_, 20, 50, outer);
   EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 0, 1));
 }
 
-TEST_F(Lanes, RegionThatOutlivesItsParentGetsALane) {
+TEST_F(TimelineLanes, RegionThatOutlivesItsParentGetsALane) {
   const uint32_t outer = make_.region(path_, 0, 50);
   make_.region(inner_path_, 10, 60, outer);
   EXPECT_THAT(lanes(lay_out(make_.store()).threads.at(0)), ElementsAre(0, 1));
 }
 
-TEST_F(Lanes, CallsLieInTheLaneOfTheirRegion) {
+TEST_F(TimelineLanes, CallsLieInTheLaneOfTheirRegion) {
   make_.region(path_, 0, 100);
   const uint32_t second = make_.region(path_, 10, 60);
   make_.api(call_, 20, 30, 1, second);
@@ -112,7 +112,7 @@ TEST_F(Lanes, CallsLieInTheLaneOfTheirRegion) {
   EXPECT_THAT(calls, ElementsAre(1, 0));
 }
 
-TEST_F(Lanes, RegionComesBeforeWhatItHoldsWhenTimesAreEqual) {
+TEST_F(TimelineLanes, RegionComesBeforeWhatItHoldsWhenTimesAreEqual) {
   make_.region(inner_path_, 10, 20, 1);  // logged at its end, before its parent
   make_.region(path_, 10, 20);
   make_.api(call_, 10, 20, 1, 0);
@@ -124,7 +124,33 @@ TEST_F(Lanes, RegionComesBeforeWhatItHoldsWhenTimesAreEqual) {
   EXPECT_EQ(track.lanes, 1U);
 }
 
-class FunctionLanes : public Lanes {
+// What took the square of their number of steps did not end within the time of a test.
+constexpr uint32_t kMany = 100'000;
+
+TEST_F(TimelineLanes, TasksThatAllOverlapGetALaneEach) {
+  for (uint32_t task = 0; task < kMany; ++task) {
+    make_.region(path_, task, 2 * kMany + task);
+  }
+  EXPECT_EQ(lay_out(make_.store()).threads.at(0).lanes, kMany);
+}
+
+TEST_F(TimelineLanes, KernelsThatAllOverlapGetALaneEach) {
+  for (uint32_t kernel = 0; kernel < kMany; ++kernel) {
+    make_.kernel(0, kernel, 2 * kMany + kernel);
+  }
+  EXPECT_EQ(lay_out(make_.store()).streams.at(0).lanes, kMany);
+}
+
+TEST_F(TimelineLanes, LaneThatIsFreeAgainIsTheFirstToBeTaken) {
+  make_.kernel(0, 0, 10);
+  make_.kernel(0, 1, 5);
+  make_.kernel(0, 2, 20);
+  make_.kernel(0, 6, 30);
+  make_.kernel(0, 12, 30);
+  EXPECT_THAT(lanes(lay_out(make_.store()).streams.at(0)), ElementsAre(0, 1, 2, 1, 0));
+}
+
+class FunctionLanes : public TimelineLanes {
  protected:
   void function(int64_t start_ns, int64_t end_ns) {
     make_.store().python_function.append({start_ns, end_ns - start_ns, 0, store::kNone, store::kNone, 0, 0, 0});
@@ -165,7 +191,7 @@ TEST_F(FunctionLanes, StandOutsideWhatTakesTheSameTime) {
   EXPECT_EQ(lay_out(make_.store()).threads.at(0).slices.at(0).source, Source::PythonFunction);
 }
 
-TEST_F(Lanes, WorkWithoutTimestampsStandsAtTheBeginning) {
+TEST_F(TimelineLanes, WorkWithoutTimestampsStandsAtTheBeginning) {
   make_.kernel(0, 1000, 2000);
   make_.kernel(0, 0, 0, 0, store::kNone, 0, store::kZeroTime);
   const Timeline timeline = lay_out(make_.store());
@@ -174,14 +200,14 @@ TEST_F(Lanes, WorkWithoutTimestampsStandsAtTheBeginning) {
   EXPECT_EQ(timeline.streams.at(0).slices.at(1).start_ns, 1000);
 }
 
-TEST_F(Lanes, ThreadsWithOneSystemIdShareATrack) {
+TEST_F(TimelineLanes, ThreadsWithOneSystemIdShareATrack) {
   const uint16_t again = make_.thread(1);
   make_.region(path_, 0, 10);
   make_.region(path_, 20, 30, store::kNone, again);
   EXPECT_EQ(lay_out(make_.store()).threads.size(), 1U);
 }
 
-TEST_F(Lanes, AggregateRecordingIsRefused) {
+TEST_F(TimelineLanes, AggregateRecordingIsRefused) {
   make_.store().set_info("session.mode", "aggregate");
   EXPECT_THROW(lay_out(make_.store()), base::InvalidArgument);
 }

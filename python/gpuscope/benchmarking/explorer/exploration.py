@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 from gpuscope.benchmarking.crossovers import Answer
 from gpuscope.benchmarking.explorer.backends import Operation
 from gpuscope.errors import NotAvailable
+from gpuscope.paths import write_text
 from gpuscope.results import Result, plain_fields
 from gpuscope.stats import Estimate, Ratio
 from gpuscope.units import align_columns, format_rate, format_seconds, format_times
@@ -132,8 +132,12 @@ class Exploration(Result):
         return _page(self)
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page of `to_html`."""
-        Path(path).write_text(self.to_html(), encoding="utf-8")
+        """Writes the page of `to_html`.
+
+        Raises:
+            GpuscopeError: the file cannot be written.
+        """
+        write_text(path, self.to_html())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; times are seconds, and what is not known is None."""

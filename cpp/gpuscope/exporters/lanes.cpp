@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/exporters/lanes.h"
+
+#include <algorithm>
+
+namespace gpuscope::exporters {
+
+void Lanes::clear() { *this = Lanes(); }
+
+void Lanes::advance(int64_t now_ns) {
+  for (; !ends_.empty() && ends_.top().first <= now_ns; ends_.pop()) {
+    const uint32_t lane = ends_.top().second;
+    open_[lane].pop_back();  // the innermost, which ends first
+    update(lane);
+  }
+}
+
+void Lanes::open(uint32_t lane, Open what) {
+  if (lane == open_.size()) {
+    open_.emplace_back();
+    grow();
+  }
+  open_[lane].push_back(what);
+  ends_.emplace(what.end_ns, lane);
+  update(lane);
+}
+
+uint32_t Lanes::find_first(int64_t end_ns) const {
+  std::size_t node = 1;
+  while (node < leaves_) {
+    node *= 2;
+    node += room_until_ns_[node] < end_ns ? 1 : 0;
+  }
+  return static_cast<uint32_t>(node - leaves_);
+}
+
+void Lanes::update(uint32_t lane) {
+  std::size_t node = leaves_ + lane;
+  const Open* open = innermost(lane);
+  room_until_ns_[node] = open == nullptr ? kFree : open->holds ? open->end_ns : kTaken;
+  while (node > 1) {
+    node /= 2;
+    room_until_ns_[node] = std::max(room_until_ns_[2 * node], room_until_ns_[2 * node + 1]);
+  }
+}
+
+void Lanes::grow() {
+  if (open_.size() < leaves_) {
+    return;
+  }
+  std::vector<int64_t> leaves(room_until_ns_.begin() + static_cast<std::ptrdiff_t>(leaves_), room_until_ns_.end());
+  leaves_ *= 2;
+  room_until_ns_.assign(2 * leaves_, kFree);
+  std::copy(leaves.begin(), leaves.end(), room_until_ns_.begin() + static_cast<std::ptrdiff_t>(leaves_));
+  for (std::size_t node = leaves_; --node > 0;) {
+    room_until_ns_[node] = std::max(room_until_ns_[2 * node], room_until_ns_[2 * node + 1]);
+  }
+}
+
+void place_work(Track& track) {
+  Lanes lanes;
+  for (Slice& slice : track.slices) {
+    lanes.advance(slice.start_ns);
+    const uint32_t lane = lanes.first_around(slice.end_ns);
+    lanes.open(lane, {slice.end_ns, slice.source == Source::Annotation, store::kNone});
+    slice.lane = lane & kMaxLane;
+  }
+  track.lanes = lanes.size();
+}
+
+// -- regions, calls and functions -------------------------------------------------------------------------------------
+
+namespace {
+
+// Instants overlap nothing, and functions come after the others.
+bool has_lane(const Slice& slice) { return slice.source == Source::Region || slice.source == Source::Api; }
+
+/// Functions, which nest in each other, lie around and within regions; but those in which a region begins that lasts
+/// longer, as `__enter__`, or ends that began earlier, go to a lane of their own.
+void place_functions(Track& track) {
+  std::vector<Slice*> functions;        // that are open, outermost first
+  std::vector<int64_t> region_ends_ns;  // likewise of the first lane's regions and calls
+  bool is_any_moved = false;
+  const auto end_before = [](auto& open, int64_t at_ns, auto&& end_of) {
+    while (!open.empty() && end_of(open.back()) <= at_ns) {
+      open.pop_back();
+    }
+  };
+  for (Slice& slice : track.slices) {
+    const bool is_function = slice.source == Source::PythonFunction;
+    if (!is_function && (!has_lane(slice) || slice.lane != 0)) {
+      continue;
+    }
+    end_before(functions, slice.start_ns, [](const Slice* open) { return open->end_ns; });
+    end_before(region_ends_ns, slice.start_ns, [](int64_t end_ns) { return end_ns; });
+    if (!is_function) {
+      for (; !functions.empty() && functions.back()->end_ns < slice.end_ns; functions.pop_back()) {
+        functions.back()->lane = track.lanes & kMaxLane;
+        is_any_moved = true;
+      }
+      region_ends_ns.push_back(slice.end_ns);
+    } else if (!region_ends_ns.empty() && region_ends_ns.back() < slice.end_ns) {
+      slice.lane = track.lanes & kMaxLane;
+      is_any_moved = true;
+    } else {
+      functions.push_back(&slice);
+    }
+  }
+  track.lanes += is_any_moved ? 1 : 0;
+}
+
+}  // namespace
+
+void RegionLanes::place(Track& track) {
+  lanes_.clear();
+  for (Slice& slice : track.slices) {
+    if (!has_lane(slice)) {
+      continue;
+    }
+    lanes_.advance(slice.start_ns);
+    const uint32_t lane = find_lane(slice);
+    const bool is_region = slice.source == Source::Region;
+    lanes_.open(lane, {slice.end_ns, true, is_region ? slice.row : parent_of(slice)});
+    slice.lane = lane & kMaxLane;
+    if (is_region) {
+      lane_of_region_[slice.row] = lane;
+    }
+  }
+  track.lanes = std::max(lanes_.size(), 1U);
+  for (const Slice& slice : track.slices) {
+    if (slice.source == Source::Region) {
+      lane_of_region_[slice.row] = store::kNone;  // other threads have other lanes
+    }
+  }
+  place_functions(track);
+}
+
+uint32_t RegionLanes::find_lane(const Slice& slice) const {
+  const uint32_t parent = parent_of(slice);
+  const uint32_t beside_parent = parent < lane_of_region_.size() ? lane_of_region_[parent] : store::kNone;
+  if (beside_parent != store::kNone && is_below(beside_parent, parent, slice.end_ns)) {
+    return beside_parent;
+  }
+  const uint32_t free = lanes_.first_free();
+  // A call whose region is not known is drawn within what surrounds it.
+  return free == lanes_.size() && slice.source == Source::Api ? lanes_.first_around(slice.end_ns) : free;
+}
+
+bool RegionLanes::is_below(uint32_t lane, uint32_t parent, int64_t end_ns) const {
+  const Lanes::Open* open = lanes_.innermost(lane);
+  return open != nullptr && open->region == parent && open->end_ns >= end_ns;
+}
+
+}  // namespace gpuscope::exporters

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text of others as a terminal may be given it."""
+
+from __future__ import annotations
+
+import re
+
+# What a terminal obeys, or draws where it does not stand: C0, DEL and C1 (ECMA-48), the line and paragraph separators,
+# what turns the direction of writing (Unicode, UAX 9), and halves of surrogate pairs, which cannot be encoded.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_IN_LINES = re.compile(r"(?![\n\t])" + _CONTROL.pattern)
+
+
+def one_line(text: str) -> str:
+    """A name in a line of its own or a cell of a table: control characters as Python's ``repr`` escapes them."""
+    return _CONTROL.sub(_escape, text)
+
+
+def printable(text: str) -> str:
+    """Lines of text: the same, but that tabs and the ends of lines are kept."""
+    return _CONTROL_IN_LINES.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
