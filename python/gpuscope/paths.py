@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where results go: checked before a run, and replaced in one step after it."""
+"""Files that users name: results, checked before a run and replaced in one step after it, and what is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -57,6 +57,57 @@ def as_path(path: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text or not _is_utf8(text):
         raise InvalidArgument(f"path must be the name of a file in UTF-8, got {text!r}")
     return Path(text)
+
+
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; nothing waits for the other end of a pipe, or for a device.
+
+    Raises:
+        InvalidArgument: there is no such file, or it is a directory, a pipe, a socket or a device.
+        GpuscopeError: the system would not let us open it, or read on in the block.
+    """
+    checked = as_path(path)
+    try:
+        _check_regular(checked, os.stat(checked).st_mode)  # first: to open a pipe or a device may do something already
+        with open(os.open(checked, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            _check_regular(checked, os.fstat(file.fileno()).st_mode)
+            yield file
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidArgument(f"path is {str(checked)!r}; there is no such file") from None
+    except OSError as error:
+        raise GpuscopeError(f"cannot read {checked}: {error.strerror or error}") from error
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        what = next((name for name, holds in _KINDS.items() if holds(mode)), "no file")
+        raise InvalidArgument(f"path is {str(path)!r}, which is {what}; accepted are regular files")
+
+
+_KINDS: dict[str, Callable[[int], bool]] = {
+    "a directory": stat.S_ISDIR,
+    "a named pipe": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+}
+
+
+def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
+    """The text of a regular file in UTF-8.
+
+    Raises:
+        InvalidArgument: as of `open_file`; or the file is larger than `most_bytes`, or not in UTF-8.
+        GpuscopeError: the system would not let us read it.
+    """
+    with open_file(path) as file:
+        data = file.read(most_bytes + 1) or b""
+    if len(data) > most_bytes:
+        raise InvalidArgument(f"path is {str(path)!r}, which has more than the {most_bytes:,} bytes that are accepted")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"path is {str(path)!r}, which is no text in UTF-8") from None
 
 
 def _is_utf8(text: str) -> bool:

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 from gpuscope import stats
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.paths import read_text
 from gpuscope.results import Figures, Result, plain_fields
 from gpuscope.units import format_seconds, format_share
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuscope.benchmark"
 VERSION = 1
+_LARGEST_FILE = 1 << 30  # a million samples are some 100 MB
 
 _PLAIN = ("name", "quantity", "absent", "converged", "stopped", "cold", "bytes", "flops", "environment", "seconds")
 _STOPPED = {
@@ -253,7 +254,7 @@ class BenchmarkResult(Figures, Result):
                 if getattr(result, column).shape not in ((rows,), (0,)):
                     raise ValueError(f"{column} does not have {rows} entries")
             return result
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error
 
     def plot(self) -> go.Figure:
@@ -273,13 +274,12 @@ def _content(source: str | os.PathLike[str]) -> dict[str, Any]:
         text = source
     else:
         try:
-            text = Path(source).read_text(encoding="utf-8")
-        except (OSError, TypeError, ValueError) as error:
-            what = getattr(error, "strerror", None) or error
-            raise InvalidArgument(f"source is {str(source)[:80]!r}, which cannot be read: {what}") from error
+            text = read_text(source, _LARGEST_FILE)
+        except GpuscopeError as error:
+            raise InvalidArgument(f"source is {str(source)[:80]!r}, which cannot be read: {error}") from error
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested a thousand deep
         raise InvalidArgument(f"source is no JSON ({error}); accepted is what to_json() gave") from error
     return content if isinstance(content, dict) else {}
 

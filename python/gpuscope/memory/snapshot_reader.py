@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import os
-import pickletools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
+from gpuscope.errors import CorruptTrace, GpuscopeError
 from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
-from gpuscope.paths import as_path
+from gpuscope.memory.plain_pickle import Damaged, load_plain_pickle
+from gpuscope.paths import as_path, open_file
 
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
 _SIGNS = {"alloc": 1, "free_requested": -1}
@@ -23,16 +23,6 @@ _TORCH, OF_LIBRARIES = SOURCES.index("torch"), SOURCES.index("other")
 _BLOCK = 512  # kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp
 _LARGEST = 1 << 62
 _MOST_DEVICES = 1024
-
-# Instructions of pickles that hold nothing but data; pickletools says what each does.
-_NEWEST_PROTOCOL = 5
-_VALUES = {
-    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
-}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY_CONTAINERS: dict[str, type] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 @dataclass(frozen=True)
@@ -97,115 +87,22 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
             in the file is run, so that one from a stranger does no harm.
 
     Raises:
-        InvalidArgument: there is no such file.
+        InvalidArgument: there is no such file, or it is a directory, a pipe or a device.
         CorruptTrace: it is damaged, cut off, or holds something else.
         GpuscopeError: the system would not let us read it.
     """
-    path = as_path(path)
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError):
-        raise InvalidArgument(f"path is {os.fspath(path)!r}; there is no such file") from None
-    except OSError as error:
-        raise GpuscopeError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-    name = os.fspath(path)
-    try:
-        return _Interpreter(name, load_plain_pickle(data)).file()
-    except Damaged as error:
-        raise CorruptTrace(
-            f"{name} is no whole memory snapshot: {error}, at byte {error.offset:,}", name, error.offset
-        ) from None
-    except _Unexpected as error:
-        raise CorruptTrace(f"{name} is no memory snapshot: {error}", name, len(data)) from None
-
-
-class Damaged(Exception):  # noqa: N818 - the caller makes an error for users of it
-    """The bytes are no pickle of plain data; reading ended at `offset`."""
-
-    def __init__(self, why: str, offset: int) -> None:
-        super().__init__(why)
-        self.offset = offset
-
-
-def load_plain_pickle(data: bytes) -> Any:
-    """The numbers, strings, bytes, lists, tuples and dicts of a pickle, without running anything. Protocols 2 to 5.
-
-    The standard library's Unpickler can be kept from finding classes, but not from filling the memory over a few
-    damaged bytes (the index of a memo entry makes it allocate up to that index).
-
-    Raises:
-        Damaged: it is cut off or no pickle, or holds something else than plain data.
-    """
-    stack: list[Any] = []
-    outer: list[list[Any]] = []  # the stacks below each mark
-    memo: dict[int, Any] = {}
-    at = 0
-    try:
-        for instruction, argument, position in pickletools.genops(data):
-            at, name, value = position or 0, instruction.name, cast("Any", argument)
-            if name in _VALUES:
-                stack.append(value)
-            elif name in _CONSTANTS:
-                stack.append(_CONSTANTS[name])
-            elif name in _EMPTY_CONTAINERS:
-                stack.append(_EMPTY_CONTAINERS[name]())
-            elif name in _TUPLES:
-                stack.append(tuple(_popped(stack, _TUPLES[name])))
-            elif name == "MARK":
-                outer.append(stack)
-                stack = []
-            elif name == "TUPLE":
-                items, stack = stack, outer.pop()
-                stack.append(tuple(items))
-            elif name == "APPEND":
-                item = stack.pop()
-                _typed(stack[-1], list, "what is appended to").append(item)
-            elif name == "APPENDS":
-                items, stack = stack, outer.pop()
-                _typed(stack[-1], list, "what is appended to").extend(items)
-            elif name == "SETITEM":
-                items = _popped(stack, 2)
-                _set_items(stack[-1], items)
-            elif name == "SETITEMS":
-                items, stack = stack, outer.pop()
-                _set_items(stack[-1], items)
-            elif name == "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            elif name in ("BINPUT", "LONG_BINPUT"):
-                memo[value] = stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                stack.append(memo[value])
-            elif name == "POP":
-                stack.pop()
-            elif name == "STOP":
-                return stack.pop()
-            elif name == "PROTO" and value > _NEWEST_PROTOCOL:
-                raise Damaged("it is of a newer protocol than is known here", at)
-            elif name not in ("PROTO", "FRAME"):  # a frame only says how much may be read ahead
-                raise Damaged("it contains something else than plain data", at)
-    except (IndexError, KeyError):
-        raise Damaged("an instruction lacks what it works on", at) from None
-    except _Unexpected as error:
-        raise Damaged(str(error), at) from None
-    except (ValueError, OverflowError) as error:
-        raise Damaged(f"it is cut off, or no pickle ({error})", at) from None
-    raise Damaged("it ends before its data does", at)
-
-
-def _popped(stack: list[Any], count: int) -> list[Any]:
-    if len(stack) < count:
-        raise IndexError
-    items = stack[-count:]
-    del stack[-count:]
-    return items
-
-
-def _set_items(container: Any, items: list[Any]) -> None:
-    keys, values = items[::2], items[1::2]
-    # The hash of a tuple of tuples of the same tuples would take forever.
-    if len(keys) != len(values) or not all(type(key) in (str, int) for key in keys):
-        raise _Unexpected("the keys of a dict are something else than plain data")
-    _typed(container, dict, "what entries are set of").update(zip(keys, values, strict=True))
+    name = os.fspath(as_path(path))
+    with open_file(path) as file:
+        try:
+            return _Interpreter(name, load_plain_pickle(file), file.tell()).file()
+        except Damaged as error:
+            raise CorruptTrace(
+                f"{name} is no whole memory snapshot: {error}, at byte {error.offset:,}", name, error.offset
+            ) from None
+        except _Unexpected as error:
+            raise CorruptTrace(f"{name} is no memory snapshot: {error}", name, file.tell()) from None
+        except MemoryError:
+            raise GpuscopeError(f"cannot read {name}: there is not enough memory for it") from None
 
 
 class _Unexpected(Exception):  # noqa: N818
@@ -215,8 +112,9 @@ class _Unexpected(Exception):  # noqa: N818
 class _Interpreter:
     """Makes columns of what the pickle holds, and trusts none of it."""
 
-    def __init__(self, path: str, content: Any) -> None:
+    def __init__(self, path: str, content: Any, size: int) -> None:
         self._path = path
+        self._size = size
         self._content = _typed(content, dict, "the file")
         self._block = 1 if "gpuscope" in self._content else _BLOCK
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
@@ -231,7 +129,12 @@ class _Interpreter:
         traces = _list(self._content, "device_traces")
         if len(traces) > _MOST_DEVICES:
             raise _Unexpected("it has more devices than there are")
-        parts = [self._columns(device, trace, segments) for device, trace in enumerate(traces)]
+        if sum(len(_typed(trace, list, "a device's trace")) for trace in traces) > self._size:
+            raise _Unexpected("it has one list of events for several devices")
+        there: dict[int, list[FileSegment]] = {}
+        for segment in segments:
+            there.setdefault(segment.device, []).append(segment)
+        parts = [self._columns(device, trace, there.get(device, ())) for device, trace in enumerate(traces)]
         columns = {name: np.concatenate([part[name] for part in parts]) if parts else _EMPTY[name] for name in _EMPTY}
         order = np.argsort(columns["time_ns"], kind="stable")
         frames = list(self._stacks)
@@ -246,14 +149,14 @@ class _Interpreter:
                 regions=tuple(self._regions),
             ),
             segments=segments,
-            settings=dict(settings) if isinstance(settings, dict) else {},
+            settings=_plain_values(settings) if isinstance(settings, dict) else {},
             refused_bytes=tuple(self._refused),
             notes=tuple(_typed(note, str, "a note") for note in _list(ours, "notes")),
         )
 
-    def _columns(self, device: int, trace: Any, segments: tuple[FileSegment, ...]) -> dict[str, NDArray[Any]]:
+    def _columns(self, device: int, trace: list[Any], there: Sequence[FileSegment]) -> dict[str, NDArray[Any]]:
         times, addresses, changes, held, stacks, regions, threads, sources = [], [], [], [], [], [], [], []
-        for entry in _typed(trace, list, "a device's trace"):
+        for entry in trace:
             event = _typed(entry, dict, "an event")
             action = event.get("action")
             if action == "oom":
@@ -277,7 +180,6 @@ class _Interpreter:
         change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
         source = np.array(sources, dtype=np.uint8)
         libraries = np.where(source == OF_LIBRARIES, change, 0)
-        there = [segment for segment in segments if segment.device == device]
         columns: dict[str, NDArray[Any]] = {
             "time_ns": np.array(times, dtype=np.int64),
             "address": np.array(addresses, dtype=np.uint64),
@@ -325,7 +227,11 @@ def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _segment(entry: Any) -> FileSegment:
     known = _typed(entry, dict, "a segment")
     pool: Any = known.get("segment_pool_id", (0, 0))
-    if not (isinstance(pool, (tuple, list)) and len(pool) == 2 and all(type(part) is int for part in pool)):
+    if not (
+        isinstance(pool, (tuple, list))
+        and len(pool) == 2
+        and all(type(part) is int and 0 <= part <= _LARGEST for part in pool)
+    ):
         raise _Unexpected("the pool of a segment is not two numbers")
     return FileSegment(
         device=_number(known.get("device"), "device", _MOST_DEVICES),
@@ -335,6 +241,15 @@ def _segment(entry: Any) -> FileSegment:
         pool="default" if tuple(pool) == (0, 0) else f"graph ({pool[0]}, {pool[1]})",
         expandable=known.get("is_expandable") is True,
     )
+
+
+def _plain_values(settings: dict[Any, Any]) -> dict[str, Any]:
+    """Those that are no containers: these could hold one another, many times over."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if isinstance(name, str) and (value is None or isinstance(value, (bool, int, float, str)))
+    }
 
 
 def _frame(entry: Any) -> Frame:

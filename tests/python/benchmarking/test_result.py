@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 
 import numpy as np
@@ -185,12 +186,25 @@ def spoilt(**changes):
         (spoilt(throttled=3), r"^source is a damaged benchmark"),
         (spoilt(clock_hz=["fast"]), r"^source is a damaged benchmark"),
         ("no/such/file.json", r"^source is 'no/such/file.json', which cannot be read"),
+        ("/dev/zero", r"^source is '/dev/zero', which cannot be read: .* is a device; accepted are regular files$"),
+        ('{"schema": ' + "[" * 100_000, r"^source is no JSON"),
+        ('{"schema": ' + "9" * 5_000 + "}", r"^source is no (JSON|benchmark)"),
+        (spoilt(clock_hz=[10**400]), r"^source is a damaged benchmark"),
     ],
-    ids=["cut off", "other", "newer", "no estimate", "no list", "no numbers", "no file"],
+    ids=[
+        *("cut off", "other", "newer", "no estimate", "no list", "no numbers", "no file", "a device"),
+        *("nested deep", "many digits", "a large number"),
+    ],
 )
 def test_what_cannot_be_read_is_said_in_a_sentence(text, message):
     with pytest.raises(InvalidArgument, match=message):
         BenchmarkResult.from_json(text)
+
+
+def test_a_named_pipe_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "result.json")
+    with pytest.raises(InvalidArgument, match="is a named pipe; accepted are regular files"):
+        BenchmarkResult.from_json(tmp_path / "result.json")
 
 
 # -- chart -----------------------------------------------------------------------------------------------------------

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import os
 import pickle
 import random
+import signal
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fakes.snapshot_files import BASE, FORWARD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.memory.events import Frame
-from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot, load_plain_pickle
+from gpuscope.memory.plain_pickle import load_plain_pickle
+from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 @pytest.fixture
@@ -171,8 +177,24 @@ def test_a_missing_file_is_the_arguments_fault(tmp_path):
         load_memory_snapshot(tmp_path / "none.pickle")
 
 
-# Each would have the standard library's reader allocate gigabytes or never end.
+PICKLE_OF = b"\x80\x04}"  # protocol 4, a dict
+NUMBER = pickle.dumps(10**5000)[2:-1]
+
+# Each would have the standard library's reader, or what looks at its result, allocate gigabytes or never end.
 HUGE = {
+    "lists of the same list twice": b"\x80\x04]\x94" + b"".join(b"]\x94(h%ch%ce" % (n, n) for n in range(40)) + b".",
+    "a number of 5,000 digits": PICKLE_OF + b"\x8c\x01a" + NUMBER + b"s.",
+    "a number of 2 GB": PICKLE_OF + b"\x8b\xff\xff\xff\x7f.",
+    "a number of digits": b"\x80\x02L" + b"9" * 5000 + b"L\n.",
+    "marks of marks": b"\x80\x04" + b"(" * 1_000_000,
+    "lists that nothing takes": b"\x80\x04" + b"]" * 2_000_000,
+    "a tuple of tuples": b"\x80\x04)" + b"\x85" * 1_000_000 + b".",
+    "a list of lists": b"\x80\x04" + b"]" * 900_000 + b"a" * 899_999 + b".",
+    "keys whose hashes collide": PICKLE_OF
+    + b"("
+    + b"".join(b"\x8a\x0c" + (key * (2**61 - 1)).to_bytes(12, "little") + b"N" for key in range(1, 50_000))
+    + b"u.",
+    "a list that holds itself": b"\x80\x04]\x94h\x00a.",
     "a memo entry far away": b"\x80\x04}r\xff\xff\xff\x7f",
     "a string that the file has no room for": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x0f.",
     "bytes that the file has no room for": b"\x80\x04B\xff\xff\xff\xff.",
@@ -183,16 +205,115 @@ HUGE = {
 }
 
 
+@contextlib.contextmanager
+def at_most(seconds):
+    """Fails a test that would otherwise hang."""
+
+    def ring(*_):
+        raise AssertionError(f"it took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("data", HUGE.values(), ids=HUGE.keys())
-def test_a_few_bytes_do_not_fill_the_memory(load, data):
-    with pytest.raises(CorruptTrace, match="no whole memory snapshot"):
+def test_a_few_bytes_neither_fill_the_memory_nor_take_long(load, data):
+    with at_most(20), pytest.raises(CorruptTrace, match=r"is no (whole )?memory snapshot: ") as caught:
         load(data)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+EVENT = {"action": "alloc", "addr": 1, "size": 512, "time_us": 1, "frames": []}
+
+
+def test_one_list_of_events_for_many_devices_is_refused(load):
+    trace = [EVENT] * 10_000
+    with at_most(20), pytest.raises(CorruptTrace, match="it has one list of events for several devices"):
+        load({"segments": [], "device_traces": [trace] * 1000})
+
+
+def test_many_segments_and_many_devices_are_read_in_time(load):
+    segment = {"device": 0, "address": BASE, "total_size": 512, "allocated_size": 0}
+    with at_most(60):
+        found = load({"segments": [segment] * 100_000, "device_traces": [[EVENT] for _ in range(1000)]})
+    assert (len(found.segments), len(found.events)) == (100_000, 1000)
+
+
+def test_settings_that_hold_one_another_are_left_out(load):
+    nested = []
+    for _ in range(40):
+        nested = [nested, nested]
+    found = load({"segments": [], "device_traces": [], "allocator_settings": {"good": True, "bad": nested}})
+    assert found.settings == {"good": True}
+    assert len(repr(found)) < 2000
+
+
+def test_a_graph_pool_of_a_huge_number_is_refused(load):
+    content = snapshot()
+    content["segments"][0]["segment_pool_id"] = (10**36, 1)
+    with pytest.raises(CorruptTrace, match="the pool of a segment"):
+        load(content)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, make):
+    make(tmp_path / "memory.pickle")
+    with at_most(20), pytest.raises(InvalidArgument, match=r"which is a (named pipe|directory); accepted are regular"):
+        load_memory_snapshot(tmp_path / "memory.pickle")
+
+
+def test_a_device_is_refused():
+    with at_most(20), pytest.raises(InvalidArgument, match=r"path is '/dev/zero', which is a device; accepted are"):
+        load_memory_snapshot("/dev/zero")
+
+
+def test_a_file_of_a_terabyte_of_nothing_is_refused(tmp_path):
+    with open(tmp_path / "memory.pickle", "wb") as file:
+        file.truncate(1 << 40)
+    with at_most(20), pytest.raises(CorruptTrace, match="something else than plain data, at byte 1"):
+        load_memory_snapshot(tmp_path / "memory.pickle")
+
+
+REAL = (pickle.dumps(snapshot(), 4), pickle.dumps(snapshot(), 2))
+
+
+@st.composite
+def mutated(draw):
+    """A snapshot's file with bytes changed, taken out, put in, or written twice."""
+    data = bytearray(draw(st.sampled_from(REAL)))
+    for _ in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, len(data) - 1))
+        end = min(len(data), start + draw(st.integers(0, 40)))
+        data[start:end] = draw(st.one_of(st.binary(max_size=12), st.just(bytes(data[start:end]) * 3)))
+        if not data:
+            break
+    return bytes(data)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mutated())
+def test_any_mutation_is_a_sound_result_or_one_sentence(load, data):
+    found = None
+    with contextlib.suppress(CorruptTrace):
+        found = load(data)
+    if found is None:
+        with pytest.raises(CorruptTrace, match=r"\A.{1,400}\Z"):  # one line
+            load(data)
+        return
+    assert len(found.events.lifetimes()) <= len(found.events)
+    repr(found)
 
 
 def test_shared_and_recursive_data_are_read():
     inner = [1]
     inner.append(inner)
-    found = load_plain_pickle(pickle.dumps({"a": inner, "b": inner}))
+    found = load_plain_pickle(io.BytesIO(pickle.dumps({"a": inner, "b": inner})))
     assert found["a"] is found["b"]
     assert found["a"][1] is found["a"]
 
@@ -201,7 +322,7 @@ def test_shared_and_recursive_data_are_read():
     "value", [None, True, -1, 255, 65535, 1 << 40, -(1 << 70), 0.5, "ü\udc80", "x" * 300, b"y" * 300]
 )
 def test_every_kind_of_value_is_read(value):
-    assert load_plain_pickle(pickle.dumps({"v": [value, (value,), (value,) * 4]})) == {
+    assert load_plain_pickle(io.BytesIO(pickle.dumps({"v": [value, (value,), (value,) * 4]}))) == {
         "v": [value, (value,), (value,) * 4]
     }
 
