@@ -61,10 +61,13 @@ struct alignas(64) History::Slot {
 
 // Lies before its slots.
 struct alignas(64) History::Ring {
-  uint64_t size;  // a power of two, so that finding a slot is no division
+  explicit Ring(uint64_t slots) noexcept : size(slots) {}
+
+  const uint64_t size;
+  std::atomic<uint64_t> mask{0};  // of the slots in use, a power of two, so that finding a slot is no division
 
   Slot* slots() noexcept { return reinterpret_cast<Slot*>(this + 1); }
-  Slot& at(uint64_t event) noexcept { return slots()[event & (size - 1)]; }
+  Slot& at(uint64_t event) noexcept { return slots()[event & mask.load(std::memory_order_relaxed)]; }
 
   static Ring* make(uint64_t size) {
     void* memory =
@@ -72,7 +75,7 @@ struct alignas(64) History::Ring {
     if (memory == MAP_FAILED) {
       throw std::bad_alloc();
     }
-    return new (memory) Ring{size};
+    return new (memory) Ring(size);
   }
   /// Gives its memory back, all but the first page: a writer that was held up still finds zeros.
   void retire() noexcept {
@@ -96,13 +99,15 @@ void History::start(uint64_t capacity, bool stacks) {
   base::Clock::process();
   const uint64_t size = std::bit_ceil(std::max<uint64_t>(capacity, 1));
   static_assert(sizeof(Slot) == 64 && sizeof(Ring) == 64);
-  if (ring_ == nullptr || ring_->size != size) {
+  // A smaller history uses a part of the ring that is there: rings are never freed, and so there are few.
+  if (ring_ == nullptr || ring_->size < size) {
     Ring* ring = Ring::make(size);
     if (ring_ != nullptr) {
       ring_->retire();
     }
     ring_ = ring;
   }
+  ring_->mask.store(size - 1, std::memory_order_relaxed);
   capacity_ = capacity;
   first_ = next_.load();
   stacks_.store(stacks, std::memory_order_relaxed);

@@ -53,7 +53,8 @@ class History {
   History(const History&) = delete;
   History& operator=(const History&) = delete;
 
-  /// Begins anew; the memory is taken page by page as it is filled. Throws std::bad_alloc when there is no room for it.
+  /// Begins anew; the memory is taken page by page as it is filled, and kept for later histories of that size or less.
+  /// Throws std::bad_alloc when there is no room for it.
   void start(uint64_t capacity, bool stacks);
   /// What was recorded remains readable.
   void stop() noexcept;

@@ -23,6 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _lock = threading.RLock()
 _stages: dict[tuple[str, int], MemoryStage] = {}  # by name and device
+MOST_STAGES = 10_000  # some 6 MB: a program may make up names for ever
+OTHERS = "(other names)"
 _latest: dict[int, _Statement] = {}  # by device
 
 
@@ -94,7 +96,8 @@ def track_memory(name: str, device: object = None, *, quiet: bool = False) -> Tr
     counter: it knows the peak whenever it is a new one, and otherwise a lower and an upper bound of it.
 
     Args:
-        name: of the stage. Stages of the same name and device are counted together.
+        name: of the stage. Stages of the same name and device are counted together, those of further names than the
+            first 10,000 as "(other names)".
         device: None for the GPU that is the current one when it is used, an ordinal, ``"cuda:1"`` or a
             ``torch.device``; ``"cpu"`` for the host's resident memory.
         quiet: whether the statement prints no line.
@@ -311,6 +314,9 @@ def _add(stage: MemoryStage) -> None:
     """Counts a stage that has ended with those of its name and device."""
     key = stage.name, stage.device
     with _lock:
+        if key not in _stages and len(_stages) >= MOST_STAGES:
+            stage = dataclasses.replace(stage, name=OTHERS)
+            key = stage.name, stage.device
         _stages[key] = _stages[key].merged(stage) if key in _stages else stage
 
 

@@ -2,14 +2,17 @@
 #include "gpuscope/memory/history.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/file.h"
 #include "gpuscope/base/hooks.h"
 
 namespace gpuscope::memory {
@@ -84,6 +87,42 @@ TEST(HistoryTest, StaysReadableAfterItsStop) {
   history.stop();
   history.record(report(2));
   EXPECT_EQ(history.read().address, std::vector<uint64_t>{1});
+}
+
+// Bytes of addresses that this process uses, by /proc/self/statm.
+std::size_t address_space() {
+  const std::string pages = base::read_file("/proc/self/statm");
+  return std::stoul(pages) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(HistoryTest, TakesNothingMoreWhenItsCapacityGoesBackAndForth) {
+  History history;
+  const auto restart = [&](int times) {
+    for (int round = 0; round < times; ++round) {
+      for (const uint64_t capacity : {100'000, 10, 1'000, 100'000}) {
+        history.start(capacity, false);
+        history.record(report(1));
+      }
+    }
+  };
+  restart(1);
+  const std::size_t before = address_space();
+  restart(100);
+  EXPECT_LT(address_space() - before, std::size_t{1} << 20);
+}
+
+TEST(HistoryTest, KeepsTheLastOnesOfASmallerCapacityToo) {
+  History history;
+  history.start(100, false);
+  for (uint64_t address = 1; address <= 300; ++address) {
+    history.record(report(address));
+  }
+  history.start(3, false);
+  for (uint64_t address = 301; address <= 310; ++address) {
+    history.record(report(address));
+  }
+  EXPECT_EQ(history.read().address, (std::vector<uint64_t>{308, 309, 310}));
+  EXPECT_EQ(history.overwritten(), 7U);
 }
 
 class HistoryRestartTest : public testing::TestWithParam<uint64_t> {};

@@ -2,6 +2,7 @@
 #include "gpuscope/memory/ledger.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -69,6 +70,39 @@ class Ledgers : public testing::Test {
 
   Ledger ledger_;
 };
+
+TEST_F(Ledgers, TakeNoMoreMemoryHoweverOftenItsRulesComeToPass) {
+  const auto round = [this](uint64_t number) {
+    const uint64_t at = 4096 * (1 + number % 1000);
+    take(at, 100);
+    take(at, 200);  // its release was missed
+    release(at);
+    release(at);  // not known
+    take(at, 100, AllocationKind::Pinned);
+    release(at, AllocationKind::Pinned);
+    ledger_.record(event(AllocationStep::Allocated, AllocationKind::Array, 0, number, 64));
+    ledger_.record(event(AllocationStep::Released, AllocationKind::Array, 0, number));
+    create(number, 8192);
+    move(AllocationStep::Mapped, at, number, 8192);
+    move(AllocationStep::Retained, 0, number);
+    move(AllocationStep::Released, 0, number);
+    move(AllocationStep::Released, 0, number);
+    move(AllocationStep::Unmapped, at, 0, 8192);
+    move(AllocationStep::Mapped, at, number + 1, 8192);  // not known
+    refuse(1 << 20);
+    take(at, 100);
+    ledger_.record(event(AllocationStep::ContextDestroyed, AllocationKind::Device, 0));
+  };
+  for (uint64_t number = 0; number < 2'000; ++number) {
+    round(number);
+  }
+  const std::size_t before = mallinfo2().uordblks;
+  for (uint64_t number = 2'000; number < 22'000; ++number) {
+    round(number);
+  }
+  EXPECT_LE(mallinfo2().uordblks, before + 4096);
+  EXPECT_TRUE(live_bytes().empty());
+}
 
 TEST_F(Ledgers, KeepWhatWasTakenUntilItIsReleased) {
   take(4096, 100);
