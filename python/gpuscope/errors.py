@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from gpuscope.text import printable
+from gpuscope.text import shown
 
 
 class GpuscopeError(Exception):
     """Root of the tree. As text it has no control characters, whatever the names that it tells of."""
 
+    @shown
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return super().__str__()
 
 
 class CudaError(GpuscopeError):
@@ -56,5 +57,6 @@ class IncompleteCapture(GpuscopeError):  # noqa: N818
 class GpuscopeWarning(UserWarning):
     """Something that does not stop the program but changes what a result can say."""
 
+    @shown
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return super().__str__()

@@ -16,6 +16,7 @@ import numpy as np
 from gpuscope import stats
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
+from gpuscope.text import shown
 from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 
 
 class Result(ABC):
-    """A result that can be saved as JSON."""
+    """A result that can be printed and saved as JSON: its texts have no control characters, whatever its names have."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("__str__", "__repr__", "render", "report", "summary", "table"):
+            if name in cls.__dict__:
+                setattr(cls, name, shown(cls.__dict__[name]))
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

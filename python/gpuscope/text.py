@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from typing import ParamSpec
+
+Arguments = ParamSpec("Arguments")
 
 # What a terminal obeys, or draws where it does not stand: C0, DEL and C1 (ECMA-48), the line and paragraph separators,
 # what turns the direction of writing (Unicode, UAX 9), and halves of surrogate pairs, which cannot be encoded.
@@ -19,6 +24,16 @@ def one_line(text: str) -> str:
 def printable(text: str) -> str:
     """Lines of text: the same, but that tabs and the ends of lines are kept."""
     return _CONTROL_IN_LINES.sub(_escape, text)
+
+
+def shown(make: Callable[Arguments, str]) -> Callable[Arguments, str]:
+    """Decorator: what a function returns is `printable`."""
+
+    @functools.wraps(make)
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> str:
+        return printable(make(*args, **kwargs))
+
+    return wrapped
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import one_line
 
 US_PER_S = 1e6
 US_PER_MS = 1e3
@@ -106,13 +107,14 @@ def format_rate(value: float, unit: str) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = False) -> list[str]:
-    """Lines of a table: each column as wide as its longest cell, two spaces apart.
+    """Lines of a table: each column as wide as its longest cell, two spaces apart; control characters are shown.
 
     Args:
         rows: the cells of each row.
         left: how many columns, from the first on, are aligned on the left; the others are aligned on the right.
         rule: whether a line of dashes stands under the first row.
     """
+    rows = [[*map(one_line, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     formats = [f"{{:{'<' if column < left else '>'}{width}}}" for column, width in enumerate(widths)]
     lines = ["  ".join(map(str.format, formats, row)).rstrip() for row in rows]
@@ -121,7 +123,7 @@ def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = 
 
 def first_line(text: str | BaseException) -> str:
     """The first line of a text; of an error its class and the first line of its message."""
-    line = str(text).strip().partition("\n")[0].rstrip()
+    line = one_line(str(text).strip().partition("\n")[0].rstrip())
     if isinstance(text, BaseException):
         return f"{type(text).__name__}: {line}".rstrip(": ")
     return line

@@ -13,6 +13,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import KINDS, NS_PER_US, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
+from gpuscope.text import one_line
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
@@ -269,7 +270,7 @@ def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[
 def _title(node: Node) -> str:
     """The name, with a mark for modules and for the ranges of libraries."""
     mark = {"module": "module ", "range": "range "}.get(node.kind, "")
-    return mark + node.name.replace("\n", " ")
+    return mark + one_line(node.name.replace("\n", " "))
 
 
 def _share(node: Node, root: Node) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum, for_torch
 from gpuscope.results import Result, import_pandas
+from gpuscope.text import one_line
 from gpuscope.units import format_memory, format_time
 
 if TYPE_CHECKING:  # pandas is optional
@@ -313,19 +314,22 @@ def format_share(time_us: float, total_us: float) -> str:
 
 def _name_column(events: Sequence[Any], limit: int | None) -> Column:
     def name(event: Any) -> str:
-        key: str = event.key
+        key = one_line(event.key.replace("\n", " "))
         if limit is not None and len(key) >= limit - 3:
             key = key[: limit - 3] + "..."
-        return key.replace("\n", " ")
+        return key
 
-    return Column("Name", name, _limited(max((len(event.key) for event in events), default=0) + 4, limit))
+    return Column("Name", name, _limited(max((len(one_line(event.key)) for event in events), default=0) + 4, limit))
 
 
 def _overload_columns(events: Sequence[Any], limit: int | None) -> list[Column]:
-    widest = max((len(event.overload_name) for event in events), default=0)
+    def name(event: Any) -> str:
+        return one_line(str(event.overload_name))
+
+    widest = max((len(name(event)) for event in events), default=0)
     if not widest:
         return []
-    return [Column("Overload Name", lambda event: str(event.overload_name)[:limit], _limited(widest + 4, limit))]
+    return [Column("Overload Name", lambda event: name(event)[:limit], _limited(widest + 4, limit))]
 
 
 def _detail_columns(
@@ -335,14 +339,14 @@ def _detail_columns(
     result = []
     if any(event.input_shapes for event in events):
         width = _limited(max(len(str(event.input_shapes)) for event in events) + 4, shapes_width)
-        result.append(Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
+        result.append(Column("Input Shapes", lambda event: one_line(str(event.input_shapes))[:width], width))
     frames = [len(frame) for event in events for frame in event.stack]
     if frames:
         width_of_frame = _limited(max(frames) + 4, src_width)
         result.append(
             Column(
                 "Source Location",
-                lambda event: "\n".join(_tail(frame, width_of_frame) for frame in event.stack),
+                lambda event: "\n".join(_tail(one_line(frame), width_of_frame) for frame in event.stack),
                 width_of_frame,
                 "<",
             )

@@ -30,6 +30,7 @@ from gpuscope.results import (
     plain_fields,
     plain_values,
 )
+from gpuscope.text import shown
 from gpuscope.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class SweepPoint(Figures):
         """The parameters as "n=1024, dtype=float16"."""
         return ", ".join(f"{axis}={_plain(value)}" for axis, value in self.parameters.items())
 
+    @shown
     def __str__(self) -> str:
         if self.estimate is None:
             return f"{self.name}: {self.error}"

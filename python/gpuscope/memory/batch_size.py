@@ -26,6 +26,7 @@ from gpuscope.memory import host
 from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
 from gpuscope.memory.out_of_memory_reports import muted
 from gpuscope.results import Result
+from gpuscope.text import shown
 from gpuscope.units import first_line, format_bytes
 
 LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
@@ -407,6 +408,7 @@ class Try:
     seconds: float
     error: str
 
+    @shown
     def __str__(self) -> str:
         failed = self.error if self.error.startswith(NOT_TRIED) else f"does not fit: {self.error}"
         what = "fits" if self.fits else failed

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.results import import_pandas
+from gpuscope.text import shown
 
 NEVER = -1  # in place of an event: not seen
 # By number: who reported an event. "driver" is memory that any library takes from the CUDA driver itself.
@@ -32,6 +33,7 @@ class Frame(NamedTuple):
     file: str
     line: int
 
+    @shown
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}"
 

@@ -18,6 +18,7 @@ from gpuscope.frameworks.torch_autograd import Graphs, graph_of, is_operation, u
 from gpuscope.memory import references
 from gpuscope.memory.growth import Growth
 from gpuscope.memory.references import NAMELESS, Chain, Link, Names, References
+from gpuscope.text import shown
 
 _SAMPLES = 4  # allocations of one place that are followed
 _SHARING = 3  # tensors of each: views, and what they are views of; and operations that saved it
@@ -56,6 +57,7 @@ class Holder:
     saved_by: str = field(default="", compare=False)  # what one holder keeps is one leak
     error: str = ""
 
+    @shown
     def __str__(self) -> str:
         what = f"a {self.kind} of {self.entries:,}" if self.entries is not None else f"a {self.kind}"
         return f"{self.name}: {what}{f', {self.where}' if self.where else ''}"

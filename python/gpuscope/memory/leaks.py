@@ -23,6 +23,7 @@ from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, w
 from gpuscope.memory.history import MemoryHistory
 from gpuscope.memory.holders import Holder, find_holders
 from gpuscope.results import Result
+from gpuscope.text import shown
 from gpuscope.units import format_bytes
 
 WIDTH = 100
@@ -293,6 +294,7 @@ class Leak:
         """In how many of the judged steps the place of most of it grew."""
         return self.growths[0].grew
 
+    @shown
     def __str__(self) -> str:
         return "\n".join(leak_text(self))
 

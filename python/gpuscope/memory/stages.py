@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuscope.devices import HOST
 from gpuscope.results import Result, import_pandas
+from gpuscope.text import one_line, shown
 from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
@@ -94,6 +95,7 @@ class MemoryStage:
         """All fields by name."""
         return dataclasses.asdict(self)
 
+    @shown
     def __str__(self) -> str:
         return _line(self)
 
@@ -147,15 +149,16 @@ class MemoryStages(Result):
 
 def _line(stage: MemoryStage) -> str:
     """A stage in one line."""
+    name = one_line(stage.name)
     change = "" if stage.delta_bytes is None else f" ({_change(stage.delta_bytes)})"
     peak = f"Peak: {_peak(stage):>10}"
     if not stage.on_gpu:
         why = " (no GPU)" if stage.why else ""
-        return f"{stage.name:30} - Host resident: {format_bytes(stage.allocated_bytes):>10}{change}, {peak}{why}"
+        return f"{name:30} - Host resident: {format_bytes(stage.allocated_bytes):>10}{change}, {peak}{why}"
     reserved = format_bytes(stage.reserved_bytes or 0)
     why = f" ({stage.why})" if stage.why else ""
     return (
-        f"{stage.name:30} - Allocated: {format_bytes(stage.allocated_bytes):>10}{change}, "
+        f"{name:30} - Allocated: {format_bytes(stage.allocated_bytes):>10}{change}, "
         f"Reserved: {reserved:>10}, {peak}{why}"
     )
 

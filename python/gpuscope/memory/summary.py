@@ -11,6 +11,7 @@ from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.pools import Pool
 from gpuscope.memory.host import HostMemory
 from gpuscope.memory.snapshot import DeviceMemory, memory_snapshot
+from gpuscope.text import shown
 from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
@@ -19,6 +20,7 @@ _FREE = 64 << 20
 _SCATTERED = 0.5
 
 
+@shown
 def memory_summary(device: object = None, abbreviated: bool = False) -> str:
     """The memory of this process as a table for each GPU and some lines about the host.
 

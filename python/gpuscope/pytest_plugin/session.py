@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuscope.text import one_line, printable
 from gpuscope.units import format_change, format_seconds
 
 if TYPE_CHECKING:
@@ -47,14 +48,14 @@ class State:
 
     def write(self, terminal: pytest.TerminalReporter, *, failing: bool) -> None:
         """Writes what pytest-benchmark's table has no column for; `failing`: a slower test fails the run."""
-        terminal.section(f"gpuscope: {_where(list(self.measured.values()))}", "-")
-        width = max(len(test) for test in self.measured)
+        terminal.section(one_line(f"gpuscope: {_where(list(self.measured.values()))}"), "-")
+        width = max(len(one_line(test)) for test in self.measured)
         for test, measured in self.measured.items():
             verdict = self.verdicts.get(test)
             bad = verdict is not None and verdict.kind == "slower"
-            terminal.write_line(f"{test:{width}}  {_line(measured.facts, verdict)}", red=bad)
+            terminal.write_line(f"{one_line(test):{width}}  {_line(measured.facts, verdict)}", red=bad)
             for note in _notes(measured, verdict):
-                terminal.write_line(f"    {note}", yellow=True)
+                terminal.write_line(f"    {printable(note)}", yellow=True)
         if failing and not self.verdicts:
             terminal.write_line("nothing to compare with: --benchmark-compare found no saved run", yellow=True)
         if failing and (slower := self.slower()):
@@ -67,7 +68,8 @@ class State:
             for test in slower:
                 verdict = self.verdicts[test]
                 allowed = format_change(1 + self.measured[test].margin)
-                terminal.write_line(f"SLOWER {test}: {_verdict_text(verdict)}, allowed {allowed}: {verdict.culprit}")
+                line = f"SLOWER {test}: {_verdict_text(verdict)}, allowed {allowed}: {verdict.culprit}"
+                terminal.write_line(one_line(line))
 
 
 STATE = pytest.StashKey[State]()
