@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -81,7 +81,7 @@ class CallKind(enum.IntEnum):
     FREE = 7
 class PayloadType(enum.IntEnum):
     """
-    How to read the 64 bits of a payload; TEXT and LIST are string ids.
+    How to read the 64 bits of a payload; TEXT, LIST and COMPLEX are string ids.
     """
     UNSIGNED = 0
     SIGNED = 1
@@ -89,6 +89,8 @@ class PayloadType(enum.IntEnum):
     TEXT = 3
     BOOL = 4
     LIST = 5
+    NONE = 6
+    COMPLEX = 7
 class RegionKind(enum.IntEnum):
     """
     What opened a region.
@@ -665,6 +667,11 @@ class TorchCallbacks:
         What the study found.
         """
     @staticmethod
+    def links_backward() -> bool:
+        """
+        Whether torch has arrows drawn to backward operators, as its own switch says.
+        """
+    @staticmethod
     def start(*, shapes: bool = False, results: bool = False, numbers: bool = False, overloads: bool = False) -> None:
         """
         Has every operator logged; only after a study that succeeded.
@@ -767,6 +774,10 @@ class PeakMemory:
 def allocation_watch() -> dict:
     """
     How the watch stands, the last 16 allocations that the driver refused, and what was loaded since; code_bytes is None where functions are loaded one by one, services what kernels call of the driver.
+    """
+def backward_flows(store: Store) -> numpy.typing.NDArray[numpy.uint32]:
+    """
+    The number of the arrow from each region to its backward operator, 0 for none; empty where there are none.
     """
 def clock_state(device: int = 0) -> dict:
     """
@@ -948,6 +959,8 @@ def write_perfetto(store: Store, write: collections.abc.Callable) -> None:
 ALLOCATION_KINDS: tuple = ('device', 'pool', 'managed', 'pinned', 'virtual', 'array')
 ALL_STEPS: str = 'ProfilerStep*'
 AUTOGRAD_PREFIX: str = 'autograd::engine::evaluate_function: '
+BACKWARD_LINKS: str = 'torch.backward_links'
+EXTERNAL_IDS: str = 'torch.external_ids'
 MEMSET_NAME: str = 'Memset (Device)'
 NONE: int = 4294967295
 STEP_PREFIX: str = 'ProfilerStep#'

@@ -6,8 +6,11 @@ from __future__ import annotations
 from gpuscope.text import shown
 
 
-class GpuscopeError(Exception):
-    """Root of the tree. As text it has no control characters, whatever the names that it tells of."""
+class GpuscopeError(RuntimeError):
+    """Root of the tree; a RuntimeError, as what torch raises is.
+
+    As text it has no control characters, whatever the names that it tells of.
+    """
 
     @shown
     def __str__(self) -> str:

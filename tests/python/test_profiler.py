@@ -182,14 +182,14 @@ def test_a_function_that_never_asks_to_record_is_named_as_such(log):
         run(profile(schedule=lambda step: ProfilerAction.NONE), 2)
 
 
-def test_a_schedule_that_returns_no_action_stops_the_step_before_anything_changes(log):
+def test_a_schedule_that_returns_no_action_ends_the_step_and_changes_nothing_else(log):
     plan = [ProfilerAction.RECORD, "record"]
     prof = profile(schedule=plan.__getitem__)
     with prof:
         with pytest.raises(InvalidArgument, match=r"schedule\(1\) returned 'record'; accepted are ProfilerAction.NONE"):
             prof.step()
         assert prof.step_num == 0
-        assert log == ["start", "open", "+ProfilerStep#0"]
+        assert log == ["start", "open", "+ProfilerStep#0", "-ProfilerStep#0"]
     assert prof.trace.store.number == 1
 
 
@@ -587,7 +587,7 @@ def test_sizes_that_are_none_are_refused(size):
         ("record_shapes", "yes", "accepted are True and False"),
         ("acc_events", 3, "accepted are True and False"),
         ("post_processing_timeout_s", "1", "accepted are seconds from 0, or None"),
-        ("post_processing_timeout_s", -1, "accepted are seconds from 0, or None"),
+        ("post_processing_timeout_s", -1, "must be non-negative: it is -1; accepted are seconds from 0, or None"),
         ("activities", [{ProfilerActivity.CUDA: ["GPU_MEMCOPY"]}], "GPU_MEMCOPY; accepted are .*GPU_MEMCPY"),
         ("custom_trace_id_callback", "id", "accepted is a callable or None"),
         ("execution_trace_observer", "trace.json", r"without start\(\); accepted are an ExecutionTraceObserver"),

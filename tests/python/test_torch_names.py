@@ -29,7 +29,6 @@ ABSENT_ATTRIBUTES = {
     "has_cudagraphs": "a workaround of torch's for CUPTI's teardown, which gpuscope does not do",
     "mem_tl": "what torch's export_memory_timeline keeps",
     "preset_metadata": "presets are metadata here: preset_metadata_json",
-    "step_rec_fn": "the region of the current step, which only the profiler may close",
 }
 
 FUNCTIONS = ("schedule", "supported_activities", "tensorboard_trace_handler", "kineto_available", "profile")

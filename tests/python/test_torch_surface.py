@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import warnings
 from collections import Counter
@@ -21,7 +22,7 @@ from torch.autograd import profiler_util  # noqa: E402
 import gpuscope as ours  # noqa: E402
 from fakes.recordings import training  # noqa: E402
 from gpuscope.analysis import EventList, events, key_averages  # noqa: E402
-from gpuscope.errors import InvalidArgument, NotAvailable  # noqa: E402
+from gpuscope.errors import NotAvailable  # noqa: E402
 
 IMMUTABLE = "torch builds its events with it; ours are read from the recording and do not change"
 # Public attributes of torch's that ours lack, with the reason why.
@@ -151,13 +152,13 @@ def test_every_activity_of_torch_is_accepted(name):
 
 @pytest.mark.parametrize("events_of", ["CPU", "CUDA"])
 def test_names_of_events_are_refused_where_torch_refuses_them(events_of):
-    with pytest.raises(InvalidArgument, match="NO_SUCH_EVENT; accepted are"):
+    with pytest.raises(RuntimeError, match="NO_SUCH_EVENT; accepted are"):
         ours.profile(activities=[{ours.ProfilerActivity[events_of]: ["NO_SUCH_EVENT"]}])
 
 
 def test_no_schedule_returns_what_torch_sets_itself():
     for module in (theirs, ours):
-        with pytest.raises(ValueError, match="DEVICE_STOPPED"):
+        with pytest.raises(ValueError, match="DEVICE_STOPPED is set internally"):
             module.profile(
                 activities=[module.ProfilerActivity.CPU], schedule=lambda step: theirs.ProfilerAction.DEVICE_STOPPED
             )
@@ -241,6 +242,59 @@ def test_torchs_own_list_writes_a_table_of_our_events():
 def test_flows_lead_from_forward_to_backward(both):
     for prof in both:
         assert first(prof, "aten::mul").flow_id == first(prof, "MulBackward0").flow_id != 0
+
+
+def test_flows_are_numbered_as_in_torch(both):
+    def flows(prof):
+        return [(event.name, event.flow_id, event.flow_start) for event in prof.events() if event.flow_id]
+
+    of_torch, mine = map(flows, both)
+    assert mine == of_torch
+    assert {number for _, number, _ in mine} == set(range(1, len(mine) // 2 + 1))
+
+
+@pytest.fixture(scope="module")
+def traces(both, tmp_path_factory):
+    def rows(prof):
+        path = tmp_path_factory.mktemp("trace") / "a.json"
+        prof.export_chrome_trace(str(path))  # torch writes it once
+        return json.loads(path.read_text())["traceEvents"]
+
+    return [rows(prof) for prof in both]
+
+
+def test_events_have_the_numbers_of_the_trace(both, traces):
+    for prof, rows in zip(both, traces, strict=True):
+        numbered = {(row["name"], row["args"]["External id"]) for row in rows if "External id" in str(row)}
+        assert {(event.name, event.external_id) for event in prof.events()} <= numbered
+        for starts in (True, False):
+            drawn = {row["id"] for row in rows if row["ph"] == ("s" if starts else "f")}
+            assert {event.flow_id for event in prof.events() if event.flow_id and event.flow_start == starts} == drawn
+
+
+def test_operators_have_a_record_function_id_in_the_trace(traces):
+    for rows in traces:
+        assert {row["args"]["Record function id"] for row in rows if row.get("cat") == "cpu_op"} == {0}
+
+
+def test_metadata_of_an_operator_is_its_place():
+    config = torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
+    for module in (theirs, ours):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            event = first(run(module, experimental_config=config), "aten::mm")
+            assert json.loads("{" + event.metadata_json + "}").keys() == {"Ev Idx"}
+
+
+def test_metadata_of_gpu_work_has_the_names_of_torchs():
+    work = [event for event in events(training()) if event.event_metadata is not None]
+    assert {event.activity_type for event in work} == {"kernel", "gpu_memcpy"}
+    for event in work:
+        assert set(event.event_metadata._fields) == set(profiler_util.EventMetadata._fields)
+        named = json.loads("{" + event.metadata_json + "}")
+        assert set(named) <= set(profiler_util._EVENT_METADATA_KEYS)
+        read = {profiler_util._EVENT_METADATA_KEYS[name][0]: value for name, value in named.items()}
+        assert read == {name: value for name, value in event.event_metadata._asdict().items() if value is not None}
 
 
 def test_regions_of_one_name_that_hold_nothing_else_count_once(both):
@@ -356,10 +410,33 @@ def test_steps_alone_record_as_in_torch(wait):
     assert seen[ours] == seen[theirs]
 
 
+def test_a_step_that_the_schedule_cannot_name_ends_its_region():
+    for module in (theirs, ours):
+        actions = [module.ProfilerAction.WARMUP, module.ProfilerAction.DEVICE_STOPPED]
+        prof = module.profile(activities=[module.ProfilerActivity.CPU], schedule=actions.__getitem__)
+        prof.start()
+        assert prof.step_rec_fn is not None
+        with pytest.raises(ValueError, match="DEVICE_STOPPED"):
+            prof.step()
+        assert (prof.step_num, prof.current_action, prof.step_rec_fn) == (0, actions[0], None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            prof.stop()
+
+
+def test_the_inner_profilers_events_count_for_the_statistics():
+    for module in (theirs, ours):
+        prof = run(module)
+        assert prof.profiler.function_events
+        assert prof._stats().function_events_build_tree_call_duration_us > 0
+
+
 @pytest.mark.parametrize("timeout", [0, 0.5, 3])
 def test_a_timeout_that_torch_takes_is_taken(timeout):
     run(theirs, post_processing_timeout_s=timeout)
-    assert run(ours, post_processing_timeout_s=timeout).post_processing_timeout_s == timeout
+    prof = run(ours, post_processing_timeout_s=timeout)
+    assert prof.post_processing_timeout_s == timeout
+    assert "nothing is cut short" in str(prof.audit())
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,10 @@ PayloadType payload_type(Argument argument) noexcept {
       return PayloadType::Bool;
     case Argument::List:
       return PayloadType::List;
+    case Argument::None:
+      return PayloadType::None;
+    case Argument::Complex:
+      return PayloadType::Complex;
     default:
       return PayloadType::Unsigned;
   }
@@ -659,6 +663,8 @@ void Replay::argument(const base::Event& event) {
     case Argument::Text:
     case Argument::Bool:
     case Argument::List:
+    case Argument::None:
+    case Argument::Complex:
       arguments_.payloads.push_back({event.word, event.id, what});
       return;
     default:
@@ -695,7 +701,8 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
                          static_cast<uint32_t>(operands.word), operands.id, dictionaries.stack(arguments_.stack())});
   }
   for (const Arguments::Payload& payload : arguments_.payloads) {
-    const bool text = payload.type == Argument::Text || payload.type == Argument::List;
+    const bool text =
+        payload.type == Argument::Text || payload.type == Argument::List || payload.type == Argument::Complex;
     store.payload.append({text ? dictionaries.region_name(static_cast<uint32_t>(payload.value)) : payload.value, row,
                           dictionaries.region_name(payload.name), static_cast<uint16_t>(payload_type(payload.type))});
   }

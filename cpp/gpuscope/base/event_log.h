@@ -55,8 +55,10 @@ enum class Argument : uint8_t {
   Bool = 18,       // as Unsigned
   List = 19,       // as Text, of numbers
   Module = 20,     // of a call of a module: which of its class, counted from 1
+  None = 21,       // as Unsigned: it is None
+  Complex = 22,    // as Text, of the two parts of a complex number
 };
-inline constexpr std::size_t kArguments = 21;
+inline constexpr std::size_t kArguments = 23;
 
 // X(enumerator, value): values are stored in files, append only.
 #define GPUSCOPE_REGION_KIND(X)                 \

@@ -206,6 +206,9 @@ void bind_callbacks(py::module_& module) {
       .def_static(
           "stop", [] { OperatorCallbacks::process().stop(libtorch()); }, "Ends that.")
       .def_static(
+          "links_backward", [] { return libtorch().links_backward == nullptr || libtorch().links_backward(); },
+          "Whether torch has arrows drawn to backward operators, as its own switch says.")
+      .def_static(
           "known",
           [] {
             const Layout& layout = OperatorCallbacks::process().layout();

@@ -18,6 +18,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/exporters/export.h"
 #include "gpuscope/exporters/frame.h"
+#include "gpuscope/exporters/links.h"
 #include "gpuscope/store/gscope.h"
 
 namespace py = pybind11;
@@ -292,6 +293,15 @@ void bind_store(py::module_& module) {
              "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");
   module.def("write_perfetto", &write_chunks<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),
              "Hand a store's events to `write` as Perfetto packets, in chunks of about 1 MiB that split no packet.");
+  module.def(
+      "backward_flows",
+      [](const store::Store& store) {
+        return py::array_t<uint32_t>(py::cast(exporters::number_backward_flows(store)));
+      },
+      py::arg("store"),
+      "The number of the arrow from each region to its backward operator, 0 for none; empty where there are none.");
+  module.attr("BACKWARD_LINKS") = exporters::kBackwardLinks;
+  module.attr("EXTERNAL_IDS") = exporters::kExternalIds;
 }
 
 }  // namespace gpuscope::bindings

@@ -183,8 +183,10 @@ class ChromeText {
       const bool is_text = type == PayloadType::Text || type == PayloadType::List;
       const std::string_view text =
           is_text && value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : std::string_view{};
-      // As in torch's files, which have no lists of numbers, and no stream that is not one's number.
-      if ((type == PayloadType::List && !is_list_of_texts(text)) ||
+      // As in torch's files, which have no None, complex numbers and lists of numbers, and no stream that is not one's
+      // number.
+      if (type == PayloadType::None || type == PayloadType::Complex ||
+          (type == PayloadType::List && !is_list_of_texts(text)) ||
           (is_op && name == "stream" && type != PayloadType::Signed)) {
         return;
       }
@@ -250,9 +252,6 @@ class ChromeText {
     if (const uint32_t concrete = store_.detail.concrete_inputs[row]; concrete != kNone) {
       out.put(find_or_make(concrete_inputs_, concrete,
                            [&] { return ",\"Concrete Inputs\":" + quoted_list(store_.strings[concrete]); }));
-    }
-    if (const uint32_t number = store_.detail.op[row]; number != 0) {
-      out.put_pair(",\"Record function id\":", number);  // "rf_id" in an execution trace
     }
     put_stack(out, store_.detail.stack[row]);
   }
@@ -740,11 +739,12 @@ class ChromeWriter {
     }
     put_region_arguments(region);
     out_.put('}');
-    if (links_.is_forward(region)) {
-      put_arrow(false, kBackwardArrow, region + 1, slice);
+    if (const uint32_t flow = links_.backward_flow(region); flow != 0) {
+      put_arrow(false, kBackwardArrow, flow, slice);
     }
-    if (detail != kNone && store_.detail.forward[detail] != kNone) {
-      put_arrow(true, kBackwardArrow, uint64_t{store_.detail.forward[detail]} + 1, slice);
+    const uint32_t forward = detail != kNone ? store_.detail.forward[detail] : kNone;
+    if (const uint32_t flow = forward != kNone ? links_.backward_flow(forward) : 0; flow != 0) {
+      put_arrow(true, kBackwardArrow, flow, slice);
     }
   }
 
@@ -758,6 +758,8 @@ class ChromeWriter {
       out_.put(outer == kNone ? "null" : std::to_string(first + outer));
     } else {
       out_.put_pair(",\"Ev Idx\":", region);
+      const uint32_t detail = links_.detail(region);  // "rf_id" in an execution trace; 0 without one
+      out_.put_pair(",\"Record function id\":", detail != kNone ? store_.detail.op[detail] : 0);
     }
     text_.put_details(out_, region);
     text_.put_payloads(out_, region);
@@ -791,12 +793,8 @@ class ChromeWriter {
   void write_call(const Slice& slice) {
     const auto row = store_.api[slice.row];
     begin_slice(text_.call(row.call), slice);
-    if (row.region != kNone) {
-      out_.put_pair(",\"args\":{\"External id\":", uint64_t{links_.owner(row.region)} + 1);
-      out_.put_pair(",\"correlation\":", row.correlation);
-    } else {
-      out_.put_pair(",\"args\":{\"correlation\":", row.correlation);
-    }
+    out_.put_pair(",\"args\":{\"correlation\":", row.correlation);
+    put_external_id(row.region);
     out_.put(text_.call_arguments(row.call));
     text_.put_stack(out_, links_.call_stack(slice.row));
     out_.put("}}");
@@ -911,8 +909,13 @@ class ChromeWriter {
     begin_slice(head, slice);
     out_.put(text_.track(row.track));
     out_.put_number(row.correlation);
-    if (row.region != kNone) {
-      out_.put_pair(",\"External id\":", uint64_t{links_.owner(row.region)} + 1);
+    put_external_id(row.region);
+  }
+
+  /// Whose work it is, unless the program wanted that left out.
+  void put_external_id(uint32_t region) {
+    if (region != kNone && has_external_ids_) {
+      out_.put_pair(",\"External id\":", uint64_t{links_.owner(region)} + 1);
     }
   }
 
@@ -960,6 +963,7 @@ class ChromeWriter {
   int64_t base_ns_;
   std::vector<MemoryCounter> counters_;
   ChromeText text_;
+  const bool has_external_ids_ = store_.find_info(kExternalIds) != "off";
   const std::string fill_head_ = ChromeText::head("gpu_memset", store::kMemsetName);
   const std::string graph_head_ = ChromeText::head("graph", store::kGraphName);
   std::vector<std::string> places_;  // of each lane of the track that is being written

@@ -35,8 +35,30 @@ std::vector<uint32_t> find_innermost(const store::Regions& region, F&& matches) 
 
 }  // namespace
 
+std::vector<uint32_t> number_backward_flows(const store::Store& store) {
+  const store::Details& detail = store.detail;
+  std::vector<uint32_t> linked;
+  for (uint32_t row = 0; row < detail.size(); ++row) {
+    if (detail.forward[row] != kNone && detail.region[row] != kNone) {
+      linked.push_back(row);
+    }
+  }
+  if (linked.empty() || store.find_info(kBackwardLinks) == "off") {
+    return {};
+  }
+  std::ranges::stable_sort(linked, {}, [&](uint32_t row) { return store.region.start_ns[detail.region[row]]; });
+  std::vector<uint32_t> flows(store.region.size());
+  uint32_t last = 0;
+  for (const uint32_t row : linked) {
+    uint32_t& flow = flows[detail.forward[row]];
+    flow = flow != 0 ? flow : ++last;
+  }
+  return flows;
+}
+
 Links::Links(const store::Store& store)
     : store_(store),
+      backward_flows_(number_backward_flows(store)),
       has_work_(store.api.size()),
       calls_(std::bit_ceil(store.api.size() * 2 + 2)),
       mask_(calls_.size() - 1) {
@@ -72,13 +94,9 @@ void Links::add_details() {
     return;
   }
   details_.assign(store_.region.size(), kNone);
-  is_forward_.assign(store_.region.size(), false);
   for (uint32_t row = 0; row < store_.detail.size(); ++row) {
     if (store_.detail.region[row] != kNone) {
       details_[store_.detail.region[row]] = row;
-    }
-    if (store_.detail.forward[row] != kNone) {
-      is_forward_[store_.detail.forward[row]] = true;
     }
   }
 }

@@ -3,12 +3,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::exporters {
+
+// Facts of a recording that torch has switches for: "off" where the program switched it off.
+inline constexpr std::string_view kBackwardLinks = "torch.backward_links";  // arrows to backward operators
+inline constexpr std::string_view kExternalIds = "torch.external_ids";      // those of driver calls and GPU work
+
+/// The number of the arrow from each region to its backward operator, 0 for none: counted from 1 in the order in which
+/// backward operators began, as in torch.profiler. Empty where there are none.
+std::vector<uint32_t> number_backward_flows(const store::Store& store);
 
 /// What the rows of a recording have to do with each other, beyond the columns that say so: regions and those around
 /// them, calls and the GPU work that they started, GPU work and the nodes of graphs that it ran. Reads the store for as
@@ -35,8 +44,8 @@ class Links {
 
   /// The region's row of `detail`; kNone for none.
   uint32_t detail(uint32_t region) const { return find(details_, region, store::kNone); }
-  /// Whether it is the forward operator of some backward one.
-  bool is_forward(uint32_t region) const { return !is_forward_.empty() && is_forward_[region]; }
+  /// Of the forward operator of some backward one, the number of the arrow between them; 0 of others.
+  uint32_t backward_flow(uint32_t region) const { return backward_flows_.empty() ? 0 : backward_flows_[region]; }
   /// Visits the region's rows of `payload`, in their order.
   template <class F>
   void each_payload(uint32_t region, F&& visit) const {
@@ -84,7 +93,8 @@ class Links {
   const store::Store& store_;
   Rows operators_, annotations_, payload_owners_, details_, first_payload_, next_payload_, call_stacks_;
   Rows nodes_[static_cast<std::size_t>(store::Work::GraphLaunch) + 1];
-  std::vector<bool> is_forward_, has_work_;
+  Rows backward_flows_;
+  std::vector<bool> has_work_;
   // A hash table with open addressing. Correlations count up, so that taking their low bits fills the slots in order.
   std::vector<Call> calls_;
   std::size_t mask_;

@@ -533,11 +533,12 @@ class PerfettoWriter {
   uint32_t describe_region(uint32_t region) {
     const uint32_t path = store_.region.path[region];
     details_.category = categories_[static_cast<std::size_t>(links_.path_kind(path))];
-    if (links_.is_forward(region)) {
+    if (links_.backward_flow(region) != 0) {
       details_.flow = kFirstBackwardFlow + region;
     }
     if (const uint32_t row = links_.detail(region); row != kNone) {
-      if (const uint32_t forward = store_.detail.forward[row]; forward != kNone) {
+      const uint32_t forward = store_.detail.forward[row];
+      if (forward != kNone && links_.backward_flow(forward) != 0) {
         details_.backward_flow = kFirstBackwardFlow + forward;
       }
       if (store_.detail.sequence[row] >= 0) {
@@ -605,8 +606,12 @@ class PerfettoWriter {
         case PayloadType::Bool:
           details_.texts.push_back({label, names_.add(value != 0 ? "true" : "false")});
           break;
+        case PayloadType::None:
+          details_.texts.push_back({label, names_.add("None")});
+          break;
         case PayloadType::Text:
         case PayloadType::List:
+        case PayloadType::Complex:
           if (value < store_.strings.size()) {
             details_.texts.push_back({label, static_cast<uint32_t>(value)});
           }

@@ -496,7 +496,8 @@ Target target_of(const Table& table, const ColumnInfo& column, std::size_t row) 
   if constexpr (requires { table.type; }) {
     if (column.meaning.target == Target::ValueOfType) {
       const auto type = static_cast<PayloadType>(table.type[row]);
-      return type == PayloadType::Text || type == PayloadType::List ? Target::Strings : Target::Nothing;
+      return type == PayloadType::Text || type == PayloadType::List || type == PayloadType::Complex ? Target::Strings
+                                                                                                    : Target::Nothing;
     }
   }
   return column.meaning.target;

@@ -44,7 +44,8 @@
   X(Sync, 5)                  \
   X(Alloc, 6)                 \
   X(Free, 7)
-#define GPUSCOPE_PAYLOAD_TYPE(X) X(Unsigned, 0) X(Signed, 1) X(Float, 2) X(Text, 3) X(Bool, 4) X(List, 5)
+#define GPUSCOPE_PAYLOAD_TYPE(X) \
+  X(Unsigned, 0) X(Signed, 1) X(Float, 2) X(Text, 3) X(Bool, 4) X(List, 5) X(None, 6) X(Complex, 7)
 #define GPUSCOPE_FLAG(X)                                                            \
   X(ZeroTime, 1 << 0)     /* the GPU gave no timestamps */                          \
   X(BackwardTime, 1 << 1) /* it ended before it began: the duration reads 0 */      \
@@ -65,7 +66,8 @@
     "What was done to a CUDA memory pool; CUpti_ActivityMemoryPoolOperationType's numbers.")                     \
   X(SyncKind, uint16_t, GPUSCOPE_SYNC_KIND, "What was waited for; CUpti_ActivitySynchronizationType's numbers.") \
   X(CallKind, uint16_t, GPUSCOPE_CALL_KIND, "What a driver call does.")                                          \
-  X(PayloadType, uint16_t, GPUSCOPE_PAYLOAD_TYPE, "How to read the 64 bits of a payload; TEXT and LIST are string ids.")
+  X(PayloadType, uint16_t, GPUSCOPE_PAYLOAD_TYPE,                                                                \
+    "How to read the 64 bits of a payload; TEXT, LIST and COMPLEX are string ids.")
 #define GPUSCOPE_ENUMS(X)                                               \
   GPUSCOPE_SCOPED_ENUMS(X)                                              \
   X(RegionKind, uint8_t, GPUSCOPE_REGION_KIND, "What opened a region.") \

@@ -98,11 +98,13 @@ ArgumentText::Kind ArgumentText::kind(const char* value) const noexcept {
     }
     return texts == values.count ? Kind::Texts : Kind::Other;
   }
-  return its == layout_.int_tag                                        ? Kind::Int
-         : its == layout_.double_tag                                   ? Kind::Double
-         : its == layout_.bool_tag                                     ? Kind::Bool
-         : its == layout_.text_tag && layout_.text != Layout::kUnknown ? Kind::Text
-                                                                       : Kind::Other;
+  return its == layout_.int_tag                                              ? Kind::Int
+         : its == layout_.double_tag                                         ? Kind::Double
+         : its == layout_.bool_tag                                           ? Kind::Bool
+         : its == layout_.text_tag && layout_.text != Layout::kUnknown       ? Kind::Text
+         : its == layout_.none_tag                                           ? Kind::None
+         : its == layout_.complex_tag && layout_.complex != Layout::kUnknown ? Kind::Complex
+                                                                             : Kind::Other;
 }
 
 std::string_view ArgumentText::text(const char* value) const noexcept {
@@ -233,6 +235,13 @@ void ArgumentText::put_texts(ShortText& text, const char* value) const noexcept 
     text.put_quoted(this->text(values.first + index * kValueBytes));
   }
   text.put("]");
+}
+
+void ArgumentText::put_complex(ShortText& text, const char* value) const noexcept {
+  const char* parts = load<const char*>(value) + layout_.complex;
+  text.put(load<double>(parts));
+  text.put(" ");
+  text.put(load<double>(parts + sizeof(double)));
 }
 
 void ArgumentText::put_tensor(ArgumentKey& key, const char* tensor) const noexcept {

@@ -117,12 +117,14 @@ class ArgumentText {
   /// Of the text of numbers.
   void put_numbers(ArgumentKey& key, Values values) const noexcept;
 
-  enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers, Texts };
+  enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers, Texts, None, Complex };
   Kind kind(const char* value) const noexcept;
   /// A number, or a list of them.
   void put_concrete(ShortText& text, const char* value) const noexcept;
   /// A list of texts, as JSON.
   void put_texts(ShortText& text, const char* value) const noexcept;
+  /// A complex number, as its two parts: `1. -2.5`.
+  void put_complex(ShortText& text, const char* value) const noexcept;
   /// What a value of that kind says.
   std::string_view text(const char* value) const noexcept;
 

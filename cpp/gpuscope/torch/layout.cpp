@@ -184,6 +184,32 @@ const std::vector<uint64_t>* find_arguments(const Observation* seen, std::size_t
   return nullptr;
 }
 
+void infer_rare_values(const std::vector<Observation>& seen, const std::vector<KnownArguments>& calls, Layout& layout) {
+  for (const KnownArguments& call : calls) {
+    const Observation* start = find(seen, call.name, false);
+    const std::vector<uint64_t>* words = find_arguments(start, layout.inputs, call.values.size());
+    for (std::size_t index = 0; words != nullptr && index < call.values.size(); ++index) {
+      const KnownValue& known = call.values[index];
+      const uint64_t payload = (*words)[2 * index];
+      const auto tag = static_cast<uint32_t>((*words)[2 * index + 1]);
+      const std::set<uint32_t> others = {layout.tensor_tag, layout.int_tag, layout.double_tag, layout.bool_tag,
+                                         layout.list_tag};
+      if (!known.is_rare() || others.contains(tag)) {
+        continue;
+      }
+      if (known.kind == KnownValue::None) {
+        layout.none_tag = tag;
+      } else if (const auto object = start->memory.find(payload); object != start->memory.end()) {
+        layout.complex =
+            only(object->second.empty() ? 0 : object->second.size() - 1, kWordBytes, [&](std::size_t word) {
+              return object->second[word] == known.words.at(0) && object->second[word + 1] == known.words.at(1);
+            });
+        layout.complex_tag = tag;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Observation observe(const void* function, const char* name, uint64_t sequence, bool is_end) {
@@ -281,6 +307,9 @@ void infer_values(const std::vector<Observation>& seen, const std::vector<KnownA
   std::map<char, uint32_t> tags = {{KnownValue::Tensor, layout.tensor_tag}};
   std::vector<List> lists;
   for (const KnownArguments& call : calls) {
+    if (call.has_rare()) {
+      continue;
+    }
     const Observation* start = find(seen, call.name, false);
     const std::vector<uint64_t>* words = find_arguments(start, layout.inputs, call.values.size());
     for (std::size_t index = 0; index < call.values.size(); ++index) {
@@ -342,6 +371,7 @@ void infer_values(const std::vector<Observation>& seen, const std::vector<KnownA
   layout.bool_tag = tags[KnownValue::Bool];
   layout.list_tag = tags[kList];
   layout.list = place;
+  infer_rare_values(seen, calls, layout);
 }
 
 }  // namespace gpuscope::torch

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,9 +35,13 @@ struct Layout {
   uint32_t double_tag = 0;
   uint32_t bool_tag = 0;
   uint32_t list_tag = 0;
+  std::optional<uint32_t> none_tag;
   // What a list's c10::IValue points to
   std::size_t list = kUnknown;  // begin and end of its c10::IValues and of their memory, and their type's address
   uint64_t tensor_type = 0;     // that address in a list of tensors
+  // What a complex number's c10::IValue points to
+  uint32_t complex_tag = 0;
+  std::size_t complex = kUnknown;  // two doubles
   // What a text's c10::IValue points to
   uint32_t text_tag = 0;
   std::size_t text = kUnknown;  // a std::string
@@ -66,19 +72,32 @@ struct KnownCall {
   std::size_t result;                // a tensor
 };
 
-/// An argument of any kind: one word, or one an element of a list.
+/// An argument of any kind: one word, two of a complex number, or one an element of a list.
 struct KnownValue {
-  enum Kind : char { Tensor = 't', Int = 'i', Double = 'd', Bool = 'b', Tensors = 'T', Ints = 'I' };
+  enum Kind : char {
+    Tensor = 't',
+    Int = 'i',
+    Double = 'd',
+    Bool = 'b',
+    Tensors = 'T',
+    Ints = 'I',
+    None = 'n',
+    Complex = 'c'
+  };
   Kind kind;
   std::vector<uint64_t> words;
 
   bool is_list() const noexcept { return kind == Tensors || kind == Ints; }
+  /// Of no operator's shapes, types and numbers, but of arguments that have names.
+  bool is_rare() const noexcept { return kind == None || kind == Complex; }
 };
 
 /// What is known of an operator whose arguments are not all tensors.
 struct KnownArguments {
   std::string name;
   std::vector<KnownValue> values;
+
+  bool has_rare() const { return std::ranges::any_of(values, &KnownValue::is_rare); }
 };
 
 /// What a callback found in an operator's object: its words, and the 16-byte values that pairs of words may delimit.

@@ -99,6 +99,15 @@ void log_keywords(EventLog& log, const void* function) noexcept {
         }
         break;
       }
+      case ArgumentText::Kind::None:
+        log.add_argument(Argument::None, 0, name);
+        break;
+      case ArgumentText::Kind::Complex: {
+        ShortText text;
+        arguments.put_complex(text, value);
+        log.add_argument(Argument::Complex, log.id_of(text.view()), name);
+        break;
+      }
       default:
         break;
     }

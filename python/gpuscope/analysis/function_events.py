@@ -19,6 +19,7 @@ from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alia
 from gpuscope.analysis.rows import (
     ANNOTATIONS,
     DEVICE_KINDS,
+    KINDS,
     MEMORY,
     NS_PER_US,
     SCOPE_FUNCTION,
@@ -73,16 +74,60 @@ class KernelInfo(NamedTuple):
 
 
 class EventMetadata(NamedTuple):
-    """Where GPU work ran, how a kernel was launched, and what a copy or fill moved, by torch.profiler's names."""
+    """Where GPU work ran, how a kernel was launched, and what a copy or fill moved, by torch.profiler's names.
 
-    context: int
-    stream: int
-    grid: list[int] | None = None
-    block: list[int] | None = None
+    What is not recorded is None. What traces say of collectives is in `Trace.payloads`.
+    """
+
     registers_per_thread: int | None = None
     shared_memory: int | None = None
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    priority: int | None = None
+    blocks_per_sm: float | None = None
+    warps_per_sm: float | None = None
+    occupancy: dict[str, Any] | None = None
+    est_occupancy_pct: float | None = None
+    queued: int | None = None
+    graph_id: int | None = None
+    graph_node_id: int | None = None
+    stream: int | None = None
+    context: int | None = None
+    channel: int | None = None
+    channel_type: int | None = None
     bytes: int | None = None
     bandwidth_gb_s: float | None = None
+    collective_name: str | None = None
+    dtype: str | None = None
+    in_msg_nelems: int | None = None
+    out_msg_nelems: int | None = None
+    in_split_size: str | None = None
+    out_split_size: str | None = None
+    global_rank_start: int | None = None
+    global_rank_stride: int | None = None
+    group_size: int | None = None
+    process_group_name: str | None = None
+    process_group_desc: str | None = None
+    group_ranks: str | None = None
+    rank: int | None = None
+    src_rank: int | None = None
+    dst_rank: int | None = None
+    seq: int | None = None
+    is_async: bool | None = None
+
+    def as_in_traces(self) -> dict[str, Any]:
+        """What is known, by the names that Chrome traces have."""
+        known = {name: value for name, value in self._asdict().items() if value is not None}
+        return {_IN_TRACES.get(name, name): value for name, value in known.items()}
+
+
+_IN_TRACES = {
+    "registers_per_thread": "registers per thread",
+    "shared_memory": "shared memory",
+    "graph_id": "graph id",
+    "graph_node_id": "graph node id",
+    "bandwidth_gb_s": "memory bandwidth (GB/s)",
+}
 
 
 class _Share:
@@ -273,47 +318,56 @@ class FunctionEvent(TorchNames):
 
     @property
     def external_id(self) -> int:
-        """Its own number; of calls and GPU work that of the region around, which asked for it; 0 outside all."""
+        """What Chrome traces call "External id": of regions a number of their own, from 1.
+
+        Of driver calls and GPU work that of the operator that asked for it, else of the region; 0 outside all.
+        """
         if self._is_region:
-            return self.id
+            return self._row + 1
         region = NONE if self.is_python_function else self._source.parent(self._row)
-        return self._source.index.event(Kind.REGION, region).id if region != NONE else 0
+        if region == NONE or not self._source.index.has_external_ids:
+            return 0
+        return self._regions.owner(region) + 1
 
     @property
     def linked_correlation_id(self) -> int:
-        """Of GPU work and driver calls the number of the region that asked for it; 0 of what ran on the CPU."""
-        return 0 if self._is_region else self.external_id
+        """Of GPU work and driver calls the `id` of the region that asked for it; 0 of what ran on the CPU."""
+        region = NONE if self._is_region or self.is_python_function else self._source.parent(self._row)
+        return self._source.index.event(Kind.REGION, region).id if region != NONE else 0
 
     @property
     def flow_id(self) -> int:
-        """Joins a forward operator and its backward one, a launch and what it launched; 0 for neither."""
+        """Joins a forward operator and its backward one, a launch and its work, as in Chrome traces; 0 for none."""
         if self._is_region:
-            start = self if self.flow_start else self.forward
-            return start.id if start is not None else 0
+            forward = int(self._regions.forward[self._row])
+            return self._regions.backward_flow(self._row) or self._regions.backward_flow(forward)
         return int(self._source.table.correlation[self._row]) if self.flow_type else 0
 
     @property
     def flow_type(self) -> int:
         """1 from forward to backward, 2 from a launch to GPU work, 0 for none."""
         if self._is_region:
-            return int(self.flow_start or self.forward is not None)
-        return 2 if "correlation" in self._source.table else 0
+            return int(self.flow_id != 0)
+        return 2 if self._source.has_flow[self._row] else 0
 
     @property
     def flow_start(self) -> bool:
         """It is where the arrow begins."""
         if self._is_region:
-            return self._row in self._source.index.with_backward
-        return self._source.kind == Kind.CALL
+            return self._regions.backward_flow(self._row) != 0
+        return self._source.kind == Kind.CALL and self.flow_type != 0
 
     @property
     def event_metadata(self) -> EventMetadata | None:
         """What more is known of GPU work; None of others."""
         if not self._source.kind.is_device:
             return None
-        where = EventMetadata(self._source.on_track("context", self._row), self.thread)
+        index = self._source.index
+        where = EventMetadata(context=self._source.on_track("context", self._row), stream=self.thread)
+        if (node := index.graph_nodes.get((self._source.kind, self._row))) is not None:
+            where = where._replace(graph_id=node[0], graph_node_id=node[1])
         if self._source.kind == Kind.KERNEL:
-            return where._replace(**self._source.index.launch_of(int(self._source.table.variant[self._row])))
+            return where._replace(**index.launch_of(int(self._source.table.variant[self._row])))
         if "bytes" not in self._source.table:
             return where
         size = int(self._source.table.bytes[self._row])
@@ -322,9 +376,11 @@ class FunctionEvent(TorchNames):
 
     @property
     def metadata_json(self) -> str:
-        """What is known in ``event_metadata``, as JSON; "" without."""
-        known = self.event_metadata
-        return json.dumps({k: v for k, v in known._asdict().items() if v is not None}) if known is not None else ""
+        """What is known in ``event_metadata``, as JSON without its braces, as in torch; of regions their place."""
+        known = {} if self.event_metadata is None else self.event_metadata.as_in_traces()
+        if self._is_region:
+            known = {"Ev Idx": self._row}
+        return json.dumps(known)[1:-1]
 
     # -- of regions and operators; of other events what torch gives ---------------------------------------------------
 
@@ -590,6 +646,19 @@ class _Source:
         return _index(self.regions)
 
     @cached_property
+    def has_flow(self) -> Array:
+        """Whether a row is an end of an arrow from a driver call to the GPU work that it launched."""
+        trace = self.index.trace
+        if self.kind != Kind.CALL and not self.kind.is_device:
+            return np.zeros(len(self.start_ns), dtype=bool)
+        others = trace.api.correlation
+        if self.kind == Kind.CALL:
+            work = (trace.kernels, trace.memcpy, trace.memset, trace.graph_launches)
+            others = np.concatenate([table.correlation for table in work])
+        found: Array = np.isin(self.table.correlation, others) & (self.table.correlation != 0)
+        return found
+
+    @cached_property
     def by_correlation(self) -> tuple[Array, Array]:
         """Rows by the driver call that launched them."""
         return _index(self.table.correlation)
@@ -662,9 +731,16 @@ class _EventIndex:
         return RegionRows(self.trace)
 
     @cached_property
-    def with_backward(self) -> frozenset[int]:
-        """The rows of forward operators whose backward ones are in the recording."""
-        return frozenset(self.regions.forward[self.regions.forward < len(self.regions)].tolist())
+    def has_external_ids(self) -> bool:
+        """Whether driver calls and GPU work have them, as the program wanted."""
+        return self.trace.info.get(_core.EXTERNAL_IDS) != "off"
+
+    @cached_property
+    def graph_nodes(self) -> dict[tuple[Kind, int], tuple[int, int]]:
+        """The graph, and the node in it, that each piece of GPU work ran as."""
+        columns = ("kind", "event", "graph", "node")
+        rows = zip(*(self.trace.graph_nodes[column].tolist() for column in columns), strict=True)
+        return {(KINDS[kind], event): (graph, node) for kind, event, graph, node in rows if kind in KINDS}
 
     def launch_of(self, variant: int) -> dict[str, Any]:
         """How kernels of a variant are launched, by torch's names."""

@@ -205,6 +205,21 @@ class RegionRows:
         """Of backward operators, the region of the forward one; NONE for none."""
         return self._detail("forward", NONE, np.uint32)
 
+    def owner(self, row: int) -> int:
+        """Whose work it is: the innermost operator around a region, itself counted; without one, the region."""
+        at = row
+        while at < self._length and self.path_kinds[self.path[at]] != RegionKind.OP:
+            at = int(self.parent[at])
+        return at if at < self._length else row
+
+    def backward_flow(self, row: int) -> int:
+        """The number of the arrow from a region to its backward operator; 0 for none."""
+        return int(self._backward_flows[row]) if row < len(self._backward_flows) else 0
+
+    @cached_property
+    def _backward_flows(self) -> Array:
+        return _core.backward_flows(self.trace.store)
+
     @cached_property
     def op(self) -> Array:
         """The number in torch of the operator; 0 for none."""
@@ -255,6 +270,10 @@ class RegionRows:
             return bool(bits)
         if kind == PayloadType.TEXT:
             return self.trace.string(bits)
+        if kind == PayloadType.NONE:
+            return None
+        if kind == PayloadType.COMPLEX:
+            return complex(*map(float, self.trace.string(bits).split()))
         if kind == PayloadType.LIST:
             text = self.trace.string(bits)
             return json.loads(text) if text.startswith('["') else list(_parse_number(text) or ())

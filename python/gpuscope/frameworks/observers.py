@@ -21,6 +21,7 @@ class Options:
         record_shapes: the shapes of operators' inputs.
         profile_memory: what the framework's allocator hands out and takes back.
         with_stack: where in the Python program operators, regions and launches are.
+        garbage: with it, garbage collections beside the calls of functions.
         with_flops: what floating-point operations are counted from.
         with_modules: the modules that operators run in.
         execution_trace: an execution trace of torch's is recorded beside, and regions and numbers link to it.
@@ -32,6 +33,7 @@ class Options:
     record_shapes: bool = False
     profile_memory: bool = False
     with_stack: bool = False
+    garbage: bool = True
     with_flops: bool = False
     with_modules: bool = False
     execution_trace: bool = False

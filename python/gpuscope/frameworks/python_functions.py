@@ -25,8 +25,9 @@ _WHO = (
 class _PythonFunctions:
     """Has the core log calls, of the threads that run and of those that begin."""
 
-    def __init__(self, note: Note) -> None:
+    def __init__(self, note: Note, garbage: bool) -> None:
         self._note = note
+        self._garbage = garbage
         self._started = False
 
     def start(self) -> None:
@@ -34,7 +35,8 @@ class _PythonFunctions:
         prefixes, module_call = _prefixes(), _module_call()
         if not _MONITORS and threading._profile_hook is None:
             threading.setprofile(PythonFunctions.join_thread)
-        gc.callbacks.append(PythonFunctions.on_garbage)
+        if self._garbage:
+            gc.callbacks.append(PythonFunctions.on_garbage)
         self._started = (_MONITORS or sys.getprofile() is None) and PythonFunctions.start(prefixes, module_call)
         if not self._started:
             self._note(_TAKEN.format(_WHO))
@@ -68,4 +70,4 @@ def _module_call() -> CodeType | None:
 
 def observe(options: Options, note: Note) -> _PythonFunctions | None:
     """Records the calls of functions when stacks are asked for, of the CPU too."""
-    return _PythonFunctions(note) if options.with_stack and options.operators else None
+    return _PythonFunctions(note, options.garbage) if options.with_stack and options.operators else None

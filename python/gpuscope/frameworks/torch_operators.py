@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from gpuscope._core import TorchCallbacks, TorchRanges
+from gpuscope._core import BACKWARD_LINKS, TorchCallbacks, TorchRanges
 from gpuscope.frameworks import torch_profiler
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.frameworks.torch_regions import regions_for_torch
@@ -145,6 +145,12 @@ class _Profiler:
         self._note(f"{self._what} are missing where torch.profiler ran inside the window")
 
 
+def switched_off() -> dict[str, str]:
+    """Facts for a recording: what torch's own switches leave out of traces."""
+    linked = "torch" not in sys.modules or TorchCallbacks.links_backward()
+    return {} if linked else {BACKWARD_LINKS: "off"}
+
+
 def why_no_callbacks() -> str | None:
     """Why torch's callbacks cannot be used here; None when they can.
 
@@ -186,6 +192,7 @@ def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     a = torch.empty((3, 5, 7), dtype=torch.float64, device="cpu", requires_grad=True)
     b = torch.empty((5, 7), dtype=torch.int32, device="cpu")
     c = torch.empty((2, 3, 1, 5, 2, 7), dtype=torch.bool, device="cpu")
+    z = torch.empty(2, dtype=torch.complex128, device="cpu")
     types = {torch.float64: 7, torch.int32: 3, torch.bool: 11}  # c10::ScalarType
     with torch.enable_grad():
         results = [torch.mul(a, b), torch.neg(a), torch.exp(a)]
@@ -194,6 +201,8 @@ def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         torch.sum(a, dim=[0, 2], keepdim=True, dtype=torch.float64)
         torch.threshold(a, 2.5, 8.25)
         torch.cat([a, results[0]], dim=1)
+        torch.clamp(a, max=8.25)
+        torch.add(z, z, alpha=2.5 + 8.25j)
     with torch.autograd.profiler.record_function(_USER_NAME, _USER_NAME):
         pass
     tensors = [a, b, c, *results]
@@ -205,10 +214,12 @@ def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         ("aten::logical_not", [2], False, 6),
     ]
     of_a, of_result = a._cdata, results[0]._cdata
-    bits = [[int.from_bytes(struct.pack("=d", number), sys.byteorder)] for number in (2.5, 8.25)]
+    bits = [int.from_bytes(struct.pack("=d", number), sys.byteorder) for number in (2.5, 8.25)]
     arguments = [
         ("aten::sum", [("t", [of_a]), ("I", [0, 2]), ("b", [1]), ("i", [types[torch.float64]])]),
-        ("aten::threshold", [("t", [of_a]), *(("d", number) for number in bits)]),
+        ("aten::threshold", [("t", [of_a]), *(("d", [number]) for number in bits)]),
         ("aten::cat", [("T", [of_a, of_result]), ("i", [1])]),
+        ("aten::clamp", [("t", [of_a]), ("n", [0]), ("d", bits[1:])]),
+        ("aten::add", [("t", [z._cdata]), ("t", [z._cdata]), ("c", bits)]),
     ]
     return described, calls, arguments, tensors

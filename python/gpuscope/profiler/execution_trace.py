@@ -19,9 +19,9 @@ _OF_TORCH = ("ExecutionTraceObserver", "RecordScope", "_ExperimentalConfig", "it
 
 WITH_EFFECT = frozenset(
     {
-        *("capture_overload_names", "enable_cuda_sync_events"),
-        # as it is in any case, of garbage collections with_stack
-        *("expose_kineto_event_metadata", "profile_all_threads", "record_python_gc_info", "trace_only", "verbose"),
+        *("capture_overload_names", "disable_external_correlation", "enable_cuda_sync_events"),
+        *("record_python_gc_info", "trace_only"),
+        *("expose_kineto_event_metadata", "profile_all_threads", "verbose"),  # as it is in any case
     }
 )
 """Options of torch's ``_ExperimentalConfig`` that do what they say."""

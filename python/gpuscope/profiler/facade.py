@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpuscope._core import STEP_PREFIX, merge, record_function
+from gpuscope._core import EXTERNAL_IDS, STEP_PREFIX, merge, record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class AutogradResults(Analyses):
     """The results of a profiler under the names of torch.autograd.profiler.profile."""
 
-    def __init__(self, results: Analyses, trace_id: str | None) -> None:
+    def __init__(self, results: profile) -> None:
         self._results = results
-        self.trace_id = trace_id
+        self.trace_id = results.get_trace_id()
 
     @property
     def trace(self) -> Trace:
@@ -48,9 +48,13 @@ class AutogradResults(Analyses):
     def _trace_so_far(self) -> Trace:
         return self._results._trace_so_far
 
+    def events(self) -> Events:
+        """Every event by itself, in order of time."""
+        return self._results._events()
+
     @property
     def function_events(self) -> EventList[FunctionEvent]:
-        """Every event by itself, in order of time."""
+        """The same."""
         return self.events()
 
     @property
@@ -114,14 +118,17 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook.
         experimental_config: torch's; its `capture_overload_names` records which operator of its name each is, its
-            `enable_cuda_sync_events` is `sync`, and what `verbose` and `profile_all_threads` ask for is always so. A
-            warning names other options that are set: they have no effect.
+            `enable_cuda_sync_events` is `sync`, its `disable_external_correlation` leaves the ids of operators out of
+            driver calls and GPU work in Chrome traces, with its `trace_only` `events` raises, and `with_stack` records
+            garbage collections unless there is one without `record_python_gc_info`. What `verbose` and
+            `profile_all_threads` ask for is always so. A warning names other options that are set: they have no effect.
         execution_trace_observer: torch's `ExecutionTraceObserver`, or anything with start() and stop(), called with
             each window, and cleanup(), called when the with block is left.
         acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
-        post_processing_timeout_s: seconds, as torch takes them; there is no processing at the end to cut short.
+        post_processing_timeout_s: seconds, as torch takes them; all events are given, however long it takes, and the
+            audit says so.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
@@ -140,6 +147,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         activities: the groups recorded.
         record_steps: each step is a region ``ProfilerStep#N``: there is a schedule.
         use_device: "cuda" when GPU work is wanted, else None.
+        step_rec_fn: the region of the current step, None outside.
     """
 
     def __init__(
@@ -187,6 +195,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             )
         selected = parse_activities(activities)
         experimental = options_of(experimental_config) if experimental_config else frozenset()
+        self._trace_only = "trace_only" in (experimental or ()) and not with_stack
+        if "trace_only" in (experimental or ()) and with_stack:
+            sentence = "experimental_config.trace_only has no effect with with_stack, as in torch"
+            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
         self.activities: frozenset[ProfilerActivity] = selected.groups
         if use_cuda is not None:
             warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
@@ -205,11 +217,12 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.step_num = 0
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
-        self._annotations = Annotations()
+        facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in (experimental or ()) else {}
+        self._annotations = Annotations(**facts)
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None
-        self._step_region: record_function | None = None
+        self.step_rec_fn: record_function | None = None
         self._collector = Collector(
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
@@ -226,6 +239,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             record_shapes=self.record_shapes or self.with_flops,
             profile_memory=self.profile_memory,
             with_stack=self._collector.keeps_stacks,
+            garbage=not experimental_config or experimental is None or "record_python_gc_info" in experimental,
             with_flops=self.with_flops,
             with_modules=self.with_modules,
             execution_trace=self.execution_trace_observer is not None,
@@ -240,6 +254,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             accumulates=self.acc_events,
             strict=bool(strict),
         )
+        if post_processing_timeout_s is not None:
+            self._annotations.note("post_processing_timeout_s: nothing is cut short, every event is in the results")
         for option in _IN_METADATA:
             if flags[option]:
                 self._annotations.add_json(option, "1")
@@ -324,10 +340,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         As in torch, a run that was not started begins with the first step after an idle one that is to be collected.
 
         Raises:
-            InvalidArgument: the schedule returned something that is no action; the step does not change.
+            InvalidArgument: the schedule returned something that is no action; the number of the step does not change.
         """
-        action = self._action_of(self.step_num + 1)
         self._end_step()
+        action = self._action_of(self.step_num + 1)
         previous, self.current_action = self.current_action, action
         self.step_num += 1
         if not self._running:
@@ -364,7 +380,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def abandon(self) -> None:
         """Forgets the run in a forked child: the collector and its recording belong to the parent."""
         self._windows.forget()
-        self._step_region = None
+        self.step_rec_fn = None
         self._running = False
         self._forked = True
 
@@ -450,7 +466,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def profiler(self) -> AutogradResults | None:
         """The results under the names of torch.autograd.profiler.profile; None before anything is collected."""
         has_begun = self._windows.trace_id is not None or self._collector.collecting
-        return AutogradResults(self, self._windows.trace_id) if has_begun else None
+        return AutogradResults(self) if has_begun else None
 
     @property
     def _trace_so_far(self) -> Trace:
@@ -463,7 +479,19 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         return Recording(nothing).trace
 
     def events(self) -> Events:
-        """Every event by itself, in order of time."""
+        """Every event by itself, in order of time.
+
+        Raises:
+            NotAvailable: there is no recording, or ``experimental_config`` says ``trace_only``.
+        """
+        if self._trace_only:
+            raise NotAvailable(
+                "events() is not available: experimental_config says trace_only; leave that out, or use "
+                "export_chrome_trace()"
+            )
+        return self._events()
+
+    def _events(self) -> Events:
         from gpuscope.analysis import events
 
         began = time.perf_counter()
@@ -517,11 +545,11 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def _begin_step(self) -> None:
         if self.record_steps and self._collector.collecting:
-            self._step_region = record_function(f"{STEP_PREFIX}{self.step_num}")
-            self._step_region.__enter__()
+            self.step_rec_fn = record_function(f"{STEP_PREFIX}{self.step_num}")
+            self.step_rec_fn.__enter__()
 
     def _end_step(self) -> None:
-        region, self._step_region = self._step_region, None
+        region, self.step_rec_fn = self.step_rec_fn, None
         if region is not None:
             region.__exit__(None, None, None)
 
@@ -540,7 +568,7 @@ def _check_timeout(argument: str, value: object) -> None:
     """Raises InvalidArgument for what is no time: seconds from 0, or None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (number and math.isfinite(value) and value >= 0):  # type: ignore[arg-type,operator]
-        raise InvalidArgument(f"{argument} is {value!r}; accepted are seconds from 0, or None")
+        raise InvalidArgument(f"{argument} must be non-negative: it is {value!r}; accepted are seconds from 0, or None")
 
 
 def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -86,7 +87,7 @@ class KinetoEvent:
     def extra_meta(self) -> dict[str, str]:
         """What is known of GPU work, as texts."""
         known = self._event.event_metadata
-        return {} if known is None else {key: str(value) for key, value in known._asdict().items() if value is not None}
+        return {} if known is None else {key: json.dumps(value) for key, value in known.as_in_traces().items()}
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         attribute = name if name in _SAME_NAME else _ATTRIBUTES.get(name)

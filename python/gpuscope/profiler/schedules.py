@@ -105,4 +105,5 @@ def check_action(step: int, action: object) -> ProfilerAction:
     for member in accepted:
         if member == action:
             return member
-    raise InvalidArgument(f"schedule({step}) returned {action!r}; accepted are {', '.join(map(str, accepted))}")
+    inner = "DEVICE_STOPPED is set internally; " if getattr(action, "name", "") == "DEVICE_STOPPED" else ""
+    raise InvalidArgument(f"{inner}schedule({step}) returned {action!r}; accepted are {', '.join(map(str, accepted))}")

@@ -15,6 +15,7 @@ from gpuscope import _core
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.frameworks.torch import process_group
+from gpuscope.frameworks.torch_operators import switched_off
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
@@ -268,7 +269,8 @@ class Windows:
         self.stats.parse_kineto_call_duration_us = (time.perf_counter() - ended) * _US_PER_S
         if store is None:
             return
-        self._annotations.write_to(store, **{"trace.id": self.trace_id or ""}, **self._facts_of_rank())
+        facts = {"trace.id": self.trace_id or "", **switched_off(), **self._facts_of_rank()}
+        self._annotations.write_to(store, **facts)
         self.latest = self._recording = Recording(store)
         self._kept = [*self._kept, store] if self._accumulates else [store]
         if self._strict:

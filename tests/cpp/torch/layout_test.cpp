@@ -60,6 +60,8 @@ constexpr uint64_t kIntTag = 5;
 constexpr uint64_t kBoolTag = 9;
 constexpr uint64_t kListTag = 13;
 constexpr uint64_t kTextTag = 14;
+constexpr uint64_t kNoneTag = 0;
+constexpr uint64_t kComplexTag = 4;
 
 struct FakeList {
   std::vector<FakeValue> values;
@@ -125,6 +127,24 @@ class LayoutTest : public testing::Test {
                            {KnownValue::Int, {7}}}}},
                         layout_);
   }
+  void infer_rare_values() {
+    std::array<uint64_t, 16> complex{};
+    complex[2] = 25;
+    complex[3] = 36;
+    std::vector<FakeValue> inputs = {{0, kNoneTag}, {FakeTensor::address(complex.data()), kComplexTag}};
+    std::vector<FakeValue> known = {
+        {~uint64_t{0} >> 2, kDoubleTag}, {1, kBoolTag}, {7, kIntTag}, numbers_.value(), tensors_.value(), value(a_)};
+    torch::infer_values({see("all", 50, false, known, 0, false), see("rare", 50, false, inputs, 0, false)},
+                        {{"all",
+                          {{KnownValue::Double, {~uint64_t{0} >> 2}},
+                           {KnownValue::Bool, {1}},
+                           {KnownValue::Int, {7}},
+                           {KnownValue::Ints, {4, 6}},
+                           {KnownValue::Tensors, {value(a_).payload, value(b_).payload}},
+                           {KnownValue::Tensor, {value(a_).payload}}}},
+                         {"rare", {{KnownValue::None, {0}}, {KnownValue::Complex, {25, 36}}}}},
+                        layout_);
+  }
   static FakeValue value(const FakeTensor& tensor) { return {FakeTensor::address(tensor.words.data()), kTensorTag}; }
 
   std::string text_ = "user";
@@ -184,6 +204,20 @@ TEST_F(LayoutTest, TellsNumbersAndListsApart) {
   ShortText shapes;
   ArgumentText(layout_, nullptr).put_shapes(shapes, all);
   EXPECT_EQ(shapes.view(), "[[3, 5, 7], [[3, 5, 7], [5, 7]], [], [], [], [], []]");
+}
+
+TEST_F(LayoutTest, TellsNoneAndComplexNumbers) {
+  ASSERT_EQ(infer_all(), "");
+  infer_rare_values();
+  std::array<double, 4> complex{0, 0, 1.5, -2};
+  const FakeValue number{FakeTensor::address(complex.data()), kComplexTag};
+  const FakeValue none{0, kNoneTag};
+  const ArgumentText arguments(layout_, nullptr);
+  EXPECT_EQ(arguments.kind(reinterpret_cast<const char*>(&none)), ArgumentText::Kind::None);
+  EXPECT_EQ(arguments.kind(reinterpret_cast<const char*>(&number)), ArgumentText::Kind::Complex);
+  ShortText text;
+  arguments.put_complex(text, reinterpret_cast<const char*>(&number));
+  EXPECT_EQ(text.view(), "1.5 -2.");
 }
 
 TEST_F(LayoutTest, ReadsNoListWhereOneArgumentWasAnother) {

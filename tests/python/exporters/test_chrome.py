@@ -189,6 +189,16 @@ def test_arrows_join_calls_with_their_work():
     assert (ends[12]["ts"], ends[12]["tid"]) == (kernel["ts"], kernel["tid"])
 
 
+def test_calls_and_work_have_no_external_ids_where_they_were_not_wanted():
+    def numbered(info):
+        rows = exported(training_store(info=info))["traceEvents"]
+        return {row["cat"] for row in rows if "External id" in row.get("args", {})}
+
+    of_regions = numbered({_core.EXTERNAL_IDS: "off"})
+    assert numbered({}) - of_regions == {"cuda_runtime", "kernel", "gpu_memcpy"}
+    assert "user_annotation" in of_regions
+
+
 def test_work_without_its_call_has_no_arrow():
     trace = exported(training_store(lambda tables: tables.pop("api")))
     assert events(trace, cat="ac2g") == []

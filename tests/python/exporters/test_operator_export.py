@@ -52,6 +52,7 @@ def test_operators_have_shapes_sequence_and_stack():
     assert addmm["args"] == {
         "External id": 13,
         "Ev Idx": 12,
+        "Record function id": 0,
         "Sequence number": 10,
         "Fwd thread id": 0,
         "Input Dims": [[16], [64, 32], [32, 16], [], []],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
 
@@ -16,7 +17,7 @@ theirs = pytest.importorskip("torch.profiler")
 
 experimental = torch._C._profiler._ExperimentalConfig
 KEYWORDS = {"stream": 0, "grid": "x + 1", "quoted": 'a"b', "yes": True, "half": 0.5, "less": -3, "list": [1, 2]}
-KEYWORDS |= {"none": [], "texts": ["a", "b, c", "\N{SNOWMAN}"]}
+KEYWORDS |= {"none": [], "nothing": None, "complex": 1.5 - 2j, "texts": ["a", "b, c", "\N{SNOWMAN}"]}
 
 
 class Scale(torch.autograd.Function):
@@ -189,9 +190,8 @@ def test_without_the_option_overloads_have_no_names(both):
 
 
 def test_options_without_effect_are_named():
-    unused = "experimental_config.adjust_profiler_step, experimental_config.disable_external_correlation$"
-    with pytest.warns(GpuscopeWarning, match=unused):
-        gs.profile(experimental_config=experimental(adjust_profiler_step=True, disable_external_correlation=True))
+    with pytest.warns(GpuscopeWarning, match=r"experimental_config\.adjust_profiler_step$"):
+        gs.profile(experimental_config=experimental(adjust_profiler_step=True))
 
 
 def test_a_configuration_that_changes_nothing_is_taken_without_a_word():
@@ -199,6 +199,49 @@ def test_a_configuration_that_changes_nothing_is_taken_without_a_word():
         warnings.simplefilter("error")
         for config in (experimental(), experimental(verbose=True, profile_all_threads=True)):
             gs.profile(experimental_config=config)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_garbage_collections_are_there_as_a_configuration_says(asked):
+    seen = []
+    for module in (theirs, gs):
+        config = experimental(record_python_gc_info=asked)
+        activities = [module.ProfilerActivity.CPU]
+        with module.profile(activities=activities, with_stack=True, experimental_config=config) as prof:
+            gc.collect()
+        seen.append(any(event.name == "Python GC" for event in prof.events()))
+    assert seen == [asked, asked]
+
+
+def test_a_recording_for_its_trace_alone_gives_no_events():
+    for module in (theirs, gs):
+        prof = record(module, experimental_config=experimental(trace_only=True))
+        with pytest.raises(RuntimeError, match="trace_only"):
+            prof.events()
+
+
+def test_stacks_take_precedence_over_a_recording_for_its_trace_alone():
+    for module in (theirs, gs):
+        activities = [module.ProfilerActivity.CPU]
+        with pytest.warns(UserWarning, match="trace_only"):
+            prof = module.profile(
+                activities=activities, with_stack=True, experimental_config=experimental(trace_only=True)
+            )
+        with prof:
+            torch.ones(2)
+        assert prof.events()
+
+
+def test_the_switch_of_torch_leaves_arrows_to_backward_operators_out(tmp_path):
+    torch._C._profiler._set_fwd_bwd_enabled_val(False)
+    try:
+        prof = record(gs)
+    finally:
+        torch._C._profiler._set_fwd_bwd_enabled_val(True)
+    prof.export_chrome_trace(tmp_path / "a.json")
+    rows = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    assert [row for row in rows if row.get("cat") == "fwdbwd"] == []
+    assert {event.flow_id for event in prof.events()} == {0}
 
 
 # -- what torch is told ------------------------------------------------------------------------------------------------
