@@ -22,7 +22,8 @@ constexpr std::size_t kListWords = 12;
 constexpr uint8_t kFunctionScope = 0;
 constexpr uint64_t kNoSequence = ~uint64_t{0};
 
-/// Reads memory that may not be there.
+/// Reads memory that may not be there, or lie past the end of an object: the kernel does, which neither faults nor is
+/// taken for an error of the program by a sanitizer.
 bool read(uint64_t address, void* into, std::size_t bytes) {
   iovec local{into, bytes};
   iovec remote{std::bit_cast<void*>(address), bytes};
@@ -218,7 +219,12 @@ Observation observe(const void* function, const char* name, uint64_t sequence, b
   observation.address = std::bit_cast<uint64_t>(function);
   observation.sequence = sequence;
   observation.is_end = is_end;
-  std::memcpy(observation.words.data(), function, sizeof(observation.words));
+  // How long the object is cannot be known yet: it may end before its words do, at the end of a page at the earliest.
+  for (std::size_t word = 0; word < Observation::kWords; ++word) {
+    if (!read(observation.address + word * kWordBytes, &observation.words[word], kWordBytes)) {
+      break;
+    }
+  }
   for (std::size_t word = 0; word + 1 < Observation::kWords; ++word) {
     const uint64_t first = observation.words[word];
     const uint64_t second = observation.words[word + 1];

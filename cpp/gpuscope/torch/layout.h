@@ -102,7 +102,7 @@ struct KnownArguments {
 
 /// What a callback found in an operator's object: its words, and the 16-byte values that pairs of words may delimit.
 struct Observation {
-  static constexpr std::size_t kWords = 64;  // the object is on the stack: there is as much above it
+  static constexpr std::size_t kWords = 64;  // more than the object has (some 45); those past readable memory are 0
   struct Values {
     std::size_t word;
     std::vector<uint64_t> words;  // two a value

@@ -2,12 +2,15 @@
 #include "gpuscope/torch/layout.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 
@@ -160,6 +163,26 @@ class LayoutTest : public testing::Test {
   FakeList tensors_{{value(a_), value(b_)}, kTensorType};
   Layout layout_;
 };
+
+TEST(Observations, ReadNothingBehindTheEndOfMemory) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  auto* guard = static_cast<char*>(pages) + page;
+  ASSERT_EQ(mprotect(guard, page, PROT_NONE), 0);
+  constexpr std::size_t kObjectWords = 45;
+  auto* object = reinterpret_cast<uint64_t*>(guard) - kObjectWords;
+  object[kObjectWords - 1] = 7;
+  const Observation observation = observe(object, "at the end", 0, false);
+  EXPECT_EQ(observation.words[kObjectWords - 1], 7U);
+  EXPECT_EQ(observation.words[kObjectWords], 0U);
+  munmap(pages, 2 * page);
+}
+
+TEST(Observations, AreNoOverflowOfAnObjectOnTheHeap) {  // AddressSanitizer would say so
+  const auto object = std::make_unique<std::array<uint64_t, 45>>();
+  EXPECT_EQ(observe(object.get(), "short", 0, false).address, reinterpret_cast<uintptr_t>(object.get()));
+}
 
 TEST_F(LayoutTest, FindsWhereThingsLie) {
   EXPECT_EQ(infer_all(), "");
