@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -818,6 +818,10 @@ def find_device(device: int = 0) -> int:
 def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: int, overloads: bool) -> RegionGroups:
     """
     Regions by name, by the shapes of their inputs, by so many of the innermost frames of their call stacks and by overload.
+    """
+def keep_primary_contexts() -> None:
+    """
+    Keeps every primary context that there is until the process is gone.
     """
 def kernel_names(store: Store, shorten: bool = False) -> list[str]:
     """

@@ -97,6 +97,20 @@ bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream) {
   return code == kImplicitCapture || (code == 0 && status != 0);
 }
 
+void keep_primary_contexts(const driver::Cuda& cuda) noexcept {
+  int count = 0;
+  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
+    return;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    driver::CuContext context = nullptr;
+    if (cuda.device_get(&device, ordinal) == 0 && driver::has_primary_context(cuda, device)) {
+      cuda.primary_context_retain(&context, device);
+    }
+  }
+}
+
 double synchronize(const driver::Cuda& cuda, int device) {
   const auto start = Clock::now();
   if (!has_context(cuda, device)) {

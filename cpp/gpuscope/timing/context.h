@@ -97,6 +97,10 @@ int stream_device(const driver::Cuda& cuda, uint64_t stream);
 /// Whether what is put on a stream of the current context goes into a CUDA graph.
 bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream);
 
+/// Keeps every primary context that there is until the process is gone: what CUDA's runtime releases as the process
+/// exits is then not destroyed there. Without a driver it does nothing.
+void keep_primary_contexts(const driver::Cuda& cuda) noexcept;
+
 /// Waits for everything on a device's primary context, which CUDA's runtime and all frameworks use; seconds waited.
 /// Makes no context: where there is none, there is nothing to wait for.
 double synchronize(const driver::Cuda& cuda, int device);

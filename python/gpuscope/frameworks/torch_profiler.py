@@ -7,8 +7,10 @@ place that ``TorchRanges`` registered; it is paused where torch.profiler is star
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 from weakref import WeakSet
 
-from gpuscope._core import TorchRanges
+from gpuscope._core import TorchRanges, keep_primary_contexts
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
@@ -217,6 +219,23 @@ def observe(options: Options, note: Note) -> Observer:
     return _TorchProfilerObserver(options, note)
 
 
+@functools.cache
+def _survive_kineto(process: int) -> None:
+    """Has a process that used torch.profiler end as its program does.
+
+    Kineto subscribes to CUPTI and asks to be told of contexts that are destroyed. CUDA's runtime destroys the primary
+    context in the last of the exit handlers, when Kineto's own objects are gone: half of the processes of one benchmark
+    died of "double free or corruption", with gpuscope or without it (torch 2.11, CUDA 13). A context that somebody
+    still holds is left to the kernel's driver, which takes it back without a callback.
+    """
+
+    def keep() -> None:
+        if os.getpid() == process and "torch" in sys.modules:
+            keep_primary_contexts()
+
+    atexit.register(keep)
+
+
 class _TorchProfilerObserver:
     """Releases CUPTI when torch.profiler asks for GPU work: it would find none, and say nothing of it."""
 
@@ -227,6 +246,7 @@ class _TorchProfilerObserver:
 
     def start(self) -> None:
         self._subscription.open()
+        _survive_kineto(os.getpid())
 
     def stop(self) -> None:
         self._subscription.close()
