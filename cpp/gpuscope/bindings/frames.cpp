@@ -5,6 +5,9 @@
 // for while it holds the GIL: to wait for it here could hang the program. It is not needed either. While a thread is
 // inside C code nobody changes its frames; these keep their code alive, and what is read of a code never changes.
 
+#include "gpuscope/bindings/frames.h"
+
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -12,23 +15,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 
-// The layout of frames is internal to CPython: it was checked for these versions.
-#if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
-#if PY_VERSION_HEX >= 0x030B0000
-#define Py_BUILD_CORE 1
-#include <internal/pycore_frame.h>
-#undef Py_BUILD_CORE
-#else
-#include <frameobject.h>
-#endif
+#ifdef GPUSCOPE_KNOWS_FRAMES
 
 namespace gpuscope::bindings {
 namespace {
@@ -36,43 +33,6 @@ namespace {
 constexpr std::size_t kMaxFrames = 64;            // innermost ones
 constexpr std::size_t kCacheSize = 8192;          // stacks that a thread has cached
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
-
-// A frame's code and the number of its instruction.
-struct Place {
-  PyCodeObject* code;
-  int instruction;
-};
-
-// Calls `visit(Place)` for the innermost frames of the calling thread.
-template <class F>
-inline void each_frame(const PyThreadState* thread, F&& visit) noexcept {
-  std::size_t seen = 0;
-#if PY_VERSION_HEX < 0x030B0000
-  for (PyFrameObject* frame = thread->frame; frame != nullptr && seen < kMaxFrames; frame = frame->f_back, ++seen) {
-    visit(Place{frame->f_code, frame->f_lasti});
-  }
-#else
-#if PY_VERSION_HEX < 0x030D0000
-  _PyInterpreterFrame* frame = thread->cframe != nullptr ? thread->cframe->current_frame : nullptr;
-#else
-  _PyInterpreterFrame* frame = thread->current_frame;
-#endif
-  for (; frame != nullptr && seen < kMaxFrames; frame = frame->previous) {
-#if PY_VERSION_HEX >= 0x030C0000
-    if (frame->owner == FRAME_OWNED_BY_CSTACK) {
-      continue;  // stands for a C function that called Python
-    }
-#endif
-#if PY_VERSION_HEX < 0x030D0000
-    PyCodeObject* code = frame->f_code;
-#else
-    PyCodeObject* code = _PyFrame_GetCode(frame);
-#endif
-    visit(Place{code, _PyInterpreterFrame_LASTI(frame)});
-    ++seen;
-  }
-#endif
-}
 
 uint64_t ends_of(PyObject* bytes) noexcept {
   uint64_t first = 0;
@@ -114,6 +74,10 @@ uint64_t identity(PyCodeObject* code) noexcept {
 
 }  // namespace
 
+uint64_t place_of(const InterpreterFrame* frame) noexcept {
+  return identity(code_of(frame)) ^ static_cast<uint64_t>(instruction_of(frame)) << 40;
+}
+
 void append_utf8(std::string& utf8, PyObject* text) {
   const auto kind = PyUnicode_KIND(text);
   const void* data = PyUnicode_DATA(text);
@@ -140,31 +104,33 @@ namespace {
 uint32_t more_stacks = 0;  // set before the source is, never changed after
 
 // Python's numbers of a line; where an instruction has none, the function's own.
-uint32_t line_of(const Place& place) noexcept {
-  const int instruction = place.instruction > 0 ? place.instruction : 0;
-  const int line = PyCode_Addr2Line(place.code, instruction * static_cast<int>(sizeof(_Py_CODEUNIT)));
-  return static_cast<uint32_t>(line > 0 ? line : place.code->co_firstlineno);
+uint32_t line_of(const InterpreterFrame* frame) noexcept {
+  const int instruction = std::max(instruction_of(frame), 0);
+  const int line = PyCode_Addr2Line(code_of(frame), instruction * static_cast<int>(sizeof(_Py_CODEUNIT)));
+  return static_cast<uint32_t>(line > 0 ? line : code_of(frame)->co_firstlineno);
 }
 
-uint32_t intern(const PyThreadState* thread) {
-  std::array<Place, kMaxFrames> places;
+uint32_t intern(const InterpreterFrame* innermost) {
+  std::array<const InterpreterFrame*, kMaxFrames> frames;
   std::size_t count = 0;
-  each_frame(thread, [&](const Place& place) { places[count++] = place; });
+  for (const InterpreterFrame* frame = innermost; frame != nullptr && count < kMaxFrames; frame = caller_of(frame)) {
+    frames[count++] = frame;
+  }
   base::Names& names = base::Names::process();
   base::Stacks& stacks = base::Stacks::process();
   uint32_t stack = 0;
   std::string text;
   while (count-- != 0) {
-    const Place& place = places[count];
+    PyCodeObject* code = code_of(frames[count]);
     text.clear();
-    append_utf8(text, place.code->co_filename);
+    append_utf8(text, code->co_filename);
     if (text.starts_with(own_folder())) {
       continue;
     }
     const uint32_t file = names.intern(text);
     text.clear();
-    append_utf8(text, name_of(place.code));
-    stack = stacks.intern({stack, names.intern(text), file, line_of(place)});
+    append_utf8(text, name_of(code));
+    stack = stacks.intern({stack, names.intern(text), file, line_of(frames[count])});
     if (stack == 0) {
       return more_stacks;
     }
@@ -177,18 +143,21 @@ struct Known {
   uint32_t stack;
 };
 
-// A thread's cache, given back when the thread ends.
+// What a thread keeps is given back when it ends.
 #if defined(__x86_64__) || defined(__aarch64__)
-[[gnu::tls_model("initial-exec")]]
+#define GPUSCOPE_INITIAL_EXEC [[gnu::tls_model("initial-exec")]]
+#else
+#define GPUSCOPE_INITIAL_EXEC
 #endif
-constinit thread_local Known* cache = nullptr;
-constinit thread_local bool ended = false;
+GPUSCOPE_INITIAL_EXEC constinit thread_local Known* cache = nullptr;
+GPUSCOPE_INITIAL_EXEC constinit thread_local CalledFrames* called = nullptr;
+GPUSCOPE_INITIAL_EXEC constinit thread_local bool ended = false;
 struct ThreadEnd {
   bool armed = false;
   ~ThreadEnd() {
     ended = true;
-    std::free(cache);
-    cache = nullptr;
+    std::free(std::exchange(cache, nullptr));
+    delete std::exchange(called, nullptr);
   }
 };
 thread_local ThreadEnd thread_end;
@@ -201,43 +170,51 @@ Known* make_cache() noexcept {
   return cache;
 }
 
+/// Of the innermost frames; 0 where none runs.
+uint64_t hash_of(const InterpreterFrame* frame) noexcept {
+  uint64_t hash = 0;
+  for (std::size_t seen = 0; frame != nullptr && seen < kMaxFrames; frame = caller_of(frame), ++seen) {
+    hash = (std::rotl(hash, 23) ^ place_of(frame)) * kOdd;
+  }
+  return hash;
+}
+
 uint32_t current_stack() noexcept {
   const PyThreadState* thread = this_thread();
-  if (thread == nullptr) {
+  const InterpreterFrame* frame = thread != nullptr ? python_frame(innermost_frame(thread)) : nullptr;
+  Known* stacks = cache != nullptr ? cache : make_cache();
+  if (frame == nullptr || stacks == nullptr) {
     return 0;
   }
-  uint64_t key = 0;
-  each_frame(thread, [&](const Place& place) {
-    const uint64_t instruction = static_cast<uint64_t>(place.instruction) << 40;
-    key = (std::rotl(key, 23) ^ identity(place.code) ^ instruction) * kOdd;
-  });
-  if (key == 0) {
-    return 0;
-  }
-  key = base::mix(key);
-  Known* known = cache != nullptr ? cache : make_cache();
-  if (known == nullptr) {
-    return 0;
-  }
-  known += key % kCacheSize;
-  if (known->key != key) [[unlikely]] {
+  const uint64_t seen = called != nullptr ? called->hash_of(frame) : 0;
+  const uint64_t key = base::mix(seen != 0 ? seen : hash_of(frame));
+  Known& known = stacks[key % kCacheSize];
+  if (known.key != key) [[unlikely]] {
     try {
-      *known = {key, intern(thread)};
+      known = {key, intern(frame)};
     } catch (const std::exception&) {  // no memory: this one event has no stack
       return 0;
     }
   }
-  return known->stack;
+  return known.stack;
 }
 
 }  // namespace
 
 bool knows_stacks() noexcept { return true; }
 
-bool runs_python(const PyThreadState* thread) noexcept {
-  bool found = false;
-  each_frame(thread, [&](const Place&) { found = true; });
-  return found;
+bool runs_python(const PyThreadState* thread) noexcept { return python_frame(innermost_frame(thread)) != nullptr; }
+
+CalledFrames* CalledFrames::current() noexcept {
+  if (called == nullptr && !ended) [[unlikely]] {
+    thread_end.armed = true;
+    called = new (std::nothrow) CalledFrames;
+  }
+  return called;
+}
+
+uint64_t CalledFrames::hash_of_callers(const InterpreterFrame* caller) const noexcept {
+  return is_innermost(caller) ? hash_of(caller) : bindings::hash_of(caller);
 }
 
 bool watch_stacks() {

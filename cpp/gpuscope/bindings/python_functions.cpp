@@ -22,21 +22,7 @@
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
-
-// The layout of frames is internal to CPython: it was checked for these versions.
-#if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
-#define GPUSCOPE_KNOWS_FRAMES 1
-#if PY_VERSION_HEX >= 0x030C0000
-#define GPUSCOPE_MONITORS 1
-#endif
-#if PY_VERSION_HEX >= 0x030B0000
-#define Py_BUILD_CORE 1
-#include <internal/pycore_frame.h>
-#undef Py_BUILD_CORE
-#else
-#include <frameobject.h>
-#endif
-#endif
+#include "gpuscope/bindings/frames.h"
 
 namespace py = pybind11;
 
@@ -53,47 +39,6 @@ using base::Op;
 constexpr uint32_t kOwn = UINT32_MAX;  // instead of a name: a function of this package, which is left out
 // A program that makes code or modules for ever must not fill the memory.
 constexpr std::size_t kMaxKept = std::size_t{1} << 16;
-
-#ifdef GPUSCOPE_MONITORS
-using Frame = _PyInterpreterFrame;  // without the object that Python makes of it when somebody asks
-
-Frame* frame_of(PyFrameObject* object) noexcept { return object->f_frame; }
-
-Frame* innermost_frame() noexcept {
-#if PY_VERSION_HEX < 0x030D0000
-  return _PyThreadState_UncheckedGet()->cframe->current_frame;
-#else
-  return _PyThreadState_UncheckedGet()->current_frame;
-#endif
-}
-#else
-using Frame = PyFrameObject;
-
-Frame* frame_of(PyFrameObject* object) noexcept { return object; }
-#endif
-
-PyCodeObject* code_of(const Frame* frame) noexcept {  // borrowed, unlike PyFrame_GetCode's
-#if PY_VERSION_HEX < 0x030B0000
-  return frame->f_code;
-#elif PY_VERSION_HEX < 0x030C0000
-  return frame->f_frame->f_code;
-#elif PY_VERSION_HEX < 0x030D0000
-  return frame->f_code;
-#else
-  return _PyFrame_GetCode(const_cast<Frame*>(frame));
-#endif
-}
-
-/// The first argument; null where it is not there any more.
-PyObject* first_argument(const Frame* frame) noexcept {
-#if PY_VERSION_HEX < 0x030B0000
-  return frame->f_localsplus[0];
-#elif PY_VERSION_HEX < 0x030C0000
-  return frame->f_frame->localsplus[0];
-#else
-  return frame->localsplus[0];
-#endif
-}
 
 /// What functions are called, as Names ids, found by address.
 class FunctionNames {
@@ -235,7 +180,7 @@ uint32_t recordings = 0;
 #endif
 constinit thread_local uint32_t seen = 0;  // the latest of them in which the thread logged what it was in
 
-void log_enter(EventLog& log, uint64_t ticks, const Frame* frame, uint32_t name, uint32_t flags) {
+void log_enter(EventLog& log, uint64_t ticks, const InterpreterFrame* frame, uint32_t name, uint32_t flags) {
   if (names->is_module_call(code_of(frame))) [[unlikely]] {
     if (PyObject* module = first_argument(frame); module != nullptr) {
       const FunctionNames::Module known = names->of_module(module);
@@ -248,7 +193,7 @@ void log_enter(EventLog& log, uint64_t ticks, const Frame* frame, uint32_t name,
 }
 
 /// What the thread was in when the recording began, but for a function that is called just now.
-void log_running(EventLog& log, const Frame* called) {
+void log_running(EventLog& log, const InterpreterFrame* called) {
   std::vector<py::object> frames;
   auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame) {
@@ -269,11 +214,31 @@ void log_running(EventLog& log, const Frame* called) {
 /// What happens: a function is called or returns, of Python or in C.
 enum class Step : uint8_t { Call, Return, BuiltInCall, BuiltInReturn };
 
+/// The name of the function in which it happens.
+template <Step kStep>
+uint32_t name_in(const InterpreterFrame* frame) {
+  CalledFrames* called = CalledFrames::current();
+  if (called == nullptr) [[unlikely]] {
+    return names->of_code(code_of(frame));
+  }
+  const uint32_t* known = kStep != Step::Call ? called->name_of(frame) : nullptr;
+  const uint32_t name = known != nullptr ? *known : names->of_code(code_of(frame));
+  if constexpr (kStep == Step::Call) {
+    called->enter(frame, name);
+  } else if constexpr (kStep == Step::Return) {
+    called->leave(frame);
+  }
+  return name;
+}
+
 /// `function`, `self`: of a call in C what is called, and on what where that is not bound to it.
 template <Step kStep>
-void log_step(const Frame* frame, PyObject* function, PyObject* self) noexcept {
+void log_step(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
   // Not in a forked child, nor when the session was given up.
   if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) == 0) [[unlikely]] {
+    if (CalledFrames* called = CalledFrames::current(); called != nullptr) {
+      called->clear();
+    }
     return;
   }
   EventLog* log = base::EventLogs::current();
@@ -288,7 +253,7 @@ void log_step(const Frame* frame, PyObject* function, PyObject* self) noexcept {
       seen = recordings;
       log_running(*log, kStep == Step::Call ? frame : nullptr);
     }
-    const uint32_t name = names->of_code(code_of(frame));
+    const uint32_t name = name_in<kStep>(frame);
     const auto place = reinterpret_cast<uintptr_t>(frame);
     if (name == kOwn) {
       return;
@@ -311,7 +276,7 @@ void log_step(const Frame* frame, PyObject* function, PyObject* self) noexcept {
 /// The arguments of an event of a function: its code, where in it.
 template <Step kStep>
 PyObject* on_function(PyObject*, PyObject* const*, Py_ssize_t) noexcept {
-  log_step<kStep>(innermost_frame(), nullptr, nullptr);
+  log_step<kStep>(innermost_frame(_PyThreadState_UncheckedGet()), nullptr, nullptr);
   return Py_NewRef(Py_None);
 }
 
@@ -319,7 +284,7 @@ PyObject* on_function(PyObject*, PyObject* const*, Py_ssize_t) noexcept {
 template <Step kStep>
 PyObject* on_call(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
   if (count >= 4 && (PyCFunction_Check(arguments[2]) || Py_IS_TYPE(arguments[2], &PyMethodDescr_Type))) {
-    log_step<kStep>(innermost_frame(), arguments[2], arguments[3]);
+    log_step<kStep>(innermost_frame(_PyThreadState_UncheckedGet()), arguments[2], arguments[3]);
   }
   return Py_NewRef(Py_None);
 }
@@ -384,17 +349,17 @@ void join_thread(const py::object&, const std::string&, const py::object&) {}  /
 int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noexcept {
   switch (what) {
     case PyTrace_CALL:
-      log_step<Step::Call>(frame, nullptr, nullptr);
+      log_step<Step::Call>(frame_of(frame), nullptr, nullptr);
       break;
     case PyTrace_RETURN:
-      log_step<Step::Return>(frame, nullptr, nullptr);
+      log_step<Step::Return>(frame_of(frame), nullptr, nullptr);
       break;
     case PyTrace_C_CALL:
-      log_step<Step::BuiltInCall>(frame, argument, nullptr);
+      log_step<Step::BuiltInCall>(frame_of(frame), argument, nullptr);
       break;
     case PyTrace_C_RETURN:
     case PyTrace_C_EXCEPTION:
-      log_step<Step::BuiltInReturn>(frame, argument, nullptr);
+      log_step<Step::BuiltInReturn>(frame_of(frame), argument, nullptr);
       break;
     default:
       break;
@@ -430,7 +395,7 @@ void join_thread(const py::object& frame, const std::string& event, const py::ob
   if (is_on) {
     seen = recordings;  // it was in nothing
     if (event == "call") {
-      log_step<Step::Call>(reinterpret_cast<PyFrameObject*>(frame.ptr()), nullptr, nullptr);
+      log_step<Step::Call>(frame_of(reinterpret_cast<PyFrameObject*>(frame.ptr())), nullptr, nullptr);
     }
   }
 }
@@ -446,6 +411,7 @@ bool start(std::vector<std::string> prefixes, py::object module_call) {
   }
   names->start(std::move(prefixes), std::move(module_call));
   ++recordings;
+  CalledFrames::forget_all();
   is_on = switch_on();
   return is_on;
 }
@@ -453,6 +419,7 @@ bool start(std::vector<std::string> prefixes, py::object module_call) {
 void stop() {
   if (std::exchange(is_on, false)) {
     switch_off();
+    CalledFrames::forget_all();
     names->stop();
   }
 }

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import random
 import sys
 import threading
 
@@ -43,9 +44,12 @@ class Recorded(dict):
             self.setdefault(name, []).append(texts[stack] if stack != NONE else ())
 
 
-@pytest.fixture
-def record():
+# Where calls of functions are recorded too, a stack is found by what they told.
+@pytest.fixture(params=[False, True], ids=["frames", "functions"])
+def record(request):
     session = _core.Session(cuda=False, stacks=True)
+    if request.param and not _core.PythonFunctions.start([], None):
+        pytest.skip("another tool watches the calls of functions")
 
     @contextlib.contextmanager
     def recording():
@@ -56,6 +60,7 @@ def record():
 
     yield recording
     session.stop()
+    _core.PythonFunctions.stop()
 
 
 def functions(stack):
@@ -177,6 +182,66 @@ def test_of_a_deep_recursion_the_innermost_frames_are_kept(record):
     (stack,) = done[0]["r"]
     assert len(stack) == 64
     assert stack[1:] == expected[1:]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_of_calls_and_generators_are_seen_as_python_sees_them(record, seed):
+    chance = random.Random(seed)
+    expected, suspended = [], []
+
+    def region():
+        with gs.record_function("r"): expected.append(real_stack())  # fmt: skip  # noqa: E701
+
+    def generator():
+        while True:
+            region()
+            yield
+            act()
+
+    def here():
+        region()
+
+    def there():
+        act(); act()  # fmt: skip  # noqa: E702
+
+    def fail():
+        act()
+        raise LookupError
+
+    def tried():
+        with contextlib.suppress(LookupError):
+            fail()
+
+    def new():
+        suspended.append(generator())
+
+    def resumed():
+        if suspended:
+            mine = suspended.pop(chance.randrange(len(suspended)))
+            next(mine)
+            suspended.append(mine)
+
+    def thrown():
+        if suspended:
+            with contextlib.suppress(LookupError):
+                suspended.pop().throw(LookupError())
+
+    def call(_):
+        act()
+
+    def through_c():
+        list(map(call, range(2)))
+
+    def act():
+        left[0] -= 1
+        if left[0] > 0:
+            chance.choice([here, there, tried, new, resumed, resumed, thrown, through_c])()
+
+    with record() as done:
+        for _ in range(20):
+            left = [40]
+            act()
+    assert done[0].get("r", []) == expected
 
 
 def test_exceptions_leave_no_frames_behind(record):
