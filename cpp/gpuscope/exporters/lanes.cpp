@@ -8,9 +8,16 @@ namespace gpuscope::exporters {
 void Lanes::clear() { *this = Lanes(); }
 
 void Lanes::advance(int64_t now_ns) {
-  for (; !ends_.empty() && ends_.top().first <= now_ns; ends_.pop()) {
-    const uint32_t lane = ends_.top().second;
-    open_[lane].pop_back();  // the innermost, which ends first
+  while (nodes_[1].ends_ns <= now_ns) {
+    std::size_t node = 1;
+    while (node < leaves_) {
+      node *= 2;
+      node += nodes_[node].ends_ns <= now_ns ? 0 : 1;
+    }
+    const auto lane = static_cast<uint32_t>(node - leaves_);
+    while (!open_[lane].empty() && open_[lane].back().end_ns <= now_ns) {
+      open_[lane].pop_back();
+    }
     update(lane);
   }
 }
@@ -18,10 +25,9 @@ void Lanes::advance(int64_t now_ns) {
 void Lanes::open(uint32_t lane, Open what) {
   if (lane == open_.size()) {
     open_.emplace_back();
-    grow();
+    make_room();
   }
   open_[lane].push_back(what);
-  ends_.emplace(what.end_ns, lane);
   update(lane);
 }
 
@@ -29,31 +35,31 @@ uint32_t Lanes::find_first(int64_t end_ns) const {
   std::size_t node = 1;
   while (node < leaves_) {
     node *= 2;
-    node += room_until_ns_[node] < end_ns ? 1 : 0;
+    node += nodes_[node].room_until_ns < end_ns ? 1 : 0;
   }
   return static_cast<uint32_t>(node - leaves_);
 }
 
 void Lanes::update(uint32_t lane) {
+  constexpr int64_t kTaken = INT64_MIN;
   std::size_t node = leaves_ + lane;
   const Open* open = innermost(lane);
-  room_until_ns_[node] = open == nullptr ? kFree : open->holds ? open->end_ns : kTaken;
-  while (node > 1) {
-    node /= 2;
-    room_until_ns_[node] = std::max(room_until_ns_[2 * node], room_until_ns_[2 * node + 1]);
+  nodes_[node] = open == nullptr ? Node{} : Node{open->end_ns, open->holds ? open->end_ns : kTaken};
+  for (node /= 2; node > 0; node /= 2) {
+    const Node& left = nodes_[2 * node];
+    const Node& right = nodes_[2 * node + 1];
+    nodes_[node] = {std::min(left.ends_ns, right.ends_ns), std::max(left.room_until_ns, right.room_until_ns)};
   }
 }
 
-void Lanes::grow() {
+void Lanes::make_room() {
   if (open_.size() < leaves_) {
     return;
   }
-  std::vector<int64_t> leaves(room_until_ns_.begin() + static_cast<std::ptrdiff_t>(leaves_), room_until_ns_.end());
   leaves_ *= 2;
-  room_until_ns_.assign(2 * leaves_, kFree);
-  std::copy(leaves.begin(), leaves.end(), room_until_ns_.begin() + static_cast<std::ptrdiff_t>(leaves_));
-  for (std::size_t node = leaves_; --node > 0;) {
-    room_until_ns_[node] = std::max(room_until_ns_[2 * node], room_until_ns_[2 * node + 1]);
+  nodes_.assign(2 * leaves_, {});
+  for (uint32_t lane = 0; lane < open_.size(); ++lane) {
+    update(lane);
   }
 }
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
-#include <utility>
 #include <vector>
 
 #include "gpuscope/store/store.h"
@@ -61,7 +59,7 @@ class Lanes {
   /// Ends what has ended by then.
   void advance(int64_t now_ns);
   /// The first lane without anything, one more than there are if need be.
-  uint32_t first_free() const { return find_first(kFree); }
+  uint32_t first_free() const { return find_first(kNever); }
   /// The first lane without anything, or with something that holds and does not end before.
   uint32_t first_around(int64_t end_ns) const { return find_first(end_ns); }
   /// The innermost that is open in a lane; none where it is free.
@@ -69,20 +67,20 @@ class Lanes {
   void open(uint32_t lane, Open what);
 
  private:
-  static constexpr int64_t kFree = INT64_MAX;
-  static constexpr int64_t kTaken = INT64_MIN;
+  static constexpr int64_t kNever = INT64_MAX;
+  struct Node {
+    int64_t ends_ns = kNever;        // of what is innermost in a lane; above, the first of both halves
+    int64_t room_until_ns = kNever;  // may last what begins now; above, the most of both halves
+  };
 
   uint32_t find_first(int64_t end_ns) const;
   void update(uint32_t lane);
-  void grow();
+  void make_room();
 
   std::vector<std::vector<Open>> open_;  // outermost first
-  // A tree over the lanes, of which `leaves_`, a power of two, come at the end: until when a slice that begins now may
-  // last in that lane, and above the most of both halves. There is always a lane that has not been used.
-  std::vector<int64_t> room_until_ns_{kFree, kFree};
+  // A tree over the lanes, of which `leaves_`, a power of two, come at the end. One at least has not been used.
+  std::vector<Node> nodes_{2};
   std::size_t leaves_ = 1;
-  using End = std::pair<int64_t, uint32_t>;
-  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;  // and lanes
 };
 
 /// Gives each slice the first lane that is free when it begins, so that slices of a lane never overlap, but that GPU

@@ -239,7 +239,7 @@ GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& link
   extend_by(store.graph_launch, links, spans);
   extend_outer(store, links, spans);
   const auto order = [&](const Span& span) {
-    return std::tuple(span.start_ns, -span.end_ns, store.path.depth[store.region.path[span.region]]);
+    return std::tuple(span.start_ns, -span.end_ns, store.path.depth[store.region.path[span.region]], span.region);
   };
   std::sort(spans.all().begin(), spans.all().end(), [&](const Span& a, const Span& b) { return order(a) < order(b); });
   GpuAnnotations found;

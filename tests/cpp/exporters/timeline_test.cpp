@@ -141,6 +141,18 @@ TEST_F(TimelineLanes, KernelsThatAllOverlapGetALaneEach) {
   EXPECT_EQ(lay_out(make_.store()).streams.at(0).lanes, kMany);
 }
 
+TEST_F(TimelineLanes, AnnotationsInEachOtherLastAsLongAsTheWorkInThem) {
+  for (uint32_t inner = 0; inner < kMany; ++inner) {
+    make_.region(path_, inner, 3 * kMany - inner, inner == 0 ? store::kNone : inner - 1);
+    make_.kernel(0, 3 * kMany + inner, 3 * kMany + inner + 1, inner + 1, inner);
+  }
+  const GpuAnnotations found = find_gpu_annotations(make_.store(), Links(make_.store()));
+  ASSERT_EQ(found.size(), kMany);
+  EXPECT_EQ(found.region[1], 1U);
+  EXPECT_EQ(found.start_ns[1], 3 * kMany + 1);
+  EXPECT_EQ(found.start_ns[1] + found.duration_ns[1], 4 * kMany);
+}
+
 TEST_F(TimelineLanes, LaneThatIsFreeAgainIsTheFirstToBeTaken) {
   make_.kernel(0, 0, 10);
   make_.kernel(0, 1, 5);
