@@ -875,9 +875,9 @@ def process_memory(device: int = 0) -> dict:
     """
     A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all processes), free (less than total - used: the driver keeps some), total; name; context: whether this process has a primary context there. What is None is explained in why. Makes no context.
     """
-def read_gscope(path: str) -> Store:
+def read_gscope(path: str, salvage: bool = False) -> Store:
     """
-    Open a .gscope file, up to its last whole block.
+    Open a .gscope file, up to its last whole block; what is whole of one that is damaged elsewhere, with `salvage`.
     """
 def read_memory_history() -> dict:
     """

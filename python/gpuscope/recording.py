@@ -167,13 +167,21 @@ class Recording(Analyses):
         return f"<Recording: {repr(self._trace)[1:-1]}; {self.audit().verdict}>"
 
 
-def load(path: str | os.PathLike[str]) -> Recording:
+def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
     """Opens a ``.gscope`` file.
 
+    A file that was cut off opens up to its last whole block. Of one that is damaged elsewhere, ``salvage`` opens what
+    the whole blocks hold: rows that had to refer to lost ones are lost too, other references to them read as ``NONE``,
+    lost names as "(lost)". `Recording.audit` then is not complete, and says which rows are missing.
+
+    Args:
+        path: the file.
+        salvage: open a damaged file too.
+
     Raises:
-        CorruptTrace: the file is damaged from its first block on, or of a newer version.
+        CorruptTrace: the file is damaged, no recording, or of another version of the format.
         GpuscopeError: it cannot be read at all.
     """
     from gpuscope.exporters import load_store
 
-    return Recording(load_store(path))
+    return Recording(load_store(path, salvage))

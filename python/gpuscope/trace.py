@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,13 @@ AUTOGRAD_ENGINE = _core.AUTOGRAD_PREFIX
 
 MemoryKind = _core.MemoryKind
 PoolOperation = _core.PoolOperation
+
+
+def number_of(info: Mapping[str, str], key: str) -> int:
+    """A fact that is a number: 0 where it is missing, or, as files may hold any text, no number of 64 bits."""
+    text = info.get(key, "")
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    return value if value < 2**63 else 0
 
 
 class Table:

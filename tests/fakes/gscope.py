@@ -19,7 +19,7 @@ import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from gpuscope import _core
 
 NONE = 0xFFFFFFFF
 MAGIC = b"\x89GSCOPE\n"
-STRINGS, TABLE, END = 1, 2, 3
+STRINGS, TABLE, CONTENTS = 1, 2, 3
+MAJOR = 2
 
 Tables = Mapping[str, Mapping[str, Sequence[Any]]]
 
@@ -59,25 +60,36 @@ def pad(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
-def file_header(major: int = 1, minor: int = 0) -> bytes:
+def file_header(major: int = MAJOR, minor: int = 0) -> bytes:
     head = MAGIC + struct.pack("<HH", major, minor)
     return head + struct.pack("<I", crc32c(head))
 
 
-def block(kind: int, rows: int, directory: bytes = b"", payload: bytes = b"") -> bytes:
-    directory, payload = pad(directory), pad(payload)
-    body = directory + payload
-    head = b"GBLK" + struct.pack("<HHIIQI", kind, 1, rows, len(directory), len(payload), crc32c(body))
-    return head + struct.pack("<I", crc32c(head)) + body
+class Block(NamedTuple):
+    """One block but for its number in the file, which `file_of` gives it."""
+
+    kind: int
+    rows: int
+    directory: bytes = b""
+    payload: bytes = b""
+    first_row: int = 0
+    name: str = ""
+
+    def numbered(self, number: int, major: int = MAJOR) -> bytes:
+        directory, payload = pad(self.directory), pad(self.payload)
+        body = directory + payload
+        sizes = (number, self.first_row, self.rows, len(directory), len(payload))
+        head = b"GBLK" + struct.pack("<HHIIIIQI", self.kind, major, *sizes, crc32c(body))
+        return head + struct.pack("<I", crc32c(head)) + body
 
 
-def strings_block(strings: Sequence[str]) -> bytes:
+def strings_block(strings: Sequence[str], first_row: int = 0) -> Block:
     texts = [text.encode() for text in strings]
     lengths = struct.pack(f"<{len(texts)}I", *map(len, texts))
-    return block(STRINGS, len(texts), payload=lengths + b"".join(texts))
+    return Block(STRINGS, len(texts), payload=lengths + b"".join(texts), first_row=first_row, name="string")
 
 
-def table_block(table: str, columns: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+def table_block(table: str, columns: Mapping[str, np.ndarray[Any, Any]], first_row: int = 0) -> Block:
     directory = bytes([len(table)]) + table.encode()
     payload = b""
     for name, values in columns.items():
@@ -85,13 +97,41 @@ def table_block(table: str, columns: Mapping[str, np.ndarray[Any, Any]]) -> byte
         payload += pad(values.tobytes())
     rows = {len(values) for values in columns.values()}
     assert len(rows) == 1, f"the columns of {table} differ in length: {rows}"
-    return block(TABLE, rows.pop(), directory, payload)
+    return Block(TABLE, rows.pop(), directory, payload, first_row, table)
+
+
+def contents_block(rows: Mapping[str, int]) -> Block:
+    names = b"".join(bytes([len(name)]) + name.encode() for name in rows)
+    return Block(CONTENTS, len(rows), names, struct.pack(f"<{len(rows)}Q", *rows.values()))
+
+
+def contents_of(blocks: Sequence[Block]) -> Block:
+    """What these blocks hold, in the product's order of tables."""
+    rows = {name: sum(block.rows for block in blocks if block.name == name) for name in ("string", *COLUMNS)}
+    rows |= {block.name: block.rows for block in blocks if block.name and block.name not in rows}
+    return contents_block({name: count for name, count in rows.items() if count})
+
+
+def numbered_blocks(blocks: Sequence[Block], end: bool = True) -> list[bytes]:
+    """These blocks between their contents."""
+    contents = contents_of(blocks)
+    return [block.numbered(number) for number, block in enumerate([contents, *blocks, *([contents] if end else [])])]
+
+
+def file_of(*blocks: Block, minor: int = 0, end: bool = True) -> bytes:
+    """A whole file of these blocks; without its end when that is asked for."""
+    return file_header(minor=minor) + b"".join(numbered_blocks(blocks, end))
 
 
 def gscope_bytes(
     tables: Tables, strings: Sequence[str] = (), info: Mapping[str, str] | None = None, end: bool = True
 ) -> bytes:
     """A whole file. ``strings`` get the ids 0, 1, ... in order; id 0 must be ""."""
+    return file_of(*gscope_blocks(tables, strings, info), end=end)
+
+
+def gscope_blocks(tables: Tables, strings: Sequence[str] = (), info: Mapping[str, str] | None = None) -> list[Block]:
+    """The blocks of a file, strings first, then one a table."""
     known = list(strings) or [""]
     assert known[0] == "", 'string 0 is ""'
 
@@ -110,15 +150,15 @@ def gscope_bytes(
         for parent in filled["path"].get("parent", [NONE] * len(filled["path"]["name"])):
             depths.append(0 if parent == NONE else depths[parent] + 1)
         filled["path"]["depth"] = depths
-    blocks = b""
+    blocks: list[Block] = []
     for table, columns in filled.items():
         if columns and len(next(iter(columns.values()))):
             arrays = {
                 name: np.array([intern(value) for value in values], dtype=COLUMNS[table][name])
                 for name, values in columns.items()
             }
-            blocks += table_block(table, arrays)
-    return file_header() + strings_block(known) + blocks + (block(END, 0) if end else b"")
+            blocks.append(table_block(table, arrays))
+    return [strings_block(known), *blocks]
 
 
 def make_store(tables: Tables, strings: Sequence[str] = (), info: Mapping[str, str] | None = None) -> Any:

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace gpuscope::base {
@@ -42,8 +43,10 @@ class InvalidArgument : public Error {
 /// A trace file that cannot be read past `offset`.
 class CorruptTrace : public Error {
  public:
-  CorruptTrace(const std::string& path, uint64_t offset, const std::string& why)
-      : Error(path + ": " + why + " at byte " + std::to_string(offset)), path_(path), offset_(offset) {}
+  CorruptTrace(const std::string& path, uint64_t offset, const std::string& why, std::string_view advice = {})
+      : Error(path + ": " + why + " at byte " + std::to_string(offset) + std::string(advice)),
+        path_(path),
+        offset_(offset) {}
   const std::string& path() const noexcept { return path_; }
   uint64_t offset() const noexcept { return offset_; }
 

@@ -287,8 +287,13 @@ void bind_store(py::module_& module) {
   module.def("write_gscope", &write_chunks<&store::write_gscope>, py::arg("store"), py::arg("write"),
              "Hand a store to `write` as a .gscope file, in blocks.");
   module.def(
-      "read_gscope", [](const std::string& path) -> std::shared_ptr<store::Store> { return store::read_gscope(path); },
-      py::arg("path"), release(), "Open a .gscope file, up to its last whole block.");
+      "read_gscope",
+      [](const std::string& path, bool salvage) -> std::shared_ptr<store::Store> {
+        return store::read_gscope(path, salvage ? store::Damage::Salvage : store::Damage::Refuse);
+      },
+      py::arg("path"), py::arg("salvage") = false, release(),
+      "Open a .gscope file, up to its last whole block; what is whole of one that is damaged elsewhere, with "
+      "`salvage`.");
   module.def("write_chrome", &write_chunks<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
              "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");
   module.def("write_perfetto", &write_chunks<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "gpuscope/store/store.h"
@@ -7,23 +10,46 @@
 namespace gpuscope::store {
 namespace {
 
-constexpr int64_t kLatest = int64_t{1} << 62;  // any two can be added
+constexpr uint64_t kMost = uint64_t{1} << 62;  // any two can be added
 
 std::string describe(const TableInfo& table, std::string_view column, std::size_t row, int64_t value) {
   return "row " + std::to_string(row) + " of " + std::string(table.name) + " has " + std::string(column) + " " +
          std::to_string(value);
 }
 
-template <class Column>
-std::string check_times(const TableInfo& table, const ColumnInfo& info, const Column& values) {
-  for (std::size_t row = 0; row < values.size(); ++row) {
-    const auto value = static_cast<int64_t>(values[row]);
-    if (value < 0 || value >= kLatest) {
-      return describe(table, info.name, row, value) + ", which is no time";
+/// Times, durations and amounts, so that no reader's sum overflows.
+class Quantities {
+ public:
+  template <class Column>
+  std::string check(const TableInfo& table, const ColumnInfo& info, const Column& values) {
+    const Quantity quantity = info.meaning.quantity;
+    if (quantity == Quantity::Number) {
+      return {};
     }
+    constexpr bool kIsSigned = std::is_signed_v<typename Column::value_type>;
+    // Sums of unsigned numbers are defined, and may be larger, as of the bytes that a long run copied.
+    const bool adds = quantity == Quantity::Duration || (quantity == Quantity::Amount && kIsSigned);
+    uint64_t amount = 0;
+    uint64_t& sum = quantity == Quantity::Duration ? in_all_ns_ : amount;
+    for (std::size_t row = 0; row < values.size(); ++row) {
+      const auto value = static_cast<int64_t>(values[row]);
+      const bool is_negative = kIsSigned && value < 0;
+      const uint64_t size = is_negative ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+      if (size >= kMost || (is_negative && quantity != Quantity::Amount)) {
+        return describe(table, info.name, row, value) + ", which is no " +
+               (quantity == Quantity::Amount ? "size" : "time");
+      }
+      sum += adds ? size : 0;
+      if (sum >= kMost) {
+        return describe(table, info.name, row, value) + ", which with those before it is more than can be added";
+      }
+    }
+    return {};
   }
-  return {};
-}
+
+ private:
+  uint64_t in_all_ns_ = 0;
+};
 
 template <class Column>
 std::string check_ids(const TableInfo& table, const ColumnInfo& info, const Column& values, std::size_t rows) {
@@ -86,10 +112,11 @@ std::string check_cycles(const TableInfo& table, const ColumnInfo& info, const C
 }
 
 template <class Table, class Column>
-std::string check_column(const Store& store, const Table& table, const ColumnInfo& info, const Column& values) {
+std::string check_column(const Store& store, const Table& table, const ColumnInfo& info, const Column& values,
+                         Quantities& quantities) {
   switch (info.meaning.target) {
     case Target::Nothing:
-      return info.meaning.time ? check_times(table.kInfo, info, values) : std::string();
+      return quantities.check(table.kInfo, info, values);
     case Target::Histograms:
     case Target::ValueOfType:  // readers look for themselves what a text is
       return {};
@@ -130,10 +157,11 @@ std::string check_bins(const Histograms& histogram) {
 
 std::string find_bad_reference(const Store& store) {
   std::string found;
+  Quantities quantities;
   store.each_table([&](const auto& table) {
     table.each_column([&](const ColumnInfo& info, const auto& values) {
       if (found.empty()) {
-        found = check_column(store, table, info, values);
+        found = check_column(store, table, info, values, quantities);
       }
     });
   });

@@ -47,6 +47,12 @@ class Column {
     size_ += values.size();
     ready_ = std::max(ready_, size_);
   }
+  void append_copies(std::size_t rows, T value) {
+    reserve_for(rows);
+    std::fill_n(data_ + size_, rows, value);
+    size_ += rows;
+    ready_ = std::max(ready_, size_);
+  }
   void reserve(std::size_t capacity) {
     if (capacity <= capacity_) {
       return;

@@ -2,13 +2,16 @@
 #include "gpuscope/store/gscope.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "gpuscope/base/errors.h"
+#include "gpuscope/store/salvage.h"
 
 namespace gpuscope::store {
 namespace {
@@ -19,66 +22,88 @@ using base::Write;
 
 // -- writing ----------------------------------------------------------------------------------------------------------
 
-constexpr std::size_t kStringBlockBytes = std::size_t{1} << 20;
-
-template <class T>
-std::string_view bytes_of(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
-
 /// One block in the making; its memory serves block after block.
 class Block {
  public:
+  explicit Block(const Write& write) : write_(write) {}
+
   void append(const void* data, std::size_t bytes) {
     const auto* from = static_cast<const char*>(data);
-    body_.insert(body_.end(), from, from + bytes);
+    bytes_.insert(bytes_.end(), from, from + bytes);
   }
-  void append_byte(std::size_t value) { body_.push_back(static_cast<char>(value)); }
+  void append_byte(std::size_t value) { bytes_.push_back(static_cast<char>(value)); }
   void append_name(std::string_view name) {
     append_byte(name.size());
     append(name.data(), name.size());
   }
-  void pad() { body_.resize(padded(body_.size())); }
-  std::size_t size() const noexcept { return body_.size(); }
+  void pad() { bytes_.resize(padded(bytes_.size())); }
+  /// Everything so far is the directory.
+  void end_directory() {
+    pad();
+    directory_bytes_ = body_bytes();
+  }
 
-  void hand_over(const Write& write, BlockType type, std::size_t rows, std::size_t directory_bytes) {
+  void hand_over(BlockType type, std::size_t first_row, std::size_t rows) {
+    pad();
     BlockHeader header{kBlockMagic,
                        static_cast<uint16_t>(type),
-                       kBlockVersion,
+                       kMajorVersion,
+                       number_++,
+                       static_cast<uint32_t>(first_row),
                        static_cast<uint32_t>(rows),
-                       static_cast<uint32_t>(directory_bytes),
-                       body_.size() - directory_bytes,
-                       crc32c(body_.data(), body_.size()),
+                       static_cast<uint32_t>(directory_bytes_),
+                       body_bytes() - directory_bytes_,
+                       crc32c(bytes_.data() + sizeof header, body_bytes()),
                        0};
     header.header_crc = crc32c(&header, offsetof(BlockHeader, header_crc));
-    write(bytes_of(header));
-    write({body_.data(), body_.size()});
-    body_.clear();
+    std::memcpy(bytes_.data(), &header, sizeof header);
+    write_({bytes_.data(), bytes_.size()});
+    bytes_.resize(sizeof header);
+    directory_bytes_ = 0;
   }
 
  private:
-  std::vector<char> body_;
+  std::size_t body_bytes() const noexcept { return bytes_.size() - sizeof(BlockHeader); }
+
+  const Write& write_;
+  uint32_t number_ = 0;
+  std::size_t directory_bytes_ = 0;
+  std::vector<char> bytes_ = std::vector<char>(sizeof(BlockHeader));  // the header, which comes last, then the body
 };
 
-void write_strings(const base::StringTable& strings, Block& block, const Write& write) {
+void write_contents(const Store& store, Block& block) {
+  std::vector<uint64_t> counts;
+  const auto add = [&](std::string_view name, uint64_t rows) {
+    if (rows != 0) {
+      block.append_name(name);
+      counts.push_back(rows);
+    }
+  };
+  add(kStringsName, store.strings.size());
+  store.each_table([&](const auto& table) { add(table.kInfo.name, table.size()); });
+  block.end_directory();
+  block.append(counts.data(), counts.size() * sizeof(uint64_t));
+  block.hand_over(BlockType::Contents, 0, counts.size());
+}
+
+void write_strings(const base::StringTable& strings, Block& block) {
   for (uint32_t first = 0; first < strings.size();) {
     uint32_t end = first;
-    for (std::size_t bytes = 0; end < strings.size() && bytes < kStringBlockBytes && end - first < kBlockRows; ++end) {
+    for (std::size_t bytes = 0; end < strings.size() && bytes < kStringBlockBytes; ++end) {
       const auto length = static_cast<uint32_t>(strings[end].size());
       block.append(&length, sizeof length);
-      bytes += length;
+      bytes += sizeof length + length;
     }
     for (uint32_t id = first; id < end; ++id) {
       block.append(strings[id].data(), strings[id].size());
     }
-    block.pad();
-    block.hand_over(write, BlockType::Strings, end - first, 0);
+    block.hand_over(BlockType::Strings, first, end - first);
     first = end;
   }
 }
 
 template <class Table>
-void write_table(const Table& table, Block& block, const Write& write) {
+void write_table(const Table& table, Block& block) {
   for (std::size_t first = 0; first < table.size(); first += kBlockRows) {
     const std::size_t rows = std::min(kBlockRows, table.size() - first);
     block.append_name(table.kInfo.name);
@@ -86,57 +111,22 @@ void write_table(const Table& table, Block& block, const Write& write) {
       block.append_byte(column.bytes);
       block.append_name(column.name);
     });
-    block.pad();
-    const std::size_t directory_bytes = block.size();
+    block.end_directory();
     table.each_column([&](const ColumnInfo& column, const auto& values) {
       block.append(values.data() + first, rows * column.bytes);
       block.pad();
     });
-    block.hand_over(write, BlockType::Table, rows, directory_bytes);
+    block.hand_over(BlockType::Table, first, rows);
   }
-}
-
-void add_after_its_references(const TableInfo& table, std::vector<Target>& order) {
-  if (std::ranges::find(order, table.target) != order.end()) {
-    return;
-  }
-  for (const ColumnInfo& column : table.columns) {
-    const TableInfo* other = find_table(column.meaning.target);
-    if (other != nullptr && other != &table) {
-      add_after_its_references(*other, order);
-    }
-  }
-  order.push_back(table.target);
-}
-
-bool is_of_thread(const TableInfo& table) {
-  return std::ranges::any_of(table.columns,
-                             [](const ColumnInfo& column) { return column.meaning.target == Target::Threads; });
-}
-
-/// Facts first, what threads did before what the GPU did, and each table after those it refers to, so that a file cut
-/// anywhere has no loose ends.
-std::vector<Target> table_order() {
-  std::vector<Target> order;
-  const auto add = [&](auto&& takes) {
-    for (const TableInfo& table : kTables) {
-      if (takes(table)) {
-        add_after_its_references(table, order);
-      }
-    }
-  };
-  add([](const TableInfo& table) { return table.role == Role::Info; });
-  add([](const TableInfo& table) { return table.role == Role::Dictionary; });
-  add([](const TableInfo& table) { return is_of_thread(table); });
-  add([](const TableInfo& table) { return !has_owner(table); });
-  add([](const TableInfo&) { return true; });  // rows that are about other rows, of whatever kind these are
-  return order;
 }
 
 // -- reading ----------------------------------------------------------------------------------------------------------
 
+constexpr std::string_view kAdvice = "; gpuscope.load(path, salvage=True) and the option --salvage open what is whole";
+
 bool is_whole(const BlockHeader& header) {
-  return header.magic == kBlockMagic && header.header_crc == crc32c(&header, offsetof(BlockHeader, header_crc));
+  return header.magic == kBlockMagic && header.major == kMajorVersion &&
+         header.header_crc == crc32c(&header, offsetof(BlockHeader, header_crc));
 }
 
 struct FileColumn {
@@ -145,17 +135,44 @@ struct FileColumn {
   const std::byte* values;
 };
 
+/// Reads names of one length byte each off the front of a directory.
+class Directory {
+ public:
+  explicit Directory(std::span<const std::byte> bytes)
+      : left_(reinterpret_cast<const char*>(bytes.data()), bytes.size()) {}
+
+  /// Zeros pad the end.
+  bool is_at_end() const noexcept { return left_.empty() || left_.front() == '\0'; }
+  std::size_t take_byte() {
+    const auto value = static_cast<unsigned char>(left_.front());
+    left_.remove_prefix(1);
+    return value;
+  }
+  /// Empty where there is none.
+  std::string_view take_name() {
+    const std::size_t length = left_.empty() ? 0 : take_byte();
+    const std::string_view name = left_.substr(0, length);
+    left_.remove_prefix(name.size());
+    return name.size() == length ? name : std::string_view{};
+  }
+
+ private:
+  std::string_view left_;
+};
+
 class Reader {
  public:
-  explicit Reader(const std::string& path) : file_(path), store_(std::make_unique<Store>()) {}
+  Reader(const std::string& path, Damage damage)
+      : file_(path), salvages_(damage == Damage::Salvage), store_(std::make_unique<Store>()) {}
 
   std::unique_ptr<Store> read() {
     read_file_header();
-    while (read_block()) {
-    }
-    if (!ended_) {
-      store_->set_info("file.truncated_at", std::to_string(offset_));
-      forget_lost_parents();
+    read_blocks();
+    if (lost_blocks_ != 0 || !ended_) {
+      const std::size_t cut = rejoin(*store_, read_);
+      note_losses(cut);
+    } else if (const std::string lost = lost_rows(); !lost.empty()) {
+      fail("the file holds other rows than its contents say: " + lost.substr(0, lost.find('\n')));
     }
     if (const std::string bad = find_bad_reference(*store_); !bad.empty()) {
       fail(bad + "; found when all was read");
@@ -165,6 +182,9 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& why) const { throw base::CorruptTrace(file_.path(), offset_, why); }
+  [[noreturn]] void fail_damaged(const std::string& why) const {
+    throw base::CorruptTrace(file_.path(), offset_, why, salvages_ ? "" : kAdvice);
+  }
 
   void read_file_header() {
     FileHeader header{};
@@ -172,189 +192,277 @@ class Reader {
     if (got == 0) {
       fail("the file is empty");
     }
-    if (std::memcmp(header.magic, kFileMagic, std::min(got, sizeof kFileMagic)) != 0) {
+    const bool is_damaged =
+        got == sizeof header && header.header_crc != crc32c(&header, offsetof(FileHeader, header_crc));
+    if (is_damaged && (salvages_ ? find_block(0).has_value() : has_block_at(sizeof header))) {
+      if (!salvages_) {
+        fail_damaged("the file's header is damaged");
+      }
+    } else if (std::memcmp(header.magic, kFileMagic, std::min(got, sizeof kFileMagic)) != 0) {
       fail("this is no .gscope file, whose first bytes differ");
-    }
-    if (got < sizeof header) {
+    } else if (got < sizeof header) {
       fail("the file ends inside its header");
-    }
-    if (header.header_crc != crc32c(&header, offsetof(FileHeader, header_crc))) {
+    } else if (is_damaged) {
       fail("the file's header is damaged");
-    }
-    if (header.major > kMajorVersion) {
+    } else if (header.major != kMajorVersion) {
       fail("the file has format version " + std::to_string(header.major) + "." + std::to_string(header.minor) +
-           " and this gpuscope reads up to " + std::to_string(kMajorVersion) + ".x: a newer gpuscope reads it");
+           " and this gpuscope reads " + std::to_string(kMajorVersion) +
+           ".x: " + (header.major > kMajorVersion ? "a newer" : "an older") + " gpuscope reads it");
     }
     offset_ = sizeof header;
   }
 
-  /// False at the end of what can be read; offset_ is then that of the first unread block.
-  bool read_block() {
+  void read_blocks() {
+    while (!ended_) {
+      resume_ = offset_ + 1;
+      try {
+        read_block();
+      } catch (const base::CorruptTrace&) {
+        const std::optional<uint64_t> next = find_block(resume_);
+        if (!next) {
+          return;  // damage with nothing readable behind it is a lost tail, and what stands before it is worth having
+        }
+        if (!salvages_) {
+          throw;
+        }
+        offset_ = *next;
+      }
+    }
+  }
+
+  void read_block() {
     BlockHeader header{};
     if (file_.read(offset_, &header, sizeof header) < sizeof header) {
-      return false;
+      fail("the file ends inside a block");
     }
     if (!is_whole(header)) {
-      return end_at_damage("the header of a block is damaged");
+      fail_damaged("the header of a block is damaged");
     }
     const uint64_t left = file_.size() - offset_ - sizeof header;
     if (header.payload_bytes > left || header.directory_bytes > left - header.payload_bytes) {
-      return false;
+      fail_damaged("a block is longer than the file");
     }
     const auto bytes = static_cast<std::size_t>(header.directory_bytes + header.payload_bytes);
+    resume_ = offset_ + sizeof header + bytes;
     body_.resize((bytes + 7) / 8);
     const auto body = std::as_bytes(std::span(body_)).first(bytes);
     if (file_.read(offset_ + sizeof header, body_.data(), bytes) < bytes) {
-      return false;
+      fail("the file ends inside a block");
     }
     if (header.body_crc != crc32c(body.data(), bytes)) {
-      return end_at_damage("a block is damaged");
+      fail_damaged("a block is damaged");
+    }
+    if (header.number < next_block_ || (header.number != next_block_ && !salvages_)) {
+      fail_damaged("block " + std::to_string(header.number) + " stands where block " + std::to_string(next_block_) +
+                   " belongs");
     }
     take(header, body.first(header.directory_bytes), body.subspan(header.directory_bytes));
-    offset_ += sizeof header + bytes;
-    return !ended_;
+    lost_blocks_ += header.number - next_block_;
+    next_block_ = uint64_t{header.number} + 1;
+    offset_ = resume_;
   }
 
-  /// Damage with nothing readable behind it is a lost tail, and what stands before it is worth having.
-  bool end_at_damage(const std::string& why) const {
-    if (has_block_after(offset_ + 1)) {
-      fail(why);
-    }
-    return false;
+  bool has_block_at(uint64_t offset) const {
+    BlockHeader header{};
+    return file_.read(offset, &header, sizeof header) == sizeof header && is_whole(header);
   }
 
-  bool has_block_after(uint64_t from) const {
-    std::vector<char> window(std::clamp<uint64_t>(file_.size(), sizeof(BlockHeader), uint64_t{1} << 20));
+  /// Where the next whole header of a block begins.
+  std::optional<uint64_t> find_block(uint64_t from) const {
+    std::vector<char> window;
+    std::size_t bytes = std::size_t{4} << 10;  // grows, as the next block may be near or far
     for (;;) {
-      const std::size_t got = file_.read(from, window.data(), window.size());
-      for (std::size_t at = 0; at + sizeof(BlockHeader) <= got; ++at) {
+      window.resize(bytes);
+      const std::string_view text(window.data(), file_.read(from, window.data(), bytes));
+      const std::string_view magic(reinterpret_cast<const char*>(&kBlockMagic), sizeof kBlockMagic);
+      for (std::size_t at = text.find(magic); at != std::string_view::npos; at = text.find(magic, at + 1)) {
         BlockHeader header;
-        std::memcpy(&header, window.data() + at, sizeof header);
-        if (is_whole(header)) {
-          return true;
+        if (at + sizeof header <= text.size()) {
+          std::memcpy(&header, text.data() + at, sizeof header);
+          if (is_whole(header)) {
+            return from + at;
+          }
         }
       }
-      if (got < window.size()) {
-        return false;
+      if (text.size() < bytes) {
+        return std::nullopt;
       }
-      from += got - sizeof(BlockHeader) + 1;
+      from += bytes - sizeof(BlockHeader) + 1;
+      bytes = std::min(2 * bytes, std::size_t{1} << 20);
     }
   }
 
   void take(const BlockHeader& header, std::span<const std::byte> directory, std::span<const std::byte> payload) {
     switch (static_cast<BlockType>(header.type)) {
       case BlockType::Strings:
-        take_strings(header.rows, payload);
+        take_strings(header, payload);
         break;
       case BlockType::Table:
-        take_table(header.rows, directory, payload);
+        take_table(header, directory, payload);
         break;
-      case BlockType::End:
-        ended_ = true;
+      case BlockType::Contents:
+        take_contents(header.rows, directory, payload);
+        ended_ = header.number != 0;
         break;
       default:  // a newer minor version's
         break;
     }
   }
 
-  void take_strings(uint32_t rows, std::span<const std::byte> payload) {
-    std::size_t at = std::size_t{rows} * sizeof(uint32_t);
+  void take_contents(uint32_t rows, std::span<const std::byte> directory, std::span<const std::byte> payload) {
+    if (payload.size() != std::size_t{rows} * sizeof(uint64_t)) {
+      fail("the file's contents are damaged");
+    }
+    Directory names(directory);
+    for (uint32_t row = 0; row < rows; ++row) {
+      const std::string_view name = names.take_name();
+      uint64_t count;
+      std::memcpy(&count, payload.data() + row * sizeof count, sizeof count);
+      const TableInfo* table = find_table(name);
+      if (table != nullptr || name == kStringsName) {
+        expected_[static_cast<std::size_t>(table != nullptr ? table->target : Target::Strings)] = count;
+      }
+    }
+    has_contents_ = true;
+  }
+
+  /// Whether the rows of a block follow those read before; only in a file that is salvaged some may be missing between.
+  void check_place(const BlockHeader& header, Target target, std::string_view name) const {
+    const uint64_t end = read_.rows[static_cast<std::size_t>(target)].end();
+    if (header.first_row < end || (header.first_row != end && !salvages_)) {
+      fail("the rows of " + std::string(name) + " go on at " + std::to_string(header.first_row) + ", not at " +
+           std::to_string(end));
+    }
+    if (uint64_t{header.first_row} + header.rows >= kNone) {
+      fail("there are more rows of " + std::string(name) + " than can be numbered");
+    }
+  }
+
+  void take_strings(const BlockHeader& header, std::span<const std::byte> payload) {
+    check_place(header, Target::Strings, kStringsName);
+    std::size_t at = std::size_t{header.rows} * sizeof(uint32_t);
     if (at > payload.size()) {
       fail("a block of strings is shorter than its lengths");
     }
-    for (uint32_t row = 0; row < rows; ++row) {
+    std::vector<uint32_t> ids;
+    ids.reserve(header.rows);
+    for (uint32_t row = 0; row < header.rows; ++row) {
       uint32_t length;
       std::memcpy(&length, payload.data() + std::size_t{row} * sizeof length, sizeof length);
       if (length > payload.size() - at) {
         fail("a string is longer than its block");
       }
-      const std::string_view text(reinterpret_cast<const char*>(payload.data()) + at, length);
-      if (store_->strings.intern(text) != next_string_++) {
+      ids.push_back(store_->strings.intern({reinterpret_cast<const char*>(payload.data()) + at, length}));
+      if (ids.back() != header.first_row + row && !salvages_) {
         fail("a string stands in the file twice");
       }
       at += length;
     }
+    read_.strings.insert(read_.strings.end(), ids.begin(), ids.end());
+    read_.rows[static_cast<std::size_t>(Target::Strings)].add(header.first_row, header.rows);
   }
 
-  void take_table(uint32_t rows, std::span<const std::byte> directory, std::span<const std::byte> payload) {
-    const std::string_view table = parse_directory(rows, directory, payload);
+  void take_table(const BlockHeader& header, std::span<const std::byte> directory, std::span<const std::byte> payload) {
+    const std::string_view name = parse_directory(header.rows, directory, payload);
     store_->each_table([&](auto& into) {
-      if (into.kInfo.name == table) {
-        append(into, rows);
+      if (into.kInfo.name == name) {
+        check_place(header, into.kInfo.target, name);
+        append(into, header.rows);
+        read_.rows[static_cast<std::size_t>(into.kInfo.target)].add(header.first_row, header.rows);
       }
     });
   }
 
   /// Fills columns_ and returns the table's name.
-  std::string_view parse_directory(uint32_t rows, std::span<const std::byte> directory,
+  std::string_view parse_directory(uint32_t rows, std::span<const std::byte> bytes,
                                    std::span<const std::byte> payload) {
-    std::string_view left(reinterpret_cast<const char*>(directory.data()), directory.size());
+    Directory directory(bytes);
     std::size_t at = 0;
     columns_.clear();
-    const std::string_view table = take_name(left);
-    while (!left.empty() && left.front() != '\0') {
-      const auto width = static_cast<std::size_t>(static_cast<unsigned char>(left.front()));
-      left.remove_prefix(1);
-      const std::string_view name = take_name(left);
-      const std::size_t bytes = padded(width * rows);
-      if (bytes > payload.size() - at) {
+    const std::string_view table = directory.take_name();
+    while (!directory.is_at_end()) {
+      const std::size_t width = directory.take_byte();
+      const std::string_view name = directory.take_name();
+      if (name.empty()) {
+        fail("a block's list of columns is damaged");
+      }
+      const std::size_t size = padded(width * rows);
+      if (size > payload.size() - at) {
         fail("a column is longer than its block");
       }
       columns_.push_back({name, width, payload.data() + at});
-      at += bytes;
+      at += size;
+    }
+    // So that the bytes which are there bound the rows.
+    if (table.empty() || (rows != 0 && columns_.empty())) {
+      fail("a block's list of columns is damaged");
     }
     return table;
   }
 
-  std::string_view take_name(std::string_view& left) const {
-    const std::size_t length = left.empty() ? 0 : static_cast<unsigned char>(left.front());
-    if (length == 0 || length >= left.size()) {
-      fail("a block's list of columns is damaged");
-    }
-    const std::string_view name = left.substr(1, length);
-    left.remove_prefix(length + 1);
-    return name;
-  }
-
   template <class Table>
   void append(Table& into, uint32_t rows) const {
-    const std::string table(into.kInfo.name);
-    if (into.size() + rows >= kNone) {
-      fail("there are more rows of " + table + " than can be numbered");
-    }
+    const auto find = [&](const ColumnInfo& info) { return std::ranges::find(columns_, info.name, &FileColumn::name); };
+    into.each_column([&](const ColumnInfo& info, const auto&) {
+      if (const auto found = find(info); found != columns_.end() && found->width != info.bytes) {
+        fail(std::string(into.kInfo.name) + "." + std::string(info.name) + " is " + std::to_string(found->width) +
+             " bytes wide, not " + std::to_string(info.bytes));
+      }
+    });
     into.each_column([&](const ColumnInfo& info, auto& column) {
       using T = std::remove_reference_t<decltype(column)>::value_type;
-      const auto found = std::ranges::find(columns_, info.name, &FileColumn::name);
-      if (found == columns_.end()) {
-        const std::vector<T> filling(rows, info.meaning.optional ? static_cast<T>(kNone) : T{});
-        column.append(filling);
-      } else if (found->width == sizeof(T)) {
+      const auto found = find(info);
+      if (found != columns_.end()) {
         column.append({reinterpret_cast<const T*>(found->values), rows});
       } else {
-        fail(table + "." + std::string(info.name) + " is " + std::to_string(found->width) + " bytes wide, not " +
-             std::to_string(sizeof(T)));
+        column.append_copies(rows, info.meaning.optional ? static_cast<T>(kNone) : T{});
       }
     });
   }
 
-  /// Only references among events of one table, as to a region's parent, point forward, into what a cut file has lost.
-  void forget_lost_parents() {
-    store_->each_table([](auto& table) {
-      table.each_column([&](const ColumnInfo& info, auto& column) {
-        using T = std::remove_reference_t<decltype(column)>::value_type;
-        const bool is_own = table.kInfo.role == Role::Event && info.meaning.target == table.kInfo.target;
-        for (std::size_t row = 0; is_own && row < column.size(); ++row) {
-          column[row] = static_cast<std::size_t>(column[row]) < column.size() ? column[row] : static_cast<T>(kNone);
-        }
-      });
-    });
+  /// A line "TABLE KEPT OF" for strings and each table of which the file held other rows than there are now.
+  std::string lost_rows() const {
+    std::string lines;
+    const auto add = [&](std::string_view name, Target target, uint64_t rows) {
+      const auto index = static_cast<std::size_t>(target);
+      if (rows != (has_contents_ ? expected_[index] : read_.rows[index].end())) {
+        lines.append(lines.empty() ? "" : "\n").append(name).append(" ").append(std::to_string(rows));
+        lines.append(" ").append(std::to_string(has_contents_ ? expected_[index] : 0));
+      }
+    };
+    add(kStringsName, Target::Strings, read_.strings.size());
+    store_->each_table([&](const auto& table) { add(table.kInfo.name, table.kInfo.target, table.size()); });
+    return lines;
+  }
+
+  void note_losses(std::size_t cut_references) {
+    const std::string rows = lost_rows();  // before the notes, which are rows themselves
+    const auto note = [&](std::string_view key, uint64_t value) { store_->set_info(key, std::to_string(value)); };
+    if (!ended_) {
+      note("file.truncated_at", offset_);
+    }
+    if (lost_blocks_ != 0) {
+      note("file.lost_blocks", lost_blocks_);
+    }
+    if (cut_references != 0) {
+      note("file.cut_references", cut_references);
+    }
+    if (!rows.empty()) {
+      store_->set_info("file.lost_rows", rows);
+    }
   }
 
   base::InputFile file_;
+  bool salvages_;
   std::unique_ptr<Store> store_;
   uint64_t offset_ = 0;
-  uint32_t next_string_ = 0;
+  uint64_t resume_ = 0;  // where to look for the next block should this one be damaged
+  uint64_t next_block_ = 0;
+  uint64_t lost_blocks_ = 0;
   bool ended_ = false;
+  bool has_contents_ = false;
+  std::array<uint64_t, kTargets> expected_{};  // rows of each table, and strings, by the file's contents
+  PartsRead read_;
   std::vector<uint64_t> body_;  // of 8-byte elements, so that every column in it is aligned
   std::vector<FileColumn> columns_;
 };
@@ -370,19 +478,20 @@ void write_gscope(const Store& store, const Write& write) {
   header.major = kMajorVersion;
   header.minor = kMinorVersion;
   header.header_crc = crc32c(&header, offsetof(FileHeader, header_crc));
-  write(bytes_of(header));
-  Block block;
-  write_strings(store.strings, block, write);
+  write({reinterpret_cast<const char*>(&header), sizeof header});
+  Block block(write);
+  write_contents(store, block);
+  write_strings(store.strings, block);
   for (const Target next : table_order()) {
     store.each_table([&](const auto& table) {
       if (table.kInfo.target == next) {
-        write_table(table, block, write);
+        write_table(table, block);
       }
     });
   }
-  block.hand_over(write, BlockType::End, 0, 0);
+  write_contents(store, block);
 }
 
-std::unique_ptr<Store> read_gscope(const std::string& path) { return Reader(path).read(); }
+std::unique_ptr<Store> read_gscope(const std::string& path, Damage damage) { return Reader(path, damage).read(); }
 
 }  // namespace gpuscope::store

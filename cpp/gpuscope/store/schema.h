@@ -18,7 +18,9 @@
 //
 // X(type, column, meaning, documentation). Times are ns since the Unix epoch, sizes bytes. The meaning is one of
 //   number             a number
-//   time               start_ns or duration_ns of an event
+//   time               when an event was
+//   duration           how long something took; those of a recording can be added
+//   amount             how many, or how much: those of a column can be added
 //   minimum, maximum   of a total: what is kept where two totals are joined; their other 8-byte numbers are added
 //   text               a string id
 //   row(Table)         a row number of that table
@@ -32,7 +34,7 @@
 // -- events ----------------------------------------------------------------------------------------------------------
 #define GPUSCOPE_KERNEL(X)                                                               \
   X(int64_t, start_ns, time, "when it began")                                            \
-  X(int64_t, duration_ns, time, "how long it ran")                                       \
+  X(int64_t, duration_ns, duration, "how long it ran")                                   \
   X(uint32_t, correlation, number, "correlation id of the driver call that launched it") \
   X(uint32_t, variant, row(Variants), "the kernel and how it was launched")              \
   X(uint32_t, region, optional(row(Regions)), "where it was launched")                   \
@@ -47,7 +49,7 @@
   X(uint16_t, flags, values<Flag>, "what is special about it")
 #define GPUSCOPE_GRAPH_LAUNCH(X)                                                         \
   X(int64_t, start_ns, time, "when its first node began")                                \
-  X(int64_t, duration_ns, time, "until its last node ended")                             \
+  X(int64_t, duration_ns, duration, "until its last node ended")                         \
   X(uint32_t, correlation, number, "correlation id of the driver call that launched it") \
   X(uint32_t, graph, number, "the executable graph's number")                            \
   X(uint32_t, region, optional(row(Regions)), "where it was launched")                   \
@@ -55,8 +57,8 @@
   X(uint16_t, flags, values<Flag>, "what is special about it")
 #define GPUSCOPE_MEMCPY(X)                                                                \
   X(int64_t, start_ns, time, "when it began")                                             \
-  X(int64_t, duration_ns, time, "how long it ran")                                        \
-  X(uint64_t, bytes, number, "how much was copied")                                       \
+  X(int64_t, duration_ns, duration, "how long it ran")                                    \
+  X(uint64_t, bytes, amount, "how much was copied")                                       \
   X(uint32_t, correlation, number, "correlation id of the driver call that asked for it") \
   X(uint32_t, region, optional(row(Regions)), "where it was asked for")                   \
   X(uint16_t, track, row(Tracks), "the stream that it ran on")                            \
@@ -67,8 +69,8 @@
   X(uint8_t, peer, number, "the other device of a copy between two, 255 otherwise")
 #define GPUSCOPE_MEMSET(X)                                                                \
   X(int64_t, start_ns, time, "when it began")                                             \
-  X(int64_t, duration_ns, time, "how long it ran")                                        \
-  X(uint64_t, bytes, number, "how much was filled")                                       \
+  X(int64_t, duration_ns, duration, "how long it ran")                                    \
+  X(uint64_t, bytes, amount, "how much was filled")                                       \
   X(uint32_t, value, number, "what it was filled with")                                   \
   X(uint32_t, correlation, number, "correlation id of the driver call that asked for it") \
   X(uint32_t, region, optional(row(Regions)), "where it was asked for")                   \
@@ -76,21 +78,21 @@
   X(uint16_t, flags, values<Flag>, "what is special about it")
 #define GPUSCOPE_SYNC(X)                                                            \
   X(int64_t, start_ns, time, "when the wait began")                                 \
-  X(int64_t, duration_ns, time, "how long it was")                                  \
+  X(int64_t, duration_ns, duration, "how long it was")                              \
   X(uint32_t, correlation, number, "correlation id of the driver call that waited") \
   X(uint32_t, region, optional(row(Regions)), "where it waited")                    \
   X(uint16_t, track, row(Tracks), "what was waited for")                            \
   X(uint16_t, kind, values<SyncKind>, "what kind of wait it was")
 #define GPUSCOPE_API(X)                                                                  \
   X(int64_t, start_ns, time, "when it was called")                                       \
-  X(int64_t, duration_ns, time, "until it returned")                                     \
+  X(int64_t, duration_ns, duration, "until it returned")                                 \
   X(uint32_t, correlation, number, "CUPTI's number of the call, which its work has too") \
   X(uint32_t, region, optional(row(Regions)), "where it was called")                     \
   X(uint16_t, call, row(Calls), "the function, and what it returned")                    \
   X(uint16_t, thread, row(Threads), "the thread that called")
 #define GPUSCOPE_REGION(X)                                                      \
   X(int64_t, start_ns, time, "when it was entered")                             \
-  X(int64_t, duration_ns, time, "until it was left")                            \
+  X(int64_t, duration_ns, duration, "until it was left")                        \
   X(uint32_t, parent, optional(row(Regions)), "the region around it")           \
   X(uint32_t, path, row(Paths), "its name, and those of the regions around it") \
   X(uint16_t, thread, row(Threads), "the thread that entered it")               \
@@ -98,7 +100,7 @@
 #define GPUSCOPE_REGION_GPU(X)                                                             \
   X(uint32_t, region, optional(owner(row(Regions))), "the region; none in aggregate mode") \
   X(uint32_t, path, optional(row(Paths)), "its path")                                      \
-  X(int64_t, duration_ns, time, "how long the GPU took, a sum in aggregate mode")
+  X(int64_t, duration_ns, duration, "how long the GPU took, a sum in aggregate mode")
 #define GPUSCOPE_MARK(X)                                       \
   X(int64_t, start_ns, time, "when it was")                    \
   X(uint32_t, name, text, "what it says")                      \
@@ -118,9 +120,9 @@
   X(uint32_t, op, number, "torch's number of the operator, 0 for none")                   \
   X(uint32_t, producer, number, "`op` of the one that made its first tensor, 0 for none") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was called with")
-#define GPUSCOPE_RESUMPTION(X)                                                                    \
-  X(int64_t, suspended_ns, number, "how long the call was suspended then; 0 where it had ended")  \
-  X(uint32_t, region, owner(row(Regions)), "what ran of the call, up to a suspension or its end") \
+#define GPUSCOPE_RESUMPTION(X)                                                                     \
+  X(int64_t, suspended_ns, duration, "how long the call was suspended then; 0 where it had ended") \
+  X(uint32_t, region, owner(row(Regions)), "what ran of the call, up to a suspension or its end")  \
   X(uint32_t, first, optional(row(Regions)), "the first that ran of the call; none where it was dropped")
 #define GPUSCOPE_PAYLOAD(X)                                                                \
   X(uint64_t, value, value_of_type, "the bits of a number, or a string id")                \
@@ -129,17 +131,17 @@
   X(uint16_t, type, values<PayloadType>, "how to read `value`")
 #define GPUSCOPE_ALLOCATION(X)                                                                 \
   X(int64_t, start_ns, time, "when it was")                                                    \
-  X(int64_t, bytes, number, "how much, negative when given back")                              \
+  X(int64_t, bytes, amount, "how much, negative when given back")                              \
   X(uint64_t, address, number, "where it lies")                                                \
-  X(uint64_t, allocated_bytes, number, "what the allocator then had given out on that device") \
-  X(uint64_t, reserved_bytes, number, "what it then held on that device")                      \
+  X(uint64_t, allocated_bytes, amount, "what the allocator then had given out on that device") \
+  X(uint64_t, reserved_bytes, amount, "what it then held on that device")                      \
   X(uint32_t, region, optional(row(Regions)), "where it was asked for")                        \
   X(uint32_t, ordinal, number, "of the device; NONE for host memory")                          \
   X(uint16_t, thread, row(Threads), "the thread that asked")                                   \
   X(uint16_t, flags, values<Flag>, "what is special about it")
 #define GPUSCOPE_DEVICE_MEMORY(X)                                                                                 \
   X(int64_t, start_ns, time, "when it was")                                                                       \
-  X(int64_t, bytes, number, "how much, negative when given back")                                                 \
+  X(int64_t, bytes, amount, "how much, negative when given back")                                                 \
   X(uint64_t, address, number, "where it lies")                                                                   \
   X(uint64_t, pool, number, "address of the CUDA pool that it lies in, 0 for none")                               \
   X(uint64_t, pool_reserved_bytes, number, "what that pool then held, 0 where it does not say")                   \
@@ -163,7 +165,7 @@
   X(uint8_t, operation, values<PoolOperation>, "what was done to it")
 #define GPUSCOPE_PYTHON_FUNCTION(X)                                                             \
   X(int64_t, start_ns, time, "when it was called")                                              \
-  X(int64_t, duration_ns, time, "until it returned")                                            \
+  X(int64_t, duration_ns, duration, "until it returned")                                        \
   X(uint32_t, name, text, "as torch writes it: `file.py(12): function`, `nn.Module: Linear_0`") \
   X(uint32_t, parent, optional(row(PythonFunctions)), "the one that called it")                 \
   X(uint32_t, module, optional(number), "of a call of a module, which of its class it is")      \
@@ -178,26 +180,26 @@
 #define GPUSCOPE_REGION_TOTAL(X)                                                     \
   X(uint32_t, path, optional(row(Paths)), "the regions that this is about")          \
   X(uint32_t, histogram, optional(histogram), "how their durations are distributed") \
-  X(uint64_t, count, number, "how many there were")                                  \
-  X(int64_t, total_ns, number, "their durations together")                           \
-  X(int64_t, child_ns, number, "of that, spent in regions and calls inside")         \
+  X(uint64_t, count, amount, "how many there were")                                  \
+  X(int64_t, total_ns, duration, "their durations together")                         \
+  X(int64_t, child_ns, duration, "of that, spent in regions and calls inside")       \
   X(int64_t, min_ns, minimum, "the shortest duration")                               \
   X(int64_t, max_ns, maximum, "the longest")                                         \
-  X(int64_t, suspended_ns, number, "beside `total_ns`, spent suspended")
+  X(int64_t, suspended_ns, duration, "beside `total_ns`, spent suspended")
 #define GPUSCOPE_WORK_TOTAL(X)                                                                \
   X(uint32_t, path, optional(row(Paths)), "where it was launched; none outside every region") \
   X(uint32_t, name, text, "of the kernel, copy, fill or call")                                \
   X(uint32_t, histogram, optional(histogram), "how the durations are distributed")            \
   X(uint32_t, kind, values<Work>, "what it is")                                               \
-  X(uint64_t, count, number, "how many there were")                                           \
-  X(uint64_t, bytes, number, "what they moved")                                               \
-  X(int64_t, total_ns, number, "their durations together")                                    \
+  X(uint64_t, count, amount, "how many there were")                                           \
+  X(uint64_t, bytes, amount, "what they moved")                                               \
+  X(int64_t, total_ns, duration, "their durations together")                                  \
   X(int64_t, min_ns, minimum, "the shortest duration")                                        \
   X(int64_t, max_ns, maximum, "the longest")
 #define GPUSCOPE_HISTOGRAM(X)                                                 \
   X(uint32_t, histogram, histogram, "the histogram that this bin belongs to") \
   X(uint32_t, bin, number, "which durations: store::histogram_bin of them")   \
-  X(uint64_t, count, number, "how many of them there were")
+  X(uint64_t, count, amount, "how many of them there were")
 
 // -- dictionaries: each row once; they refer to rows before them and to dictionaries before them in the list ---------
 #define GPUSCOPE_PATH(X)                                                        \
@@ -321,12 +323,13 @@ inline constexpr std::size_t kTargets = static_cast<std::size_t>(Target::Infos) 
 enum class Role : uint8_t { GPUSCOPE_ROLE(GPUSCOPE_ENUMERATOR) };
 #undef GPUSCOPE_ENUMERATOR
 enum class Merge : uint8_t { Add, Minimum, Maximum };
+enum class Quantity : uint8_t { Number, Time, Duration, Amount };
 
 struct Meaning {
   Target target = Target::Nothing;
   bool optional = false;
   bool owner = false;
-  bool time = false;
+  Quantity quantity = Quantity::Number;
   Merge merge = Merge::Add;
   std::string_view enumeration = {};  // NOLINT(readability-redundant-member-init): gcc warns without it
 };
@@ -351,7 +354,9 @@ struct TableInfo {
 /// The words of the lists.
 struct Meanings {
   static constexpr Meaning number = {};
-  static constexpr Meaning time = {.time = true};
+  static constexpr Meaning time = {.quantity = Quantity::Time};
+  static constexpr Meaning duration = {.quantity = Quantity::Duration};
+  static constexpr Meaning amount = {.quantity = Quantity::Amount};
   static constexpr Meaning minimum = {.merge = Merge::Minimum};
   static constexpr Meaning maximum = {.merge = Merge::Maximum};
   static constexpr Meaning text = {.target = Target::Strings};
@@ -459,6 +464,16 @@ inline constexpr std::array kTables = {
 constexpr const TableInfo* find_table(Target target) noexcept {
   for (const TableInfo& table : kTables) {
     if (table.target == target) {
+      return &table;
+    }
+  }
+  return nullptr;
+}
+
+/// The table of that name; nullptr where there is none.
+constexpr const TableInfo* find_table(std::string_view name) noexcept {
+  for (const TableInfo& table : kTables) {
+    if (table.name == name) {
       return &table;
     }
   }

@@ -3,9 +3,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "gpuscope/base/errors.h"
 
@@ -52,6 +55,45 @@ void Store::throw_unknown_table(std::string_view name) {
     known.append(known.empty() ? "" : ", ").append(table.name);
   }
   throw base::InvalidArgument("table is \"" + std::string(name) + "\"; the tables are " + known);
+}
+
+namespace {
+
+void add_after_its_references(const TableInfo& table, std::vector<Target>& order) {
+  if (std::ranges::find(order, table.target) != order.end()) {
+    return;
+  }
+  for (const ColumnInfo& column : table.columns) {
+    const TableInfo* other = find_table(column.meaning.target);
+    if (other != nullptr && other != &table) {
+      add_after_its_references(*other, order);
+    }
+  }
+  order.push_back(table.target);
+}
+
+bool is_of_thread(const TableInfo& table) {
+  return std::ranges::any_of(table.columns,
+                             [](const ColumnInfo& column) { return column.meaning.target == Target::Threads; });
+}
+
+}  // namespace
+
+std::vector<Target> table_order() {
+  std::vector<Target> order;
+  const auto add = [&](auto&& takes) {
+    for (const TableInfo& table : kTables) {
+      if (takes(table)) {
+        add_after_its_references(table, order);
+      }
+    }
+  };
+  add([](const TableInfo& table) { return table.role == Role::Info; });
+  add([](const TableInfo& table) { return table.role == Role::Dictionary; });
+  add([](const TableInfo& table) { return is_of_thread(table); });
+  add([](const TableInfo& table) { return !has_owner(table); });
+  add([](const TableInfo&) { return true; });  // rows that are about other rows, of whatever kind these are
+  return order;
 }
 
 namespace {

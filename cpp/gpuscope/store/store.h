@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gpuscope/base/strings.h"
 #include "gpuscope/store/schema.h"
@@ -59,6 +60,10 @@ struct Store {
   [[noreturn]] static void throw_unknown_table(std::string_view name);
 };
 
+/// Every table: facts first, what threads did before what the GPU did, and each after those it refers to, so that a
+/// file cut anywhere has no loose ends.
+std::vector<Target> table_order();
+
 /// Adds all that `from` holds behind what `to` holds: events row by row, totals summed path by path, dictionaries
 /// without doubles. Both are of one process, whose correlation ids and operators' numbers are unique.
 ///
@@ -68,7 +73,8 @@ void append(Store& to, const Store& from);
 
 /// The first value in a store that is not valid, as a clause; empty when there is none.
 ///
-/// Checked: every id and row number lies in its table, paths and regions have no cycles, times can be added.
+/// Checked: every id and row number lies in its table, paths and regions have no cycles, and times, durations and sizes
+/// can be added.
 std::string find_bad_reference(const Store& store);
 
 }  // namespace gpuscope::store

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from gpuscope._core import Flag, RegionKind
 from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import NONE, Trace, number_of
 
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
@@ -165,7 +166,7 @@ def audit(trace: Trace) -> Audit:
     Rows overwritten in ring mode are no loss, and GPU work launched before the recording is only remarked upon.
     """
     info = trace.info
-    counters = {name: _number(info.get(f"audit.{name}", "0")) for name in _COUNTERS}
+    counters = {name: number_of(info, f"audit.{name}") for name in _COUNTERS}
     counters["graph_nodes"] = max(counters["graph_nodes"], len(trace.graph_nodes))
     mode = info.get("session.mode", "full")
     tier = info.get("session.tier", "")
@@ -195,8 +196,7 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"{_count(counters['unread_bytes'], 'byte')} of CUPTI's buffers made no record")
     if "session.unfinished" in info:
         reasons.append(info["session.unfinished"])
-    if "file.truncated_at" in info:
-        reasons.append(f"the file was cut off at byte {info['file.truncated_at']}: what stood behind is gone")
+    reasons += _file_losses(info)
     if counters["unattributed"]:
         remarks.append(
             f"{_count(counters['unattributed'], 'GPU record')} came without a launch seen; no region has them"
@@ -222,6 +222,34 @@ def audit(trace: Trace) -> Audit:
         recorded_ns=_recorded_ns(info),
         **counters,
     )
+
+
+def is_in_part(trace: Trace) -> bool:
+    """Whether the file that the recording was read from held only part of it."""
+    return bool(_file_losses(trace.info))
+
+
+def _file_losses(info: Mapping[str, str]) -> list[str]:
+    """What was lost with the file: how, then which rows."""
+    reasons = []
+    if "file.truncated_at" in info:
+        reasons.append(f"the file was cut off at byte {info['file.truncated_at']}: what stood behind is gone")
+    if blocks := number_of(info, "file.lost_blocks"):
+        reasons.append(f"{_count(blocks, 'block')} of the file {'was' if blocks == 1 else 'were'} damaged")
+    lines = re.finditer(r"(?a)(\w+) (\d{1,20}) (\d{1,20})", info.get("file.lost_rows", ""))
+    rows = [_lost_rows(*line.groups()) for line in lines]
+    if rows:
+        reasons.append(f"lost with it are {', '.join(rows)}")
+    if cut := number_of(info, "file.cut_references"):
+        reasons.append(f"{_count(cut, 'reference')} to lost rows {'is' if cut == 1 else 'are'} none now")
+    return reasons
+
+
+def _lost_rows(table: str, kept: str, total: str) -> str:
+    """A total of 0 is not known."""
+    if total == "0":
+        return f"all rows of {table} but {kept}"
+    return f"{int(total) - int(kept):,} of {int(total):,} rows of {table}"
 
 
 def _remarks_on_ranges(trace: Trace) -> list[str]:
@@ -250,13 +278,8 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
 def _recorded_ns(info: Mapping[str, str]) -> int:
     """Windows that were put together say how long they were without the gaps between them."""
     if "session.recorded_ns" in info:
-        return _number(info["session.recorded_ns"])
-    return _number(info.get("session.stop_ns", "0")) - _number(info.get("session.start_ns", "0"))
-
-
-def _number(text: str) -> int:
-    """Facts come from files too: what is no number counts as 0."""
-    return int(text) if text.isascii() and text.isdecimal() else 0
+        return number_of(info, "session.recorded_ns")
+    return number_of(info, "session.stop_ns") - number_of(info, "session.start_ns")
 
 
 def _count(count: int, noun: str, plural: str | None = None) -> str:

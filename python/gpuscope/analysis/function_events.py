@@ -34,7 +34,7 @@ from gpuscope.analysis.rows import (
 )
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import write_text
-from gpuscope.trace import NONE, Table, Trace
+from gpuscope.trace import NONE, Table, Trace, number_of
 
 Array = np.ndarray[Any, Any]
 
@@ -682,8 +682,8 @@ class _EventIndex:
         }
         self.sources = {kind: _Source(self, kind, table) for kind, table in tables.items()}
         starts = np.concatenate([source.start_ns for source in self.sources.values()])
-        begun = trace.info.get("session.start_ns", "")
-        self.start_ns = int(begun) if begun.isdecimal() else int(starts.min()) if len(starts) else 0
+        begun_ns = number_of(trace.info, "session.start_ns")
+        self.start_ns = begun_ns or (int(starts.min()) if len(starts) else 0)
 
         order = np.argsort(starts, kind="stable")  # of equal starts in the order of the tables: outer first
         ids = np.empty_like(order)

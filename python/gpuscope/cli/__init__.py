@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after ``gpuscope``; those of the process when left out.
 
     Returns:
-        The exit code: 0, 1 for work that failed, 2 for arguments that cannot be used, 128 plus the signal's number
-        when interrupted, and for ``run`` the script's own.
+        The exit code: 0, 1 for work that failed, 2 for arguments that cannot be used, 3 for a recording of which the
+        file held only part, 128 plus the signal's number when interrupted, and for ``run`` the script's own.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:

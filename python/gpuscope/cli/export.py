@@ -29,6 +29,9 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
 _OF_STREAMS = ".json"  # what pipes get, whose names say nothing
 
 
+_IN_PART = 3  # the exit code
+
+
 class Outputs:
     """Files to be written later, known to be writable now; errors as of `writable_paths`."""
 
@@ -68,16 +71,32 @@ def raise_last(errors: Sequence[Exception]) -> None:
         raise errors[-1]
 
 
-def open_recording(path: str, out: Console) -> Recording:
+def add_recording(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that `open_recording` reads."""
+    parser.add_argument("recording", metavar="FILE.gscope", help="what gpuscope run or profile.save wrote")
+    parser.add_argument(
+        "--salvage", action="store_true", help="of a damaged file too, read what is whole; the exit code then is 3"
+    )
+
+
+def open_recording(options: argparse.Namespace, out: Console) -> Recording:
     """Reads a .gscope file; raises InvalidArgument for any other."""
     from gpuscope.recording import load
 
+    path = options.recording
     if not os.path.isfile(path):
         raise InvalidArgument(f"there is no file {path!r}")
     if find_suffix(Path(path), (".gscope",)) is None:
         raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
     with out.working(f"reading {path}"):
-        return load(path)
+        return load(path, salvage=options.salvage)
+
+
+def exit_code(recording: Recording) -> int:
+    """0, or 3 when the file held only part of the recording."""
+    from gpuscope.analysis.completeness import is_in_part
+
+    return _IN_PART if is_in_part(recording.trace) else 0
 
 
 def _suffix(path: Path) -> str:
@@ -103,22 +122,27 @@ class Export:
     )
     examples = """\
   gpuscope export train.gscope -o train.pftrace
-  gpuscope export train.gscope -o train.json.gz -o train.pftrace"""
+  gpuscope export train.gscope -o train.json.gz -o train.pftrace
+  gpuscope export train.gscope --salvage -o train.pftrace   what is whole of a damaged file"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("recording", metavar="FILE.gscope", help="what gpuscope run or profile.save wrote")
+        add_recording(parser)
         parser.add_argument(
             "-o", "--output", metavar="FILE", action="append", required=True, help="where to; may be given repeatedly"
         )
 
     def run(self, options: argparse.Namespace) -> int:
-        """Reads, writes, and names what it wrote on standard output."""
+        """Reads, writes, and names what it wrote on standard output; the exit code is 3 when part was lost."""
         progress = console.errors()
         outputs = Outputs(options.output)
-        errors = outputs.write(open_recording(options.recording, progress), progress)
+        recording = open_recording(options, progress)
+        errors = outputs.write(recording, progress)
         out = console.output(outputs.written)
         for path in outputs.written:
             out.line(console.display(path), (console.size_of(path), "dim"))
         raise_last(errors)
-        return 0
+        code = exit_code(recording)
+        if code:
+            progress.note(recording.audit().verdict)
+        return code

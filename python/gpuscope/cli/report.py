@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.export import open_recording
+from gpuscope.cli.export import add_recording, exit_code, open_recording
 from gpuscope.cli.options import positive
-from gpuscope.trace import NONE
+from gpuscope.trace import NONE, number_of
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit
@@ -62,7 +62,7 @@ def check(options: argparse.Namespace) -> None:
 def show_origin(results: Analyses, out: Console) -> None:
     """What ran, when, for how long, where, and how it was recorded."""
     info = results.trace.info
-    start_ns, stop_ns = (int(info.get(f"session.{end}_ns", "0")) for end in ("start", "stop"))
+    start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "unknown"
     versions = [
         f"{name} {version}"
@@ -89,7 +89,7 @@ def show_origin(results: Analyses, out: Console) -> None:
 def show_summary(results: Analyses, out: Console) -> None:
     """One line: how long was recorded, and how."""
     info = results.trace.info
-    elapsed_ns = int(info.get("session.stop_ns", "0")) - int(info.get("session.start_ns", "0"))
+    elapsed_ns = number_of(info, "session.stop_ns") - number_of(info, "session.start_ns")
     how = ", ".join(_how(info))
     out.line(("gpuscope", "bold"), f"  recorded {_duration(elapsed_ns)}", (f"  {how}", "dim"))
     out.line()
@@ -232,17 +232,18 @@ class Report:
   gpuscope report train.gscope --sort-by cpu_time_total --row-limit 50
   gpuscope report train.gscope --group-by-input-shape    recorded with --record-shapes
   gpuscope report train.gscope --group-by-stack-n 3      recorded with --with-stack
-  gpuscope report train.gscope --no-table --tree --max-depth 3"""
+  gpuscope report train.gscope --no-table --tree --max-depth 3
+  gpuscope report train.gscope --salvage                 what is whole of a damaged file"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("recording", metavar="FILE.gscope", help="what gpuscope run or profile.save wrote")
+        add_recording(parser)
         add_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Reads and prints."""
-        recording = open_recording(options.recording, console.errors())
+        """Reads and prints; the exit code is 3 when the file held only part of the recording."""
+        recording = open_recording(options, console.errors())
         out = console.output()
         show_origin(recording, out)
         show(recording, options, out)
-        return 0
+        return exit_code(recording)

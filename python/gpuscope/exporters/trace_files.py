@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
+from gpuscope.errors import InvalidArgument
 from gpuscope.paths import as_path, check_writable, find_suffix, replacing
 
 if TYPE_CHECKING:
@@ -80,18 +81,17 @@ def save(store: _core.Store, path: str | os.PathLike[str]) -> None:
         _core.write_gscope(store, file.write)
 
 
-def load_store(path: str | os.PathLike[str]) -> _core.Store:
-    """Open a saved recording.
-
-    A file that was cut off opens up to its last whole block; ``info()["file.truncated_at"]`` then is the byte where
-    reading ended.
+def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store:
+    """Open a saved recording; what is lost of one that is not whole stands in its info, under ``file.``.
 
     Raises:
-        InvalidArgument: the path is none.
-        CorruptTrace: the file is damaged, no .gscope file, or from a newer gpuscope.
+        InvalidArgument: the path is none, or ``salvage`` no bool.
+        CorruptTrace: the file is damaged, no .gscope file, or of another version of the format.
         GpuscopeError: the file cannot be opened.
     """
-    return _core.read_gscope(str(as_path(path)))
+    if not isinstance(salvage, bool):
+        raise InvalidArgument(f"salvage is {salvage!r}; accepted are True and False")
+    return _core.read_gscope(str(as_path(path)), salvage)
 
 
 class _OrderedPool:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from gpuscope.analysis.function_events import FunctionEvent, events
 from gpuscope.analysis.rows import NS_PER_US, REGION_LABELS
 from gpuscope.errors import NotAvailable
+from gpuscope.trace import number_of
 
 if TYPE_CHECKING:
     import os
@@ -140,7 +141,7 @@ class KinetoResults:
 
     def trace_start_ns(self) -> int:
         """When the recording began, in ns since the Unix epoch."""
-        return int(self._trace.info.get("session.start_ns", "0") or 0)
+        return number_of(self._trace.info, "session.start_ns")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a Chrome trace."""

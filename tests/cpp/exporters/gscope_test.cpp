@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cpp/exporters/file_folder.h"
 #include "fakes/stores.h"
@@ -36,10 +37,11 @@ class Gscope : public ::testing::Test {
     write_gscope(store, [&](std::string_view more) { bytes += more; });
     return bytes;
   }
-  std::unique_ptr<Store> load(const std::string& bytes) {
+  std::unique_ptr<Store> load(const std::string& bytes, store::Damage damage = store::Damage::Refuse) {
     write_file(path_, bytes);
-    return read_gscope(path_);
+    return read_gscope(path_, damage);
   }
+  std::unique_ptr<Store> salvage(const std::string& bytes) { return load(bytes, store::Damage::Salvage); }
   std::string failure(const std::string& bytes) {
     try {
       load(bytes);
@@ -64,6 +66,18 @@ void expect_same(const Store& a, const Store& b) {
       EXPECT_TRUE(std::ranges::equal(values, expected)) << Table::kInfo.name << "." << column.name;
     });
   });
+}
+
+/// Where each block begins.
+std::vector<std::size_t> blocks_in(const std::string& bytes) {
+  std::vector<std::size_t> blocks;
+  for (std::size_t at = sizeof(FileHeader); at < bytes.size();) {
+    blocks.push_back(at);
+    BlockHeader header;
+    std::memcpy(&header, bytes.data() + at, sizeof header);
+    at += sizeof header + header.directory_bytes + header.payload_bytes;
+  }
+  return blocks;
 }
 
 void export_everything(const Store& store) {
@@ -130,7 +144,7 @@ TEST_F(Gscope, SaysSoWhenTheFileHeaderIsCut) {
 TEST_F(Gscope, DamageBeforeTheTailIsReportedWithItsPlace) {
   const auto store = fakes::make_small_store();
   const std::string bytes = saved(*store);
-  for (std::size_t at = sizeof(FileHeader); at < bytes.size() - sizeof(BlockHeader); ++at) {
+  for (std::size_t at = sizeof(FileHeader); at < blocks_in(bytes).back(); ++at) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
     try {
@@ -140,6 +154,7 @@ TEST_F(Gscope, DamageBeforeTheTailIsReportedWithItsPlace) {
       EXPECT_EQ(error.path(), path_);
       EXPECT_LE(error.offset(), at);
       EXPECT_GE(error.offset(), sizeof(FileHeader));
+      EXPECT_THAT(error.what(), HasSubstr("load(path, salvage=True)"));
     }
   }
 }
@@ -147,18 +162,112 @@ TEST_F(Gscope, DamageBeforeTheTailIsReportedWithItsPlace) {
 TEST_F(Gscope, DamageInTheTailCostsTheTailOnly) {
   const auto store = fakes::make_small_store();
   std::string bytes = saved(*store);
-  const std::size_t end_block = bytes.size() - sizeof(BlockHeader);
+  const std::size_t end_block = blocks_in(bytes).back();
   bytes[end_block + 5] ^= 1;
   const auto loaded = load(bytes);
   EXPECT_EQ(loaded->find_info("file.truncated_at"), std::to_string(end_block));
   EXPECT_EQ(loaded->kernel.size(), store->kernel.size());
 }
 
+std::size_t rows_of(const Store& store) {
+  std::size_t rows = 0;
+  store.each_table([&](const auto& table) { rows += table.size(); });
+  return rows;
+}
+
+TEST_F(Gscope, WholeFileIsSalvagedAsItIs) {
+  const auto store = fakes::make_large_store(2 * kBlockRows + 17);
+  expect_same(*store, *salvage(saved(*store)));
+}
+
+TEST_F(Gscope, EveryDamagedByteCostsItsBlockAndWhatNeedsItOnly) {
+  const std::string bytes = saved(*fakes::make_small_store());
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    const auto store = salvage(damaged);
+    ASSERT_EQ(find_bad_reference(*store), "") << at;
+    if (at % 64 == 0) {  // so that it does not take minutes
+      export_everything(*store);
+    }
+    if (at < sizeof(FileHeader)) {
+      EXPECT_EQ(store->find_info("file.lost_blocks"), "") << at;
+    } else if (at < blocks_in(bytes).back()) {
+      EXPECT_EQ(store->find_info("file.lost_blocks"), "1") << at;
+    }
+  }
+}
+
+TEST_F(Gscope, SalvageGoesAsFarAsACutFileDoes) {
+  const std::string bytes = saved(*fakes::make_small_store());
+  for (std::size_t length = sizeof(FileHeader); length < bytes.size(); length += 13) {
+    const auto opened = load(bytes.substr(0, length));
+    expect_same(*opened, *salvage(bytes.substr(0, length)));
+  }
+}
+
+TEST_F(Gscope, LostRowsAreLeftOutAndReferencesToTheOthersHold) {
+  constexpr uint32_t kKernels = 3 * kBlockRows;
+  const auto whole = fakes::make_large_store(kKernels);
+  std::string bytes = saved(*whole);
+  std::size_t block = 0;  // the second of regions
+  for (const std::size_t at : blocks_in(bytes)) {
+    BlockHeader header;
+    std::memcpy(&header, bytes.data() + at, sizeof header);
+    if (bytes.compare(at + sizeof header, 7, "\x06region") == 0 && header.first_row == 0) {
+      block = at;
+    }
+  }
+  bytes[block + 200] ^= 1;
+  const auto store = salvage(bytes);
+  const auto lost = static_cast<uint32_t>(std::min<std::size_t>(kBlockRows, whole->region.size()));
+  EXPECT_EQ(store->region.size(), whole->region.size() - lost);
+  EXPECT_EQ(store->kernel.size(), kKernels);
+  std::size_t cut = 0;
+  for (uint32_t row = 0; row < kKernels; ++row) {
+    const uint32_t region = whole->kernel.region[row];
+    ASSERT_EQ(store->kernel.region[row], region < lost ? store::kNone : region - lost) << row;
+    ASSERT_EQ(store->api.region[row], store->kernel.region[row]) << row;
+    cut += region < lost ? 2 : 0;
+  }
+  EXPECT_EQ(store->find_info("file.lost_blocks"), "1");
+  EXPECT_EQ(store->find_info("file.cut_references"), std::to_string(cut));
+  EXPECT_EQ(store->find_info("file.lost_rows"),
+            "region " + std::to_string(store->region.size()) + " " + std::to_string(whole->region.size()));
+}
+
+TEST_F(Gscope, WhatIsSalvagedCanBeSaved) {
+  std::string bytes = saved(*fakes::make_small_store());
+  bytes[blocks_in(bytes)[4] + 3] ^= 1;
+  const auto store = salvage(bytes);
+  const std::size_t rows = rows_of(*store);
+  EXPECT_EQ(rows_of(*load(saved(*store))), rows);
+}
+
+TEST_F(Gscope, RowsWithoutBytesAreRefused) {
+  std::string bytes = saved(*fakes::make_small_store());
+  const std::size_t block = blocks_in(bytes)[2];
+  BlockHeader header;
+  std::memcpy(&header, bytes.data() + block, sizeof header);
+  ASSERT_EQ(header.type, static_cast<uint16_t>(BlockType::Table));
+  const std::string name = bytes.substr(block + sizeof header, 1 + bytes[block + sizeof header]);
+  std::string body = name;
+  body.resize(padded(body.size()));
+  header.rows = 3'000'000'000;
+  header.directory_bytes = static_cast<uint32_t>(body.size());
+  header.payload_bytes = 0;
+  header.body_crc = crc32c(body.data(), body.size());
+  header.header_crc = crc32c(&header, offsetof(BlockHeader, header_crc));
+  bytes.replace(block, blocks_in(bytes)[3] - block,
+                std::string(reinterpret_cast<const char*>(&header), sizeof header) + body);
+  EXPECT_THAT(failure(bytes), HasSubstr("a block's list of columns is damaged"));
+}
+
 // What checksums cannot catch: a file whose writer was wrong, or hostile.
 TEST_F(Gscope, WrongContentWithRightChecksumsIsRefusedOrHarmless) {
   const std::string bytes = saved(*fakes::make_small_store());
   std::size_t refused = 0;
-  for (std::size_t block = sizeof(FileHeader); block < bytes.size();) {
+  for (const std::size_t block : blocks_in(bytes)) {
     BlockHeader header;
     std::memcpy(&header, bytes.data() + block, sizeof header);
     const std::size_t body = block + sizeof header;
@@ -178,7 +287,6 @@ TEST_F(Gscope, WrongContentWithRightChecksumsIsRefusedOrHarmless) {
         }
       }
     }
-    block = end;
   }
   EXPECT_GT(refused, 100U);
 }
@@ -191,7 +299,7 @@ TEST_F(Gscope, NamesBothVersionsOfANewerFormat) {
   header.minor = 3;
   header.header_crc = crc32c(&header, offsetof(FileHeader, header_crc));
   std::memcpy(bytes.data(), &header, sizeof header);
-  EXPECT_THAT(failure(bytes), HasSubstr("format version 2.3 and this gpuscope reads up to 1.x"));
+  EXPECT_THAT(failure(bytes), HasSubstr("format version 3.3 and this gpuscope reads 2.x"));
 }
 
 TEST_F(Gscope, SaysWhatIsNoGscopeFile) {

@@ -44,7 +44,13 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{"GraphNodeKind", [](Store& s) { s.graph_node.kind[0] = 4; }},
                       Fault{"HistogramBin", [](Store& s) { s.histogram.bin[0] = 1'000'000; }},
                       Fault{"NegativeStart", [](Store& s) { s.kernel.start_ns[0] = -1; }},
-                      Fault{"EndlessDuration", [](Store& s) { s.api.duration_ns[0] = INT64_MAX; }}),
+                      Fault{"EndlessDuration", [](Store& s) { s.api.duration_ns[0] = INT64_MAX; }},
+                      Fault{"DurationsThatCannotBeAdded",
+                            [](Store& s) { s.api.duration_ns[0] = s.kernel.duration_ns[0] = (int64_t{1} << 62) - 1; }},
+                      Fault{"SizeOfACopy", [](Store& s) { s.memcpy.bytes[0] = UINT64_MAX - 4096; }},
+                      Fault{"SizeOfAnAllocation", [](Store& s) { s.allocation.bytes[0] = INT64_MIN; }},
+                      Fault{"NegativeTotal", [](Store& s) { s.region_total.total_ns[0] = -1; }},
+                      Fault{"EndlessSuspension", [](Store& s) { s.resumption.suspended_ns[0] = INT64_MAX; }}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(References, RegionMayStandBeforeItsParent) {

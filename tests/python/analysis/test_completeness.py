@@ -130,5 +130,16 @@ def test_a_file_that_was_cut_off_is_not_complete() -> None:
     assert "cut off at byte 300" in result.verdict
 
 
+def test_what_was_lost_with_a_damaged_file_is_counted() -> None:
+    result = audit_of(
+        file__lost_blocks="2", file__lost_rows="kernel 15000 20000\nregion 40 0", file__cut_references="7"
+    )
+    assert result.reasons == (
+        "2 blocks of the file were damaged",
+        "lost with it are 5,000 of 20,000 rows of kernel, all rows of region but 40",
+        "7 references to lost rows are none now",
+    )
+
+
 def test_a_recording_that_is_not_finished_is_not_complete() -> None:
     assert audit_of(session__unfinished="its window is still open").reasons == ("its window is still open",)

@@ -163,6 +163,53 @@ def test_a_recording_that_cannot_be_read_is_one_sentence(gpuscope, tmp_path, com
     assert name in done.stderr
 
 
+@pytest.fixture
+def damaged(recording: Path) -> Path:
+    """The recording with a bit of its regions flipped."""
+    data = bytearray(recording.read_bytes())
+    data[data.rindex(b"\x06region", 0, data.rindex(b"GBLK")) + 20] ^= 1
+    recording.write_bytes(data)
+    return recording
+
+
+@pytest.mark.parametrize("command", [("report",), ("export", "-o", "x.pftrace")])
+def test_a_damaged_recording_is_refused_with_the_way_to_salvage_it(gpuscope, damaged, command):
+    done = gpuscope(command[0], damaged, *command[1:])
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "the option --salvage open what is whole" in done.stderr
+
+
+def test_a_salvaged_report_says_what_is_lost_and_has_a_status_of_its_own(gpuscope, damaged):
+    done = gpuscope("report", damaged, "--salvage")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "INCOMPLETE - 1 block of the file was damaged; lost with it are 2 of 2 rows of region" in done.stdout
+
+
+def test_a_salvaged_export_says_what_is_lost_and_has_a_status_of_its_own(gpuscope, damaged, tmp_path):
+    done = gpuscope("export", damaged, "--salvage", "-o", "x.json", "-o", "again.gscope")
+    assert done.returncode == 3
+    assert "2 of 2 rows of region" in done.stderr
+    assert (tmp_path / "x.json").stat().st_size
+    assert gpuscope("report", "again.gscope").returncode == 3
+
+
+def test_a_whole_recording_is_salvaged_with_status_0(gpuscope, recording):
+    assert gpuscope("report", recording, "--salvage").returncode == 0
+
+
+def test_a_report_of_a_recording_that_was_cut_off_has_the_status_of_a_part(gpuscope, recording):
+    recording.write_bytes(recording.read_bytes()[:-8])
+    assert gpuscope("report", recording).returncode == 3
+
+
+def test_facts_of_any_text_are_harmless_to_a_report(gpuscope, tmp_path):
+    path = tmp_path / "odd.gscope"
+    path.write_bytes(gscope_bytes({}, info={"session.start_ns": "soon", "session.stop_ns": "9" * 5000}))
+    done = gpuscope("report", path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_export_needs_an_output(gpuscope, recording):
     done = gpuscope("export", recording)
     assert done.returncode == 2

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakes.gscope import COLUMNS, END, block, file_header, gscope_bytes, make_store, strings_block, table_block
+from fakes.gscope import (
+    COLUMNS,
+    Block,
+    file_header,
+    file_of,
+    gscope_bytes,
+    make_store,
+    strings_block,
+    table_block,
+)
 from fakes.stores import INFO, training_store, training_tables
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
@@ -84,14 +93,13 @@ def test_cut_file_says_where(opened):
 
 
 def test_unknown_tables_columns_and_blocks_are_skipped(opened):
-    data = (
-        file_header(1, 9)
-        + strings_block(["", "x"])
-        + table_block("thread", {"system_id": np.array([1], dtype="u8")})
-        + table_block("weather", {"wind": np.array([1, 2], dtype="f4")})
-        + block(77, 3, b"", b"something new")
-        + table_block("mark", {"start_ns": np.array([5], dtype="i8"), "colour": np.array([7], dtype="u8")})
-        + block(END, 0)
+    data = file_of(
+        strings_block(["", "x"]),
+        table_block("thread", {"system_id": np.array([1], dtype="u8")}),
+        table_block("weather", {"wind": np.array([1, 2], dtype="f4")}),
+        Block(77, 3, b"", b"something new"),
+        table_block("mark", {"start_ns": np.array([5], dtype="i8"), "colour": np.array([7], dtype="u8")}),
+        minor=9,
     )
     store = opened(data)
     assert "file.truncated_at" not in store.info()
@@ -108,14 +116,23 @@ def test_missing_columns_read_as_none_or_zero(opened):
 
 
 def test_column_of_another_width_is_refused(opened):
-    data = file_header() + strings_block([""]) + table_block("track", {"stream": np.array([7], dtype="u8")})
+    data = file_of(strings_block([""]), table_block("track", {"stream": np.array([7], dtype="u8")}))
     with pytest.raises(CorruptTrace, match=r"track\.stream is 8 bytes wide, not 4"):
-        opened(data + block(END, 0))
+        opened(data)
 
 
 def test_newer_format_names_both_versions(opened):
-    with pytest.raises(CorruptTrace, match=r"format version 2\.5 and this gpuscope reads up to 1\.x"):
-        opened(file_header(2, 5) + block(END, 0))
+    with pytest.raises(
+        CorruptTrace, match=r"format version 3\.5 and this gpuscope reads 2\.x: a newer gpuscope reads it"
+    ):
+        opened(file_header(3, 5))
+
+
+def test_older_format_names_both_versions(opened):
+    with pytest.raises(
+        CorruptTrace, match=r"format version 1\.0 and this gpuscope reads 2\.x: an older gpuscope reads it"
+    ):
+        opened(file_header(1, 0))
 
 
 def test_bad_reference_is_told(opened):
