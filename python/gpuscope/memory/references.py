@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gpuscope.memory.call_stacks import is_gpuscope, is_program
 
 NAMELESS = "no name leads to it"
-LONGEST_SEARCH = 2.0  # seconds
+LONGEST_SEARCH = 2.0  # seconds of the processor: what else runs on the machine makes no difference
 _MOST_LEVELS = 30  # a module of a module is three: the module, its dict, and that of its modules
 _MOST_AT_ONCE = 12  # each search goes through every object of the process
 _MOST_A_LEVEL = 36
@@ -78,7 +78,7 @@ class References:
         self._leads: dict[int, set[int]] = {}  # which targets an object leads to
         self._above: dict[int, list[int]] = {}  # what refers to an object
         self._hidden |= {*map(id, (self, self.__dict__, keepers, self._known, self._child, self._leads, self._above))}
-        self._end_at = time.monotonic() + LONGEST_SEARCH
+        self._end_at = time.thread_time() + LONGEST_SEARCH
         self.stopped = False
 
     def chains_to(self, things: Sequence[Any]) -> dict[int, Chain]:
@@ -116,7 +116,7 @@ class References:
             if id(thing) in self._keepers:
                 self._link(self._keepers[id(thing)], {id(thing)}, following)
         for start in range(0, len(level), _MOST_AT_ONCE):
-            if time.monotonic() > self._end_at:
+            if time.thread_time() > self._end_at:
                 self.stopped = True
                 break
             batch = tuple(level[start : start + _MOST_AT_ONCE])

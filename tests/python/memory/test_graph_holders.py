@@ -24,7 +24,8 @@ needs_saved = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(monkeypatch):
+    monkeypatch.setattr(references, "LONGEST_SEARCH", 60.0)
     gc.collect()
     yield
     gc.collect()
