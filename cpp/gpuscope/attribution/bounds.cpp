@@ -10,19 +10,24 @@ using store::kNone;
 using store::Store;
 using store::Target;
 
-// Rows lie in the order of their arrival, which is nearly that of their time.
-template <class Table>
-uint32_t rows_before(const Table& table, int64_t cutoff_ns) {
-  uint32_t row = 0;
-  while (row < table.size() && table.start_ns[row] < cutoff_ns) {
-    ++row;
-  }
-  return row;
-}
-
 /// Rows that others lie in.
 template <class Table>
 concept Nested = std::is_same_v<Table, store::Regions> || std::is_same_v<Table, store::PythonFunctions>;
+
+constexpr int64_t kStays = INT64_MAX;
+
+/// The moment that the ring must begin after for the row to go; kStays for what is open.
+template <class Table>
+int64_t last_moment(const Table& table, std::size_t row) {
+  return table.start_ns[row];
+}
+template <Nested Table>
+int64_t last_moment(const Table& table, std::size_t row) {
+  if ((table.flags[row] & store::kOpen) != 0) {
+    return kStays;
+  }
+  return std::max(table.start_ns[row], table.start_ns[row] + table.duration_ns[row] - 1);
+}
 
 // The row whose start is the ring's. Nested rows that are open, or were kept for what lies in them, may have begun
 // earlier.
@@ -39,32 +44,57 @@ std::size_t first_row(const Table& table) {
   return row;
 }
 
-template <class Table>
-void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
-  evicted.end = rows_before(table, cutoff_ns);
-  table.drop_front(evicted.end);
+/// The moment before which that share of the rows lies, judged by some thousands of them; kStays when all are open.
+int64_t moment_of_share(const Store& store, double share) {
+  constexpr std::size_t kSamples = 4096;
+  std::size_t rows = 0;
+  store.each_table([&]<class Table>(const Table& table) { rows += store::Timed<Table> ? table.size() : 0; });
+  std::vector<int64_t> moments;
+  store.each_table([&]<class Table>(const Table& table) {
+    if constexpr (store::Timed<Table>) {
+      for (std::size_t row = 0; row < table.size(); row += rows / kSamples + 1) {
+        if (const int64_t moment = last_moment(table, row); moment != kStays) {
+          moments.push_back(moment);
+        }
+      }
+    }
+  });
+  if (moments.empty()) {
+    return kStays;
+  }
+  const auto at = moments.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(moments.size()));
+  std::nth_element(moments.begin(), at, moments.end());
+  return std::max(*at, *std::min_element(moments.begin(), moments.end()) + 1);  // some go, whatever the times are
 }
 
-// Those that end after the cutoff are kept, as kept rows lie in them, with the cutoff as their start.
-template <Nested Table>
+// Rows lie in the order in which threads were read, which is roughly that of their times. What reaches into the ring
+// begins where the ring does.
+template <class Table>
 void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
-  evicted.end = rows_before(table, cutoff_ns);
-  for (uint32_t row = 0; row < evicted.end; ++row) {
-    if ((table.flags[row] & store::kOpen) != 0 || table.start_ns[row] + table.duration_ns[row] > cutoff_ns) {
-      evicted.kept.push_back(row);
+  for (uint32_t row = 0; row < table.size(); ++row) {
+    if (last_moment(table, row) < cutoff_ns) {
+      for (uint32_t kept = evicted.end; kept < row; ++kept) {
+        evicted.kept.push_back(kept);
+      }
+      evicted.end = row + 1;
     }
   }
   const std::size_t first = evicted.count();
   for (std::size_t index = evicted.kept.size(); index-- > 0;) {
     const uint32_t from = evicted.kept[index];
-    const std::size_t to = first + index;
-    table.each_column([&](const store::ColumnInfo&, auto& column) { column[to] = column[from]; });
-    const int64_t end_ns = table.start_ns[to] + table.duration_ns[to];
-    table.start_ns[to] = cutoff_ns;
-    table.duration_ns[to] = std::max<int64_t>(0, end_ns - cutoff_ns);
-    table.flags[to] |= store::kClipped;
+    table.each_column([&](const store::ColumnInfo&, auto& column) { column[first + index] = column[from]; });
   }
   table.drop_front(first);
+  if constexpr (Nested<Table>) {
+    for (std::size_t row = 0; row < table.size(); ++row) {
+      if (table.start_ns[row] < cutoff_ns) {
+        const int64_t end_ns = table.start_ns[row] + table.duration_ns[row];
+        table.start_ns[row] = cutoff_ns;
+        table.duration_ns[row] = std::max<int64_t>(0, end_ns - cutoff_ns);
+        table.flags[row] |= store::kClipped;
+      }
+    }
+  }
 }
 
 /// Changes a table's references to rows of events.
@@ -151,23 +181,23 @@ std::size_t event_bytes(const Store& store) {
   return bytes;
 }
 
-void refuse_past_cap(DecodeState& state) {
-  if (state.settings.mode == Mode::Full) {
-    state.full = event_bytes(*state.store) >= state.settings.max_bytes;
-  }
-}
-
 std::optional<Eviction> keep_in_bounds(DecodeState& state) {
+  const uint64_t max_bytes = state.settings.max_bytes;
+  const std::size_t names_bytes = state.dictionaries.bytes() + state.unread_names_bytes;
   if (state.aggregates()) {
-    state.totals.refuse_more(state.totals.bytes() >= state.settings.max_bytes);
+    const bool refuses = state.totals.refuses() || state.totals.bytes() + names_bytes >= max_bytes;
+    state.totals.refuse_more(refuses);
+    state.dictionaries.refuse_more(refuses);
     state.counters.refused += state.totals.take_refused();
     return {};
   }
+  const std::size_t bytes = event_bytes(*state.store) + names_bytes;
   if (state.settings.mode == Mode::Full) {
-    refuse_past_cap(state);
+    state.full = state.full || bytes >= max_bytes;
+    state.dictionaries.refuse_more(state.full);
     return {};
   }
-  const std::size_t bytes = event_bytes(*state.store);
+  state.dictionaries.refuse_more(names_bytes > max_bytes);  // rows that go take their names with them
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
   state.store->each_table([&]<class Table>(const Table& table) {
@@ -180,17 +210,13 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
   });
   // A quarter of slack, so that rows move seldom.
   const int64_t ring_ns = state.settings.ring_ns;
-  if (newest_ns <= oldest_ns) {
-    return {};  // nothing, or open regions alone
-  }
-  const bool too_long = newest_ns - oldest_ns > ring_ns + ring_ns / 4;
-  const bool too_large = bytes > state.settings.max_bytes;
-  if (!too_long && !too_large) {
-    return {};
-  }
-  const int64_t by_time = newest_ns - ring_ns;
-  const int64_t by_size = too_large ? oldest_ns + (newest_ns - oldest_ns) / 4 : INT64_MIN;
-  return evict_before(state, std::max(by_time, by_size));
+  const bool too_long = newest_ns > oldest_ns && newest_ns - oldest_ns > ring_ns + ring_ns / 4;
+  const auto most = static_cast<double>(max_bytes) / static_cast<double>(bytes);
+  const double share = most < 0.75 ? 1 - 0.75 * most : 0.25;
+  const int64_t by_time = too_long ? newest_ns - ring_ns : INT64_MIN;
+  const int64_t by_size = bytes > max_bytes ? moment_of_share(*state.store, share) : INT64_MIN;
+  const int64_t cutoff_ns = by_size != kStays ? std::max(by_time, by_size) : by_time;
+  return cutoff_ns != INT64_MIN ? std::optional(evict_before(state, cutoff_ns)) : std::nullopt;
 }
 
 }  // namespace gpuscope::attribution

@@ -141,6 +141,7 @@ struct Counters {
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
   uint64_t evicted = 0;  // rows that the ring dropped
+  uint64_t unnamed = 0;  // rows whose name, or a text of which, found no room
 };
 
 /// A region timed by CUDA events: the pair, and the region that it belongs to.
@@ -198,6 +199,12 @@ class Origins {
       settled.place.row = change(settled.place.row);
     }
   }
+  template <class F>
+  void each_path(F&& visit) {
+    for (Settled& settled : settled_) {
+      visit(settled.place.path);
+    }
+  }
 
  private:
   struct Settled {
@@ -211,7 +218,7 @@ class Origins {
 
 /// A call of a coroutine or generator that has not ended, of which parts were seen in this window.
 struct CallInParts {
-  uint32_t name = 0;             // a base::Names id
+  uint32_t name = store::kNone;  // a string
   uint32_t path = store::kNone;  // of its first part
   uint32_t first = store::kNone;
   uint32_t last = store::kNone;  // the newest part
@@ -235,7 +242,8 @@ struct DecodeState {
   Totals totals;
   std::unique_ptr<store::Store> store = std::make_unique<store::Store>();
   Counters counters;
-  bool full = false;                   // the cap is reached: nothing more is added
+  bool full = false;                   // full mode has reached its cap: nothing more is added
+  std::size_t unread_names_bytes = 0;  // of base::Names, that are on their way into the dictionaries
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;
 
@@ -249,6 +257,11 @@ struct DecodeState {
   std::vector<GpuSpan> gpu_spans;    // not read yet
   base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu
 
+  void add_total(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0) {
+    if (totals.add_region(path, duration_ns, child_ns, suspended_ns)) {
+      counters.unnamed += dictionaries.is_unnamed(dictionaries.path_name(path));
+    }
+  }
   void add_gpu_time(const GpuSpan& span, int64_t duration_ns) {
     if (aggregates()) {
       store->region_gpu.duration_ns[gpu_rows.find_or_make(span.path, [&] {
@@ -274,7 +287,7 @@ struct DecodeState {
     for (auto& [number, call] : calls) {
       const int64_t suspended_ns = call.is_running ? 0 : std::max<int64_t>(0, close_ns - call.ended_ns);
       if (aggregates() && call.path != store::kNone) {
-        totals.add_region(call.path, call.ran_ns, call.child_ns, call.suspended_ns + suspended_ns);
+        add_total(call.path, call.ran_ns, call.child_ns, call.suspended_ns + suspended_ns);
       } else if (call.last != store::kNone) {
         note_suspension(call, suspended_ns);
       }
@@ -282,9 +295,39 @@ struct DecodeState {
     calls.clear();
   }
 
+  /// `visit(store::Target, id)` for each reference to a dictionary, from here and from the rows of events.
+  template <class F>
+  void each_reference(F&& visit);
+
   bool keeps_rows() const noexcept { return settings.mode != Mode::Aggregate && !full; }
   bool aggregates() const noexcept { return settings.mode == Mode::Aggregate; }
 };
+
+template <class F>
+void DecodeState::each_reference(F&& visit) {
+  using store::Target;
+  const auto visit_path = [&](uint32_t& path) { visit(Target::Paths, path); };
+  node_paths.each([&](uint64_t, uint32_t& path) { visit_path(path); });
+  started_ranges.each([&](uint64_t, StartedRange& range) { visit_path(range.path); });
+  origins.each_path(visit_path);
+  for (auto& [number, call] : calls) {
+    visit(Target::Strings, call.name);
+    visit_path(call.path);
+  }
+  for (GpuSpan& span : gpu_spans) {
+    visit_path(span.path);
+  }
+  store->each_table([&]<class Table>(Table& table) {
+    if constexpr (Table::kInfo.role == store::Role::Event) {
+      table.each_column([&](const store::ColumnInfo& info, auto& column) {
+        const Target target = info.meaning.target;
+        for (std::size_t row = 0; target != Target::Nothing && row < column.size(); ++row) {
+          visit(store::target_of(table, info, row), column[row]);
+        }
+      });
+    }
+  });
+}
 
 /// The region that work belongs to: a row of the region table, or in aggregate mode a path. kNone: outside every
 /// region.
@@ -322,11 +365,9 @@ class Eviction {
 /// Memory of the event rows, in bytes.
 std::size_t event_bytes(const store::Store& store);
 
-/// Sets `full` when full mode has reached its cap. Cheap enough for every few thousand rows.
-void refuse_past_cap(DecodeState& state);
-
 /// Keeps the rows within their memory cap: full and aggregate mode refuse further rows, ring mode evicts the oldest,
-/// after which every row number kept outside the store must be renumbered by the returned Eviction.
+/// after which every row number kept outside the store must be renumbered by the returned Eviction. Cheap enough for
+/// every few thousand rows.
 std::optional<Eviction> keep_in_bounds(DecodeState& state);
 
 }  // namespace gpuscope::attribution

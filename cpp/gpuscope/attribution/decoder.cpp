@@ -2,6 +2,8 @@
 #include "gpuscope/attribution/decoder.h"
 
 #include <algorithm>
+#include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,8 +16,12 @@ namespace {
 using base::EventLog;
 using base::EventLogs;
 
-// Full mode exceeds its cap by no more than this many rows, or by those of one buffer.
+// The cap is exceeded by no more than the rows of this many events, or of one of CUPTI's buffers.
 constexpr uint64_t kEventsBetweenLooks = 4096;
+// Of the memory, what the names of one of base::Names' periods may take: two are known at a time.
+constexpr uint64_t kShareOfNames = 8;
+// Names that are this many bytes outlive their window.
+constexpr std::size_t kFewNames = std::size_t{64} * 1024;
 
 }  // namespace
 
@@ -23,6 +29,15 @@ Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t 
     : state_(settings), gpu_records_(state_), walker_(cupti), main_thread_(main_thread) {
   if (settings.by_time) {
     gpu_records_.set_api([this](const activity::ApiRecord& record) { take_api(record); });
+  }
+  base::Names::process().set_room(settings.max_bytes / kShareOfNames);
+}
+
+Decoder::~Decoder() {
+  EventLogs::process().each([](EventLog& log) { log.trim(); });
+  try {
+    base::Names::process().forget();
+  } catch (const std::bad_alloc&) {  // they go with the next recording's
   }
 }
 
@@ -76,17 +91,23 @@ void Decoder::drain_logs() {
   // The ends of all logs are taken first and the main thread's is read first: whatever the other threads did up to
   // there, the main thread's regions of that moment are known. So it is between a thread and an older one, as threads
   // of a pool take work of those that are there before them: ends of older logs are taken later, and read earlier.
-  std::vector<std::pair<EventLog*, EventLog::Position>> logs;
-  EventLogs::process().each([&](EventLog& log) { logs.emplace_back(&log, EventLog::Position{}); });
-  std::ranges::sort(logs, std::ranges::greater{},
-                    [](const auto& log) { return log.first->order.load(std::memory_order_relaxed); });
-  for (auto& [log, end] : logs) {
-    end = log->end();
+  struct Reading {
+    EventLog* log;
+    uint32_t order;  // a copy: a thread that takes the log over changes it at any moment
+    EventLog::Position end;
+  };
+  std::vector<Reading> logs;
+  EventLogs::process().each([&](EventLog& log) {
+    logs.push_back({&log, log.order.load(std::memory_order_relaxed), {}});
+  });
+  std::ranges::sort(logs, std::ranges::greater{}, &Reading::order);
+  for (Reading& reading : logs) {
+    reading.end = reading.log->end();
   }
   std::ranges::reverse(logs);
   std::stable_partition(logs.begin(), logs.end(),
-                        [this](const auto& log) { return log.first->system_id == main_thread_; });
-  for (auto& [log, end] : logs) {
+                        [this](const Reading& reading) { return reading.log->system_id == main_thread_; });
+  for (auto& [log, order, end] : logs) {
     const bool is_read = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
     if (!is_read && !threads_.contains(log)) {
       EventLogs::release_if_done(*log);
@@ -104,7 +125,7 @@ void Decoder::drain_logs() {
     log->read(end, [&](const base::Event& event) {
       replay.take(event);
       if (++events_ % kEventsBetweenLooks == 0) {
-        refuse_past_cap(state_);
+        look_at_bounds();
       }
     });
     log_dropped_ += log->take_dropped();
@@ -138,7 +159,9 @@ void Decoder::take_api(const activity::ApiRecord& record) {
 template <class F>
 void Decoder::each_replay(F&& visit) {
   for (auto& [log, thread] : threads_) {
-    visit(*thread.replay);
+    if (thread.replay != nullptr) {  // unless memory ran out for it
+      visit(*thread.replay);
+    }
   }
   for (const auto& replay : ended_) {
     visit(*replay);
@@ -161,20 +184,57 @@ void Decoder::discard(activity::BufferPool& pool) noexcept {
 
 void Decoder::decode(activity::BufferPool& pool) {
   activity::CompletedBuffers buffers(pool);
+  state_.unread_names_bytes = base::Names::process().bytes();
   drain_logs();
+  logs_are_read_ = true;
   for (; buffers.first() != nullptr; buffers.release_first()) {
     state_.counters.unread_bytes +=
         walker_.walk(buffers.first()->data, buffers.first()->valid,
                      [this](uint32_t kind, const uint8_t* record) { gpu_records_.take(kind, record); });
-    refuse_past_cap(state_);
+    look_at_bounds();
   }
   if (state_.settings.by_time) {
     gpu_records_.retry(false);
   }
+  look_at_bounds();
+  if (base::Names::process().fill(0.5)) {
+    begin_period_of_names();
+  }
+}
+
+/// Once after the logs were read: what is in them then is of this period, and read before the next but one begins.
+void Decoder::begin_period_of_names() {
+  if (std::exchange(logs_are_read_, false)) {
+    base::Names::process().begin_period();
+  }
+}
+
+void Decoder::look_at_bounds() {
   if (const std::optional<Eviction> eviction = keep_in_bounds(state_)) {
     each_replay([&](Replay& replay) { replay.apply(*eviction); });
     gpu_records_.apply(*eviction);
+    // What is referred to by none of the rows any more; seldom, as all of them are looked through.
+    if (state_.dictionaries.bytes() > renewed_bytes_ + renewed_bytes_ / 4 + state_.settings.max_bytes / 8) {
+      renew_dictionaries();
+    }
   }
+}
+
+template <class F>
+void Decoder::each_reference(F&& visit) {
+  state_.each_reference(visit);
+  each_replay([&](Replay& replay) { replay.each_reference(visit); });
+}
+
+Dictionaries Decoder::renew_dictionaries() {
+  Renewal renewal(state_.dictionaries);
+  each_reference([&](store::Target target, const auto& row) { renewal.keep(target, row); });
+  Dictionaries fresh = renewal.take();
+  each_reference([&](store::Target target, auto& row) {
+    row = static_cast<std::remove_reference_t<decltype(row)>>(renewal.find(target, row));
+  });
+  renewed_bytes_ = fresh.bytes();
+  return std::exchange(state_.dictionaries, std::move(fresh));
 }
 
 std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
@@ -189,11 +249,15 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   }
   state_.close_calls(close_ns);
   state_.totals.move_into(*state_.store);
-  state_.dictionaries.copy_into(*state_.store);
   std::unique_ptr<store::Store> finished = std::exchange(state_.store, std::make_unique<store::Store>());
+  renew_dictionaries().move_into(*finished);
+  if (base::Names::process().bytes() > kFewNames) {
+    begin_period_of_names();
+  }
   state_.window.open_ns.store(INT64_MAX, std::memory_order_relaxed);
   state_.window.close_ns.store(INT64_MAX, std::memory_order_relaxed);
   state_.counters = {};
+  state_.dictionaries.refuse_more(false);
   state_.gpu_rows.clear();
   state_.forward_ops.clear();
   state_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });

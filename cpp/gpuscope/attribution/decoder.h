@@ -20,6 +20,10 @@ class Decoder {
  public:
   /// `main_thread`: the system id of the thread whose regions others inherit.
   Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread);
+  /// What base::Names had for this recording goes.
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
   Window& window() noexcept { return state_.window; }
   DecodeState& state() noexcept { return state_; }
@@ -54,6 +58,12 @@ class Decoder {
   static constexpr std::size_t kMaxEnded = 1024;
 
   void drain_logs();
+  void begin_period_of_names();
+  void look_at_bounds();
+  /// Makes the dictionaries anew, of what is still referred to; returns the old ones.
+  Dictionaries renew_dictionaries();
+  template <class F>
+  void each_reference(F&& visit);
   template <class F>
   void each_replay(F&& visit);
   Replay& replay_of(base::EventLog& log);
@@ -70,6 +80,8 @@ class Decoder {
   // Where launches are joined by thread and time: ended threads, and those that have no log.
   std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;
+  bool logs_are_read_ = false;     // since base::Names' period began
+  std::size_t renewed_bytes_ = 0;  // of the dictionaries, when they were made
   uint64_t log_dropped_ = 0;
   uint64_t events_ = 0;  // read from logs
 };

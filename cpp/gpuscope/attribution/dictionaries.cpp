@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/attribution/dictionaries.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
@@ -11,7 +14,6 @@ namespace gpuscope::attribution {
 namespace {
 
 constexpr uint32_t kUnmapped = UINT32_MAX;
-constexpr std::string_view kMoreNames = "(more names)";
 constexpr uint16_t kMaxIds = UINT16_MAX;
 
 uint16_t narrow(std::size_t id) { return id < kMaxIds ? static_cast<uint16_t>(id) : kMaxIds; }
@@ -27,6 +29,27 @@ uint64_t hash(const store::Variants::Row& row) {
   return value;
 }
 
+uint64_t hash(const store::Paths::Row& row) {
+  const uint64_t key = (static_cast<uint64_t>(row.parent) << 32) | row.name;
+  return row.kind == 0 && row.domain == 0
+             ? key
+             : base::mix(key ^ base::mix((static_cast<uint64_t>(row.domain) << 32) | row.kind));
+}
+
+uint64_t hash(const store::Tracks::Row& row) {
+  return (static_cast<uint64_t>(row.device) << 52) ^ (static_cast<uint64_t>(row.context) << 32) ^ row.stream;
+}
+
+/// The key after one that others have.
+uint64_t next_key(uint64_t key) { return base::mix(key + 1); }
+
+uint64_t free_key(base::FlatMap<uint32_t>& map, uint64_t key) {
+  while (map.find(key) != nullptr) {
+    key = next_key(key);
+  }
+  return key;
+}
+
 store::Variants::Row only_name(const store::Variants::Row& row) {
   store::Variants::Row plain{};
   plain.name = row.name;
@@ -36,21 +59,34 @@ store::Variants::Row only_name(const store::Variants::Row& row) {
 }  // namespace
 
 uint32_t Dictionaries::string(std::string_view text) {
-  if (strings_.size() < kMaxStrings) {
+  if (strings_.size() < kMaxStrings && !refuses_ && text != base::Names::kMore) {
     return strings_.intern(text);
   }
   const uint32_t known = strings_.find(text);
-  return known != UINT32_MAX ? known : strings_.intern(kMoreNames);
+  return known != UINT32_MAX ? known : more_names();
+}
+
+uint32_t Dictionaries::more_names() {
+  if (more_names_ == store::kNone) {
+    more_names_ = strings_.intern(base::Names::kMore);
+  }
+  return more_names_;
 }
 
 uint32_t Dictionaries::region_name(uint32_t name) {
-  if (name >= region_names_.size()) {
-    region_names_.resize(name + 1, kUnmapped);
+  const uint32_t period = base::Names::period_of(name);
+  const uint32_t index = base::Names::index_of(name);
+  NamesOfPeriod& names = region_names_[period == 0 ? 0 : 1 + period % 2];
+  if (names.period != period) [[unlikely]] {
+    names = {period, {}};
   }
-  if (region_names_[name] == kUnmapped) {
-    region_names_[name] = string(base::Names::process().text(name));
+  if (index >= names.strings.size()) {
+    names.strings.resize(index + 1, kUnmapped);
   }
-  return region_names_[name];
+  if (names.strings[index] == kUnmapped) {
+    names.strings[index] = string(base::Names::process().text(name));
+  }
+  return names.strings[index];
 }
 
 uint32_t Dictionaries::pinned(const char* text) {
@@ -60,14 +96,14 @@ uint32_t Dictionaries::pinned(const char* text) {
 
 uint32_t Dictionaries::path(uint32_t parent, uint32_t name, base::RegionKind kind, uint32_t domain) {
   const auto kind_id = static_cast<uint32_t>(kind);
-  uint64_t key = (static_cast<uint64_t>(parent) << 32) | name;
-  if (kind_id != 0 || domain != 0) {
-    key = base::mix(key ^ base::mix((static_cast<uint64_t>(domain) << 32) | kind_id));
-  }
+  uint64_t key = hash(store::Paths::Row{parent, name, 0, kind_id, domain});
   const store::Paths& paths = tables_.path;
   while (true) {
-    if (paths.size() >= kMaxPaths && paths_.find(key) == nullptr) {
-      return parent != store::kNone ? parent : 0;
+    if ((paths.size() >= kMaxPaths || refuses_) && paths_.find(key) == nullptr) {
+      if (more_path_ == store::kNone) {
+        more_path_ = tables_.path.append({store::kNone, more_names(), 0, 0, 0});
+      }
+      return more_path_;
     }
     const uint32_t id = paths_.find_or_make(key, [&] {
       const uint32_t depth = parent == store::kNone ? 0 : paths.depth[parent] + 1;
@@ -77,7 +113,7 @@ uint32_t Dictionaries::path(uint32_t parent, uint32_t name, base::RegionKind kin
         paths.domain[id] == domain) {
       return id;
     }
-    key = base::mix(key + 1);  // two paths with one hash
+    key = next_key(key);  // two paths with one hash
   }
 }
 
@@ -122,12 +158,12 @@ uint32_t Dictionaries::find_variant(const store::Variants::Row& wanted) {
     if (std::memcmp(&variant_rows_[id], &row, sizeof(row)) == 0) {
       return id;
     }
-    key = base::mix(key + 1);  // two configurations with one hash
+    key = next_key(key);  // two configurations with one hash
   }
 }
 
 uint16_t Dictionaries::track(uint32_t device, uint32_t context, uint32_t stream) {
-  const uint64_t key = (static_cast<uint64_t>(device) << 52) ^ (static_cast<uint64_t>(context) << 32) ^ stream;
+  const uint64_t key = hash(store::Tracks::Row{device, context, stream});
   if (key != last_track_key_) {
     last_track_ = tracks_.find_or_make(key, [&] { return narrow(tables_.track.append({device, context, stream})); });
     last_track_key_ = key;
@@ -162,21 +198,113 @@ uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
                                            : store::Threads::Row{system_id, string(name), 0}));
 }
 
-void Dictionaries::copy_into(store::Store& store) const {
-  for (uint32_t id = 0; id < strings_.size(); ++id) {
-    store.strings.intern(strings_[id]);
+std::size_t Dictionaries::bytes() const noexcept {
+  std::size_t bytes = strings_.bytes() + paths_.bytes() + variants_.bytes() + pointers_.bytes();
+  for (const NamesOfPeriod& names : region_names_) {
+    bytes += names.strings.size() * sizeof(uint32_t);
   }
-  const auto copy = [](const auto& from, auto& to) {
-    for (std::size_t row = 0; row < from.size(); ++row) {
-      to.append(from[row]);
+  tables_.each_table([&]<class Table>(const Table& table) { bytes += table.size() * Table::kRowBytes; });
+  return bytes + variant_rows_.size() * sizeof(store::Variants::Row) + stacks_.size() * sizeof(uint32_t);
+}
+
+void Dictionaries::move_into(store::Store& store) {
+  store.strings = std::move(strings_);
+  store.path = std::move(tables_.path);
+  store.stack = std::move(tables_.stack);
+  store.variant = std::move(tables_.variant);
+  store.track = std::move(tables_.track);
+  store.thread = std::move(tables_.thread);
+  store.call = std::move(tables_.call);
+}
+
+// So that one pass over each, from its last row, finds all that is referred to.
+static_assert(std::ranges::none_of(store::kTables, [](const store::TableInfo& table) {
+  return table.role == store::Role::Dictionary &&
+         std::ranges::any_of(table.columns, [&](const store::ColumnInfo& column) {
+           const store::Target target = column.meaning.target;
+           return target != store::Target::Nothing && target != store::Target::Strings && target != table.target;
+         });
+}));
+
+Renewal::Renewal(Dictionaries& old) : old_(old) {
+  rows_of(store::Target::Strings).resize(old.strings_.size(), store::kNone);
+  old.tables_.each_table([&]<class Table>(const Table& table) {
+    if constexpr (Table::kInfo.role == store::Role::Dictionary) {
+      rows_of(Table::kInfo.target).resize(table.size(), store::kNone);
     }
-  };
-  copy(tables_.path, store.path);
-  copy(tables_.stack, store.stack);
-  copy(tables_.variant, store.variant);
-  copy(tables_.track, store.track);
-  copy(tables_.thread, store.thread);
-  copy(tables_.call, store.call);
+  });
+}
+
+void Renewal::keep_what_is_referred_to() {
+  keep(store::Target::Strings, 0);
+  old_.tables_.each_table([&]<class Table>(const Table& table) {
+    const std::vector<uint32_t>& rows = rows_of(Table::kInfo.target);
+    for (std::size_t row = rows.size(); row-- > 0;) {  // a row's parent stands before it
+      table.each_column([&](const store::ColumnInfo& info, const auto& column) {
+        if (rows[row] == kKept && info.meaning.target != store::Target::Nothing) {
+          keep(info.meaning.target, column[row]);
+        }
+      });
+    }
+  });
+}
+
+void Renewal::copy_kept(Dictionaries& fresh) {
+  std::vector<uint32_t>& strings = rows_of(store::Target::Strings);
+  for (uint32_t id = 0; id < strings.size(); ++id) {
+    strings[id] = strings[id] == kKept ? fresh.strings_.intern(old_.strings_[id]) : store::kNone;
+  }
+  store::Store::each_pair(fresh.tables_, old_.tables_, [&]<class Table>(Table& to, const Table& from) {
+    std::vector<uint32_t>& rows = rows_of(Table::kInfo.target);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      if (rows[row] == store::kNone) {
+        continue;
+      }
+      rows[row] = static_cast<uint32_t>(to.size());
+      Table::each_pair(to, from, [&](const store::ColumnInfo& info, auto& target, const auto& source) {
+        using T = std::remove_cvref_t<decltype(source)>::value_type;
+        target.push_back(static_cast<T>(find(info.meaning.target, source[row])));
+      });
+    }
+  });
+}
+
+void Renewal::index(Dictionaries& fresh) {
+  const store::Paths& paths = fresh.tables_.path;
+  for (uint32_t path = 0; path < paths.size(); ++path) {
+    fresh.paths_.set(free_key(fresh.paths_, hash(paths[path])), path);
+  }
+  const store::Variants& variants = fresh.tables_.variant;
+  for (uint32_t variant = 0; variant < variants.size(); ++variant) {
+    fresh.variant_rows_.push_back(variants[variant]);
+    fresh.variants_.set(free_key(fresh.variants_, hash(variants[variant])), variant);
+  }
+  const store::Tracks& tracks = fresh.tables_.track;
+  for (uint32_t track = 0; track < tracks.size(); ++track) {
+    fresh.tracks_.set(hash(tracks[track]), narrow(track));
+  }
+  old_.calls_.each([&](uint64_t key, uint16_t call) {
+    if (const uint64_t row = find(store::Target::Calls, call); row < fresh.tables_.call.size()) {
+      fresh.calls_.set(key, narrow(row));
+    }
+  });
+  for (uint32_t stack = 0; stack < old_.stacks_.size(); ++stack) {
+    if (const uint64_t row = find(store::Target::Stacks, old_.stacks_[stack]); row < fresh.tables_.stack.size()) {
+      fresh.stacks_.resize(stack + 1, kUnmapped);
+      fresh.stacks_[stack] = static_cast<uint32_t>(row);
+    }
+  }
+  const uint32_t more_names = fresh.strings_.find(base::Names::kMore);
+  fresh.more_names_ = more_names != UINT32_MAX ? more_names : store::kNone;
+  fresh.more_path_ = static_cast<uint32_t>(find(store::Target::Paths, old_.more_path_));
+}
+
+Dictionaries Renewal::take() {
+  Dictionaries fresh;
+  keep_what_is_referred_to();
+  copy_kept(fresh);
+  index(fresh);
+  return fresh;
 }
 
 }  // namespace gpuscope::attribution

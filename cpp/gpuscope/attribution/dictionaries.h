@@ -13,8 +13,7 @@
 
 namespace gpuscope::attribution {
 
-/// The dictionaries of a session: they are kept from one recorded window to the next, and each store gets a copy, so
-/// that ids mean the same in all of them. One thread at a time.
+/// The dictionaries of what is recorded. One thread at a time.
 class Dictionaries {
  public:
   Dictionaries() {
@@ -24,7 +23,7 @@ class Dictionaries {
   }
 
   uint32_t string(std::string_view text);
-  /// The string of a base::Names id.
+  /// The string of a base::Names id. As the id's period passes, ask for it while the event is read.
   uint32_t region_name(uint32_t name);
   /// The string at `text`, whose address is valid until forget_pointers().
   uint32_t pinned(const char* text);
@@ -41,9 +40,18 @@ class Dictionaries {
   std::string_view text(uint32_t string) const { return strings_[string]; }
   uint32_t path_name(uint32_t path) const { return tables_.path.name[path]; }
   uint64_t path_parent(uint32_t path) const { return tables_.path.parent[path]; }
-  void copy_into(store::Store& store) const;
+  /// Whether it stands for all that found no room.
+  bool is_unnamed(uint32_t string) const noexcept { return string == more_names_ && string != store::kNone; }
+
+  std::size_t bytes() const noexcept;
+  /// Whether new names read "(more names)": the memory is used up.
+  void refuse_more(bool refuse) noexcept { refuses_ = refuse; }
+  /// Hands all of it over; this is of no more use.
+  void move_into(store::Store& store);
 
  private:
+  friend class Renewal;
+  uint32_t more_names();
   uint32_t find_variant(const store::Variants::Row& wanted);
 
   // A program that makes new names for ever must not fill the memory: past these, all are one "(more names)".
@@ -53,8 +61,15 @@ class Dictionaries {
 
   base::StringTable strings_;
   store::Store tables_;  // its dictionary tables only
-  std::vector<uint32_t> region_names_;
-  std::vector<uint32_t> stacks_;  // by base::Stacks id, their rows
+  struct NamesOfPeriod {
+    uint32_t period = 0;
+    std::vector<uint32_t, base::BlockAllocator<uint32_t>> strings;  // by base::Names' index
+  };
+  std::array<NamesOfPeriod, 3> region_names_;  // those that are kept, and those of two periods in turn
+  std::vector<uint32_t> stacks_;               // by base::Stacks id, their rows
+  uint32_t more_names_ = store::kNone;         // the string, and a path of that name
+  uint32_t more_path_ = store::kNone;
+  bool refuses_ = false;
   base::FlatMap<uint32_t> pointers_;
   base::FlatMap<uint32_t> paths_;
   base::FlatMap<uint32_t> variants_;
@@ -70,6 +85,38 @@ class Dictionaries {
   uint16_t last_track_ = 0;
   base::FlatMap<uint16_t> calls_;
   std::array<uint16_t, 2048> plain_calls_{};  // by callback id, of those that went well: their id + 1
+};
+
+/// Makes dictionaries anew, of what is still referred to, in the same order. First `keep` every reference, then `take`
+/// the dictionaries, then replace each reference by what `find` says, which cannot fail. One thread.
+class Renewal {
+ public:
+  explicit Renewal(Dictionaries& old);
+
+  /// A row of that dictionary, or a string. What is no row stays what it is.
+  void keep(store::Target target, uint64_t row) noexcept {
+    std::vector<uint32_t>& rows = rows_of(target);
+    if (row < rows.size()) {
+      rows[row] = kKept;
+    }
+  }
+  Dictionaries take();
+  uint64_t find(store::Target target, uint64_t row) const noexcept {
+    const std::vector<uint32_t>& rows = rows_[static_cast<std::size_t>(target)];
+    return row < rows.size() ? rows[row] : row;
+  }
+
+ private:
+  static constexpr uint32_t kKept = 0;
+
+  std::vector<uint32_t>& rows_of(store::Target target) { return rows_[static_cast<std::size_t>(target)]; }
+  void keep_what_is_referred_to();
+  void copy_kept(Dictionaries& fresh);
+  void index(Dictionaries& fresh);
+
+  Dictionaries& old_;
+  // Of each dictionary, for every old row, kNone, or kKept at first and then the new row.
+  std::array<std::vector<uint32_t>, store::kTargets> rows_;
 };
 
 }  // namespace gpuscope::attribution

@@ -216,6 +216,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
     return;
   }
   const uint32_t name = state_->dictionaries.pinned(record.name);
+  state_->counters.unnamed += state_->dictionaries.is_unnamed(name);
   if (state_->aggregates()) {
     return state_->totals.add_work(row.reference, store::Work::Kernel, name, row.duration_ns);
   }

@@ -298,8 +298,11 @@ uint32_t Replay::add_row(const OpenRegion& region, uint32_t parent_row) {
 uint32_t Replay::path_of(const OpenRegion& region, uint32_t parent_path) {
   Dictionaries& dictionaries = state_->dictionaries;
   const uint32_t domain = dictionaries.region_name(EnterDetail::domain(region.detail));
-  return dictionaries.path(parent_path, dictionaries.region_name(region.name), EnterDetail::kind(region.detail),
-                           domain);
+  return dictionaries.path(parent_path, region.name, EnterDetail::kind(region.detail), domain);
+}
+
+void Replay::count_unnamed(uint32_t string) noexcept {
+  state_->counters.unnamed += state_->dictionaries.is_unnamed(string);
 }
 
 void Replay::note_moment(int64_t at_ns) {
@@ -481,7 +484,7 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   std::vector<OpenRegion>& stack = strands_[current_].stack;
   const std::size_t depth = depth_of(EnterDetail::call(detail));
   const auto [parent_row, parent_path] = parent_at(at_ns, detail, depth);
-  OpenRegion region{name, kNone, kNone, at_ns, 0, detail};
+  OpenRegion region{state_->dictionaries.region_name(name), name, kNone, kNone, at_ns, 0, detail};
   region.number = ++regions_opened_;
   if (region.call = EnterDetail::call(detail); region.call != 0) {
     region.detail = EnterDetail::make(EnterDetail::kind(detail));
@@ -492,8 +495,11 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
     region.row = parent_row;
   } else if (state_->window.contains(at_ns)) {
     region.row = add_row(region, parent_row);
-    if (has_arguments_ && region.row != kNone) {
-      add_details(region.row, region, parent_path);
+    if (region.row != kNone) {
+      count_unnamed(state_->dictionaries.path_name(region.path));
+      if (has_arguments_) {
+        add_details(region.row, region, parent_path);
+      }
     }
     begin_part(region);
   }
@@ -548,7 +554,7 @@ void Replay::end_part(const OpenRegion& region, int64_t end_ns, int64_t duration
   call.child_ns += region.child_ns;
   if (ends_call) {
     if (state_->aggregates()) {
-      state_->totals.add_region(call.path, call.ran_ns, call.child_ns, call.suspended_ns);
+      state_->add_total(call.path, call.ran_ns, call.child_ns, call.suspended_ns);
     }
     state_->calls.erase(found);
   }
@@ -571,7 +577,7 @@ void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent, bool 
   if (region.row != kNone) {
     state_->store->region.duration_ns[region.row] = duration_ns;
   } else if (state_->aggregates() && region.call == 0 && in_window) {
-    state_->totals.add_region(region.path, duration_ns, region.child_ns);
+    state_->add_total(region.path, duration_ns, region.child_ns);
   }
   if (parent != nullptr) {
     parent->child_ns += duration_ns;
@@ -620,8 +626,9 @@ void Replay::close_innermost(int64_t at_ns, bool ends_call, F&& matches) {
 }
 
 void Replay::exit(int64_t at_ns, uint32_t name, bool by_exception) {
-  close_innermost(at_ns, by_exception, [name](const OpenRegion& region) {
-    return region.name == name && (region.detail & EnterDetail::kPopped) == 0;
+  const ExitName exited{name, state_->dictionaries.region_name(name)};
+  close_innermost(at_ns, by_exception, [&exited](const OpenRegion& region) {
+    return exited.matches(region) && (region.detail & EnterDetail::kPopped) == 0;
   });
 }
 
@@ -633,8 +640,9 @@ void Replay::pop(int64_t at_ns, uint32_t source) {
 
 void Replay::gpu_time(uint32_t pair, uint32_t name) {
   const std::vector<OpenRegion>& stack = strands_[current_].stack;
+  const ExitName exited{name, state_->dictionaries.region_name(name)};
   const auto region =
-      std::find_if(stack.rbegin(), stack.rend(), [name](const OpenRegion& open) { return open.name == name; });
+      std::find_if(stack.rbegin(), stack.rend(), [&exited](const OpenRegion& open) { return exited.matches(open); });
   const bool kept =
       region != stack.rend() && window_seen_ && !region->is_hidden && !state_->window.gpu.off_at(region->start_ns);
   state_->gpu_spans.push_back({pair, kept ? region->row : kNone, kept ? region->path : kNone});
@@ -649,7 +657,9 @@ void Replay::mark(int64_t at_ns, uint32_t name) {
     ++state_->counters.refused;
     return;
   }
-  state_->store->mark.append({at_ns, state_->dictionaries.region_name(name), own_place().reference, thread_, 0});
+  const uint32_t string = state_->dictionaries.region_name(name);
+  count_unnamed(string);
+  state_->store->mark.append({at_ns, string, own_place().reference, thread_, 0});
 }
 
 // -- operators, ranges of libraries, allocations ---------------------------------------------------------------------
@@ -679,7 +689,7 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   uint32_t forward = kNone;
   if (arguments_.sequence() >= 0 && is_op) {
     const auto sequence = static_cast<uint64_t>(arguments_.sequence());
-    const std::string_view name = dictionaries.text(dictionaries.region_name(region.name));
+    const std::string_view name = dictionaries.text(region.name);
     const bool backward = parent_path != kNone &&
                           dictionaries.text(dictionaries.path_name(parent_path)).starts_with(store::kAutogradPrefix);
     if (backward) {
@@ -694,7 +704,11 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   const uint32_t overload = arguments_.text(Argument::Overload);
   if (arguments_.sequence() >= 0 || arguments_.shapes() != 0 || operands.word != 0 || arguments_.stack() != 0 ||
       overload != 0) {
-    const auto text = [&](uint32_t name) { return name != 0 ? dictionaries.region_name(name) : kNone; };
+    const auto text = [&](uint32_t name) {
+      const uint32_t string = name != 0 ? dictionaries.region_name(name) : kNone;
+      count_unnamed(string);
+      return string;
+    };
     store.detail.append({arguments_.sequence(), row, text(arguments_.text(Argument::Types)), kNone,
                          text(arguments_.shapes()), text(arguments_.text(Argument::Strides)),
                          text(arguments_.text(Argument::Concrete)), text(overload), forward,
@@ -725,13 +739,14 @@ void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
   ++state_->counters.region_events;
   Dictionaries& dictionaries = state_->dictionaries;
   const uint32_t domain = dictionaries.region_name(EnterDetail::domain(detail));
-  OpenRegion range{name,  dictionaries.path(kNone, dictionaries.region_name(name), EnterDetail::kind(detail), domain),
-                   kNone, at_ns,
-                   0,     detail};
+  const uint32_t string = dictionaries.region_name(name);
+  const uint32_t path = dictionaries.path(kNone, string, EnterDetail::kind(detail), domain);
+  OpenRegion range{string, name, path, kNone, at_ns, 0, detail};
   if (state_->window.keeps_regions(at_ns)) {
     range.row = add_row(range, kNone);
     if (range.row != kNone) {
       state_->store->region.flags[range.row] |= store::kAsync;
+      count_unnamed(dictionaries.path_name(range.path));
       add_details(range.row, range, kNone);
     }
   }
@@ -767,7 +782,7 @@ void Replay::end_range(const StartedRange& range, int64_t end_ns) {
   const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
   if (state_->aggregates()) {
     if (state_->window.keeps_regions(range.start_ns)) {
-      state_->totals.add_region(range.path, duration_ns, duration_ns);  // overlaps others: no self time
+      state_->add_total(range.path, duration_ns, duration_ns);  // overlaps others: no self time
     }
   } else if (range.row != kNone) {
     state_->store->region.duration_ns[range.row] = duration_ns;

@@ -36,6 +36,9 @@ class Replay {
   void close_window(int64_t close_ns);
   /// The rows of open regions and calls have eviction.
   void apply(const Eviction& eviction);
+  /// `visit(store::Target, id)` for each reference to a dictionary.
+  template <class F>
+  void each_reference(F&& visit);
   /// The thread has ended: what it left open ends with its last event.
   void end_thread();
 
@@ -49,7 +52,8 @@ class Replay {
 
  private:
   struct OpenRegion {
-    uint32_t name;  // a base::Names id
+    uint32_t name;      // a string
+    uint32_t names_id;  // of base::Names, as it was entered with
     uint32_t path;
     uint32_t row;
     int64_t start_ns;
@@ -94,6 +98,12 @@ class Replay {
     uint64_t number = 0;                            // tasks are numbered as they begin
     uint32_t origin = 0;                            // of the tasks that it creates: base::Op::Origin; 0 for none
     std::optional<TaskPlace> place = std::nullopt;  // where it was created, if known: what it has open lies there
+  };
+  /// What an exit names: by the string where the id is of another period than at the enter.
+  struct ExitName {
+    uint32_t names_id;
+    uint32_t name;
+    bool matches(const OpenRegion& region) const noexcept { return region.names_id == names_id || region.name == name; }
   };
   struct OpenCall {
     uint32_t callback;
@@ -171,6 +181,7 @@ class Replay {
   Place own_place() const;
   template <class F>
   void each_open(F&& visit);
+  void count_unnamed(uint32_t string) noexcept;
 
   DecodeState* state_;
   Replay* parent_thread_;
@@ -192,5 +203,26 @@ class Replay {
   int64_t last_ns_ = INT64_MIN;  // of the newest event
   static constexpr std::size_t kMaxTimeline = 1 << 18;
 };
+
+template <class F>
+void Replay::each_reference(F&& visit) {
+  using store::Target;
+  visit(Target::Threads, thread_);
+  for (Strand& strand : strands_) {
+    for (OpenRegion& region : strand.stack) {
+      visit(Target::Strings, region.name);
+      visit(Target::Paths, region.path);
+    }
+    if (strand.place.has_value()) {
+      visit(Target::Paths, strand.place->path);
+    }
+  }
+  for (OpenCall& call : calls_) {
+    visit(Target::Paths, call.path);
+  }
+  for (Moment& moment : timeline_) {
+    visit(Target::Paths, moment.path);
+  }
+}
 
 }  // namespace gpuscope::attribution

@@ -8,10 +8,10 @@
 namespace gpuscope::attribution {
 namespace {
 
-uint32_t write_bins(store::Store& store, const std::vector<uint64_t>& bins, uint32_t& next) {
-  for (uint32_t bin = 0; bin < bins.size(); ++bin) {
-    if (bins[bin] != 0) {
-      store.histogram.append({next, bin, bins[bin]});
+uint32_t write_bins(store::Store& store, const Total& total, uint32_t& next) {
+  for (uint32_t bin = 0; bin < total.bins.size(); ++bin) {
+    if (total.bins[bin] != 0) {
+      store.histogram.append({next, total.first_bin + bin, total.bins[bin]});
     }
   }
   return next++;
@@ -26,10 +26,16 @@ std::size_t Total::add(int64_t duration_ns) {
   max_ns = std::max(max_ns, duration_ns);
   const std::size_t before = bins.size();
   const uint32_t bin = store::histogram_bin(duration_ns);
-  if (bin >= bins.size()) {
-    bins.resize(bin + 1);
+  if (bins.empty()) {
+    first_bin = bin;
+  } else if (bin < first_bin) {
+    bins.insert(bins.begin(), first_bin - bin, 0);
+    first_bin = bin;
   }
-  ++bins[bin];
+  if (bin - first_bin >= bins.size()) {
+    bins.resize(bin - first_bin + 1);
+  }
+  ++bins[bin - first_bin];
   return (bins.size() - before) * sizeof(uint64_t);
 }
 
@@ -45,17 +51,18 @@ Total* Totals::find_or_make(base::FlatMap<uint32_t>& index, std::vector<Total>& 
   remember();
   totals.emplace_back();
   index.set(key, static_cast<uint32_t>(totals.size() - 1));
-  bytes_ += sizeof(Total);
+  bytes_ += kTotalBytes;
   return &totals.back();
 }
 
-void Totals::add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns) {
+bool Totals::add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns) {
   Total* total = find_or_make(region_index_, regions_, path, [&] { region_paths_.push_back(path); });
   if (total != nullptr) {
     bytes_ += total->add(duration_ns);
     total->child_ns += child_ns;
     total->suspended_ns += suspended_ns;
   }
+  return total != nullptr;
 }
 
 Total* Totals::work(const Key& key) {
@@ -77,15 +84,14 @@ void Totals::move_into(store::Store& store) {
   uint32_t histogram = 0;
   for (std::size_t index = 0; index < regions_.size(); ++index) {
     const Total& total = regions_[index];
-    store.region_total.append({region_paths_[index], write_bins(store, total.bins, histogram), total.count,
-                               total.total_ns, total.child_ns, total.min_ns, total.max_ns, total.suspended_ns});
+    store.region_total.append({region_paths_[index], write_bins(store, total, histogram), total.count, total.total_ns,
+                               total.child_ns, total.min_ns, total.max_ns, total.suspended_ns});
   }
   for (std::size_t index = 0; index < works_.size(); ++index) {
     const Total& total = works_[index];
     const Key& key = work_keys_[index];
-    store.work_total.append({key.path, key.name, write_bins(store, total.bins, histogram),
-                             static_cast<uint32_t>(key.kind), total.count, total.bytes, total.total_ns, total.min_ns,
-                             total.max_ns});
+    store.work_total.append({key.path, key.name, write_bins(store, total, histogram), static_cast<uint32_t>(key.kind),
+                             total.count, total.bytes, total.total_ns, total.min_ns, total.max_ns});
   }
   *this = Totals();
 }

@@ -20,6 +20,7 @@ struct Total {
   int64_t suspended_ns = 0;
   int64_t min_ns = INT64_MAX;
   int64_t max_ns = 0;
+  uint32_t first_bin = 0;  // of store::histogram_bin
   std::vector<uint64_t> bins;
 
   /// Returns the bytes that it grew by.
@@ -29,13 +30,15 @@ struct Total {
 /// What aggregate mode keeps: one row a call path and one a kind of work on it. One thread at a time.
 class Totals {
  public:
-  void add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0);
+  /// False when it is refused.
+  bool add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0);
   void add_work(uint32_t path, store::Work kind, uint32_t name, int64_t duration_ns, uint64_t bytes = 0);
   /// Writes the totals as rows and starts again from nothing.
   void move_into(store::Store& store);
   std::size_t bytes() const noexcept { return bytes_; }
   /// Whether only what is there already is added up: the memory is used up.
   void refuse_more(bool refuse) noexcept { refuses_ = refuse; }
+  bool refuses() const noexcept { return refuses_; }
   /// What was refused since the last call.
   uint64_t take_refused() noexcept { return std::exchange(refused_, 0); }
 
@@ -49,6 +52,8 @@ class Totals {
   template <class F>
   Total* find_or_make(base::FlatMap<uint32_t>& index, std::vector<Total>& totals, uint64_t key, F&& remember);
   Total* work(const Key& key);
+
+  static constexpr std::size_t kTotalBytes = sizeof(Total) + sizeof(Key) + 4 * sizeof(uint64_t);  // with its index
 
   base::FlatMap<uint32_t> region_index_;
   base::FlatMap<uint32_t> work_index_;

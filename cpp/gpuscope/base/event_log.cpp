@@ -2,6 +2,7 @@
 #include "gpuscope/base/event_log.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,8 +11,7 @@
 namespace gpuscope::base {
 namespace {
 
-// A writer wakes the reader after this many chunks: a quarter of its room.
-constexpr uint32_t kWakeChunks = EventLog::kMaxChunks / 4;
+constexpr uintptr_t kPageBytes = 4096;
 
 }  // namespace
 
@@ -46,13 +46,12 @@ EventChunk* EventLog::grow() noexcept {
     const uint32_t chunks = chunks_.load(std::memory_order_relaxed);
     chunk = chunks < kMaxChunks ? new (std::nothrow) EventChunk : nullptr;
     if (chunk == nullptr) {
-      dropped_.fetch_add(1, std::memory_order_relaxed);
       EventLogs::process().wake().release();
       return nullptr;
     }
-    chunks_.store(chunks + 1, std::memory_order_relaxed);
+    chunks_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (++grown_ % kWakeChunks == 0) {
+  if (++grown_ % kKeptChunks == 0) {
     EventLogs::process().wake().release();
   }
   chunk->next.store(nullptr, std::memory_order_relaxed);
@@ -62,7 +61,36 @@ EventChunk* EventLog::grow() noexcept {
   tail_->next.store(chunk, std::memory_order_release);
   tail_ = chunk;
   filled_ = 0;
+  unopened_ = 0;
   return chunk;
+}
+
+void EventLog::drop(Op op) noexcept {
+  bool counts = false;
+  switch (op) {
+    case Op::Enter:
+    case Op::CallEnter:
+    case Op::RangeStart:
+    case Op::FunctionEnter:
+      ++unopened_;
+      counts = true;
+      break;
+    case Op::Exit:
+    case Op::CallExit:
+    case Op::Pop:
+    case Op::RangeEnd:
+    case Op::FunctionExit:
+      counts = unopened_ == 0;  // else its beginning was counted
+      unopened_ -= counts ? 0 : 1;
+      break;
+    case Op::Mark:
+    case Op::Allocation:
+      counts = true;
+      break;
+    default:  // says more of another event
+      break;
+  }
+  dropped_.fetch_add(counts ? 1 : 0, std::memory_order_relaxed);
 }
 
 bool EventLog::make_names() noexcept {
@@ -75,7 +103,25 @@ bool EventLog::make_ids() noexcept {
   return ids_ != nullptr;
 }
 
+void EventLog::trim() noexcept {
+  // Taken and given back as they were: a writer that is about to take the first finds none, or finds it unchanged.
+  EventChunk* first = spare_.exchange(nullptr, std::memory_order_acquire);
+  for (EventChunk* chunk = first; chunk != nullptr; chunk = chunk->next.load(std::memory_order_relaxed)) {
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(chunk->events.data()) + kPageBytes - 1) & ~(kPageBytes - 1);
+    const uintptr_t end = reinterpret_cast<uintptr_t>(chunk + 1) & ~(kPageBytes - 1);
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
+  if (first != nullptr) {
+    spare_.store(first, std::memory_order_release);
+  }
+}
+
 void EventLog::recycle(EventChunk* chunk) noexcept {
+  if (chunks_.load(std::memory_order_relaxed) > kKeptChunks) {
+    chunks_.fetch_sub(1, std::memory_order_relaxed);
+    delete chunk;
+    return;
+  }
   EventChunk* top = spare_.load(std::memory_order_relaxed);
   do {
     chunk->next.store(top, std::memory_order_relaxed);

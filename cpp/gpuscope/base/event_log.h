@@ -155,6 +155,8 @@ class EventLog {
  public:
   /// 256 chunks are a million events, 16 MiB: more than any thread writes while the reader sleeps.
   static constexpr uint32_t kMaxChunks = 256;
+  /// So many are kept once they are read: what a writer fills until it wakes the reader.
+  static constexpr uint32_t kKeptChunks = kMaxChunks / 4;
 
   EventLog();
   ~EventLog();
@@ -167,6 +169,7 @@ class EventLog {
     if (at == EventChunk::kCapacity) [[unlikely]] {
       chunk = grow();
       if (chunk == nullptr) {
+        drop(op);
         return;
       }
       at = 0;
@@ -217,8 +220,10 @@ class EventLog {
   void skip_all() {
     read(end(), [](const Event&) {});
   }
+  /// Has the system take the memory of chunks that were read, until they are written to again.
+  void trim() noexcept;
 
-  /// Events that found no room since the last call.
+  /// Regions, calls and the like of which the beginning or the end found no room since the last call.
   uint64_t take_dropped() noexcept { return dropped_.exchange(0, std::memory_order_relaxed); }
 
   // Who writes here. Set before the log is published, or while the reader alone holds it.
@@ -242,15 +247,17 @@ class EventLog {
   enum class Owner : uint32_t { Thread, Gone, Nobody };
 
   EventChunk* grow() noexcept;
+  void drop(Op op) noexcept;
   bool make_names() noexcept;
   bool make_ids() noexcept;
   void recycle(EventChunk* chunk) noexcept;
 
   std::unique_ptr<NameCache> names_;
   std::unique_ptr<IdCache> ids_;
-  EventChunk* tail_;     // the writer's
-  uint32_t filled_ = 0;  // the writer's: events in tail_
-  uint32_t grown_ = 0;   // the writer's: chunks begun
+  EventChunk* tail_;       // the writer's
+  uint32_t filled_ = 0;    // the writer's: events in tail_
+  uint32_t grown_ = 0;     // the writer's: chunks begun
+  uint32_t unopened_ = 0;  // the writer's: dropped beginnings whose ends have not come, since there was room last
   std::atomic<const EventChunk*> published_tail_;
   std::atomic<uint64_t> dropped_{0};
   std::atomic<uint32_t> chunks_{1};

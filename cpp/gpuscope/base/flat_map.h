@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpuscope/base/pages.h"
+
 namespace gpuscope::base {
 
 /// Spreads the bits of a key (the finalizer of SplitMix64, Steele et al. 2014).
@@ -53,9 +55,11 @@ class FlatMap {
   }
   std::size_t size() const noexcept { return size_; }
   void clear() {
-    slots_.assign(kFirst, {});
+    Slots(kFirst).swap(slots_);
     size_ = 0;
   }
+  /// Of the entries, in bytes.
+  std::size_t bytes() const noexcept { return size_ * sizeof(Slot); }
 
  private:
   static constexpr std::size_t kFirst = 64;
@@ -64,6 +68,7 @@ class FlatMap {
     Value value{};
     bool used = false;
   };
+  using Slots = std::vector<Slot, BlockAllocator<Slot>>;
 
   Slot& slot_of(uint64_t key) noexcept {
     const std::size_t mask = slots_.size() - 1;
@@ -74,7 +79,7 @@ class FlatMap {
     return slots_[at];
   }
   void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
+    Slots old(slots_.size() * 2);
     old.swap(slots_);
     for (Slot& slot : old) {
       if (slot.used) {
@@ -83,7 +88,7 @@ class FlatMap {
     }
   }
 
-  std::vector<Slot> slots_;
+  Slots slots_;
   std::size_t size_ = 0;
 };
 

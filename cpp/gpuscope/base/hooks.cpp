@@ -43,6 +43,7 @@ void OpenRegions::begin(User user) noexcept {
     ++period_;
   }
   users_.fetch_or(user);
+  Names::empty_caches();  // names of regions are to be kept from now on
 }
 
 void OpenRegions::enter(uint32_t name, const void* task) noexcept {

@@ -7,6 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
+
+#include "gpuscope/base/event_log.h"
 
 namespace gpuscope::base {
 namespace {
@@ -122,18 +125,58 @@ uint64_t hash(std::string_view text) noexcept {
 }
 
 uint32_t StringTable::intern(std::string_view text) {
-  if (const auto found = ids_.find(text); found != ids_.end()) {
-    return found->second;
+  if (texts_.size() * 2 >= slots_.size()) {
+    grow();
+  }
+  const std::size_t slot = slot_of(text);
+  if (slots_[slot] != 0 || (text.empty() && !texts_.empty())) {
+    return slots_[slot];
   }
   const auto id = static_cast<uint32_t>(texts_.size());
-  texts_.emplace_back(text);
-  try {
-    ids_.emplace(texts_.back(), id);
-  } catch (...) {  // out of memory: a text without an id would come a second time
-    texts_.pop_back();
-    throw;
+  if (texts_.size() == texts_.capacity()) {
+    texts_.reserve(std::max<std::size_t>(16, texts_.size() * 2));
   }
+  char* copy = room_for(text.size());
+  std::copy(text.begin(), text.end(), copy);
+  texts_.emplace_back(copy, text.size());
+  slots_[slot] = id;  // of the empty string 0: it is found by being empty
+  text_bytes_ += text.size();
   return id;
+}
+
+uint32_t StringTable::find(std::string_view text) const noexcept {
+  const uint32_t id = text.empty() ? 0 : slots_[slot_of(text)];
+  return id != 0 || text.empty() ? id : UINT32_MAX;
+}
+
+std::size_t StringTable::slot_of(std::string_view text) const noexcept {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = hash(text) & mask;
+  while (slots_[slot] != 0 && texts_[slots_[slot]] != text) {
+    slot = (slot + 1) & mask;
+  }
+  return slot;
+}
+
+char* StringTable::room_for(std::size_t bytes) {
+  constexpr std::size_t kFirst = 1024;
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  if (blocks_.empty() || blocks_.back().capacity() - blocks_.back().size() < bytes) {
+    Vector<char> block;
+    block.reserve(std::max(bytes, blocks_.empty() ? kFirst : std::min(kMost, blocks_.back().capacity() * 2)));
+    blocks_.push_back(std::move(block));
+  }
+  Vector<char>& block = blocks_.back();
+  block.resize(block.size() + bytes);
+  return block.data() + block.size() - bytes;
+}
+
+void StringTable::grow() {
+  Vector<uint32_t> larger(std::max<std::size_t>(64, slots_.size() * 2));
+  larger.swap(slots_);
+  for (uint32_t id = 1; id < texts_.size(); ++id) {
+    slots_[slot_of(texts_[id])] = id;
+  }
 }
 
 Names& Names::process() {
@@ -143,41 +186,97 @@ Names& Names::process() {
 
 uint32_t Names::intern(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  if (table_.size() < kMax) {
-    return table_.intern(name);
+  if (kept_.size() < kMax - 1) {
+    return kept_.intern(name);
   }
-  const uint32_t known = table_.find(name);
-  return known != UINT32_MAX ? known : table_.intern("(more names)");
+  const uint32_t known = kept_.find(name);
+  return known != UINT32_MAX ? known : kept_.intern(kMore);
 }
 
-std::string_view Names::text(uint32_t id) {
+uint32_t Names::intern_for_period(std::string_view name) {
+  if (name.empty()) {
+    return 0;
+  }
   const std::lock_guard lock(mutex_);
-  return table_[id];
+  StringTable& names = newer_.names;
+  uint32_t index = 0;
+  if (names.size() < kMax - 1 && names.bytes() < room_) {
+    index = names.intern(name);
+    if (names.bytes() > room_ / 2 && !std::exchange(woken_, true)) {
+      EventLogs::process().wake().release();
+    }
+  } else {
+    const uint32_t known = names.find(name);
+    index = known != UINT32_MAX ? known : names.intern(kMore);
+  }
+  return newer_.tag << kIndexBits | index;
+}
+
+std::string Names::text(uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  const uint32_t period = period_of(id);
+  const StringTable* names = period == 0            ? &kept_
+                             : period == newer_.tag ? &newer_.names
+                             : period == older_.tag ? &older_.names
+                                                    : nullptr;
+  return std::string(names != nullptr ? (*names)[index_of(id)] : kMore);
+}
+
+void Names::begin_period() {
+  StringTable names;
+  const std::lock_guard lock(mutex_);
+  older_ = std::exchange(newer_, {newer_.tag % kPeriods + 1, std::move(names)});
+  woken_ = false;
+  empty_caches();
+}
+
+void Names::set_room(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  room_ = bytes;
+}
+
+bool Names::fill(double share) {
+  const std::lock_guard lock(mutex_);
+  const StringTable& names = newer_.names;
+  return static_cast<double>(names.bytes()) > share * static_cast<double>(room_) ||
+         static_cast<double>(names.size()) > share * kMax;
+}
+
+std::size_t Names::bytes() {
+  const std::lock_guard lock(mutex_);
+  return newer_.names.bytes() + older_.names.bytes();
+}
+
+void Names::forget() {
+  begin_period();
+  begin_period();
 }
 
 uint32_t NameCache::id_of(std::string_view text) noexcept {
   Entry& entry = entries_[hash(text) % entries_.size()];
-  if (entry.text != text) [[unlikely]] {
+  const uint32_t period = Names::period();
+  if (entry.period != period || entry.text != text) [[unlikely]] {
     try {
-      entry.id = Names::process().intern(text);
-      entry.text = Names::process().text(entry.id);
-      if (entry.text != text) {  // beyond the most that Names holds: it shares an id, not a text
-        return entry.id;
-      }
-    } catch (...) {
-      entry = {};
+      const uint32_t id = Names::process().intern_for_period(text);
+      entry.period = 0;
+      entry.text = text;
+      entry.id = id;
+      entry.period = period;
+    } catch (...) {  // out of memory
+      entry.period = 0;
       return 0;
     }
   }
   return entry.id;
 }
 
-void IdCache::keep(std::size_t place, std::string_view key, const Ids& ids) noexcept {
+void IdCache::keep(std::size_t place, std::string_view key, const Ids& ids, uint32_t period) noexcept {
   std::swap(entries_[place], entries_[place ^ 1]);
   Entry& entry = entries_[place];
   try {
     entry.key = key;
     entry.ids = ids;
+    entry.period = period;
   } catch (...) {  // out of memory: they are made again
     entry.key.clear();
   }

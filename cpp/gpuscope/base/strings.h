@@ -2,12 +2,15 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
+
+#include "gpuscope/base/pages.h"
 
 namespace gpuscope::base {
 
@@ -18,45 +21,93 @@ uint64_t hash(std::string_view text) noexcept;
 class StringTable {
  public:
   StringTable() { intern(""); }
-  StringTable(const StringTable&) = delete;
-  StringTable& operator=(const StringTable&) = delete;
+  StringTable(StringTable&&) noexcept = default;
+  StringTable& operator=(StringTable&&) noexcept = default;
 
+  /// Texts never move. Throws std::bad_alloc, and then nothing has changed.
   uint32_t intern(std::string_view text);
   /// The text's id, or UINT32_MAX.
-  uint32_t find(std::string_view text) const noexcept {
-    const auto found = ids_.find(text);
-    return found != ids_.end() ? found->second : UINT32_MAX;
-  }
+  uint32_t find(std::string_view text) const noexcept;
   /// Unknown ids, as a damaged file may hold, read as the empty string.
   std::string_view operator[](uint32_t id) const noexcept {
     return id < texts_.size() ? texts_[id] : std::string_view{};
   }
   uint32_t size() const noexcept { return static_cast<uint32_t>(texts_.size()); }
+  /// Of the strings and of what finds them, in bytes.
+  std::size_t bytes() const noexcept { return text_bytes_ + (texts_.size() - 1) * kEntryBytes; }
 
  private:
-  std::deque<std::string> texts_;  // a deque: growth never moves a string that ids_ points into
-  std::unordered_map<std::string_view, uint32_t> ids_;
+  template <class T>
+  using Vector = std::vector<T, BlockAllocator<T>>;
+  static constexpr std::size_t kEntryBytes = sizeof(std::string_view) + 2 * sizeof(uint32_t);
+
+  std::size_t slot_of(std::string_view text) const noexcept;
+  char* room_for(std::size_t bytes);
+  void grow();
+
+  std::vector<Vector<char>> blocks_;  // each filled up to its size
+  Vector<std::string_view> texts_;
+  Vector<uint32_t> slots_;  // open addressing, a power of two, at most half full; ids, 0 for an empty slot
+  std::size_t text_bytes_ = 0;
 };
 
-/// The region names of the process, as ids that the event logs carry. Any thread; never on a hot path, which caches
+/// The names of regions, and of what else the event logs carry, as ids. Any thread; never on a hot path, which caches
 /// ids.
+///
+/// Those that a program makes up as it runs would fill the memory in time. Their ids are of a period, which ends when
+/// enough have come up, and are known in that and in the next one, by when the logs that hold them have been read.
+/// Caches note the period that they had an id in, and ask for a new one in another. The others are kept for ever.
 class Names {
  public:
   static Names& process();
 
-  /// Names beyond the first 2^20 share one id.
+  /// An id that is kept for ever. Names beyond the first 2^20 share one id.
   uint32_t intern(std::string_view name);
-  /// The text of an id, as a view that is valid until the process ends.
-  std::string_view text(uint32_t id);
+  /// An id of this period. Names beyond the first 2^20 of the period, or beyond its room, share one id.
+  uint32_t intern_for_period(std::string_view name);
+  /// The name of an id; of one that is known no longer kMore.
+  std::string text(uint32_t id);
+  static constexpr std::string_view kMore = "(more names)";
+
+  /// The number of the period. To be asked before an id of it is.
+  static uint32_t period() noexcept { return period_.load(std::memory_order_relaxed); }
+  void begin_period();
+  /// Has caches ask anew; the ids that they have remain known.
+  static void empty_caches() noexcept { period_.fetch_add(1, std::memory_order_relaxed); }
+  /// What part of an id tells the period, 0 for those that are kept; and the rest, which counts from 0.
+  static constexpr uint32_t period_of(uint32_t id) noexcept { return id >> kIndexBits; }
+  static constexpr uint32_t index_of(uint32_t id) noexcept { return id & (kMax - 1); }
+
+  /// How many bytes the names of one period may take. When they have half of it the logs' reader is woken.
+  void set_room(std::size_t bytes);
+  /// Whether this period's names have more than that share of their room.
+  bool fill(double share);
+  /// Of the names of periods, in bytes.
+  std::size_t bytes();
+  /// No log is read any more: names of periods go.
+  void forget();
 
   // Around a fork, so that the child does not inherit a lock that nobody will release.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
  private:
-  static constexpr uint32_t kMax = 1U << 20;  // a program that makes up names for ever must not fill the memory
+  static constexpr uint32_t kIndexBits = 20;
+  static constexpr uint32_t kMax = 1U << kIndexBits;
+  static constexpr uint32_t kPeriods = (1U << (32 - kIndexBits)) - 2;  // 0 is none, and no id is UINT32_MAX
+
+  struct Period {
+    uint32_t tag = 0;
+    StringTable names;
+  };
+
+  static inline std::atomic<uint32_t> period_{1};
   std::mutex mutex_;
-  StringTable table_;
+  StringTable kept_;
+  Period newer_{1, {}};
+  Period older_;
+  std::size_t room_ = SIZE_MAX;
+  bool woken_ = false;  // the reader, in this period
 };
 
 /// The Names ids of the texts that a thread uses, found without a lock. One thread at a time.
@@ -67,8 +118,9 @@ class NameCache {
 
  private:
   struct Entry {
-    std::string_view text;  // the process's own copy
-    uint32_t id = 0;        // of the empty text
+    std::string text;
+    uint32_t id = 0;  // of the empty text
+    uint32_t period = 0;
   };
   std::array<Entry, 1024> entries_{};
 };
@@ -84,13 +136,14 @@ class IdCache {
   Ids ids_of(std::string_view key, F&& make) noexcept {
     // Two places a key, the one of the newer in front.
     const std::size_t place = hash(key) % entries_.size();
+    const uint32_t period = Names::period();
     for (const std::size_t at : {place, place ^ 1}) {
-      if (entries_[at].key == key && !key.empty()) [[likely]] {
+      if (entries_[at].period == period && entries_[at].key == key && !key.empty()) [[likely]] {
         return entries_[at].ids;
       }
     }
     const Ids ids = make();
-    keep(place, key, ids);
+    keep(place, key, ids, period);
     return ids;
   }
 
@@ -98,8 +151,9 @@ class IdCache {
   struct Entry {
     std::string key;
     Ids ids{};
+    uint32_t period = 0;
   };
-  void keep(std::size_t place, std::string_view key, const Ids& ids) noexcept;
+  void keep(std::size_t place, std::string_view key, const Ids& ids, uint32_t period) noexcept;
 
   std::array<Entry, 2048> entries_{};
 };

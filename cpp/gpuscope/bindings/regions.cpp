@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,10 +30,10 @@ using timing::RegionTimer;
 class NameIds {
  public:
   /// False with a Python error set.
-  static bool find(PyObject* text, uint32_t* id) {
+  static bool find(PyObject* text, uint32_t period, uint32_t* id) {
     const auto address = reinterpret_cast<uintptr_t>(text);
     Known& known = known_[(address >> 4 ^ address >> 14) % known_.size()];
-    if (known.text != text && !learn(text, known)) [[unlikely]] {
+    if ((known.text != text || known.period != period) && !learn(text, period, known)) [[unlikely]] {
       return false;
     }
     *id = known.id;
@@ -44,15 +45,16 @@ class NameIds {
   struct Known {
     PyObject* text;
     uint32_t id;
+    uint32_t period;  // of base::Names
   };
-  static bool learn(PyObject* text, Known& known);
+  static bool learn(PyObject* text, uint32_t period, Known& known);
 
   static std::array<Known, 1024> known_;
 };
 
 constinit std::array<NameIds::Known, 1024> NameIds::known_{};
 
-bool NameIds::learn(PyObject* text, Known& known) {
+bool NameIds::learn(PyObject* text, uint32_t period, Known& known) {
   Py_ssize_t size = 0;
   const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size);
   PyObject* encoded = nullptr;
@@ -65,8 +67,22 @@ bool NameIds::learn(PyObject* text, Known& known) {
     utf8 = PyBytes_AS_STRING(encoded);
     size = PyBytes_GET_SIZE(encoded);
   }
-  known.id = base::Names::process().intern({utf8, static_cast<std::size_t>(size)});
+  // A region that memory is known by has its name for as long as that.
+  base::Names& names = base::Names::process();
+  const std::string_view name(utf8, static_cast<std::size_t>(size));
+  bool is_known = true;
+  try {
+    known.id = OpenRegions::wanted() ? names.intern(name) : names.intern_for_period(name);
+    known.period = period;
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    is_known = false;
+  }
   Py_XDECREF(encoded);
+  if (!is_known) {
+    known.period = 0;
+    return false;
+  }
   Py_INCREF(text);
   Py_XSETREF(known.text, text);
   return true;
@@ -80,6 +96,7 @@ struct RecordFunction {
   PyObject* args;    // text beside the name, for execution traces; null for none
   uint64_t strand;   // the task that entered; kAnyTask when several have the region open
   uint32_t id;       // of the name, once it is known
+  uint32_t period;   // of base::Names, that has the id
   uint32_t session;  // that saw the last enter
   uint32_t open;     // enters of that session without an exit
   uint32_t pair;     // of CUDA events, while one times this region
@@ -393,6 +410,7 @@ PyObject* make(PyObject* name, PyTypeObject* type = &record_function_type) {
   self->name = name;
   self->args = nullptr;
   self->id = kNoId;
+  self->period = 0;
   self->session = 0;
   self->open = 0;
   self->pair = RegionTimer::kNoPair;
@@ -462,6 +480,7 @@ int initialize(PyObject* object, PyObject* arguments, PyObject* keywords) {
   Py_XSETREF(self->name, name);
   Py_XSETREF(self->args, Py_XNewRef(args));
   self->id = kNoId;
+  self->period = 0;
   return 0;
 }
 
@@ -507,8 +526,12 @@ PyObject* enter(PyObject* object, PyObject*) {
     observers.open += call_about(observers.before_enter, object) ? 1 : 0;
   }
   const bool asked = OpenRegions::wanted();
-  if ((listening != 0 || asked) && self->id == kNoId && !NameIds::find(self->name, &self->id)) {
-    return nullptr;
+  if (listening != 0 || asked) {
+    const uint32_t period = base::Names::period();
+    if (self->period != period && !NameIds::find(self->name, period, &self->id)) {
+      return nullptr;
+    }
+    self->period = period;
   }
   if (asked) {
     OpenRegions::enter(self->id, PyThreadState_Get()->context);
@@ -649,6 +672,7 @@ PyObject* region_of_call(PyObject*, PyObject* object) {
     last_call = last_call + 1 == EnterDetail::kDomains ? 1 : last_call + 1;
     part->args = Py_XNewRef(whole->args);
     part->id = whole->id;
+    part->period = whole->period;
     part->detail = EnterDetail::make(EnterDetail::kind(whole->detail), 0, last_call);
   }
   return made;
@@ -662,7 +686,7 @@ PyObject* mark(PyObject*, PyObject* name) {
   uint32_t id = 0;
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   if (listening != 0) {
-    if (!NameIds::find(name, &id)) {
+    if (!NameIds::find(name, base::Names::period(), &id)) {
       return nullptr;
     }
     if (EventLog* log = EventLogs::current(); log != nullptr) {

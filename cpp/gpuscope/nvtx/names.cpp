@@ -71,6 +71,14 @@ uint32_t intern(std::string_view bytes, Encoding encoding) noexcept {
   }
 }
 
+uint32_t intern_for_period(std::string_view bytes, Encoding encoding) noexcept {
+  try {
+    return base::Names::process().intern_for_period(decoded(bytes.substr(0, kLongestText), encoding));
+  } catch (...) {  // out of memory
+    return 0;
+  }
+}
+
 uint32_t no_name() noexcept {
   static const uint32_t id = intern("(no name)");
   return id;
@@ -92,16 +100,19 @@ uint32_t registered_text(uint64_t number) noexcept {
 uint32_t TextCache::id_of(std::string_view bytes, Encoding encoding) noexcept {
   const uint64_t hash = base::hash(bytes) ^ static_cast<uint64_t>(encoding);
   Entry& entry = entries_[hash % entries_.size()];
-  if (entry.hash != hash || entry.encoding != encoding || entry.bytes != bytes) [[unlikely]] {
-    const uint32_t id = intern(bytes, encoding);
+  const uint32_t period = base::Names::period();
+  if (entry.period != period || entry.hash != hash || entry.encoding != encoding || entry.bytes != bytes) [[unlikely]] {
+    const uint32_t id = intern_for_period(bytes, encoding);
     try {
       entry.bytes = bytes;
     } catch (...) {
+      entry.period = 0;
       return id;
     }
     entry.hash = hash;
     entry.id = id;
     entry.encoding = encoding;
+    entry.period = period;
   }
   return entry.id;
 }

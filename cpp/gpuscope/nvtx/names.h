@@ -33,13 +33,15 @@ class TextCache {
     std::string bytes;
     uint64_t hash = 0;
     uint32_t id = 0;
+    uint32_t period = 0;  // of base::Names, that has the id
     Encoding encoding = Encoding::Utf8;
   };
   std::array<Entry, 1024> entries_;
 };
 
-/// The same past every cache: takes a lock.
+/// The same past every cache: takes a lock. An id that is kept, or one of base::Names' period.
 uint32_t intern(std::string_view bytes, Encoding encoding = Encoding::Utf8) noexcept;
+uint32_t intern_for_period(std::string_view bytes, Encoding encoding = Encoding::Utf8) noexcept;
 /// The id of "(no name)", for texts that are not given.
 uint32_t no_name() noexcept;
 

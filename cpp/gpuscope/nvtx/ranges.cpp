@@ -37,7 +37,7 @@ uint32_t Thread::text_id(std::string_view bytes, Encoding encoding) noexcept {
   if (texts_ == nullptr) [[unlikely]] {
     texts_.reset(new (std::nothrow) TextCache);
   }
-  return texts_ != nullptr ? texts_->id_of(bytes, encoding) : intern(bytes, encoding);
+  return texts_ != nullptr ? texts_->id_of(bytes, encoding) : intern_for_period(bytes, encoding);
 }
 
 uint64_t new_range(uint32_t session) noexcept {

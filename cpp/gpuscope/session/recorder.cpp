@@ -116,6 +116,7 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.unread_bytes", counters.unread_bytes);
   number("audit.refused", counters.refused);
   number("audit.evicted", counters.evicted);
+  number("audit.unnamed", counters.unnamed);
   number("audit.gpu_off", facts.gpu_off.times);
   number("audit.gpu_off_ns", facts.gpu_off.duration_ns);
   number("audit.regions_off", facts.regions_off.times);

@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
+
+#include "gpuscope/base/pages.h"
 
 namespace gpuscope::store {
 
@@ -17,7 +18,7 @@ void populate(void* first, void* last) noexcept;
 
 /// A growing array of plain values, laid out as NumPy and Arrow want it. One writer; readers after it is sealed.
 ///
-/// realloc grows large blocks by remapping pages, so growth copies nothing and untouched capacity costs no memory.
+/// Large blocks grow by remapping pages, so growth copies nothing and untouched capacity costs no memory.
 template <class T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -31,7 +32,7 @@ class Column {
     swap(other);
     return *this;
   }
-  ~Column() { std::free(data_); }
+  ~Column() { base::free_block(data_, capacity_ * sizeof(T)); }
 
   void push_back(T value) {
     if (size_ == ready_) [[unlikely]] {
@@ -57,7 +58,7 @@ class Column {
     if (capacity <= capacity_) {
       return;
     }
-    void* grown = std::realloc(static_cast<void*>(data_), capacity * sizeof(T));
+    void* grown = base::resize_block(data_, capacity_ * sizeof(T), capacity * sizeof(T));
     if (grown == nullptr) {
       throw std::bad_alloc();
     }

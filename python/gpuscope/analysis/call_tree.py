@@ -227,7 +227,7 @@ def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: float, width: int) -> str:
     """One line for each node below the root, names left, numbers in aligned columns."""
-    named = list(_lines(root, max_depth, min_percent))
+    named = list(_lines(root, max_depth, min_percent, width))
     cells = [_headings(has_device), *(_cells(node, has_device) if node else [] for _, node in named)]
     count = len(cells[0])
     widths = [max(len(row[column]) for row in cells if row) for column in range(count)]
@@ -241,8 +241,11 @@ def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: fl
     return "\n".join(lines) + "\n"
 
 
-def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[str, Node | None]]:
-    """The nodes to show, each with its name behind the branches of the tree; None where some are left out."""
+def _lines(root: Node, max_depth: int | None, min_percent: float, width: int) -> list[tuple[str, Node | None]]:
+    """The nodes to show, each with its name behind the branches of the tree; None where some are left out.
+
+    Branches end at the width, beyond which nothing is shown: those of all levels would need their depth squared.
+    """
     result: list[tuple[str, Node | None]] = []
     stack: list[tuple[str, str, Node | str]] = [("", "", root)]  # the branches before the name, and before its children
     depth_of = {id(root): 0}
@@ -262,7 +265,7 @@ def _lines(root: Node, max_depth: int | None, min_percent: float) -> list[tuple[
         for index, child in reversed(list(enumerate(shown))):
             last = index == len(shown) - 1
             tip, rest = ("", "") if node is root else ("└─ ", "   ") if last else ("├─ ", "│  ")
-            stack.append((indent + tip, indent + rest, child))
+            stack.append(((indent + tip)[:width], (indent + rest)[:width], child))
             depth_of[id(child)] = depth + 1
     return result
 

@@ -47,6 +47,7 @@ class Audit(Result):
         copies_without_record: copies and fills of which no record came, as between host buffers.
         evicted: rows overwritten in the ring.
         refused: rows that the memory cap kept out.
+        unnamed: rows that read "(more names)", as there was no room for their names.
         gpu_off: times that launches and GPU work were left out on request, by `toggle_collection_dynamic`.
         gpu_off_ns: for how long in all.
         regions_off: the same for regions, operators and marks.
@@ -84,6 +85,7 @@ class Audit(Result):
     copies_without_record: int
     evicted: int
     refused: int
+    unnamed: int
     gpu_off: int
     gpu_off_ns: int
     regions_off: int
@@ -192,6 +194,8 @@ def audit(trace: Trace) -> Audit:
             reasons.append(f"{evicted} did not fit the memory cap")
     if counters["refused"]:
         reasons.append(f"{_count(counters['refused'], 'row')} did not fit the memory cap")
+    if counters["unnamed"]:
+        reasons.append(f"there was no room for the {_count(counters['unnamed'], 'name')} of rows")
     if counters["unread_bytes"]:
         reasons.append(f"{_count(counters['unread_bytes'], 'byte')} of CUPTI's buffers made no record")
     if "session.unfinished" in info:

@@ -132,7 +132,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
-        max_bytes: cap on the memory that the events of a window take, in bytes or as ``"512MB"``.
+        max_bytes: cap on the memory that the events of a window and their names take, in bytes or as ``"512MB"``.
         ring_seconds: how much time a ring holds.
         counters: hardware counters; not available yet.
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.

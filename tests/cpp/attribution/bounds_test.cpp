@@ -94,6 +94,33 @@ TEST_F(Bounds, OfTheRingLetGoBySize) {
   EXPECT_FALSE(keep());
 }
 
+TEST_F(Bounds, OfTheRingLetTheOldestGoInWhateverOrderTheyLie) {
+  set_up({.mode = Mode::Ring, .max_bytes = 100 * store::Kernels::kRowBytes});
+  for (int64_t start_ns = 0; start_ns < 60; ++start_ns) {  // of one thread, then of another at the same time
+    kernel(start_ns);
+  }
+  for (int64_t start_ns = 0; start_ns < 60; ++start_ns) {
+    kernel(start_ns);
+  }
+  const auto eviction = keep();
+  ASSERT_TRUE(eviction);
+  EXPECT_EQ((*eviction)[store::Target::Kernels].renumber(60), kNone);
+  EXPECT_EQ((*eviction)[store::Target::Kernels].renumber(59), 59U - 15U);
+  ASSERT_EQ(rows().kernel.size(), 90U);
+  for (std::size_t row = 0; row < rows().kernel.size(); ++row) {
+    EXPECT_EQ(rows().kernel.start_ns[row], static_cast<int64_t>(15 + row % 45));
+  }
+}
+
+TEST_F(Bounds, OfTheRingHoldWhereNothingHasATime) {
+  set_up({.mode = Mode::Ring, .max_bytes = 100 * store::Kernels::kRowBytes});
+  for (int row = 0; row < 1000; ++row) {
+    kernel(0);
+    keep();
+    ASSERT_LE(event_bytes(rows()), state_->settings.max_bytes);
+  }
+}
+
 TEST_F(Bounds, OfTheRingHoldUnderAnOldOpenRegion) {
   set_up({.mode = Mode::Ring, .max_bytes = 100 * store::Kernels::kRowBytes});
   region(0, 0, kNone, store::kOpen);

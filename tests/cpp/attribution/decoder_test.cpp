@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -445,6 +446,197 @@ TEST(Decoder, EndsWhatAThreadLeftOpenWithItsLastEvent) {
   const auto store = decoder.finish(base::Clock::process().now_ns());
   ASSERT_EQ(store->region.size(), 1U);
   EXPECT_EQ(store->region.duration_ns[0], last_ns - first_ns);
+}
+
+TEST(Decoder, ReadsLogsThatOtherThreadsTakeOverMeanwhile) {
+  Decoder decoder({}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  activity::BufferPool pool;
+  decoder.window().open_ns = INT64_MIN;
+  const uint32_t name = base::Names::process().intern("short-lived");
+  const auto live = [name] {
+    base::EventLogs::current()->append(base::ticks(), name, base::Op::Enter);
+    base::EventLogs::current()->append(base::ticks(), name, base::Op::Exit);
+  };
+  {
+    std::vector<std::unique_ptr<fakes::Puppet>> many;  // so that there are many logs to take over
+    for (int thread = 0; thread < 64; ++thread) {
+      many.push_back(std::make_unique<fakes::Puppet>());
+      many.back()->run(live);
+    }
+  }
+  constexpr int kThreads = 2000;
+  std::atomic<bool> done{false};
+  std::thread starter([&] {
+    for (int thread = 0; thread < kThreads; ++thread) {
+      std::thread(live).join();
+    }
+    done = true;
+  });
+  while (!done) {
+    decoder.decode(pool);
+  }
+  starter.join();
+  decoder.decode(pool);
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  EXPECT_EQ(store->region.size(), kThreads + 64U);
+  EXPECT_EQ(decoder.log_dropped(), 0U);
+}
+
+TEST(Decoder, KeepsTheRingWithinItsBoundsHoweverMuchItReadsAtOnce) {
+  constexpr uint64_t kBytes = uint64_t{1} << 16;
+  Decoder decoder({.mode = Mode::Ring, .max_bytes = kBytes}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  activity::BufferPool pool;
+  decoder.window().open_ns = INT64_MIN;
+  const uint32_t name = base::Names::process().intern("much");
+  const auto burst = [name] {
+    for (int region = 0; region < 50'000; ++region) {
+      base::EventLogs::current()->append(base::ticks(), name, base::Op::Enter);
+      base::EventLogs::current()->append(base::ticks(), name, base::Op::Exit);
+    }
+  };
+  fakes::Puppet first;
+  fakes::Puppet second;
+  first.run(burst);
+  second.run(burst);
+  int64_t newest_ns = base::Clock::process().now_ns();
+  decoder.decode(pool);
+  const auto store = decoder.finish(newest_ns);
+  EXPECT_LE(event_bytes(*store), kBytes);
+  EXPECT_GE(event_bytes(*store), kBytes / 2);
+  const std::set<uint16_t> threads(store->region.thread.begin(), store->region.thread.end());
+  EXPECT_EQ(threads.size(), 1U) << "the newest rows are those of the thread that was last";
+}
+
+/// A thread that enters and leaves regions whose names it makes up.
+struct NamesAtWill {
+  fakes::Puppet thread;
+  activity::BufferPool pool;
+
+  void enter(const std::string& name) {
+    thread.run([&] { say(name, base::Op::Enter); });
+  }
+  void run(const std::string& name) {
+    thread.run([&] {
+      say(name, base::Op::Enter);
+      say(name, base::Op::Exit);
+    });
+  }
+
+ private:
+  static void say(const std::string& name, base::Op op) {
+    base::EventLogs::current()->append(base::ticks(), base::Names::process().intern_for_period(name), op);
+  }
+};
+
+TEST(Decoder, GivesUpNamesWithTheirWindow) {
+  Decoder decoder({}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  NamesAtWill program;
+  std::size_t strings = 0;
+  for (int window = 0; window < 4; ++window) {
+    decoder.window().open_ns = INT64_MIN;
+    for (int number = 0; number < 2000; ++number) {
+      program.run("a name that comes once, " + std::to_string(window) + " " + std::to_string(number));
+    }
+    decoder.decode(program.pool);
+    const auto store = decoder.finish(base::Clock::process().now_ns());
+    ASSERT_EQ(store->region.size(), 2000U);
+    EXPECT_EQ(region_text(*store, 1999), "/a name that comes once, " + std::to_string(window) + " 1999");
+    strings = strings == 0 ? store->strings.size() : strings;
+    EXPECT_EQ(store->strings.size(), strings);
+  }
+  EXPECT_LT(base::Names::process().bytes(), 1'000'000U);
+}
+
+TEST(Decoder, EndsARegionWhoseNameWasGivenUpMeanwhile) {
+  Decoder decoder({}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  NamesAtWill program;
+  decoder.window().open_ns = INT64_MIN;
+  const uint32_t outer = base::Names::process().intern_for_period("outer");
+  const auto say = [&](base::Op op) {
+    program.thread.run([&] { base::EventLogs::current()->append(base::ticks(), outer, op); });
+  };
+  say(base::Op::Enter);
+  for (int period = 0; period < 4; ++period) {
+    program.run("inner");
+    decoder.decode(program.pool);
+    base::Names::process().begin_period();
+  }
+  say(base::Op::Exit);
+  program.run("after");
+  decoder.decode(program.pool);
+  EXPECT_EQ(decoder.state().counters.unmatched_exits, 0U);
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  EXPECT_EQ(region_text(*store, 1), "/outer/inner");
+  EXPECT_EQ(region_text(*store, 5), "/after");
+}
+
+TEST(Decoder, KeepsTheNamesOfTheRowsInTheRingAlone) {
+  constexpr uint64_t kBytes = uint64_t{1} << 20;
+  Decoder decoder({.mode = Mode::Ring, .max_bytes = kBytes}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  NamesAtWill program;
+  decoder.window().open_ns = INT64_MIN;
+  program.enter("around");
+  int number = 0;
+  for (int round = 0; round < 100; ++round) {
+    for (int region = 0; region < 500; ++region) {
+      program.run("a name that comes once, " + std::to_string(number++));
+    }
+    decoder.decode(program.pool);
+    ASSERT_LE(event_bytes(*decoder.state().store) + decoder.state().dictionaries.bytes(), kBytes);
+  }
+  EXPECT_EQ(decoder.state().counters.unnamed, 0U);
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  const std::size_t rows = store->region.size();
+  ASSERT_GT(rows, 2000U);
+  EXPECT_EQ(region_text(*store, 0), "/around");
+  for (std::size_t row = 1; row < rows; ++row) {
+    const auto expected = static_cast<std::size_t>(number) - (rows - row);
+    ASSERT_EQ(region_text(*store, static_cast<uint32_t>(row)),
+              "/around/a name that comes once, " + std::to_string(expected));
+  }
+  EXPECT_LT(store->strings.size(), rows * 2);
+}
+
+TEST(Decoder, CountsRowsForWhoseNamesThereIsNoRoom) {
+  Decoder decoder({.mode = Mode::Ring, .max_bytes = uint64_t{1} << 20}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  NamesAtWill program;
+  decoder.window().open_ns = INT64_MIN;
+  for (int number = 0; number < 10'000; ++number) {  // while nothing is read
+    program.run("a name that comes once, " + std::to_string(number));
+  }
+  decoder.decode(program.pool);
+  const uint64_t unnamed = decoder.state().counters.unnamed;
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  EXPECT_GT(unnamed, 5'000U);
+  EXPECT_EQ(region_text(*store, static_cast<uint32_t>(store->region.size() - 1)), "/(more names)");
+}
+
+TEST(Decoder, CountsEachRegionThatAggregateModeRefusesOnce) {
+  Decoder decoder({.mode = Mode::Aggregate, .max_bytes = uint64_t{1} << 20}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  NamesAtWill program;
+  decoder.window().open_ns = INT64_MIN;
+  for (int round = 0; round < 20; ++round) {
+    for (int number = 0; number < 1000; ++number) {
+      program.run("a name that comes once, " + std::to_string(round) + " " + std::to_string(number));
+    }
+    decoder.decode(program.pool);
+  }
+  const Counters counters = decoder.state().counters;
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  uint64_t kept = 0;
+  for (std::size_t row = 0; row < store->region_total.size(); ++row) {
+    kept += store->region_total.count[row];
+  }
+  EXPECT_GT(kept, 1000U);
+  EXPECT_GT(counters.refused, 1000U);
+  EXPECT_EQ(kept + counters.refused, 20'000U);
 }
 
 TEST(Decoder, ForgetsThreadsThatEnded) {

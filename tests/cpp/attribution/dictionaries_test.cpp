@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "fakes/dictionaries.h"
 #include "gpuscope/base/strings.h"
 
 // A test names only the fields that it is about; the others are 0.
@@ -57,8 +58,7 @@ TEST(Dictionaries, NamePathsFromTheirRoots) {
   for (uint32_t depth = 0; depth < 3; ++depth) {
     path = dictionaries.path(path, dictionaries.string(std::to_string(depth)));
   }
-  store::Store store;
-  dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(dictionaries);
   EXPECT_EQ(store.path.depth[path], 2U);
   EXPECT_EQ(store.strings[store.path.name[store.path.parent[path]]], "1");
 }
@@ -91,16 +91,68 @@ TEST(Dictionaries, TellFailedAndCapturedCallsApart) {
             dictionaries.call("cuLaunchKernel", store::CallKind::Launch, false, 0, 307));
 }
 
-TEST(Dictionaries, MeanTheSameInEveryStore) {
+TEST(Dictionaries, KnowANameByIdsOfSeveralPeriods) {
+  base::Names& names = base::Names::process();
   Dictionaries dictionaries;
-  const uint32_t early = dictionaries.path(kNone, dictionaries.region_name(base::Names::process().intern("early")));
-  store::Store first;
-  dictionaries.copy_into(first);
-  dictionaries.path(early, dictionaries.string("late"));
-  store::Store second;
-  dictionaries.copy_into(second);
-  EXPECT_EQ(first.strings[first.path.name[early]], "early");
-  EXPECT_EQ(second.strings[second.path.name[early]], "early");
+  const uint32_t first = names.intern_for_period("step");
+  const uint32_t kept = names.intern("step");
+  const uint32_t string = dictionaries.region_name(first);
+  names.begin_period();
+  const uint32_t second = names.intern_for_period("step");
+  EXPECT_NE(first, second);
+  EXPECT_EQ(dictionaries.region_name(second), string);
+  EXPECT_EQ(dictionaries.region_name(first), string);
+  EXPECT_EQ(dictionaries.region_name(kept), string);
+}
+
+TEST(Dictionaries, RefuseNewNamesWhenTheyAreToldTo) {
+  Dictionaries dictionaries;
+  const uint32_t known = dictionaries.path(kNone, dictionaries.string("known"));
+  dictionaries.refuse_more(true);
+  EXPECT_EQ(dictionaries.path(kNone, dictionaries.string("known")), known);
+  EXPECT_FALSE(dictionaries.is_unnamed(dictionaries.path_name(known)));
+  const uint32_t refused = dictionaries.path(known, dictionaries.string("new"));
+  EXPECT_EQ(dictionaries.path(kNone, dictionaries.string("another")), refused);
+  EXPECT_EQ(dictionaries.text(dictionaries.path_name(refused)), "(more names)");
+  EXPECT_TRUE(dictionaries.is_unnamed(dictionaries.path_name(refused)));
+}
+
+TEST(Renewal, KeepsWhatIsReferredToAndAllThatItRefersTo) {
+  Dictionaries old;
+  old.path(kNone, old.string("dropped"));
+  const uint32_t outer = old.path(kNone, old.string("outer"));
+  const uint32_t inner = old.path(outer, old.string("inner"));
+  old.variant({.name = old.string("dropped kernel")});
+  const uint32_t variant = old.variant({.name = old.string("kernel"), .grid_x = 4});
+  old.call("cuDropped", store::CallKind::Other, false, 0, 1);
+  const uint16_t call = old.call("cuLaunchKernel", store::CallKind::Launch, false, 0, 307);
+  old.thread(1, "dropped");
+  const uint16_t thread = old.thread(2, "worker");
+  old.track(0, 1, 7);
+  const uint16_t track = old.track(0, 1, 9);
+  using store::Target;
+  Renewal renewal(old);
+  renewal.keep(Target::Paths, inner);
+  renewal.keep(Target::Variants, variant);
+  renewal.keep(Target::Calls, call);
+  renewal.keep(Target::Threads, thread);
+  renewal.keep(Target::Tracks, track);
+  renewal.keep(Target::Paths, kNone);
+  Dictionaries fresh = renewal.take();
+  EXPECT_EQ(renewal.find(Target::Paths, inner), 1U);
+  EXPECT_EQ(renewal.find(Target::Paths, kNone), kNone);
+  EXPECT_EQ(fresh.path(fresh.path(kNone, fresh.string("outer")), fresh.string("inner")), 1U);
+  EXPECT_EQ(fresh.variant({.name = fresh.string("kernel"), .grid_x = 4}), renewal.find(Target::Variants, variant));
+  EXPECT_EQ(fresh.call("cuLaunchKernel", store::CallKind::Launch, false, 0, 307), renewal.find(Target::Calls, call));
+  EXPECT_EQ(fresh.track(0, 1, 9), renewal.find(Target::Tracks, track));
+  const store::Store store = fakes::copy_of(fresh);
+  EXPECT_EQ(store.path.size(), 2U);
+  EXPECT_EQ(store.variant.size(), 1U);
+  EXPECT_EQ(store.call.size(), 1U);
+  EXPECT_EQ(store.thread.size(), 1U);
+  EXPECT_EQ(store.track.size(), 1U);
+  EXPECT_EQ(store.strings[store.thread.name[renewal.find(Target::Threads, thread)]], "worker");
+  EXPECT_EQ(store.strings.size(), 6U) << "two regions, a kernel, a call, a thread, and nothing";
 }
 
 TEST(Dictionaries, StopGrowingWithEndlessNames) {
@@ -129,8 +181,7 @@ TEST(Dictionaries, StopGrowingWithEndlessThreads) {
   for (uint64_t thread = 0; thread < 70'000; ++thread) {
     dictionaries.thread(thread, "worker");
   }
-  store::Store store;
-  dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(dictionaries);
   ASSERT_EQ(store.thread.size(), 65'536U);
   EXPECT_EQ(store.thread.system_id[65'534], 65'534U);
   EXPECT_EQ(store.strings[store.thread.name[65'535]], "(more threads)");

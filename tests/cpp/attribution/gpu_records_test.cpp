@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fakes/cupti_records.h"
+#include "fakes/dictionaries.h"
 
 namespace gpuscope::attribution {
 namespace {
@@ -59,8 +60,7 @@ TEST_F(GpuRecord, OfAKernelLiesInTheRegionThatLaunchedIt) {
 
 TEST_F(GpuRecord, OfAKernelHasItsConfiguration) {
   take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150}, "gemm", 32));
-  store::Store store;
-  state_->dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(state_->dictionaries);
   EXPECT_EQ(text(store.variant.name[0]), "gemm");
   EXPECT_EQ(store.variant.grid_x[0], 32U);
   EXPECT_EQ(store.variant.block_x[0], 1U);
@@ -68,8 +68,7 @@ TEST_F(GpuRecord, OfAKernelHasItsConfiguration) {
 
 TEST_F(GpuRecord, NamesItsDeviceContextAndStream) {
   take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150, .device = 3, .context = 8, .stream = 21}));
-  store::Store store;
-  state_->dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(state_->dictionaries);
   const auto track = store.track[rows().kernel.track[0]];
   EXPECT_EQ(track.device, 3U);
   EXPECT_EQ(track.context, 8U);
@@ -414,8 +413,7 @@ TEST_F(MemoryRecord, KeepsEveryKind) {
 TEST_F(MemoryRecord, NamesItsDeviceAndTheStreamThatOrdersIt) {
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3, .stream = 21, .is_async = true}));
   take(memory_record({.correlation = 1, .at = 1100, .bytes = 64, .device = 3}));
-  store::Store store;
-  state_->dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(state_->dictionaries);
   EXPECT_EQ(store.track.device[memory().track[0]], 3U);
   EXPECT_EQ(store.track.stream[memory().track[0]], 21U);
   EXPECT_EQ(store.track.stream[memory().track[1]], kNone);

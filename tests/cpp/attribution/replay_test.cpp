@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "fakes/cupti.h"
+#include "fakes/dictionaries.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 
@@ -373,8 +374,7 @@ TEST_F(Replays, AwaitNothingFromAFailedCall) {
   call_exit(*main_, fakes::kLaunchKernel, 700);
   EXPECT_EQ(counters().launches, 0U);
   EXPECT_EQ(state_->correlations.take(correlation).awaited, Correlations::Awaits::Nothing);
-  store::Store store;
-  state_->dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(state_->dictionaries);
   EXPECT_EQ(store.call.result[rows().api.call[0]], 700);
 }
 
@@ -384,8 +384,7 @@ TEST_F(Replays, AwaitNothingFromACallIntoACapture) {
   call_exit(*main_);
   EXPECT_EQ(counters().launches, 0U);
   EXPECT_EQ(state_->correlations.take(correlation).awaited, Correlations::Awaits::Nothing);
-  store::Store store;
-  state_->dictionaries.copy_into(store);
+  const store::Store store = fakes::copy_of(state_->dictionaries);
   EXPECT_EQ(store.call.flags[rows().api.call[0]], store::kCaptured);
 }
 
@@ -781,8 +780,7 @@ TEST_F(ReplayRanges, TellsAnOperatorFromARegionOfItsName) {
   pop(main_);
   say(main_, Op::Exit, name("x"));
   EXPECT_NE(regions().path[0], regions().path[1]);
-  store::Store copy;
-  state_.dictionaries.copy_into(copy);
+  const store::Store copy = fakes::copy_of(state_.dictionaries);
   EXPECT_EQ(copy.path.kind[regions().path[0]], static_cast<uint32_t>(RegionKind::Region));
   EXPECT_EQ(copy.path.kind[regions().path[1]], static_cast<uint32_t>(RegionKind::Op));
 }
@@ -926,8 +924,7 @@ TEST_F(ReplayRanges, KeepsTheStacksOfRegionsWithTheirCallers) {
   const uint32_t inner = stacks.intern({outer, name("step"), name("train.py"), 4});
   add_argument(main_, Argument::Stack, inner);
   say(main_, Op::Enter, name("forward"));
-  store::Store copy;
-  state_.dictionaries.copy_into(copy);
+  const store::Store copy = fakes::copy_of(state_.dictionaries);
   const uint32_t row = store().detail.stack[0];
   EXPECT_EQ(copy.strings[copy.stack.function[row]], "step");
   EXPECT_EQ(copy.stack.line[copy.stack.parent[row]], 10U);

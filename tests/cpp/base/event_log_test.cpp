@@ -88,6 +88,25 @@ TEST(EventLog, CountsWhatFindsNoRoom) {
   EXPECT_TRUE(is_range(read_numbers(log), 0, kMax));
 }
 
+TEST(EventLog, CountsARegionThatFindsNoRoomOnce) {
+  EventLog log;
+  append_numbers(log, 0, kMax);
+  for (const Op op : {Op::Enter, Op::CallEnter, Op::CallExit, Op::Exit, Op::Argument, Op::Strand, Op::Mark}) {
+    log.append(0, 0, op);
+  }
+  EXPECT_EQ(log.take_dropped(), 3U) << "a region, a call in it and a mark";
+}
+
+TEST(EventLog, CountsARegionThatLosesItsEnd) {
+  EventLog log;
+  append_numbers(log, 0, kMax - 1);
+  log.append(0, 0, Op::Enter);
+  log.append(0, 0, Op::Enter);
+  log.append(0, 0, Op::Exit);
+  log.append(0, 0, Op::Exit);
+  EXPECT_EQ(log.take_dropped(), 2U);
+}
+
 TEST(EventLog, GoesOnAfterItWasFull) {
   EventLog log;
   append_numbers(log, 0, kMax + 1);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -70,6 +71,67 @@ TEST(StringTable, ViewsStayValidWhileItGrows) {
     table.intern(std::to_string(number));
   }
   EXPECT_EQ(early, "short");
+}
+
+TEST(StringTable, CountsItsBytes) {
+  StringTable table;
+  EXPECT_EQ(table.bytes(), 0U);
+  table.intern(std::string(1000, 'x'));
+  const std::size_t bytes = table.bytes();
+  EXPECT_GT(bytes, 1000U);
+  table.intern(std::string(1000, 'x'));
+  EXPECT_EQ(table.bytes(), bytes);
+}
+
+TEST(Names, AreKnownInTheirPeriodAndTheNext) {
+  Names& names = Names::process();
+  const uint32_t kept = names.intern("kept");
+  const uint32_t id = names.intern_for_period("made up");
+  EXPECT_EQ(names.intern_for_period("made up"), id);
+  names.begin_period();
+  EXPECT_EQ(names.text(id), "made up");
+  names.begin_period();
+  EXPECT_EQ(names.text(id), Names::kMore);
+  EXPECT_EQ(names.text(kept), "kept");
+}
+
+TEST(Names, GiveBackTheirMemoryWithTheirPeriods) {
+  Names& names = Names::process();
+  names.forget();
+  for (int number = 0; number < 1000; ++number) {
+    names.intern_for_period(std::to_string(number));
+  }
+  EXPECT_GT(names.bytes(), 1000U);
+  names.forget();
+  EXPECT_EQ(names.bytes(), 0U);
+}
+
+TEST(Names, BeyondTheirRoomShareOneId) {
+  Names& names = Names::process();
+  names.forget();
+  names.set_room(10'000);
+  std::set<uint32_t> ids;
+  for (int number = 0; number < 1000; ++number) {
+    ids.insert(names.intern_for_period("a name that is not short " + std::to_string(number)));
+  }
+  EXPECT_TRUE(names.fill(0.5));
+  EXPECT_LT(names.bytes(), 11'000U);
+  EXPECT_LT(ids.size(), 500U);
+  EXPECT_EQ(names.text(names.intern_for_period("one more")), Names::kMore);
+  names.begin_period();
+  EXPECT_FALSE(names.fill(0.5));
+  EXPECT_EQ(names.text(names.intern_for_period("one more")), "one more");
+  names.set_room(SIZE_MAX);
+}
+
+TEST(NameCache, AsksForNewIdsInAnotherPeriod) {
+  Names& names = Names::process();
+  NameCache cache;
+  const uint32_t first = cache.id_of("aten::add");
+  EXPECT_EQ(cache.id_of("aten::add"), first);
+  names.begin_period();
+  names.begin_period();
+  EXPECT_EQ(names.text(cache.id_of("aten::add")), "aten::add");
 }
 
 TEST(StringTable, ReadsUnknownIdsAsEmpty) {

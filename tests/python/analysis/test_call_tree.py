@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from fakes.gscope import NONE
@@ -115,6 +117,21 @@ def test_deep_recursion_prints():
     )
     assert len(list(tree(trace))) == depth
     assert len(tree(trace).render().splitlines()) == depth + 2
+
+
+def test_a_deep_tree_prints_in_memory_linear_in_its_rows():
+    def peak_bytes(depth):
+        parents = [NONE, *range(depth - 1)]
+        region = {"duration_ns": [depth - row for row in range(depth)], "parent": parents, "path": list(range(depth))}
+        path = {"name": ["f"] * depth, "parent": parents}
+        deep = tree(make_trace({"path": path, "thread": {"system_id": [1]}, "region": region}))
+        tracemalloc.start()
+        deep.render()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    assert peak_bytes(4_000) < 3 * peak_bytes(2_000)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+namespace gpuscope::base {
+
+/// Memory for what grows large, as realloc gives it; nullptr when there is none, and then `old` stays.
+///
+/// Large blocks are pages of their own, which the system has back at once when they are freed. malloc keeps what it is
+/// given back: it puts larger and larger blocks into its heap, up to 32 MiB, the more of them were freed. Blocks grow
+/// by remapping, which copies nothing. Any thread.
+void* resize_block(void* old, std::size_t old_bytes, std::size_t bytes) noexcept;
+void free_block(void* block, std::size_t bytes) noexcept;
+
+/// The same for containers.
+template <class T>
+struct BlockAllocator {
+  using value_type = T;
+
+  BlockAllocator() noexcept = default;
+  template <class Other>
+  explicit BlockAllocator(const BlockAllocator<Other>&) noexcept {}
+
+  T* allocate(std::size_t count) {
+    void* block = resize_block(nullptr, 0, count * sizeof(T));
+    if (block == nullptr) {
+      throw std::bad_alloc();
+    }
+    return static_cast<T*>(block);
+  }
+  void deallocate(T* block, std::size_t count) noexcept { free_block(block, count * sizeof(T)); }
+  bool operator==(const BlockAllocator&) const noexcept { return true; }
+};
+
+}  // namespace gpuscope::base
