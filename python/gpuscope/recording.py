@@ -117,9 +117,11 @@ class Analyses(ABC):
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.analysis.call_tree import folded_stacks
-        from gpuscope.paths import write_text
+        from gpuscope.paths import check_writable, replacing
 
-        write_text(path, "".join(f"{line}\n" for line in folded_stacks(self.trace, metric)))
+        lines = folded_stacks(self.trace, metric)
+        with replacing(check_writable(path)) as file:
+            file.writelines(f"{line}\n".encode("utf-8", "backslashreplace") for line in lines)
 
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         """Writes the memory in use over time, in torch.profiler's forms; every size is of torch's category "unknown".

@@ -8,12 +8,9 @@
 
 #include <new>
 
+#include "gpuscope/base/pages.h"
+
 namespace gpuscope::base {
-namespace {
-
-constexpr uintptr_t kPageBytes = 4096;
-
-}  // namespace
 
 constinit thread_local EventLog* EventLogs::current_ = nullptr;
 thread_local EventLogs::ThreadEnd EventLogs::end_;

@@ -10,7 +10,6 @@
 namespace gpuscope::base {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kLarge = std::size_t{128} * 1024;  // where malloc begins to map blocks as well
 
 constexpr bool is_large(std::size_t bytes) noexcept { return bytes >= kLarge; }

@@ -6,6 +6,8 @@
 
 namespace gpuscope::base {
 
+inline constexpr std::size_t kPageBytes = 4096;
+
 /// Memory for what grows large, as realloc gives it; nullptr when there is none, and then `old` stays.
 ///
 /// Large blocks are pages of their own, which the system has back at once when they are freed. malloc keeps what it is

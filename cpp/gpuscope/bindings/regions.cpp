@@ -528,10 +528,12 @@ PyObject* enter(PyObject* object, PyObject*) {
   const bool asked = OpenRegions::wanted();
   if (listening != 0 || asked) {
     const uint32_t period = base::Names::period();
-    if (self->period != period && !NameIds::find(self->name, period, &self->id)) {
-      return nullptr;
+    if (self->period != period) {
+      if (!NameIds::find(self->name, period, &self->id)) {
+        return nullptr;
+      }
+      self->period = period;
     }
-    self->period = period;
   }
   if (asked) {
     OpenRegions::enter(self->id, PyThreadState_Get()->context);

@@ -309,15 +309,17 @@ STACK_METRICS: dict[str, Callable[[Node], int]] = {
 }
 
 
-def folded_stacks(trace: Trace, metric: str = "self_cpu_time_total") -> list[str]:
+def folded_stacks(trace: Trace, metric: str = "self_cpu_time_total") -> Iterator[str]:
     """One line a call path, ``outer;inner;kernel 123``: its own time in us, rounded; what rounds to 0 is left out.
+
+    Of deep trees all lines together would be far larger than the tree.
 
     Raises:
         InvalidArgument: the metric is unknown.
     """
     if metric not in STACK_METRICS:
         raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(STACK_METRICS)}")
-    return [f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, STACK_METRICS[metric])]
+    return (f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, STACK_METRICS[metric]))
 
 
 def _fold(root: Node, own_ns: Callable[[Node], int]) -> Iterator[tuple[str, int]]:
