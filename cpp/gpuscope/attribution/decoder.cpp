@@ -30,7 +30,7 @@ Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t 
   if (settings.by_time) {
     gpu_records_.set_api([this](const activity::ApiRecord& record) { take_api(record); });
   }
-  base::Names::process().set_room(settings.max_bytes / kShareOfNames);
+  base::Names::process().set_room(settings.max_bytes / kShareOfNames, &EventLogs::process().wake());
 }
 
 Decoder::~Decoder() {

@@ -9,8 +9,6 @@
 #include <memory>
 #include <utility>
 
-#include "gpuscope/base/event_log.h"
-
 namespace gpuscope::base {
 namespace {
 
@@ -202,8 +200,8 @@ uint32_t Names::intern_for_period(std::string_view name) {
   uint32_t index = 0;
   if (names.size() < kMax - 1 && names.bytes() < room_) {
     index = names.intern(name);
-    if (names.bytes() > room_ / 2 && !std::exchange(woken_, true)) {
-      EventLogs::process().wake().release();
+    if (reader_ != nullptr && names.bytes() > room_ / 2 && !std::exchange(woken_, true)) {
+      reader_->release();
     }
   } else {
     const uint32_t known = names.find(name);
@@ -230,9 +228,10 @@ void Names::begin_period() {
   empty_caches();
 }
 
-void Names::set_room(std::size_t bytes) {
+void Names::set_room(std::size_t bytes, std::counting_semaphore<>* reader) {
   const std::lock_guard lock(mutex_);
   room_ = bytes;
+  reader_ = reader;
 }
 
 bool Names::fill(double share) {

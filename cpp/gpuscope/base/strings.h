@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <semaphore>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,8 +79,8 @@ class Names {
   static constexpr uint32_t period_of(uint32_t id) noexcept { return id >> kIndexBits; }
   static constexpr uint32_t index_of(uint32_t id) noexcept { return id & (kMax - 1); }
 
-  /// How many bytes the names of one period may take. When they have half of it the logs' reader is woken.
-  void set_room(std::size_t bytes);
+  /// How many bytes the names of one period may take. When they have half of it `reader`, of the logs, is released.
+  void set_room(std::size_t bytes, std::counting_semaphore<>* reader = nullptr);
   /// Whether this period's names have more than that share of their room.
   bool fill(double share);
   /// Of the names of periods, in bytes.
@@ -107,6 +108,7 @@ class Names {
   Period newer_{1, {}};
   Period older_;
   std::size_t room_ = SIZE_MAX;
+  std::counting_semaphore<>* reader_ = nullptr;
   bool woken_ = false;  // the reader, in this period
 };
 
