@@ -623,9 +623,9 @@ class Session:
         """
         Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows.
         """
-    def cut(self) -> Store:
+    def cut(self, timeout: float | None = None) -> Store:
         """
-        Ends the window and returns its Store; waits for its GPU work, at most two seconds.
+        Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` seconds, by default two.
         """
     def open(self) -> None:
         """
@@ -635,9 +635,9 @@ class Session:
         """
         Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none was recorded.
         """
-    def stop(self) -> Store:
+    def stop(self, timeout: float | None = None) -> Store:
         """
-        Ends collecting; returns the open window's Store, if one is open. Further calls return None.
+        Ends collecting; returns the open window's Store, if one is open, and waits for it as cut does. Further calls return None.
         """
     def switch_gpu(self, on: bool) -> None:
         """

@@ -417,12 +417,11 @@ class Program {
   const char* pinned(const std::string& name) { return names_.try_emplace(name, name).first->second.c_str(); }
 
   void deliver(std::size_t count) {
-    pool_.provide(8);
     count = std::min(count, pending_.size());
     for (std::size_t next = 0; next < count;) {
       uint8_t* buffer = pool_.take();
       size_t used = 0;
-      const std::size_t most = 1 + draw(200);
+      const std::size_t most = 1 + draw(60);
       for (std::size_t held = 0; next < count && held < most; ++next, ++held) {
         std::memcpy(buffer + used, pending_[next].record.bytes, pending_[next].record.size);
         used += pending_[next].record.size;
@@ -431,9 +430,6 @@ class Program {
         }
       }
       pool_.complete(nullptr, 0, buffer, used);
-      if (pool_.ready() == 0) {
-        decoder_->decode(pool_);
-      }
     }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(count));
     decoder_->decode(pool_);

@@ -40,6 +40,7 @@ class Session:
     options: dict
     running = None
     windows = 0
+    timeout: float | None = None
 
     def __init__(self, **options):
         if Session.running is not None:
@@ -66,10 +67,11 @@ class Session:
         self.log.append("cut")
         return self._store()
 
-    def stop(self):
+    def stop(self, timeout=None):
         if Session.running is not self:
             return None
         Session.running = None
+        Session.timeout = timeout
         self.log.append("stop")
         return self._store() if self.window else None
 

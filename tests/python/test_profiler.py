@@ -600,6 +600,25 @@ def test_a_bad_argument_is_named_with_what_is_accepted(argument, value, accepted
     assert str(caught.value).startswith(argument)
 
 
+@pytest.mark.parametrize("timeout", [None, 0, 0.5, float("inf")])
+def test_stop_waits_for_gpu_work_as_long_as_it_is_told(timeout, log):
+    prof = profile()
+    prof.start()
+    prof.stop(timeout)
+    assert fake.Session.timeout == timeout
+
+
+@pytest.mark.parametrize("timeout", [-1, "2", float("nan"), True])
+def test_stop_with_a_bad_timeout_leaves_the_run_as_it_is(timeout, log):
+    prof = profile()
+    prof.start()
+    with pytest.raises(InvalidArgument, match="stop: timeout must be non-negative: it is .*; accepted are seconds from 0, or None"):
+        prof.stop(timeout)
+    assert "stop" not in log
+    prof.stop()
+    assert "stop" in log
+
+
 def test_activities_of_torch_are_accepted(log):
     torch_profiler = pytest.importorskip("torch.profiler")
     prof = profile(activities=[torch_profiler.ProfilerActivity.CPU, torch_profiler.ProfilerActivity.CUDA])

@@ -1,69 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/activity/buffers.h"
 
-#include <bit>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 namespace gpuscope::activity {
 namespace {
-constexpr std::size_t kPage = 4096;
+
+// Ready buffers beyond this are freed: 32 MiB.
+constexpr unsigned kKept = 2048;
+
+unsigned place_of(const uint8_t* data) noexcept {
+  const uint64_t spread = (reinterpret_cast<uint64_t>(data) >> 4) * 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+  return static_cast<unsigned>(spread >> 32) % BufferPool::kMaxBuffers;
 }
 
+}  // namespace
+
 BufferPool::~BufferPool() {
-  for (unsigned index = 0; index < mapped_.load(std::memory_order_relaxed); ++index) {
-    if ((lent_bits_.load(std::memory_order_relaxed) >> index & 1) == 0) {
-      std::free(buffers_[index].data);
+  for (unsigned place = 0; place < kMaxBuffers; ++place) {
+    if (!buffers_[place].lent.load(std::memory_order_relaxed)) {
+      std::free(buffers_[place].data);
     }
   }
 }
 
 uint8_t* BufferPool::take() noexcept {
-  uint64_t ready = ready_bits_.load(std::memory_order_relaxed);
-  while (ready != 0) {
-    const uint64_t bit = ready & -ready;
-    if (ready_bits_.compare_exchange_weak(ready, ready & ~bit, std::memory_order_acquire)) {
-      lent_bits_.fetch_or(bit, std::memory_order_relaxed);
-      return buffers_[static_cast<unsigned>(std::countr_zero(bit))].data;
+  Buffer* buffer = pop();
+  buffer = buffer != nullptr ? buffer : make();
+  if (buffer == nullptr) {
+    exhausted_.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  lent_.fetch_add(1, std::memory_order_relaxed);
+  buffer->lent.store(true, std::memory_order_relaxed);
+  return buffer->data.load(std::memory_order_relaxed);
+}
+
+BufferPool::Buffer* BufferPool::pop() noexcept {
+  uint64_t head = first_ready_.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(head) != 0) {
+    Buffer& buffer = buffers_[static_cast<uint32_t>(head) - 1];
+    const uint64_t changes = (head >> 32) + 1;
+    const uint64_t next = changes << 32 | buffer.next_ready.load(std::memory_order_relaxed);
+    if (first_ready_.compare_exchange_weak(head, next, std::memory_order_acquire)) {
+      ready_.fetch_sub(1, std::memory_order_relaxed);
+      return &buffer;
     }
   }
-  exhausted_.fetch_add(1, std::memory_order_relaxed);
+  return nullptr;
+}
+
+BufferPool::Buffer* BufferPool::make() noexcept {
+  if (count_.fetch_add(1, std::memory_order_relaxed) < kMaxBuffers) {
+    auto* data = static_cast<uint8_t*>(std::calloc(1, kBufferBytes));
+    if (Buffer* buffer = data != nullptr ? place(data) : nullptr; buffer != nullptr) {
+      return buffer;
+    }
+    std::free(data);
+  }
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  return nullptr;
+}
+
+BufferPool::Buffer* BufferPool::place(uint8_t* data) noexcept {
+  const unsigned first = place_of(data);
+  for (unsigned behind = 0; behind < kMaxBuffers; ++behind) {
+    Buffer& buffer = buffers_[(first + behind) % kMaxBuffers];
+    if (buffer.data.load(std::memory_order_relaxed) == data) {  // lent once, and freed by another tool since
+      lent_.fetch_sub(1, std::memory_order_relaxed);
+      count_.fetch_sub(1, std::memory_order_relaxed);
+      return &buffer;
+    }
+    uint8_t* nobody = nullptr;
+    if (buffer.data.load(std::memory_order_relaxed) == nullptr &&
+        buffer.data.compare_exchange_strong(nobody, data, std::memory_order_acquire)) {
+      unsigned furthest = furthest_.load(std::memory_order_relaxed);
+      while (behind > furthest && !furthest_.compare_exchange_weak(furthest, behind, std::memory_order_relaxed)) {
+      }
+      return &buffer;
+    }
+  }
+  return nullptr;
+}
+
+/// The buffer of that memory, if CUPTI holds it; from now on it does not.
+BufferPool::Buffer* BufferPool::take_back(const uint8_t* data) noexcept {
+  const unsigned first = place_of(data);
+  const unsigned furthest = furthest_.load(std::memory_order_relaxed);
+  for (unsigned behind = 0; behind <= furthest; ++behind) {
+    Buffer& buffer = buffers_[(first + behind) % kMaxBuffers];
+    if (buffer.data.load(std::memory_order_relaxed) == data && buffer.lent.exchange(false, std::memory_order_relaxed)) {
+      return &buffer;
+    }
+  }
   return nullptr;
 }
 
 void BufferPool::complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept {
-  const unsigned mapped = mapped_.load(std::memory_order_acquire);
-  for (unsigned index = 0; index < mapped; ++index) {
-    Buffer& buffer = buffers_[index];
-    if (buffer.data != data) {
-      continue;
-    }
-    const uint64_t bit = uint64_t{1} << index;
-    if ((lent_bits_.fetch_and(~bit, std::memory_order_relaxed) & bit) == 0) {
-      break;  // not with CUPTI: linking it twice would make the list circular
-    }
-    buffer.valid = valid < kBufferBytes ? valid : kBufferBytes;
-    buffer.context = context;
-    buffer.stream = stream;
-    buffer.next = completed_.load(std::memory_order_relaxed);
-    while (!completed_.compare_exchange_weak(buffer.next, &buffer, std::memory_order_release)) {
-    }
+  Buffer* buffer = take_back(data);
+  if (buffer == nullptr) {  // or not with CUPTI: linking it twice would make the list circular
+    foreign_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  foreign_.fetch_add(1, std::memory_order_relaxed);
-}
-
-void BufferPool::provide(unsigned want) noexcept {
-  for (unsigned index = mapped_.load(std::memory_order_relaxed); ready() < want && index < kMaxBuffers; ++index) {
-    void* data = std::aligned_alloc(kPage, kBufferBytes);
-    if (data == nullptr) {
-      return;
-    }
-    std::memset(data, 0, kBufferBytes);  // which makes its pages, too: no launch of the program takes a fault for them
-    buffers_[index].data = static_cast<uint8_t*>(data);
-    mapped_.store(index + 1, std::memory_order_release);
-    ready_bits_.fetch_or(uint64_t{1} << index, std::memory_order_release);
+  buffer->valid = std::min(valid, kBufferBytes);
+  buffer->context = context;
+  buffer->stream = stream;
+  unread_.fetch_add(1, std::memory_order_relaxed);
+  buffer->next = completed_.load(std::memory_order_relaxed);
+  while (!completed_.compare_exchange_weak(buffer->next, buffer, std::memory_order_release)) {
   }
+  lent_.fetch_sub(1, std::memory_order_release);  // last: without a lent buffer, all are in the list
 }
 
 BufferPool::Buffer* BufferPool::take_completed() noexcept {
@@ -79,18 +127,22 @@ BufferPool::Buffer* BufferPool::take_completed() noexcept {
 }
 
 void BufferPool::release(Buffer* buffer) noexcept {
+  unread_.fetch_sub(1, std::memory_order_relaxed);
+  if (ready() >= kKept) {
+    std::free(buffer->data.exchange(nullptr, std::memory_order_release));
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
   std::memset(buffer->data, 0, buffer->valid);
   buffer->valid = 0;
-  const auto index = static_cast<unsigned>(buffer - buffers_.data());
-  ready_bits_.fetch_or(uint64_t{1} << index, std::memory_order_release);
-}
-
-unsigned BufferPool::ready() const noexcept {
-  return static_cast<unsigned>(std::popcount(ready_bits_.load(std::memory_order_relaxed)));
-}
-
-unsigned BufferPool::lent() const noexcept {
-  return static_cast<unsigned>(std::popcount(lent_bits_.load(std::memory_order_relaxed)));
+  ready_.fetch_add(1, std::memory_order_relaxed);
+  const auto place = static_cast<uint32_t>(buffer - buffers_.get());
+  uint64_t head = first_ready_.load(std::memory_order_relaxed);
+  uint64_t first = 0;
+  do {
+    buffer->next_ready.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
+    first = ((head >> 32) + 1) << 32 | (place + 1);
+  } while (!first_ready_.compare_exchange_weak(head, first, std::memory_order_release));
 }
 
 std::size_t Walker::measure(uint8_t* data, std::size_t valid, std::size_t at, uint32_t kind) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "gpuscope/activity/layout.h"
@@ -12,28 +13,36 @@
 
 namespace gpuscope::activity {
 
-/// The memory that CUPTI writes its records into.
+/// The memory that CUPTI writes its records into: made when it is asked for, up to a cap.
 ///
-/// take and complete: any thread, no lock, no allocation, since CUPTI calls them on the program's launching threads
-/// with locks of its own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may
-/// write into it even after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback
-/// that was registered last, and that may be another tool's, which frees it.
+/// take and complete: any thread, no lock, since CUPTI calls them on the program's launching threads with locks of its
+/// own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may write into it even
+/// after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback that was
+/// registered last, and that may be another tool's, which frees it.
 class BufferPool {
  public:
-  // 1 MiB holds 4,854 kernel records. CUPTI works with any size; smaller buffers mean fresher data and less memory for
-  // many threads, larger ones fewer requests on the launch path.
-  static constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
-  static constexpr unsigned kMaxBuffers = 64;
+  // CUPTI takes one a thread, and at each flush another one for each thread that has launched since, while the earlier
+  // ones wait for their kernels to end: small ones. 16 KiB holds 75 kernel records; a launch took as long with 8 KiB as
+  // with 1 MiB (H100, CUPTI 13.0), and longer from 1 KiB down.
+  static constexpr std::size_t kBufferBytes = std::size_t{16} << 10;
+  // 256 MiB: 1.2 million records that nobody has decoded, or so many threads that launch.
+  static constexpr unsigned kMaxBuffers = 1U << 14;
+  // So many that CUPTI holds are worth a flush, which fetches what ended threads and those that rest have left.
+  static constexpr unsigned kManyLent = 1024;
+  // So many that wait to be decoded are worth to be decoded at once.
+  static constexpr unsigned kManyUnread = 256;
 
   struct Buffer {
-    uint8_t* data = nullptr;
+    std::atomic<uint8_t*> data{nullptr};  // null: no buffer
+    std::atomic<bool> lent{false};        // CUPTI holds it
+    std::atomic<uint32_t> next_ready{0};
     std::size_t valid = 0;
     void* context = nullptr;
     uint32_t stream = 0;
     Buffer* next = nullptr;
   };
 
-  BufferPool() = default;
+  BufferPool() : buffers_(std::make_unique<Buffer[]>(kMaxBuffers)) {}
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -43,25 +52,38 @@ class BufferPool {
   /// CUPTI hands a buffer back. Buffers that are not of this pool are counted and left alone.
   void complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept;
 
-  /// Maps and touches memory until `want` buffers are ready, within the cap.
-  void provide(unsigned want) noexcept;
   /// Completed buffers, oldest first, linked by `next`.
   Buffer* take_completed() noexcept;
-  /// Zeroes what was written and makes the buffer ready again.
+  /// Zeroes what was written and makes the buffer ready again, or frees it where enough are.
   void release(Buffer* buffer) noexcept;
 
-  unsigned ready() const noexcept;
+  /// All buffers that there are.
+  unsigned count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  unsigned ready() const noexcept { return ready_.load(std::memory_order_relaxed); }
   /// Buffers that CUPTI holds.
-  unsigned lent() const noexcept;
+  unsigned lent() const noexcept { return lent_.load(std::memory_order_relaxed); }
+  /// Completed buffers that were not released yet.
+  unsigned unread() const noexcept { return unread_.load(std::memory_order_relaxed); }
   uint64_t exhausted() const noexcept { return exhausted_.load(std::memory_order_relaxed); }
   uint64_t foreign() const noexcept { return foreign_.load(std::memory_order_relaxed); }
 
  private:
-  std::array<Buffer, kMaxBuffers> buffers_{};
-  std::atomic<unsigned> mapped_{0};
-  std::atomic<uint64_t> ready_bits_{0};  // a set bit is a free buffer: claiming one has no ABA problem
-  std::atomic<uint64_t> lent_bits_{0};
+  Buffer* pop() noexcept;
+  Buffer* make() noexcept;
+  Buffer* place(uint8_t* data) noexcept;
+  Buffer* take_back(const uint8_t* data) noexcept;
+
+  // Each buffer stands at the hash of its address, or a little behind, so that complete finds it.
+  std::unique_ptr<Buffer[]> buffers_;
+  std::atomic<unsigned> furthest_{0};  // that one stands behind its hash
+  // The place of the first ready buffer plus one, below a count of changes, so that a buffer that was taken and came
+  // back meanwhile is not mistaken for one that stayed.
+  std::atomic<uint64_t> first_ready_{0};
   std::atomic<Buffer*> completed_{nullptr};
+  std::atomic<unsigned> count_{0};
+  std::atomic<unsigned> ready_{0};
+  std::atomic<unsigned> lent_{0};
+  std::atomic<unsigned> unread_{0};
   std::atomic<uint64_t> exhausted_{0};
   std::atomic<uint64_t> foreign_{0};
 };

@@ -27,8 +27,6 @@ std::atomic<Collector*> active{nullptr};
 constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, std::size_t{64} * 1024> scrap;
 
-constexpr unsigned kFirstBuffers = 8;
-constexpr unsigned kFewBuffers = 4;  // threads take one each, and may do so at one moment
 constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
 
 constexpr std::array<ResourceCallback, 3> kRecordedResources = {kGraphNodeCreated, kGraphNodeCloned,
@@ -92,8 +90,8 @@ struct Collector::BufferCallbacks {
     *max_records = 0;
     *size = BufferPool::kBufferBytes;
     *buffer = self != nullptr ? self->buffers_.take() : nullptr;
-    if (self != nullptr && self->buffers_.ready() < kFewBuffers) {
-      EventLogs::process().wake().release();  // the decode thread makes more
+    if (self != nullptr && (*buffer == nullptr || self->buffers_.lent() % BufferPool::kManyLent == 0)) {
+      EventLogs::process().wake().release();
     }
     if (*buffer == nullptr) {
       const bool refuse = self == nullptr || self->cupti_.version >= kMayRefuseBuffer;
@@ -106,6 +104,9 @@ struct Collector::BufferCallbacks {
     Collector* self = active.load(std::memory_order_acquire);
     if (self != nullptr && buffer != nullptr && buffer != scrap.data()) {
       self->buffers_.complete(context, stream, buffer, valid);
+      if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
+        EventLogs::process().wake().release();
+      }
     }
   }
 
@@ -203,7 +204,6 @@ Tier Collector::start(const Options& options) {
     return tier_;
   }
   base::Clock::process();  // calibrated now, not inside CUPTI's first request for a timestamp
-  buffers_.provide(kFirstBuffers);
   dropped_ = 0;
   memory_why_.clear();
   why_ = subscribe(holder_);
@@ -323,6 +323,9 @@ void Collector::stop_recording() noexcept {
     }
   }
   enabled_kinds_ = 0;
+  if (tier_ != Tier::None) {
+    cupti_.flush_all(1);  // after the kinds: threads that go on launching take no more buffers
+  }
   if (std::exchange(names_libraries_, false)) {
     cupti_.enable_allocation_source(0);
   }

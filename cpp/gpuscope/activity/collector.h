@@ -72,6 +72,7 @@ class Collector {
   Tier start(const Options& options);
   /// Asks CUPTI for finished buffers; `forced` also for those with records of running work, which then stay unfinished.
   void flush(bool forced) noexcept;
+  /// CUPTI gives back every buffer that it holds, as far as it can.
   void stop() noexcept;
 
   /// From now on base::allocation_sink is called for what the driver allocates and frees. Returns why that is not

@@ -33,8 +33,12 @@ class Correlations {
     Page& page = page_of(correlation);
     uint32_t& entry = page.entries[correlation & kMask];
     page.waiting += (awaits != Awaits::Nothing ? 1 : 0) - ((entry & kAwaits) != 0 ? 1 : 0);
+    --count(entry);
     entry = value | static_cast<uint32_t>(awaits);
+    ++count(entry);
   }
+  /// How many calls of this window await such a record.
+  uint32_t awaited(Awaits what) const noexcept { return counts_[static_cast<uint32_t>(what) >> kAwaitsShift]; }
   uint32_t find(uint32_t correlation) const noexcept {
     const Page* page = find_page(correlation);
     return page != nullptr ? page->entries[correlation & kMask] & ~kAwaits : kUnknown;
@@ -52,7 +56,9 @@ class Correlations {
     uint32_t& entry = page->entries[correlation & kMask];
     const auto awaited = static_cast<Awaits>(entry & kAwaits);
     page->waiting -= awaited != Awaits::Nothing ? 1 : 0;
+    --count(entry);
     entry &= ~kAwaits;
+    ++count(entry);
     return {entry, awaited};
   }
   /// Replaces every reference by `change(reference)`, which may be store::kNone.
@@ -73,6 +79,7 @@ class Correlations {
         page->waiting = 0;
       }
     }
+    counts_ = {};
   }
   /// A reference as it is kept here: kUnknown is 0, so that references start at 1.
   static uint32_t encode(uint32_t reference) noexcept { return reference <= kMaxReference ? reference + 1 : kNowhere; }
@@ -80,6 +87,7 @@ class Correlations {
 
  private:
   static constexpr uint32_t kAwaits = 0xC0000000;
+  static constexpr uint32_t kAwaitsShift = 30;
   static constexpr uint32_t kPageBits = 12;
   static constexpr uint32_t kMask = (1U << kPageBits) - 1;
   static constexpr uint32_t kPages = 512;
@@ -104,6 +112,7 @@ class Correlations {
     const uint32_t number = correlation >> kPageBits;
     std::unique_ptr<Page>& page = pages_[number % kPages];
     if (page == nullptr || page->number != number) {
+      forget(page.get());
       page = std::make_unique<Page>();
       page->number = number;
       std::unique_ptr<Page>& old = pages_[(number - kLinger) % kPages];
@@ -113,6 +122,13 @@ class Correlations {
     }
     return *page;
   }
+  /// What the page's calls await will not be known when it comes.
+  void forget(const Page* page) noexcept {
+    for (std::size_t at = 0; page != nullptr && page->waiting > 0 && at < page->entries.size(); ++at) {
+      --count(page->entries[at]);
+    }
+  }
+  uint32_t& count(uint32_t entry) noexcept { return counts_[entry >> kAwaitsShift]; }
   Page* find_page(uint32_t correlation) const noexcept {
     const uint32_t number = correlation >> kPageBits;
     Page* page = pages_[number % kPages].get();
@@ -120,6 +136,7 @@ class Correlations {
   }
 
   std::array<std::unique_ptr<Page>, kPages> pages_;
+  std::array<uint32_t, 4> counts_{};  // by what is awaited; of those that await nothing without meaning
 };
 
 /// Which region a forward operator ran in, by thread and autograd's sequence number, for the backward operators that

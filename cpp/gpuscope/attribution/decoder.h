@@ -37,13 +37,13 @@ class Decoder {
   /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
-  /// Some launch of a kernel or graph has no record yet.
+  /// Some launch of the window, of a kernel or graph, has no record yet.
   bool awaits_kernels() const noexcept {
-    return state_.counters.launches > state_.counters.matched ||
-           state_.counters.graph_launches > state_.counters.matched_graphs;
+    return state_.correlations.awaited(Correlations::Awaits::Kernel) != 0 ||
+           state_.correlations.awaited(Correlations::Awaits::Graph) != 0;
   }
   /// Some copy has no record yet; not every copy gets one.
-  bool awaits_copies() const noexcept { return state_.counters.copies > state_.counters.matched_copies; }
+  bool awaits_copies() const noexcept { return state_.correlations.awaited(Correlations::Awaits::Copy) != 0; }
   /// Drops what the logs and the pool hold, and counts it as dropped and unread.
   void discard(activity::BufferPool& pool) noexcept;
   /// Events that found no room in their thread's log.

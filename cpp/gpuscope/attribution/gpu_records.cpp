@@ -24,7 +24,6 @@ const Record& as(const uint8_t* record) {
 }  // namespace
 
 void GpuRecords::take(uint32_t kind, const uint8_t* record) {
-  ++records_;
   switch (kind) {
     case activity::kConcurrentKernel:
       return kernel(as<activity::KernelRecord>(record));
@@ -61,7 +60,6 @@ bool GpuRecords::defer(const Record& record, std::size_t bytes) {
   }
   const auto* first = reinterpret_cast<const uint8_t*>(&record);
   deferred_.push_back({record.kind, {first, first + bytes}});
-  --records_;
   return true;
 }
 

@@ -46,7 +46,6 @@ class GpuRecords {
   bool has_new_graphs() const noexcept { return new_graphs_ != 0; }
   /// A timestamp of CUPTI's on the process's clock.
   int64_t ns(uint64_t timestamp) const { return to_ns_ ? to_ns_(timestamp) : static_cast<int64_t>(timestamp); }
-  uint64_t records() const noexcept { return records_; }
 
  private:
   struct Work {  // what kernels, copies and fills have in common
@@ -104,7 +103,6 @@ class GpuRecords {
   base::FlatMap<GraphCount> graphs_;
   uint32_t short_graphs_ = 0;
   uint32_t new_graphs_ = 0;
-  uint64_t records_ = 0;
 };
 
 }  // namespace gpuscope::attribution

@@ -857,6 +857,13 @@ void Replay::close_functions(std::size_t depth, int64_t end_ns) {
 
 // -- driver calls and graph nodes ------------------------------------------------------------------------------------
 
+void Replay::count(Correlations::Awaits awaited, int calls) {
+  Counters& counters = state_->counters;
+  counters.launches += awaited == Correlations::Awaits::Kernel ? calls : 0;
+  counters.copies += awaited == Correlations::Awaits::Copy ? calls : 0;
+  counters.graph_launches += awaited == Correlations::Awaits::Graph ? calls : 0;
+}
+
 void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) {
   const activity::DriverCall* what = activity::find_call(callback);
   OpenCall call{callback, correlation, kNone, kNone, at_ns, state_->window.keeps_calls(at_ns), false};
@@ -867,7 +874,9 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     state_->counters.refused += state_->full;
     const Place place = place_at(at_ns);
     call.path = place.path;
-    state_->correlations.set(correlation, Correlations::encode(place.reference), awaits(what->kind));
+    const Correlations::Awaits awaited = awaits(what->kind);
+    count(awaited, 1);  // now: the call may still be under way when the window ends
+    state_->correlations.set(correlation, Correlations::encode(place.reference), awaited);
     if (state_->keeps_rows() && !state_->settings.no_calls) {
       const uint16_t id = state_->dictionaries.call(what->name, what->kind, false, 0, callback);
       call.row = state_->store->api.append({at_ns, 0, correlation, place.reference, id, thread_});
@@ -890,14 +899,9 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
   if (!call.in_window || what == nullptr) {
     return;
   }
-  Counters& counters = state_->counters;
   if (result != 0 || call.captured) {
     state_->correlations.take(call.correlation);
-  } else {
-    const Correlations::Awaits awaited = awaits(what->kind);
-    counters.launches += awaited == Correlations::Awaits::Kernel;
-    counters.copies += awaited == Correlations::Awaits::Copy;
-    counters.graph_launches += awaited == Correlations::Awaits::Graph;
+    count(awaits(what->kind), -1);
   }
   const int64_t duration_ns = std::max<int64_t>(0, at_ns - call.start_ns);
   if (state_->settings.no_calls) {

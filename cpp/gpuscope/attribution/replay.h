@@ -129,6 +129,7 @@ class Replay {
   void exit(int64_t at_ns, uint32_t name, bool by_exception);
   void mark(int64_t at_ns, uint32_t name);
   void gpu_time(uint32_t pair, uint32_t name);
+  void count(Correlations::Awaits awaited, int calls);
   void call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback);
   void call_exit(int64_t at_ns, uint32_t result, uint32_t callback);
   void select_strand(const base::Event& event);

@@ -6,6 +6,7 @@
 #include <pybind11/typing.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -86,11 +87,18 @@ std::shared_ptr<store::Store> with_thread_names(std::shared_ptr<store::Store> st
   return store;
 }
 
-std::shared_ptr<store::Store> cut(session::Session& session) {
+/// Seconds, or the default.
+std::chrono::nanoseconds wait_limit(std::optional<double> timeout) {
+  constexpr double kForEver = 1e9;
+  const std::chrono::duration<double> seconds(std::min(timeout.value_or(0), kForEver));
+  return timeout.has_value() ? std::chrono::duration_cast<std::chrono::nanoseconds>(seconds) : session::kGpuWaitLimit;
+}
+
+std::shared_ptr<store::Store> cut(session::Session& session, std::optional<double> timeout) {
   std::shared_ptr<store::Store> store;
   {
     const py::gil_scoped_release nogil;
-    store = session.cut();
+    store = session.cut(wait_limit(timeout));
   }
   if (store == nullptr) {
     throw base::InvalidArgument("cut() needs an open window: call open() first");
@@ -111,18 +119,23 @@ void bind_session(py::module_& module) {
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
            "that get no rows.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
-      .def("cut", &cut, "Ends the window and returns its Store; waits for its GPU work, at most two seconds.")
+      .def("cut", &cut, py::arg("timeout") = py::none(),
+           "Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` "
+           "seconds, by default two.")
       .def(
           "stop",
-          [](Session& session) {
+          [](Session& session, std::optional<double> timeout) {
             std::shared_ptr<store::Store> store;
             {
               const py::gil_scoped_release nogil;
-              store = session.stop();
+              store = session.stop(wait_limit(timeout));
             }
             return with_thread_names(std::move(store));
           },
-          "Ends collecting; returns the open window's Store, if one is open. Further calls return None.")
+          py::arg("timeout") = py::none(),
+          "Ends collecting; returns the open window's Store, if one is open, and waits for it as cut does. Further "
+          "calls "
+          "return None.")
       .def("release_cupti", &Session::release_cupti, py::call_guard<py::gil_scoped_release>(),
            "Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none "
            "was recorded.")

@@ -22,7 +22,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kGpuPollInterval = 200us;
+// Each flush has every thread that launches take another buffer, while the earlier ones wait for their kernels.
+constexpr auto kFirstPollInterval = 200us;
+constexpr std::chrono::nanoseconds kLastPollInterval = 5ms;
 // A copy between host buffers brings no record: copies are waited for until no record has arrived for this long, in
 // which a device copies some gigabytes.
 constexpr auto kCopyGrace = 250ms;
@@ -32,7 +34,6 @@ constexpr auto kNewGraphGrace = 20ms;
 constexpr auto kShortGraphGrace = 250ms;
 constexpr auto kQuietInterval = 5ms;
 constexpr int kQuietRounds = 4;
-constexpr unsigned kReadyBuffers = 6;
 
 int64_t thread_cpu_ns() {
   timespec value{};
@@ -228,10 +229,10 @@ void Recorder::make_decoder() {
   decoder_->gpu_records().set_names_libraries(vendor_.collector.names_libraries());
 }
 
-std::unique_ptr<store::Store> Recorder::end_window(const Facts& about) {
+std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chrono::nanoseconds wait_limit) {
   std::unique_ptr<store::Store> store;
   try {
-    wait_for_gpu_work();
+    wait_for_gpu_work(wait_limit);
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
     write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
@@ -253,13 +254,10 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about) {
 void Recorder::poll(bool flush) {
   const auto before = std::chrono::steady_clock::now();
   activity::Collector& collector = vendor_.collector;
-  if (collecting_) {
-    collector.buffers().provide(kReadyBuffers);  // first, so that no launch finds the pool empty
-    if (flush) {
-      const int64_t cpu_ns = thread_cpu_ns();
-      collector.flush(false);
-      flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
-    }
+  if (collecting_ && flush) {
+    const int64_t cpu_ns = thread_cpu_ns();
+    collector.flush(false);
+    flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
   }
   // An exception that leaves this thread would end the program.
   try {
@@ -281,71 +279,76 @@ void Recorder::poll(bool flush) {
 }
 
 void Recorder::release_cupti() {
-  wait_for_gpu_work();
-  vendor_.collector.flush(true);
-  poll(false);
+  wait_for_gpu_work(kGpuWaitLimit);
   vendor_.collector.stop();
+  poll(false);
   collecting_ = false;
 }
 
-void Recorder::wait_for_gpu_work() {
-  if (options_.settings.by_time) {
-    return wait_for_gpu_records();
-  }
-  const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
-  const std::chrono::nanoseconds limit(options_.gpu_wait_limit_ns);
-  const auto start = std::chrono::steady_clock::now();
-  auto newest = start;  // when the last record arrived
-  uint64_t records = gpu_records.records();
-  while (true) {
-    poll(true);
-    const auto now = std::chrono::steady_clock::now();
-    if (std::exchange(records, gpu_records.records()) != gpu_records.records()) {
-      newest = now;
-    }
-    const bool kernels = collecting_ && decoder_->awaits_kernels();
-    const bool spans = !decoder_->state().gpu_spans.empty();
-    if (failed_) {
-      return;
-    }
-    if (!kernels && !spans) {
-      const auto grace = !collecting_                     ? 0ms
-                         : gpu_records.has_short_graphs() ? kShortGraphGrace
-                         : gpu_records.has_new_graphs()   ? kNewGraphGrace
-                         : decoder_->awaits_copies()      ? kCopyGrace
-                                                          : 0ms;
-      if (now - newest >= grace) {
-        return;
-      }
-    }
-    if (now - start >= limit) {
-      break;
-    }
-    std::this_thread::sleep_for(kGpuPollInterval);
-  }
-  // Work that still runs is handed over unfinished, and counted as such.
-  vendor_.collector.flush(true);
-  decoder_->gpu_records().set_forced(true);
-  poll(false);
-  decoder_->gpu_records().set_forced(false);
+bool Recorder::awaits_gpu_work() const {
+  return (collecting_ && decoder_->awaits_kernels()) || !decoder_->state().gpu_spans.empty();
 }
 
-void Recorder::wait_for_gpu_records() {
-  // Launches are not counted here: the window is complete when CUPTI delivers nothing for a while.
+/// How long after the window's newest record more may come, though no launch is known to lack one.
+std::chrono::nanoseconds Recorder::grace() const {
+  const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
+  return !collecting_                     ? 0ms
+         : gpu_records.has_short_graphs() ? kShortGraphGrace
+         : gpu_records.has_new_graphs()   ? kNewGraphGrace
+         : decoder_->awaits_copies()      ? kCopyGrace
+                                          : 0ms;
+}
+
+// Only the window's own launches and records count here: other threads of the program may go on for ever.
+void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit) {
+  if (options_.settings.by_time) {
+    return wait_for_gpu_records(limit);
+  }
+  const attribution::Counters& counters = decoder_->state().counters;
+  const auto start = std::chrono::steady_clock::now();
+  auto newest = start;  // when the last record arrived
+  std::chrono::nanoseconds interval = kFirstPollInterval;
+  for (uint64_t records = counters.gpu_records; !failed_;) {
+    poll(true);
+    const auto now = std::chrono::steady_clock::now();
+    if (std::exchange(records, counters.gpu_records) != counters.gpu_records) {
+      newest = now;
+    }
+    if (failed_ || (!awaits_gpu_work() && now - newest >= grace())) {
+      return;
+    }
+    if (now - start >= limit) {
+      return fetch_unfinished();
+    }
+    std::this_thread::sleep_for(interval);
+    interval = std::min(2 * interval, kLastPollInterval);
+  }
+}
+
+void Recorder::wait_for_gpu_records(std::chrono::nanoseconds limit) {
+  // Launches are not counted here: the window is complete when CUPTI delivers nothing of it for a while.
   int quiet = 0;
-  const std::chrono::nanoseconds limit(options_.gpu_wait_limit_ns);
+  const attribution::Counters& counters = decoder_->state().counters;
   const auto start = std::chrono::steady_clock::now();
   while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
-    const uint64_t records = decoder_->gpu_records().records();
+    const uint64_t before = counters.gpu_records + counters.calls;
     poll(true);
-    quiet = decoder_->gpu_records().records() == records ? quiet + 1 : 0;
+    quiet = counters.gpu_records + counters.calls == before ? quiet + 1 : 0;
     std::this_thread::sleep_for(kQuietInterval);
   }
+  fetch_unfinished();
+}
+
+// Work that still runs is handed over unfinished, and counted as such.
+void Recorder::fetch_unfinished() {
   vendor_.collector.flush(true);
+  // CUPTI may deliver on a thread of its own, a moment later.
   for (int round = 0; round < kQuietRounds && vendor_.collector.buffers().lent() != 0; ++round) {
     std::this_thread::sleep_for(kQuietInterval);
   }
+  decoder_->gpu_records().set_forced(true);
   poll(false);
+  decoder_->gpu_records().set_forced(false);
 }
 
 void Recorder::read_gpu_spans() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,7 +39,6 @@ struct Options {
   bool memory = false;  // what libraries allocate from the driver
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
-  int64_t gpu_wait_limit_ns = 2'000'000'000;  // how long the end of a window waits for its GPU work
 };
 
 /// The facts about a recorded window, for its audit.
@@ -67,6 +67,9 @@ struct ClockMap {
   static ClockMap detect(const driver::Cupti& cupti);
 };
 
+/// How long the end of a window waits for the GPU work that was launched in it.
+inline constexpr std::chrono::nanoseconds kGpuWaitLimit = std::chrono::seconds(2);
+
 /// What the decode thread runs: fetches what was delivered, decodes it, and ends windows. That thread alone, but for
 /// the constructor, begin and window.
 class Recorder {
@@ -81,8 +84,8 @@ class Recorder {
 
   /// Fetches and decodes once. Never throws: when memory runs out the rest of the window is dropped.
   void poll(bool flush);
-  /// Waits for the window's GPU work and hands its rows over. `about`: what the session knows of it.
-  std::unique_ptr<store::Store> end_window(const Facts& about);
+  /// Waits for the window's GPU work, at most so long, and hands its rows over. `about`: what the session knows of it.
+  std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit);
   /// Decodes the GPU work so far and stops the collector.
   void release_cupti();
   /// In the child of a fork: leaks the decoder, which the decode thread may have been changing.
@@ -90,8 +93,11 @@ class Recorder {
 
  private:
   void make_decoder();
-  void wait_for_gpu_work();
-  void wait_for_gpu_records();
+  void wait_for_gpu_work(std::chrono::nanoseconds limit);
+  void wait_for_gpu_records(std::chrono::nanoseconds limit);
+  bool awaits_gpu_work() const;
+  std::chrono::nanoseconds grace() const;
+  void fetch_unfinished();
   void read_gpu_spans();
   Facts gather_facts(Facts facts);
 

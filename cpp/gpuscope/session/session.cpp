@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 // How long the decode thread sleeps: records are at most this old when they are decoded, and a thread's event log holds
 // a million events, far more than a thread writes in this time.
 constexpr auto kPollInterval = 100ms;
+constexpr int kWakesOfAPoll = 4096;
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
@@ -197,15 +198,15 @@ void Session::turn(attribution::Switch attribution::Window::*which, bool on) {
   }
 }
 
-std::unique_ptr<store::Store> Session::cut() {
+std::unique_ptr<store::Store> Session::cut(std::chrono::nanoseconds wait_limit) {
   if (in_forked_child()) {
     return nullptr;
   }
   const std::lock_guard calls(calls_);
-  return stopped_ ? nullptr : request(Request::Cut);
+  return stopped_ ? nullptr : request(Request::Cut, wait_limit);
 }
 
-std::unique_ptr<store::Store> Session::stop() {
+std::unique_ptr<store::Store> Session::stop(std::chrono::nanoseconds wait_limit) {
   if (in_forked_child()) {
     return nullptr;
   }
@@ -216,7 +217,7 @@ std::unique_ptr<store::Store> Session::stop() {
   std::unique_ptr<store::Store> last;
   std::exception_ptr error;
   try {
-    last = request(Request::Stop);
+    last = request(Request::Stop, wait_limit);
   } catch (...) {
     error = std::current_exception();
   }
@@ -225,10 +226,8 @@ std::unique_ptr<store::Store> Session::stop() {
   base::listening.store(0, std::memory_order_relaxed);
   timing::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
   if (collecting_) {
-    // Buffers return, so that the next session finds them; their records are of no window.
-    vendor_.collector.flush(true);
     vendor_.collector.stop();
-    const activity::CompletedBuffers unread(vendor_.collector.buffers());
+    const activity::CompletedBuffers unread(vendor_.collector.buffers());  // their records are of no window
   }
   active_session.store(nullptr);
   if (error != nullptr) {
@@ -237,7 +236,7 @@ std::unique_ptr<store::Store> Session::stop() {
   return last;
 }
 
-std::unique_ptr<store::Store> Session::request(Request what) {
+std::unique_ptr<store::Store> Session::request(Request what, std::chrono::nanoseconds wait_limit) {
   attribution::Window& window = recorder_.window();
   const int64_t now_ns = base::Clock::process().now_ns();
   const bool is_open = window.open_ns.load() <= now_ns;
@@ -246,12 +245,13 @@ std::unique_ptr<store::Store> Session::request(Request what) {
   } else if (what == Request::Cut) {
     return nullptr;
   }
-  return hand_over(what);
+  return hand_over(what, wait_limit);
 }
 
-std::unique_ptr<store::Store> Session::hand_over(Request what) {
+std::unique_ptr<store::Store> Session::hand_over(Request what, std::chrono::nanoseconds wait_limit) {
   std::unique_lock lock(mutex_);
   request_ = what;
+  wait_limit_ = wait_limit;
   base::EventLogs::process().wake().release();
   done_.wait(lock, [this] { return request_ == Request::None; });
   if (error_ != nullptr) {
@@ -263,19 +263,27 @@ std::unique_ptr<store::Store> Session::hand_over(Request what) {
 void Session::run() {
   pthread_setname_np(pthread_self(), "gpuscope");
   recorder_.enter_thread();
+  std::chrono::steady_clock::time_point flushed;
   while (true) {
     auto& wake = base::EventLogs::process().wake();
     if (wake.try_acquire_for(kPollInterval)) {
-      while (wake.try_acquire()) {  // a writer without room wakes us at every event; one poll is enough
+      // A writer without room wakes us at every event: one poll is enough for many, but not later than they come.
+      for (int wakes = 1; wakes < kWakesOfAPoll && wake.try_acquire(); ++wakes) {
       }
     }
     Request wanted = Request::None;
+    std::chrono::nanoseconds wait_limit{};
     {
       const std::lock_guard lock(mutex_);
       wanted = request_;
+      wait_limit = wait_limit_;
     }
     if (wanted == Request::None) {
-      recorder_.poll(true);
+      const auto now = std::chrono::steady_clock::now();
+      const bool many_lent = vendor_.collector.buffers().lent() >= activity::BufferPool::kManyLent;
+      const bool flush = now - flushed >= kPollInterval || many_lent;
+      flushed = flush ? now : flushed;
+      recorder_.poll(flush);
       continue;
     }
     std::unique_ptr<store::Store> store;
@@ -289,7 +297,8 @@ void Session::run() {
       about.tier_reason = tier_reason_;
       about.open_ns = recorder_.window().open_ns.load();
       about.close_ns = recorder_.window().close_ns.load();
-      store = wanted != Request::ReleaseCupti && about.close_ns != INT64_MAX ? recorder_.end_window(about) : nullptr;
+      const bool ends = wanted != Request::ReleaseCupti && about.close_ns != INT64_MAX;
+      store = ends ? recorder_.end_window(about, wait_limit) : nullptr;
     } catch (...) {
       error = std::current_exception();
     }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -30,12 +31,12 @@ class Session {
 
   /// What is launched from now on is recorded.
   void open();
-  /// Ends the window: waits for its GPU work, at most Options::gpu_wait_limit_ns, and hands over what was
-  /// recorded. Nothing without an open window, and in the child of a fork. Throws std::bad_alloc when there is no
-  /// memory to hand it over in.
-  std::unique_ptr<store::Store> cut();
+  /// Ends the window: what was launched before this call is waited for, at most so long, and handed over, what is
+  /// launched later is not recorded. Nothing without an open window, and in the child of a fork. Throws std::bad_alloc
+  /// when there is no memory to hand it over in.
+  std::unique_ptr<store::Store> cut(std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
   /// Ends collecting; the open window's store, if one is open. Further calls do nothing.
-  std::unique_ptr<store::Store> stop();
+  std::unique_ptr<store::Store> stop(std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
 
   /// Ends the recording of GPU work for the rest of the session, as another client needs CUPTI. Waits as cut does.
   /// False when none was recorded.
@@ -63,9 +64,9 @@ class Session {
   void start_thread();
   bool in_forked_child() const noexcept;
   void run();
-  std::unique_ptr<store::Store> request(Request what);
+  std::unique_ptr<store::Store> request(Request what, std::chrono::nanoseconds wait_limit);
   /// Has the decode thread do it, and waits.
-  std::unique_ptr<store::Store> hand_over(Request what);
+  std::unique_ptr<store::Store> hand_over(Request what, std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
   void turn(attribution::Switch attribution::Window::*which, bool on);
 
   Vendor& vendor_;
@@ -81,6 +82,7 @@ class Session {
   std::mutex mutex_;  // guards what follows; never held over a call into CUPTI
   std::condition_variable done_;
   Request request_ = Request::None;
+  std::chrono::nanoseconds wait_limit_{};  // of the request
   std::unique_ptr<store::Store> result_;
   std::exception_ptr error_;  // instead of a result
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -153,10 +154,12 @@ class Audit(Result):
 
 _COUNTERS = tuple(field.name for field in fields(Audit) if field.type == "int" and field.name != "recorded_ns")
 
+_NAMED = 5  # running kernels
+
 # Losses: counter, then what is said of it, "has/have" following the count.
 _LOSSES = (
     ("missing", "launch", "no kernel record"),
-    ("incomplete", "kernel", "no end, for it was still running when recording stopped"),
+    ("incomplete", "kernel", "no end, still running when recording stopped"),
     ("zero_time", "record", "no timestamps"),
     ("backward_time", "record", "an end before the start"),
 )
@@ -174,6 +177,7 @@ def audit(trace: Trace) -> Audit:
     tier = info.get("session.tier", "")
     reasons = [
         f"{_count(counters[counter], noun)} {'has' if counters[counter] == 1 else 'have'} {what}"
+        f"{_running_kernels(trace) if counter == 'incomplete' else ''}"
         for counter, noun, what in _LOSSES
         if counters[counter]
     ]
@@ -254,6 +258,17 @@ def _lost_rows(table: str, kept: str, total: str) -> str:
     if total == "0":
         return f"all rows of {table} but {kept}"
     return f"{int(total) - int(kept):,} of {int(total):,} rows of {table}"
+
+
+def _running_kernels(trace: Trace) -> str:
+    """": spin (2), gemm (1)": the kernels without an end, those that are most first, as far as there are rows."""
+    variants = trace.kernels.variant[trace.kernels.flags & Flag.INCOMPLETE != 0]
+    if not len(variants):
+        return ""
+    names = trace.kernel_names(short=True)
+    most = Counter(names[variant] for variant in variants if variant < len(names)).most_common()
+    more = [f"{len(most) - _NAMED:,} more"] if len(most) > _NAMED else []
+    return ": " + ", ".join([*(f"{name} ({count:,})" for name, count in most[:_NAMED]), *more])
 
 
 def _remarks_on_ranges(trace: Trace) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import sys
 import time
 import warnings
@@ -357,19 +356,28 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 self._windows.begin(action, self.custom_trace_id_callback)
                 self._begin_step()
 
-    def stop(self) -> None:
+    def stop(self, timeout: float | None = None) -> None:
         """Ends the run, handing over a window that is still open. A second call does nothing.
 
+        What was launched before this call belongs to the recording, also while it runs; what other threads launch from
+        now on does not, and is not waited for.
+
+        Args:
+            timeout: seconds to wait for GPU work that still runs, by default 2; ``math.inf`` waits until it is done.
+                What runs longer has no end in the recording, and the audit names it.
+
         Raises:
+            InvalidArgument: `timeout` is no time; the run goes on.
             IncompleteCapture: `strict` was asked for and a window of this run is incomplete.
         """
+        _check_timeout("stop: timeout", timeout)
         if not self._running:
             return
         self._end_step()
         self._running = False
         lifecycle.forget(self)
         try:
-            self._end_window(self.current_action, None)
+            self._end_window(self.current_action, None, timeout)
         finally:
             self._collector.stop()
         if self._windows.shortfalls:
@@ -522,14 +530,16 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def _action_of(self, step: int) -> ProfilerAction:
         return check_action(step, self.schedule(step))
 
-    def _end_window(self, previous: ProfilerAction, action: ProfilerAction | None) -> None:
+    def _end_window(
+        self, previous: ProfilerAction, action: ProfilerAction | None, timeout: float | None = None
+    ) -> None:
         """Ends the window that `previous` belongs to, unless `action`, the next, goes on with it."""
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._collector.window_open and not goes_on:
             for sentence in _without_torch(self._options):
                 self._annotations.note(sentence)
-            self._windows.end(last=action is None or self._schedule_is_over())
+            self._windows.end(last=action is None or self._schedule_is_over(), timeout=timeout)
             if saves and self.on_trace_ready is not None:
                 self.on_trace_ready(self)
         if action is not None and not saves and action.value < previous.value:
@@ -567,7 +577,7 @@ def _check_callable(argument: str, value: object) -> None:
 def _check_timeout(argument: str, value: object) -> None:
     """Raises InvalidArgument for what is no time: seconds from 0, or None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (number and math.isfinite(value) and value >= 0):  # type: ignore[arg-type,operator]
+    if value is not None and not (number and value >= 0):  # type: ignore[operator]
         raise InvalidArgument(f"{argument} must be non-negative: it is {value!r}; accepted are seconds from 0, or None")
 
 

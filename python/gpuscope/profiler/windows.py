@@ -182,11 +182,11 @@ class Collector:
         self.window_open = False
         return self._session.cut() if self._session else None
 
-    def stop(self) -> _core.Store | None:
-        """Ends the session, handing over the window if one is open."""
+    def stop(self, timeout: float | None = None) -> _core.Store | None:
+        """Ends the session, handing over the window if one is open; `timeout` as `profile.stop` takes it."""
         self.window_open = False
         session, self._session = self._session, None
-        return session.stop() if session else None
+        return session.stop(timeout) if session else None
 
     def release_cupti(self) -> bool:
         """Ends the recording of GPU work in this session, for another profiler; False when there was none."""
@@ -257,13 +257,13 @@ class Windows:
             self.observe("start")
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
 
-    def end(self, *, last: bool) -> None:
-        """Closes the open window and keeps it; `last` ends the collecting too."""
+    def end(self, *, last: bool, timeout: float | None = None) -> None:
+        """Closes the open window and keeps it; `last` ends the collecting too, with `timeout` as its limit."""
         ends = time.perf_counter()
         self.observe("stop")
         self._observers.stop()
         ended = time.perf_counter()
-        store = self._collector.stop() if last else self._collector.cut()
+        store = self._collector.stop(timeout) if last else self._collector.cut()
         self.stats.profiling_window_duration_sec = ends - self._opened
         self.stats.profiler_disable_call_duration_us = (ended - ends) * _US_PER_S
         self.stats.parse_kineto_call_duration_us = (time.perf_counter() - ended) * _US_PER_S

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <set>
@@ -17,14 +18,27 @@
 namespace gpuscope::activity {
 namespace {
 
+bool is_zero(const uint8_t* data, std::size_t bytes) {
+  return std::all_of(data, data + bytes, [](uint8_t byte) { return byte == 0; });
+}
+
+void release_completed(BufferPool& pool) {
+  for (CompletedBuffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
+  }
+}
+
+std::vector<uint8_t*> take_many(BufferPool& pool, unsigned count) {
+  std::vector<uint8_t*> taken;
+  std::generate_n(std::back_inserter(taken), count, [&] { return pool.take(); });
+  return taken;
+}
+
 TEST(BufferPool, GivesDistinctZeroedBuffers) {
   BufferPool pool;
-  pool.provide(4);
   std::set<uint8_t*> taken;
-  for (int count = 0; count < 4; ++count) {
-    uint8_t* data = pool.take();
+  for (uint8_t* data : take_many(pool, 4)) {
     ASSERT_NE(data, nullptr);
-    EXPECT_TRUE(std::all_of(data, data + BufferPool::kBufferBytes, [](uint8_t byte) { return byte == 0; }));
+    EXPECT_TRUE(is_zero(data, BufferPool::kBufferBytes));
     taken.insert(data);
   }
   EXPECT_EQ(taken.size(), 4U);
@@ -35,38 +49,68 @@ TEST(BufferPool, GivesDistinctZeroedBuffers) {
 
 TEST(BufferPool, LendsMemoryThatAnotherToolMayFree) {
   BufferPool pool;
-  pool.provide(2);
-  std::free(pool.take());
-  EXPECT_EQ(pool.lent(), 1U);
-  EXPECT_EQ(pool.ready(), 1U);
+  for (int count = 0; count < 3; ++count) {
+    std::free(pool.take());
+    EXPECT_EQ(pool.lent(), 1U);  // at the same address, which malloc gives again
+    EXPECT_EQ(pool.count(), 1U);
+  }
 }
 
-TEST(BufferPool, CountsRequestsThatItCannotMeet) {
+TEST(BufferPool, HasABufferForThousandsOfThreadsAtOneMoment) {
   BufferPool pool;
-  pool.provide(1);
-  std::free(pool.take());
+  const std::vector<uint8_t*> taken = take_many(pool, 10'000);
+  EXPECT_EQ(pool.exhausted(), 0U);
+  for (const uint8_t* data : taken) {
+    pool.complete(nullptr, 0, data, 216);
+  }
+  EXPECT_EQ(pool.foreign(), 0U);
+  EXPECT_EQ(pool.lent(), 0U);
+  EXPECT_EQ(pool.unread(), 10'000U);
+}
+
+TEST(BufferPool, GrowsToItsCapAndCountsWhatItThenRefuses) {
+  BufferPool pool;
+  const std::vector<uint8_t*> taken = take_many(pool, BufferPool::kMaxBuffers);
+  EXPECT_EQ(pool.exhausted(), 0U);
   EXPECT_EQ(pool.take(), nullptr);
   EXPECT_EQ(pool.take(), nullptr);
   EXPECT_EQ(pool.exhausted(), 2U);
+  EXPECT_EQ(pool.count(), BufferPool::kMaxBuffers);
+  std::ranges::for_each(taken, &std::free);
 }
 
-TEST(BufferPool, GrowsToItsCapAndNoFurther) {
+TEST(BufferPool, GivesAgainWhatCameBackAfterTheCap) {
   BufferPool pool;
-  pool.provide(1000);
-  EXPECT_EQ(pool.ready(), BufferPool::kMaxBuffers);
+  const std::vector<uint8_t*> taken = take_many(pool, BufferPool::kMaxBuffers);
+  for (const uint8_t* data : taken) {
+    pool.complete(nullptr, 0, data, 216);
+  }
+  release_completed(pool);
+  const std::vector<uint8_t*> again = take_many(pool, BufferPool::kMaxBuffers);
+  EXPECT_EQ(pool.exhausted(), 0U);
+  std::ranges::for_each(again, &std::free);
+}
+
+TEST(BufferPool, FreesWhatABurstLeavesBehind) {
+  BufferPool pool;
+  for (const uint8_t* data : take_many(pool, 10'000)) {
+    pool.complete(nullptr, 0, data, 216);
+  }
+  release_completed(pool);
+  EXPECT_LE(pool.count(), 2048U);
+  EXPECT_EQ(pool.ready(), pool.count());
+  EXPECT_EQ(pool.unread(), 0U);
 }
 
 TEST(BufferPool, HandsBackCompletedBuffersOldestFirst) {
   BufferPool pool;
-  pool.provide(3);
-  std::vector<uint8_t*> order;
-  for (int count = 0; count < 3; ++count) {
-    order.push_back(pool.take());
-    pool.complete(nullptr, 0, order.back(), 8);
+  const std::vector<uint8_t*> order = take_many(pool, 3);
+  for (const uint8_t* data : order) {
+    pool.complete(nullptr, 0, data, 8);
   }
   std::vector<uint8_t*> completed;
-  for (BufferPool::Buffer* buffer = pool.take_completed(); buffer != nullptr; buffer = buffer->next) {
-    completed.push_back(buffer->data);
+  for (CompletedBuffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
+    completed.push_back(buffers.first()->data);
   }
   EXPECT_EQ(completed, order);
   EXPECT_EQ(pool.take_completed(), nullptr);
@@ -74,7 +118,6 @@ TEST(BufferPool, HandsBackCompletedBuffersOldestFirst) {
 
 TEST(BufferPool, CountsForeignBuffersAndLeavesThemAlone) {
   BufferPool pool;
-  pool.provide(1);
   uint8_t foreign[16] = {1};
   pool.complete(nullptr, 0, foreign, sizeof(foreign));
   EXPECT_EQ(pool.foreign(), 1U);
@@ -83,64 +126,56 @@ TEST(BufferPool, CountsForeignBuffersAndLeavesThemAlone) {
 
 TEST(BufferPool, TakesABufferBackOnlyOnce) {
   BufferPool pool;
-  pool.provide(2);
-  uint8_t* data = pool.take();
+  const uint8_t* data = pool.take();
   pool.complete(nullptr, 0, data, 8);
   pool.complete(nullptr, 0, data, 8);
-  BufferPool::Buffer* completed = pool.take_completed();
-  ASSERT_NE(completed, nullptr);
-  EXPECT_EQ(completed->next, nullptr);
+  const CompletedBuffers completed(pool);
+  ASSERT_NE(completed.first(), nullptr);
+  EXPECT_EQ(completed.first()->next, nullptr);
 }
 
 TEST(BufferPool, ZeroesWhatWasWrittenOnRelease) {
   BufferPool pool;
-  pool.provide(1);
   uint8_t* data = pool.take();
   std::fill_n(data, 100, uint8_t{0xFF});
   pool.complete(nullptr, 0, data, 100);
   pool.release(pool.take_completed());
   EXPECT_EQ(pool.take(), data);
-  EXPECT_TRUE(std::all_of(data, data + 100, [](uint8_t byte) { return byte == 0; }));
+  EXPECT_TRUE(is_zero(data, 100));
   std::free(data);
 }
 
 TEST(BufferPool, KeepsTheValidBytesWithinTheBuffer) {
   BufferPool pool;
-  pool.provide(1);
   pool.complete(nullptr, 0, pool.take(), SIZE_MAX);
-  EXPECT_EQ(pool.take_completed()->valid, BufferPool::kBufferBytes);
+  const CompletedBuffers completed(pool);
+  EXPECT_EQ(completed.first()->valid, BufferPool::kBufferBytes);
 }
 
 TEST(BufferPool, LosesNothingBetweenManyThreads) {
   constexpr int kThreads = 4;
   constexpr uint64_t kRounds = 5000;
   BufferPool pool;
-  pool.provide(8);
   std::atomic<int> running{kThreads};
   std::atomic<uint64_t> sent{0};
+  std::atomic<uint64_t> written{0};  // before it was given
   std::vector<std::thread> writers;
   for (int number = 0; number < kThreads; ++number) {
     writers.emplace_back([&] {
       for (uint64_t round = 1; round <= kRounds; ++round) {
-        uint8_t* data = pool.take();
-        if (data == nullptr) {
-          std::this_thread::yield();
-          continue;
-        }
-        *reinterpret_cast<uint64_t*>(data) = round;
+        auto* data = reinterpret_cast<uint64_t*>(pool.take());
+        written += *data;
+        *data = round;
         sent += round;
-        pool.complete(nullptr, 0, data, sizeof(round));
+        pool.complete(nullptr, 0, reinterpret_cast<uint8_t*>(data), sizeof(round));
       }
       --running;
     });
   }
   uint64_t received = 0;
   const auto collect = [&] {
-    for (BufferPool::Buffer* buffer = pool.take_completed(); buffer != nullptr;) {
-      BufferPool::Buffer* next = buffer->next;
-      received += *reinterpret_cast<uint64_t*>(buffer->data);
-      pool.release(buffer);
-      buffer = next;
+    for (CompletedBuffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
+      received += *reinterpret_cast<uint64_t*>(buffers.first()->data.load());
     }
   };
   while (running != 0) {
@@ -151,7 +186,8 @@ TEST(BufferPool, LosesNothingBetweenManyThreads) {
   }
   collect();
   EXPECT_EQ(received, sent);
-  EXPECT_EQ(pool.ready(), 8U);
+  EXPECT_EQ(written, 0U);
+  EXPECT_EQ(pool.foreign(), 0U);
   EXPECT_EQ(pool.lent(), 0U);
 }
 

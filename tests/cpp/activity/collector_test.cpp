@@ -4,10 +4,12 @@
 #include <cupti.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -239,7 +241,17 @@ TEST_F(Collectors, StartAndStopThousandsOfTimes) {
   }
   EXPECT_EQ(cupti_.subscribed, 0);
   EXPECT_TRUE(cupti_.kinds.empty());
-  EXPECT_EQ(collector->buffers().ready(), 8U);
+  EXPECT_EQ(collector->buffers().count(), 0U);
+}
+
+TEST_F(Collectors, TakeTheirBuffersBackWhenNoMoreAreAskedFor) {
+  const auto collector = make();
+  collector->start({});
+  std::size_t kinds = 1;
+  cupti_.on_flush = [&](bool forced) { kinds = forced ? cupti_.kinds.size() : kinds; };
+  collector->stop();
+  EXPECT_EQ(kinds, 0U);
+  EXPECT_EQ(cupti_.forced_flushes, 1);
 }
 
 TEST_F(Collectors, SwitchOffOnlyWhatTheySwitchedOn) {
@@ -327,16 +339,40 @@ Request request(const Cupti& cupti) {
   return request;
 }
 
-void exhaust(const Cupti& cupti, Collector& collector) {
-  while (collector.buffers().ready() != 0) {
-    std::free(request(cupti).buffer);  // they never come back
+using Memory = std::vector<std::unique_ptr<uint8_t, decltype(&std::free)>>;
+
+/// What was lent, and never comes back.
+Memory exhaust(const Cupti& cupti, Collector& collector) {
+  Memory lent;
+  while (collector.buffers().count() < BufferPool::kMaxBuffers) {
+    lent.emplace_back(request(cupti).buffer, &std::free);
   }
+  return lent;
+}
+
+TEST_F(Collectors, HaveABufferForEveryThreadThatBeginsToLaunch) {
+  const auto collector = make();
+  collector->start({});
+  std::mutex mutex;
+  Memory lent;
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 64; ++number) {
+    threads.emplace_back([&] {
+      const std::lock_guard lock(mutex);
+      lent.emplace_back(request(cupti_).buffer, &std::free);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_TRUE(std::ranges::none_of(lent, [](const auto& buffer) { return buffer == nullptr; }));
+  EXPECT_EQ(collector->buffers().lent(), 64U);
 }
 
 TEST_F(Collectors, RefuseABufferWhereCuptiBearsIt) {
   const auto collector = make(27);
   collector->start({});
-  exhaust(cupti_, *collector);
+  const Memory lent = exhaust(cupti_, *collector);
   const Request refused = request(cupti_);
   EXPECT_EQ(refused.buffer, nullptr);
   EXPECT_EQ(refused.size, 0U);
@@ -346,7 +382,7 @@ TEST_F(Collectors, RefuseABufferWhereCuptiBearsIt) {
 TEST_F(Collectors, NeverRefuseABufferWhereCuptiWouldCrash) {
   const auto collector = make(26);
   collector->start({});
-  exhaust(cupti_, *collector);
+  const Memory lent = exhaust(cupti_, *collector);
   const Request scrap = request(cupti_);
   ASSERT_NE(scrap.buffer, nullptr);
   EXPECT_GT(scrap.size, 216U);

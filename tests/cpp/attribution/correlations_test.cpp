@@ -57,6 +57,26 @@ TEST(Correlations, AreAwaitedOnce) {
   EXPECT_EQ(correlations.take(8).awaited, Awaits::Nothing);
 }
 
+TEST(Correlations, CountWhatIsAwaited) {
+  Correlations correlations;
+  for (uint32_t id = 1; id <= 5; ++id) {
+    correlations.set(id, Correlations::kNowhere, Awaits::Kernel);
+  }
+  correlations.set(6, Correlations::kNowhere, Awaits::Graph);
+  correlations.set(7, Correlations::kNowhere, Awaits::Copy);
+  correlations.set(7, Correlations::kNowhere, Awaits::Graph);
+  correlations.take(1);
+  correlations.take(1);
+  EXPECT_EQ(correlations.awaited(Awaits::Kernel), 4U);
+  EXPECT_EQ(correlations.awaited(Awaits::Graph), 2U);
+  EXPECT_EQ(correlations.awaited(Awaits::Copy), 0U);
+  correlations.set(2 + (1U << 21), Correlations::kNowhere, Awaits::Kernel);  // where the first ids were
+  EXPECT_EQ(correlations.awaited(Awaits::Kernel), 1U);
+  EXPECT_EQ(correlations.awaited(Awaits::Graph), 0U);
+  correlations.end_window();
+  EXPECT_EQ(correlations.awaited(Awaits::Kernel), 0U);
+}
+
 TEST(Correlations, ForgetIdsWhoseTurnCameRoundAgain) {
   Correlations correlations;
   constexpr uint32_t kRound = 4096 * 512;

@@ -645,7 +645,6 @@ TEST(Decoder, ForgetsThreadsThatEnded) {
   Decoder decoder(by_time, fakes::Cupti::instance().table(), 0);
   decoder.discard_logs();
   activity::BufferPool pool;
-  pool.provide(2);
   decoder.window().open_ns = INT64_MIN;
   for (uint32_t thread = 1; thread <= 20'000; ++thread) {  // quadratic if each one stayed
     uint8_t* data = pool.take();

@@ -57,7 +57,6 @@ class RecordedProgram : public testing::Test {
       }).join();
     }
     activity::BufferPool pool;
-    pool.provide(static_cast<unsigned>(recorded_.buffers.size()));
     for (const Recorded::Buffer& buffer : recorded_.buffers) {
       uint8_t* data = pool.take();
       std::memcpy(data, buffer.words.data(), buffer.valid);

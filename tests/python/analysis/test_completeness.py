@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.recordings import INFO, cpu_only, make_trace, training
+from gpuscope._core import Flag
 from gpuscope.analysis import audit
 
 COMPLETE = (
@@ -33,7 +34,7 @@ def test_a_whole_recording_is_complete():
         ("zero_time", 1, "1 record has no timestamps"),
         ("backward_time", 3, "3 records have an end before the start"),
         ("foreign_buffers", 1, "another user of CUPTI took part in 1 buffer"),
-        ("incomplete", 1, "1 kernel has no end, for it was still running when recording stopped"),
+        ("incomplete", 1, "1 kernel has no end, still running when recording stopped"),
         ("log_dropped", 1234, "1,234 regions or calls did not fit the log"),
         ("evicted", 7, "7 rows did not fit the memory cap"),
         ("refused", 1, "1 row did not fit the memory cap"),
@@ -46,6 +47,24 @@ def test_each_loss_makes_it_incomplete_and_is_reported(counter, count, reason):
     assert result.reasons == (reason,)
     assert result.verdict == f"audit: INCOMPLETE - {reason}"
     assert getattr(result, counter) == count
+
+
+def test_kernels_that_still_ran_are_named():
+    trace = make_trace(
+        {
+            "track": {"device": [0]},
+            "variant": {"name": [f"kernel_{number}" for number in range(7)]},
+            "kernel": {
+                "variant": [6, 1, 6, 0, 2, 3, 4, 5],
+                "flags": [Flag.INCOMPLETE, 0, Flag.INCOMPLETE, *[Flag.INCOMPLETE] * 5],
+            },
+        },
+        info=INFO | {"audit.incomplete": "7"},
+    )
+    assert audit(trace).reasons == (
+        "7 kernels have no end, still running when recording stopped: "
+        "kernel_6 (2), kernel_0 (1), kernel_2 (1), kernel_3 (1), kernel_4 (1), 1 more",
+    )
 
 
 def test_all_losses_are_reported():
