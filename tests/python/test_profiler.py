@@ -612,7 +612,7 @@ def test_stop_waits_for_gpu_work_as_long_as_it_is_told(timeout, log):
 def test_stop_with_a_bad_timeout_leaves_the_run_as_it_is(timeout, log):
     prof = profile()
     prof.start()
-    with pytest.raises(InvalidArgument, match="stop: timeout must be non-negative: it is .*; accepted are seconds from 0, or None"):
+    with pytest.raises(InvalidArgument, match="stop: timeout must be non-negative: it is "):
         prof.stop(timeout)
     assert "stop" not in log
     prof.stop()

@@ -261,7 +261,7 @@ def _lost_rows(table: str, kept: str, total: str) -> str:
 
 
 def _running_kernels(trace: Trace) -> str:
-    """": spin (2), gemm (1)": the kernels without an end, those that are most first, as far as there are rows."""
+    """As ": spin (2), gemm (1)": the kernels without an end, those that are most first, as far as there are rows."""
     variants = trace.kernels.variant[trace.kernels.flags & Flag.INCOMPLETE != 0]
     if not len(variants):
         return ""
