@@ -197,7 +197,7 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
     state.dictionaries.refuse_more(state.full);
     return {};
   }
-  state.dictionaries.refuse_more(names_bytes > max_bytes);  // rows that go take their names with them
+  state.dictionaries.refuse_more(state.dictionaries.bytes() > max_bytes);  // rows that go take their names with them
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
   state.store->each_table([&]<class Table>(const Table& table) {

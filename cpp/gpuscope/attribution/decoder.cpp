@@ -214,7 +214,7 @@ void Decoder::look_at_bounds() {
     each_replay([&](Replay& replay) { replay.apply(*eviction); });
     gpu_records_.apply(*eviction);
     // What is referred to by none of the rows any more; seldom, as all of them are looked through.
-    if (state_.dictionaries.bytes() > renewed_bytes_ + renewed_bytes_ / 4 + state_.settings.max_bytes / 8) {
+    if (state_.dictionaries.bytes() > renewed_bytes_ + state_.settings.max_bytes / 16) {
       renew_dictionaries();
     }
   }

@@ -582,8 +582,8 @@ TEST(Decoder, KeepsTheNamesOfTheRowsInTheRingAlone) {
   decoder.window().open_ns = INT64_MIN;
   program.enter("around");
   int number = 0;
-  for (int round = 0; round < 100; ++round) {
-    for (int region = 0; region < 500; ++region) {
+  for (int round = 0; round < 40; ++round) {
+    for (int region = 0; region < 1500; ++region) {
       program.run("a name that comes once, " + std::to_string(number++));
     }
     decoder.decode(program.pool);
