@@ -22,11 +22,16 @@ using base::Op;
 
 // CUPTI's buffer callbacks carry no user data.
 std::atomic<Collector*> active{nullptr};
+std::atomic<bool> reads{false};  // somebody decodes what is completed
 
 // Returning no buffer crashes CUPTI before 12.9 (version 27), so that those get one whose content is dropped.
 constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, std::size_t{64} * 1024> scrap;
 
+// Kinds that are switched off by release alone: where threads launched while MEMCPY or MEMSET was switched, 11 of 12
+// later recordings had no kernels of some streams; with CONCURRENT_KERNEL switched alone none lost any (H100,
+// CUPTI 13.0.1).
+constexpr uint64_t kStaying = uint64_t{1} << kMemcpy | uint64_t{1} << kMemcpyPeer | uint64_t{1} << kMemset;
 constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
 
 constexpr std::array<ResourceCallback, 3> kRecordedResources = {kGraphNodeCreated, kGraphNodeCloned,
@@ -104,7 +109,9 @@ struct Collector::BufferCallbacks {
     Collector* self = active.load(std::memory_order_acquire);
     if (self != nullptr && buffer != nullptr && buffer != scrap.data()) {
       self->buffers_.complete(context, stream, buffer, valid);
-      if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
+      if (!reads.load(std::memory_order_acquire)) {
+        const CompletedBuffers unread(self->buffers_);  // of copies between two recordings
+      } else if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
         EventLogs::process().wake().release();
       }
     }
@@ -191,7 +198,7 @@ void Collector::on_resource(uint32_t callback, const ResourceCallbackData* data)
 
 Collector::~Collector() {
   unwatch_allocations();
-  stop();
+  release();
   Collector* self = this;
   active.compare_exchange_strong(self, nullptr);
 }
@@ -212,6 +219,7 @@ Tier Collector::start(const Options& options) {
     return tier_;
   }
   tier_ = sole ? Tier::Sole : Tier::Shared;
+  reads.store(true, std::memory_order_release);
   set_attributes();
   active.store(this, std::memory_order_release);
   const auto registered =
@@ -260,14 +268,14 @@ bool Collector::enable_kinds(const Options& options) {
   if (options.graph_trace) {
     enable(kGraphTrace);
   }
-  // Before the other kinds, and switched off after them: with those on first, streams that threads launched to
-  // meanwhile brought no kernel records in 11 of 12 sessions, with kernels switched alone in none (H100, CUPTI 13.0.1).
   if (const auto code = enable(kConcurrentKernel); code != driver::kCuptiSuccess) {
     give_up("cuptiActivityEnable", code);
     return false;
   }
   for (const Kind kind : {kMemcpy, kMemcpyPeer, kMemset}) {
-    enable(kind);
+    if (tier_ == Tier::Shared || (enabled_kinds_ >> kind & 1) == 0) {
+      enable(kind);
+    }
   }
   if (options.synchronization) {
     enable(kSynchronization);
@@ -317,17 +325,25 @@ void Collector::stop() noexcept {
   }
 }
 
-void Collector::stop_recording() noexcept {
-  constexpr uint64_t kKernels = uint64_t{1} << kConcurrentKernel;
+void Collector::release() noexcept {
+  if (!in_forked_child()) {
+    const std::lock_guard lock(switching_);
+    stop_recording();
+    disable(enabled_kinds_);
+  }
+}
+
+void Collector::disable(uint64_t kinds) noexcept {
   for (uint32_t kind = 0; kind < 64; ++kind) {
-    if (((enabled_kinds_ & ~kKernels) >> kind & 1) != 0) {
+    if ((kinds >> kind & 1) != 0) {
       cupti_.activity_disable(static_cast<int>(kind));
     }
   }
-  if ((enabled_kinds_ & kKernels) != 0) {
-    cupti_.activity_disable(kConcurrentKernel);
-  }
-  enabled_kinds_ = 0;
+  enabled_kinds_ &= ~kinds;
+}
+
+void Collector::stop_recording() noexcept {
+  disable(tier_ == Tier::Shared ? enabled_kinds_ : enabled_kinds_ & ~kStaying);
   if (tier_ != Tier::None) {
     cupti_.flush_all(1);  // after the kinds: threads that go on launching take no more buffers
   }
@@ -339,6 +355,7 @@ void Collector::stop_recording() noexcept {
   }
   restore_attributes();
   tier_ = Tier::None;
+  reads.store(false, std::memory_order_release);
 }
 
 void Collector::restore_attributes() noexcept {

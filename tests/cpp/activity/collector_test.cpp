@@ -30,6 +30,9 @@ using base::Event;
 using base::Op;
 using fakes::Cupti;
 
+// Switched off by release alone.
+const std::multiset<int> kStaying = {kMemcpy, kMemcpyPeer, kMemset};
+
 class Collectors : public testing::Test {
  protected:
   Collectors() : cupti_(Cupti::reset()) {}
@@ -77,7 +80,7 @@ TEST_F(Collectors, RecordMemoryWithItsLibraryWhenAsked) {
   EXPECT_TRUE(collector->names_libraries());
   EXPECT_EQ(collector->memory_why(), "");
   collector->stop();
-  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_EQ(cupti_.kinds, kStaying);
   EXPECT_FALSE(cupti_.names_libraries);
 }
 
@@ -240,17 +243,17 @@ TEST_F(Collectors, StartAndStopThousandsOfTimes) {
     collector->stop();
   }
   EXPECT_EQ(cupti_.subscribed, 0);
-  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_EQ(cupti_.kinds, kStaying);
   EXPECT_EQ(collector->buffers().count(), 0U);
 }
 
 TEST_F(Collectors, TakeTheirBuffersBackWhenNoMoreAreAskedFor) {
   const auto collector = make();
   collector->start({});
-  std::size_t kinds = 1;
-  cupti_.on_flush = [&](bool forced) { kinds = forced ? cupti_.kinds.size() : kinds; };
+  std::multiset<int> kinds;
+  cupti_.on_flush = [&](bool forced) { kinds = forced ? cupti_.kinds : kinds; };
   collector->stop();
-  EXPECT_EQ(kinds, 0U);
+  EXPECT_EQ(kinds, kStaying);
   EXPECT_EQ(cupti_.forced_flushes, 1);
 }
 
@@ -259,8 +262,18 @@ TEST_F(Collectors, SwitchOffOnlyWhatTheySwitchedOn) {
   const auto collector = make();
   cupti_.refused_kinds[kMemset] = 1;
   collector->start({});
-  collector->stop();
+  collector->release();
   EXPECT_EQ(cupti_.kinds, std::multiset<int>{kMemset});
+}
+
+TEST_F(Collectors, TakeBackAtOnceWhatComesBetweenTwoRecordings) {
+  const auto collector = make();
+  collector->start({});
+  collector->stop();
+  cupti_.finish(fakes::memcpy_record({.correlation = 1}, 64));
+  cupti_.deliver();
+  EXPECT_EQ(collector->buffers().unread(), 0U);
+  EXPECT_EQ(collector->buffers().ready(), 1U);
 }
 
 TEST_F(Collectors, LogBothEndsOfADriverCall) {
@@ -592,7 +605,7 @@ TEST_F(Subscriptions, LeaveToTheWatchWhatItNeedsAfterTheRecording) {
     collector_->watch_allocations();
     collector_->stop();
     EXPECT_EQ(cupti_.callbacks, alone);
-    EXPECT_TRUE(cupti_.kinds.empty());
+    EXPECT_EQ(cupti_.kinds, kStaying);
     sink_calls.clear();
     allocate(4096, 100);
     EXPECT_EQ(sink_calls.size(), 1U);
