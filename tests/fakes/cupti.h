@@ -80,7 +80,7 @@ struct Cupti {
   int unsubscriptions = 0;
   std::atomic<int> flushes{0};
   std::atomic<int> forced_flushes{0};
-  std::multiset<int> kinds;
+  std::set<int> kinds;
   std::set<std::pair<int, uint32_t>> callbacks;
   std::map<int, uint8_t> attributes;
   bool names_libraries = false;

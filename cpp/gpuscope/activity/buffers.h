@@ -15,10 +15,10 @@ namespace gpuscope::activity {
 
 /// The memory that CUPTI writes its records into: made when it is asked for, up to a cap.
 ///
-/// take and complete: any thread, no lock, since CUPTI calls them on the program's launching threads with locks of its
-/// own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may write into it even
-/// after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback that was
-/// registered last, and that may be another tool's, which frees it.
+/// take, complete and discard: any thread, no lock, since CUPTI calls them on the program's launching threads with
+/// locks of its own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may write
+/// into it even after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback that
+/// was registered last, and that may be another tool's, which frees it.
 class BufferPool {
  public:
   // CUPTI takes one a thread, and at each flush another one for each thread that has launched since, while the earlier
@@ -51,6 +51,8 @@ class BufferPool {
   uint8_t* take() noexcept;
   /// CUPTI hands a buffer back. Buffers that are not of this pool are counted and left alone.
   void complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept;
+  /// The same where nobody reads: the buffer is ready again. Any thread.
+  void discard(const uint8_t* data, std::size_t valid) noexcept;
 
   /// Completed buffers, oldest first, linked by `next`.
   Buffer* take_completed() noexcept;
@@ -72,6 +74,7 @@ class BufferPool {
   Buffer* make() noexcept;
   Buffer* place(uint8_t* data) noexcept;
   Buffer* take_back(const uint8_t* data) noexcept;
+  void make_ready(Buffer& buffer) noexcept;
 
   // Each buffer stands at the hash of its address, or a little behind, so that complete finds it.
   std::unique_ptr<Buffer[]> buffers_;

@@ -22,17 +22,16 @@ using base::Op;
 
 // CUPTI's buffer callbacks carry no user data.
 std::atomic<Collector*> active{nullptr};
-std::atomic<bool> reads{false};  // somebody decodes what is completed
 
 // Returning no buffer crashes CUPTI before 12.9 (version 27), so that those get one whose content is dropped.
 constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, std::size_t{64} * 1024> scrap;
 
-// Kinds that are switched off by release alone: where threads launched while MEMCPY or MEMSET was switched, 11 of 12
-// later recordings had no kernels of some streams; with CONCURRENT_KERNEL switched alone none lost any (H100,
-// CUPTI 13.0.1).
-constexpr uint64_t kStaying = uint64_t{1} << kMemcpy | uint64_t{1} << kMemcpyPeer | uint64_t{1} << kMemset;
 constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
+
+// They stay on when a recording ends: of streams that threads launched to while these kinds were switched off and on,
+// no kernel came in the next 11 of 12 recordings. Switched alone, kernels never failed to come (H100, CUPTI 13.0.1).
+constexpr std::array<Kind, 3> kCopies = {kMemcpy, kMemcpyPeer, kMemset};
 
 constexpr std::array<ResourceCallback, 3> kRecordedResources = {kGraphNodeCreated, kGraphNodeCloned,
                                                                 kModuleUnloadStarting};
@@ -108,10 +107,12 @@ struct Collector::BufferCallbacks {
   static void on_buffer_completed(void* context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
     Collector* self = active.load(std::memory_order_acquire);
     if (self != nullptr && buffer != nullptr && buffer != scrap.data()) {
+      if (!self->recording_.load(std::memory_order_acquire)) {
+        self->buffers_.discard(buffer, valid);
+        return;
+      }
       self->buffers_.complete(context, stream, buffer, valid);
-      if (!reads.load(std::memory_order_acquire)) {
-        const CompletedBuffers unread(self->buffers_);  // of copies between two recordings
-      } else if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
+      if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
         EventLogs::process().wake().release();
       }
     }
@@ -198,7 +199,7 @@ void Collector::on_resource(uint32_t callback, const ResourceCallbackData* data)
 
 Collector::~Collector() {
   unwatch_allocations();
-  release();
+  stop();
   Collector* self = this;
   active.compare_exchange_strong(self, nullptr);
 }
@@ -219,8 +220,8 @@ Tier Collector::start(const Options& options) {
     return tier_;
   }
   tier_ = sole ? Tier::Sole : Tier::Shared;
-  reads.store(true, std::memory_order_release);
   set_attributes();
+  recording_.store(true, std::memory_order_release);
   active.store(this, std::memory_order_release);
   const auto registered =
       cupti_.register_callbacks(&BufferCallbacks::on_buffer_requested, &BufferCallbacks::on_buffer_completed);
@@ -272,10 +273,8 @@ bool Collector::enable_kinds(const Options& options) {
     give_up("cuptiActivityEnable", code);
     return false;
   }
-  for (const Kind kind : {kMemcpy, kMemcpyPeer, kMemset}) {
-    if (tier_ == Tier::Shared || (enabled_kinds_ >> kind & 1) == 0) {
-      enable(kind);
-    }
+  for (const Kind kind : kCopies) {
+    cupti_.activity_enable(static_cast<int>(kind));
   }
   if (options.synchronization) {
     enable(kSynchronization);
@@ -325,25 +324,13 @@ void Collector::stop() noexcept {
   }
 }
 
-void Collector::release() noexcept {
-  if (!in_forked_child()) {
-    const std::lock_guard lock(switching_);
-    stop_recording();
-    disable(enabled_kinds_);
-  }
-}
-
-void Collector::disable(uint64_t kinds) noexcept {
+void Collector::stop_recording() noexcept {
   for (uint32_t kind = 0; kind < 64; ++kind) {
-    if ((kinds >> kind & 1) != 0) {
+    if ((enabled_kinds_ >> kind & 1) != 0) {
       cupti_.activity_disable(static_cast<int>(kind));
     }
   }
-  enabled_kinds_ &= ~kinds;
-}
-
-void Collector::stop_recording() noexcept {
-  disable(tier_ == Tier::Shared ? enabled_kinds_ : enabled_kinds_ & ~kStaying);
+  enabled_kinds_ = 0;
   if (tier_ != Tier::None) {
     cupti_.flush_all(1);  // after the kinds: threads that go on launching take no more buffers
   }
@@ -355,7 +342,7 @@ void Collector::stop_recording() noexcept {
   }
   restore_attributes();
   tier_ = Tier::None;
-  reads.store(false, std::memory_order_release);
+  recording_.store(false, std::memory_order_release);
 }
 
 void Collector::restore_attributes() noexcept {

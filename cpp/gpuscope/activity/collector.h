@@ -43,8 +43,8 @@ enum class Tier {
 ///
 /// CUPTI has one subscription for a process, which both share: the first takes it, the last unsubscribes.
 ///
-/// start, flush, stop, release: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time.
-/// One collector may be started at a time in a process, as CUPTI has one pair of buffer callbacks.
+/// start, flush, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time. One
+/// collector may be started at a time in a process, as CUPTI has one pair of buffer callbacks.
 ///
 /// CUPTI calls the callbacks on any thread, with locks of its own held, so they only append, or call
 /// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody.
@@ -72,11 +72,9 @@ class Collector {
   Tier start(const Options& options);
   /// Asks CUPTI for finished buffers; `forced` also for those with records of running work, which then stay unfinished.
   void flush(bool forced) noexcept;
-  /// CUPTI gives back every buffer that it holds, as far as it can. Records of copies and fills stay switched on, for
-  /// nobody, until release.
+  /// CUPTI gives back every buffer that it holds, as far as it can. Records of copies go on to be made, and are
+  /// discarded.
   void stop() noexcept;
-  /// Switches everything off, as another client needs CUPTI.
-  void release() noexcept;
 
   /// From now on base::allocation_sink is called for what the driver allocates and frees. Returns why that is not
   /// possible, "" when it is; does nothing while it is on.
@@ -124,7 +122,6 @@ class Collector {
   std::string subscribe(std::string& found);
   void switch_callbacks(Wanted who, bool on) noexcept;
   void stop_recording() noexcept;
-  void disable(uint64_t kinds) noexcept;
   void set_attributes();
   void restore_attributes() noexcept;
   bool enable_kinds(const Options& options);
@@ -137,7 +134,8 @@ class Collector {
   std::atomic<uint32_t> wanted_{0};
   std::atomic<int> process_{0};  // the id of the process that first subscribed
   Tier tier_ = Tier::None;
-  uint64_t enabled_kinds_ = 0;
+  std::atomic<bool> recording_{false};  // buffers are decoded
+  uint64_t enabled_kinds_ = 0;          // that go off at the end
   std::string why_;
   std::string holder_;
   std::string memory_why_;

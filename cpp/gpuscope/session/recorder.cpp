@@ -280,7 +280,7 @@ void Recorder::poll(bool flush) {
 
 void Recorder::release_cupti() {
   wait_for_gpu_work(kGpuWaitLimit);
-  vendor_.collector.release();
+  vendor_.collector.stop();
   poll(false);
   collecting_ = false;
 }
