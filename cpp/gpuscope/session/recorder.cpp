@@ -258,6 +258,7 @@ void Recorder::poll(bool flush) {
     const int64_t cpu_ns = thread_cpu_ns();
     collector.flush(false);
     flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
+    flush_took_ = std::chrono::steady_clock::now() - before;
   }
   // An exception that leaves this thread would end the program.
   try {
@@ -320,7 +321,7 @@ void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit) {
     if (now - start >= limit) {
       return fetch_unfinished();
     }
-    std::this_thread::sleep_for(interval);
+    std::this_thread::sleep_for(std::min(std::max(interval, flush_took_), limit - (now - start)));
     interval = std::min(2 * interval, kLastPollInterval);
   }
 }

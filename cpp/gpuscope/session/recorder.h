@@ -84,6 +84,8 @@ class Recorder {
 
   /// Fetches and decodes once. Never throws: when memory runs out the rest of the window is dropped.
   void poll(bool flush);
+  /// How long the last flush took.
+  std::chrono::nanoseconds flush_took() const noexcept { return flush_took_; }
   /// Waits for the window's GPU work, at most so long, and hands its rows over. `about`: what the session knows of it.
   std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit);
   /// Decodes the GPU work so far and stops the collector.
@@ -111,6 +113,7 @@ class Recorder {
   bool failed_ = false;         // memory ran out: the rest of the window is dropped
   int64_t decode_cpu_start_ns_ = 0;
   int64_t flush_cpu_ns_ = 0;
+  std::chrono::nanoseconds flush_took_{};
   int64_t decode_lag_max_ns_ = 0;
   uint64_t unloads_ = 0;
   uint64_t exhausted_start_;

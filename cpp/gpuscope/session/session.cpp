@@ -23,6 +23,10 @@ using namespace std::chrono_literals;
 // a million events, far more than a thread writes in this time.
 constexpr auto kPollInterval = 100ms;
 constexpr int kWakesOfAPoll = 4096;
+// A flush takes its buffer from every thread that launches, and holds their launches up: where CUPTI holds many it is
+// worth one sooner, but never so soon that it does little else.
+constexpr auto kManyLentInterval = 20ms;
+constexpr int kRestsAfterAFlush = 8;
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
@@ -281,9 +285,10 @@ void Session::run() {
     if (wanted == Request::None) {
       const auto now = std::chrono::steady_clock::now();
       const bool many_lent = vendor_.collector.buffers().lent() >= activity::BufferPool::kManyLent;
-      const bool flush = now - flushed >= kPollInterval || many_lent;
-      flushed = flush ? now : flushed;
+      const std::chrono::nanoseconds interval = many_lent ? kManyLentInterval : kPollInterval;
+      const bool flush = now - flushed >= std::max(interval, kRestsAfterAFlush * recorder_.flush_took());
       recorder_.poll(flush);
+      flushed = flush ? std::chrono::steady_clock::now() : flushed;
       continue;
     }
     std::unique_ptr<store::Store> store;

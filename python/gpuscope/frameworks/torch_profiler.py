@@ -7,10 +7,8 @@ place that ``TorchRanges`` registered; it is paused where torch.profiler is star
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -214,26 +212,21 @@ def wants_gpu(activities: Any) -> bool:
     return any(getattr(activity, "name", "") == "CUDA" for activity in activities)
 
 
-def observe(options: Options, note: Note) -> Observer:
-    """Releases CUPTI for a torch.profiler that is started inside a window: CUPTI serves one at a time."""
-    return _TorchProfilerObserver(options, note)
-
-
-@functools.cache
-def _survive_kineto(process: int) -> None:
-    """Has a process that used torch.profiler end as its program does.
+def keep_contexts_from_kineto() -> None:
+    """Has a process that used torch.profiler end as its program does: for the exit of a process that recorded.
 
     Kineto subscribes to CUPTI and asks to be told of contexts that are destroyed. CUDA's runtime destroys the primary
     context in the last of the exit handlers, when Kineto's own objects are gone: half of the processes of one benchmark
     died of "double free or corruption", with gpuscope or without it (torch 2.11, CUDA 13). A context that somebody
     still holds is left to the kernel's driver, which takes it back without a callback.
     """
+    if "torch" in sys.modules:
+        keep_primary_contexts()
 
-    def keep() -> None:
-        if os.getpid() == process and "torch" in sys.modules:
-            keep_primary_contexts()
 
-    atexit.register(keep)
+def observe(options: Options, note: Note) -> Observer:
+    """Releases CUPTI for a torch.profiler that is started inside a window: CUPTI serves one at a time."""
+    return _TorchProfilerObserver(options, note)
 
 
 class _TorchProfilerObserver:
@@ -246,7 +239,6 @@ class _TorchProfilerObserver:
 
     def start(self) -> None:
         self._subscription.open()
-        _survive_kineto(os.getpid())
 
     def stop(self) -> None:
         self._subscription.close()

@@ -9,6 +9,7 @@ import sys
 from typing import Protocol
 
 from gpuscope.frameworks.torch_compile import leave_out_of_graphs
+from gpuscope.frameworks.torch_profiler import keep_contexts_from_kineto
 
 
 class Running(Protocol):
@@ -26,11 +27,13 @@ class Running(Protocol):
 
 _running: list[Running] = []
 _hooked = False
+_process = 0  # the one that recorded last: a forked child leaves the driver alone
 
 
 def watch(profiler: Running) -> None:
     """Stops `profiler` at exit, and makes forked children abandon it, until `forget`."""
-    global _hooked
+    global _hooked, _process
+    _process = os.getpid()
     if not _hooked:
         _hooked = True
         atexit.register(_stop_all)
@@ -62,6 +65,8 @@ def _stop_all() -> None:
             profiler.stop()
         except Exception:  # the next one is delivered all the same
             sys.excepthook(*sys.exc_info())
+    if os.getpid() == _process:
+        keep_contexts_from_kineto()
 
 
 def _abandon_all() -> None:
