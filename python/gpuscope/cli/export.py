@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +13,7 @@ from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import writable_paths
 from gpuscope.errors import InvalidArgument
-from gpuscope.paths import find_suffix, is_stream
+from gpuscope.paths import find_suffix, is_stream, open_file
 
 if TYPE_CHECKING:
     from gpuscope.recording import Analyses, Recording
@@ -84,8 +83,8 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
     from gpuscope.recording import load
 
     path = options.recording
-    if not os.path.isfile(path):
-        raise InvalidArgument(f"there is no file {path!r}")
+    with open_file(path):  # which refuses what is no file, before its name is judged
+        pass
     if find_suffix(Path(path), (".gscope",)) is None:
         raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
     with out.working(f"reading {path}"):

@@ -180,3 +180,11 @@ def test_report_that_cannot_be_printed_leaves_the_programs_exit_code(script, tmp
     path = script("raise SystemExit(7)")
     done = shell(f"cd {tmp_path}; {COMMAND} {command} {path} {end}")
     assert (done.returncode, done.stdout) == (7, "")
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_pipe_is_not_read_as_a_recording(gpuscope, tmp_path, command):
+    os.mkfifo(tmp_path / "pipe.gscope")
+    done = gpuscope(command, tmp_path / "pipe.gscope", *(["-o", "x.json"] if command == "export" else []))
+    assert done.returncode == 2
+    assert "which is a named pipe; accepted are regular files" in done.stderr
