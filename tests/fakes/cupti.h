@@ -86,7 +86,7 @@ struct Cupti {
   bool names_libraries = false;
   // What it works with.
   std::atomic<driver::CuptiCallback> callback{nullptr};
-  void* user_data = nullptr;
+  std::atomic<void*> user_data{nullptr};
   driver::CuptiBufferRequested requested = nullptr;
   driver::CuptiBufferCompleted completed = nullptr;
   std::atomic<uint32_t> correlation{0};
@@ -322,7 +322,7 @@ struct Cupti {
   /// Nobody when that was not asked for.
   Subscriber subscriber_of(int domain, uint32_t id) {
     const std::lock_guard lock(mutex);
-    return callbacks.contains({domain, id}) ? Subscriber{callback.load(), user_data} : Subscriber{};
+    return callbacks.contains({domain, id}) ? Subscriber{callback.load(), user_data.load()} : Subscriber{};
   }
   driver::CuptiResult subscribe(driver::CuptiSubscriber* subscriber, driver::CuptiCallback to, void* data) {
     const std::lock_guard lock(mutex);
