@@ -12,6 +12,7 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
+#include "gpuscope/store/call_names.h"
 #include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
@@ -25,6 +26,8 @@ uint32_t DisplayNames::intern(std::string_view text) {
 }
 
 uint32_t DisplayNames::of_string(uint32_t id) { return intern(store_.strings[id]); }
+
+uint32_t DisplayNames::of_call(uint32_t id) { return intern(store::call_name(store_.strings[id])); }
 
 uint32_t DisplayNames::of_region(uint32_t id, uint32_t kind) {
   std::string_view text = store_.strings[id];
@@ -70,7 +73,7 @@ std::string event_name(const store::Store& store, Kind kind, std::size_t row) {
     case Kind::Memset:
       return std::string(store::kMemsetName);
     case Kind::Call:
-      return std::string(text(store.call.name, check(store.api).call[row]));
+      return std::string(store::call_name(text(store.call.name, check(store.api).call[row])));
     case Kind::Sync:
       return std::string(store::sync_name(store::SyncKind{check(store.sync).kind[row]}));
     case Kind::GraphLaunch:
@@ -203,7 +206,7 @@ void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& n
   variants.push_back(names.intern(""));
   std::vector<uint32_t> calls(store.call.size());
   for (std::size_t row = 0; row < calls.size(); ++row) {
-    calls[row] = names.of_string(store.call.name[row]);
+    calls[row] = names.of_call(store.call.name[row]);
   }
   calls.push_back(names.intern(""));
   add(Kind::Kernel, store.kernel,
@@ -266,7 +269,9 @@ void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames&
   for (std::size_t row = 0; row < store.work_total.size(); ++row) {
     const auto work = store.work_total[row];
     const auto kind = static_cast<Kind>(work.kind);
-    const uint32_t name = kind == Kind::Kernel ? names.of_kernel(work.name) : names.of_string(work.name);
+    const uint32_t name = kind == Kind::Kernel ? names.of_kernel(work.name)
+                          : kind == Kind::Call ? names.of_call(work.name)
+                                               : names.of_string(work.name);
     Durations durations{.count = work.count, .total_ns = work.total_ns, .min_ns = work.min_ns, .max_ns = work.max_ns};
     add(kind, name, work.bytes, work.histogram, durations);
     summary.work.push_back({kind, name, paths.valid(work.path), store::kNone, work.bytes, durations});

@@ -35,6 +35,7 @@ class DisplayNames {
   /// torch.profiler: "ProfilerStep*".
   uint32_t of_region(uint32_t id, uint32_t kind);
   uint32_t of_kernel(uint32_t id);
+  uint32_t of_call(uint32_t id);
   std::vector<std::string> take() { return std::move(texts_); }
 
  private:
@@ -45,7 +46,7 @@ class DisplayNames {
   std::unordered_map<uint32_t, uint32_t> kernels_;
 };
 
-/// The name of one row of the event table that `kind` is about; kernels are demangled.
+/// The name of one row of the event table that `kind` is about; kernels are demangled, driver calls are the runtime's.
 std::string event_name(const store::Store& store, Kind kind, std::size_t row);
 
 /// Everything of one kind and name; regions also of one region kind. An inclusive time counts only the outermost region

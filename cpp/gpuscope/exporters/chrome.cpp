@@ -20,6 +20,7 @@
 #include "gpuscope/exporters/links.h"
 #include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/timeline.h"
+#include "gpuscope/store/call_names.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/store/values.h"
 
@@ -302,7 +303,7 @@ class ChromeText {
     for (std::size_t row = 0; row < store_.call.size(); ++row) {
       const auto call = store_.call[row];
       const std::string_view name = store_.strings[call.name];
-      const std::string_view runtime = name.starts_with("cuda") ? name : runtime_name(name);
+      const std::string_view runtime = name.starts_with("cuda") ? name : store::runtime_name(name);
       calls_.push_back(runtime.empty() ? head("cuda_driver", name) : head("cuda_runtime", runtime));
       std::string arguments = runtime.empty() || runtime == name ? "" : ",\"driver call\":" + quoted(name);
       arguments += (call.flags & store::kCaptured) != 0 ? ",\"captured into a graph\":true" : "";
@@ -658,7 +659,9 @@ class ChromeWriter {
     put_at(window_.start_ns, R"({"ph":"i","s":"g","name":"Iteration Start: PyTorch Profiler","pid":"Traces")"
                              R"(,"tid":"Trace PyTorch Profiler")");
     out_.put('}');
-    put_at(window_.end_ns, R"({"ph":"i","s":"g","name":"Record Window End","pid":"","tid":"")");
+    // Readers add a start and a duration as floating-point numbers, whose sum may come out 1 ns later.
+    constexpr int64_t kRoundingNs = 2;
+    put_at(window_.end_ns + kRoundingNs, R"({"ph":"i","s":"g","name":"Record Window End","pid":"","tid":"")");
     out_.put('}');
   }
 

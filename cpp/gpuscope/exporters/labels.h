@@ -43,10 +43,6 @@ std::string stack_label(const store::Store& store, uint32_t stack);
 /// What a row's store::Flag bits say against it, as "no timestamps, incomplete"; empty when there is nothing.
 std::string flag_label(uint16_t flags);
 
-/// The function of the CUDA runtime that makes a driver call, as "cudaLaunchKernel" for "cuLaunchKernel"; empty where
-/// there is none that does nothing else.
-std::string_view runtime_name(std::string_view driver_call) noexcept;
-
 /// What a multiprocessor of one kind of GPU holds at most.
 struct MultiprocessorLimits {
   uint32_t threads;

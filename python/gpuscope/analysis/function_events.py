@@ -411,6 +411,8 @@ class FunctionEvent(TorchNames):
         """torch.profiler's word for what it is: cpu_op, user_annotation, kernel, gpu_memcpy ..."""
         if self._is_region:
             return "user_annotation" if self.is_user_annotation else "cpu_op"
+        if self._source.kind == Kind.CALL and self.trace_name.startswith("cuda"):
+            return "cuda_runtime"
         return _ACTIVITIES.get(self._source.kind, "graph_launch")
 
     @property

@@ -8,6 +8,7 @@
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/exporters/output.h"
 #include "gpuscope/exporters/perfetto_format.h"
+#include "gpuscope/store/call_names.h"
 #include "gpuscope/store/values.h"
 
 namespace gpuscope::exporters {
@@ -34,11 +35,11 @@ TEST(JsonText, KnowsValues) {
 }
 
 TEST(RuntimeNames, FindTheFunctionThatMakesADriverCall) {
-  EXPECT_EQ(runtime_name("cuLaunchKernelEx"), "cudaLaunchKernelExC");
-  EXPECT_EQ(runtime_name("cuMemcpyDtoHAsync"), "cudaMemcpyAsync");
-  EXPECT_EQ(runtime_name("cuMemsetD32"), "cudaMemset");
-  EXPECT_EQ(runtime_name("cuMemsetD2D8Async"), "cudaMemset2DAsync");
-  EXPECT_EQ(runtime_name("cuMemCreate"), "");
+  EXPECT_EQ(store::runtime_name("cuLaunchKernelEx"), "cudaLaunchKernelExC");
+  EXPECT_EQ(store::runtime_name("cuMemcpyDtoHAsync"), "cudaMemcpyAsync");
+  EXPECT_EQ(store::runtime_name("cuMemsetD32"), "cudaMemset");
+  EXPECT_EQ(store::runtime_name("cuMemsetD2D8Async"), "cudaMemset2DAsync");
+  EXPECT_EQ(store::runtime_name("cuMemCreate"), "");
 }
 
 TEST(Labels, DemanglesNamesOfCppOnly) {

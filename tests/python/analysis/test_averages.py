@@ -18,8 +18,8 @@ def test_there_is_one_row_for_each_name():
     assert sorted(average.key for average in key_averages(training())) == [
         "Memcpy HtoD (Pageable -> Device)",
         "backward",
-        "cuGraphLaunch",
-        "cuLaunchKernel",
+        "cudaGraphLaunch",
+        "cudaLaunchKernel",
         "forward",
         "train",
         "triton_mm",
@@ -41,11 +41,11 @@ def test_a_kernel_has_device_time_only():
 
 def test_averages_are_per_event():
     assert row(training(), "triton_mm").device_time == 4.0
-    assert row(training(), "cuLaunchKernel").cpu_time == 0.5
+    assert row(training(), "cudaLaunchKernel").cpu_time == 0.5
 
 
 def test_quantiles_and_extremes_are_durations():
-    call = row(training(), "cuLaunchKernel")
+    call = row(training(), "cudaLaunchKernel")
     assert (call.p50, call.p95, call.p99, call.min, call.max) == (0.4, 0.6, 0.6, 0.4, 0.6)
 
 

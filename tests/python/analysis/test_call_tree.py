@@ -19,11 +19,11 @@ train                                                         1   12.500us      
 │  │  └─ void kernel<float>(float*, int)                      1    1.500us   1.500us          -         -    1.500us
 │  ├─ [graph] train/forward                                   1    1.000us   1.000us          -         -          -
 │  │  └─ triton_mm                                            1    1.000us   1.000us          -         -    1.000us
-│  ├─ cuGraphLaunch                                           1          -         -    0.900us   0.900us    0.900us
-│  └─ cuLaunchKernel                                          1          -         -    0.600us   0.600us    0.600us
+│  ├─ cudaGraphLaunch                                         1          -         -    0.900us   0.900us    0.900us
+│  └─ cudaLaunchKernel                                        1          -         -    0.600us   0.600us    0.600us
 └─ forward                                                    1    3.000us   3.000us   30.000us  29.600us   30.000us
    ├─ void kernel<float>(float*, int)                         1    3.000us   3.000us          -         -    3.000us
-   └─ cuLaunchKernel                                          1          -         -    0.400us   0.400us    0.400us
+   └─ cudaLaunchKernel                                        1          -         -    0.400us   0.400us    0.400us
 Memcpy HtoD (Pageable -> Device)                              1    0.800us   0.800us          -         -    0.800us
 """
 

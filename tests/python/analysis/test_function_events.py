@@ -42,7 +42,7 @@ def test_parents_and_children_find_each_other():
     train = one("train")
     assert [child.name for child in train.cpu_children] == ["forward", "backward"]
     assert train.cpu_children[0].cpu_parent is train
-    assert [child.name for child in train.cpu_children[1].cpu_children] == ["cuLaunchKernel", "cuGraphLaunch"]
+    assert [child.name for child in train.cpu_children[1].cpu_children] == ["cudaLaunchKernel", "cudaGraphLaunch"]
 
 
 def test_what_lies_in_no_region_has_no_parent():
@@ -51,7 +51,7 @@ def test_what_lies_in_no_region_has_no_parent():
 
 
 def test_a_call_lists_all_it_launched():
-    assert one("cuGraphLaunch").kernels == [("triton_mm", 0, 1.0), ("void kernel<float>(float*, int)", 0, 1.5)]
+    assert one("cudaGraphLaunch").kernels == [("triton_mm", 0, 1.0), ("void kernel<float>(float*, int)", 0, 1.5)]
 
 
 def test_a_region_lists_what_it_launched_itself():
