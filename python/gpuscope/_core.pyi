@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -672,6 +672,11 @@ class TorchCallbacks:
         Whether torch has arrows drawn to backward operators, as its own switch says.
         """
     @staticmethod
+    def records_syncs() -> bool:
+        """
+        Whether torch has waits for the GPU recorded, as its own switch says.
+        """
+    @staticmethod
     def start(*, shapes: bool = False, results: bool = False, numbers: bool = False, overloads: bool = False) -> None:
         """
         Has every operator logged; only after a study that succeeded.
@@ -704,6 +709,11 @@ class TorchRanges:
     def name_kineto(on: bool) -> bool:
         """
         Whether the profiler of torch's on this thread, which is ours, says that it is Kineto's; False without one.
+        """
+    @staticmethod
+    def only_profiled(on: bool) -> bool:
+        """
+        Whether regions and operators are logged of those threads alone on which torch's profiler is on; False where that cannot be had.
         """
     @staticmethod
     def probe(on: bool) -> None:
@@ -960,6 +970,7 @@ def write_perfetto(store: Store, write: collections.abc.Callable) -> None:
     """
     Hand a store's events to `write` as Perfetto packets, in chunks of about 1 MiB that split no packet.
     """
+ADJUSTED_STEPS: str = 'torch.adjusted_steps'
 ALLOCATION_KINDS: tuple = ('device', 'pool', 'managed', 'pinned', 'virtual', 'array')
 ALL_STEPS: str = 'ProfilerStep*'
 AUTOGRAD_PREFIX: str = 'autograd::engine::evaluate_function: '

@@ -95,6 +95,7 @@ inline std::unique_ptr<store::Store> make_small_store() {
                        make.id("['']"), make.id("Tensor"), kNone, 17, 0, 0});
   store.payload.append({4096, inner, make.id("bytes"), static_cast<uint16_t>(PayloadType::Unsigned)});
   store.allocation.append({kStart + 2000, 512, 0x1000, 512, 2048, inner, kNone, 0, 0});
+  store.failed_allocation.append({kStart + 2200, 1 << 30, 512, 2048, inner, 0, 0});
   store.device_memory.append({kStart + 2100, 2 << 20, 0x7000, 0x9000, 32 << 20, 2 << 20, 16, inner,
                               make.id("/lib/libtorch_cuda.so"), 0, 0, static_cast<uint8_t>(MemoryKind::Device)});
   store.memory_pool.append(

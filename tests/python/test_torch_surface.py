@@ -21,7 +21,7 @@ from torch.autograd import profiler_util  # noqa: E402
 
 import gpuscope as ours  # noqa: E402
 from fakes.recordings import training  # noqa: E402
-from gpuscope.analysis import EventList, events, key_averages  # noqa: E402
+from gpuscope.analysis import EventList, Events, events, function_events, key_averages  # noqa: E402
 from gpuscope.errors import NotAvailable  # noqa: E402
 
 IMMUTABLE = "torch builds its events with it; ours are read from the recording and do not change"
@@ -372,17 +372,9 @@ def test_the_inner_profiler_answers_as_torchs(both):
         assert prof.profiler.self_cpu_time_total == pytest.approx(prof.key_averages().self_cpu_time_total)
 
 
-@pytest.mark.parametrize(
-    ("ask", "instead"),
-    [
-        (lambda prof: prof._memory_profile(), "prof.trace.memory"),
-        (lambda prof: prof.profiler.kineto_results.experimental_event_tree(), r"prof.tree\(\)"),
-    ],
-    ids=["_memory_profile", "experimental_event_tree"],
-)
-def test_what_cannot_be_given_says_what_to_use(both, ask, instead):
-    with pytest.raises(NotAvailable, match=instead):
-        ask(both[1])
+def test_what_cannot_be_given_says_what_to_use(both):
+    with pytest.raises(NotAvailable, match=r"prof\.trace\.memory"):
+        both[1]._memory_profile()
 
 
 # -- steps and arguments -----------------------------------------------------------------------------------------------
@@ -436,7 +428,33 @@ def test_a_timeout_that_torch_takes_is_taken(timeout):
     run(theirs, post_processing_timeout_s=timeout)
     prof = run(ours, post_processing_timeout_s=timeout)
     assert prof.post_processing_timeout_s == timeout
-    assert "nothing is cut short" in str(prof.audit())
+
+
+def test_events_are_cut_short_as_in_torch(caplog):
+    for module in (theirs, ours):
+        caplog.clear()
+        prof = run(module, post_processing_timeout_s=0)
+        with caplog.at_level("WARNING", logger="torch.autograd.profiler"):
+            found = prof.events()
+        assert ["timed out" in text and "partial results" in text for text in caplog.messages] == [True]
+    assert (len(found), found.cut) == (0, len(events(prof.trace)))
+
+
+def test_tables_are_whole_where_events_are_cut_short():
+    prof = run(ours, post_processing_timeout_s=0)
+    assert "aten::mm" in {row.key for row in prof.key_averages()}
+
+
+def test_the_earliest_events_are_given_where_time_ends(monkeypatch):
+    trace = run(ours).trace
+    whole = events(trace)
+    monkeypatch.setattr(function_events, "_BLOCK", 2)
+    clock = iter([0.0, 0.1, 0.2, 9.0])
+    monkeypatch.setattr(function_events.time, "perf_counter", lambda: next(clock))
+    found = Events(trace, 1.0)
+    monkeypatch.undo()
+    assert [event.name for event in found] == [event.name for event in whole[:4]]
+    assert all(child.id < 4 for event in found for child in event.cpu_children)
 
 
 @pytest.mark.parametrize(

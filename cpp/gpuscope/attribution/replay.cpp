@@ -170,7 +170,7 @@ void Replay::play(const base::Event& event) {
     case Op::RangeEnd:
       return range_end(last_ns_);
     case Op::Allocation:
-      return allocation(last_ns_);
+      return allocation(last_ns_, event.detail != 0);
     case Op::Argument:
     case Op::FunctionEnter:
     case Op::FunctionExit:
@@ -790,7 +790,7 @@ void Replay::end_range(const StartedRange& range, int64_t end_ns) {
   }
 }
 
-void Replay::allocation(int64_t at_ns) {
+void Replay::allocation(int64_t at_ns, bool has_failed) {
   if (!state_->window.contains(at_ns)) {
     return;
   }
@@ -799,9 +799,16 @@ void Replay::allocation(int64_t at_ns) {
     return;
   }
   const Arguments::Value bytes = arguments_[Argument::Bytes];
-  state_->store->allocation.append({at_ns, static_cast<int64_t>(bytes.word), arguments_[Argument::Address].word,
-                                    arguments_[Argument::Allocated].word, arguments_[Argument::Reserved].word,
-                                    place_at(at_ns).reference, bytes.id, thread_, 0});
+  const auto size = static_cast<int64_t>(bytes.word);
+  const uint64_t allocated = arguments_[Argument::Allocated].word;
+  const uint64_t reserved = arguments_[Argument::Reserved].word;
+  const uint32_t region = place_at(at_ns).reference;
+  if (has_failed) {
+    state_->store->failed_allocation.append({at_ns, size, allocated, reserved, region, bytes.id, thread_});
+  } else {
+    state_->store->allocation.append(
+        {at_ns, size, arguments_[Argument::Address].word, allocated, reserved, region, bytes.id, thread_, 0});
+  }
 }
 
 // -- functions of Python ----------------------------------------------------------------------------------------------

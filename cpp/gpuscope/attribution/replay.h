@@ -146,7 +146,7 @@ class Replay {
   void range_start(int64_t at_ns, uint32_t name, uint32_t detail);
   void range_end(int64_t at_ns);
   void end_range(const StartedRange& range, int64_t end_ns);
-  void allocation(int64_t at_ns);
+  void allocation(int64_t at_ns, bool has_failed);
   void function_enter(int64_t at_ns, uint32_t name, uint32_t detail);
   void function_exit(int64_t at_ns, uint32_t detail);
   void close_functions(std::size_t depth, int64_t end_ns);

@@ -27,7 +27,8 @@ enum class Op : uint8_t {
   Pop = 11,            // the range that its source pushed last closes: ticks, -, the source's EnterDetail
   RangeStart = 12,     // a range opens that any thread may end: ticks, name id, EnterDetail; a RangeId comes before it
   RangeEnd = 13,       // it closes: ticks; a RangeId comes before it
-  Allocation = 14,     // memory was taken or given back: ticks; Address, Bytes and Totals come before it
+  Allocation = 14,     // memory was taken or given back: ticks, -, whether there was none; Address, Bytes and totals
+                       // come before it
   FunctionEnter = 15,  // a Python function is called: ticks, name id, FunctionDetail
   FunctionExit = 16,   // it returns: ticks, -, FunctionDetail
   Origin = 17,         // tasks that this one creates from here on name it as their origin, until the next one: -, it
@@ -319,8 +320,13 @@ class EventLogs {
 
 /// What the hot paths ask first. Zero: nobody listens. Above the flags stands the number of the session, so that a
 /// region that was entered before one began is not closed in it.
-enum Listen : uint32_t { kListenRegions = 1, kListenGpuTime = 2, kListenStacks = 4 };
-inline constexpr uint32_t kListenBits = 3;
+enum Listen : uint32_t {
+  kListenRegions = 1,
+  kListenGpuTime = 2,
+  kListenStacks = 4,
+  kListenProfiled = 8,  // regions and operators of threads alone on which torch's profiler is on
+};
+inline constexpr uint32_t kListenBits = 4;
 inline std::atomic<uint32_t> listening{0};
 
 }  // namespace gpuscope::base

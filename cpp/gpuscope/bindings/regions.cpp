@@ -382,6 +382,11 @@ inline void select_strand(EventLog& log, uint64_t strand, uint32_t session) noex
 
 extern PyTypeObject record_function_type;
 
+/// Whether what this thread does is left out.
+bool left_out(uint32_t listening) noexcept {
+  return (listening & base::kListenProfiled) != 0 && !torch::OperatorRanges::profiled_here();
+}
+
 bool is_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
     PyErr_Format(PyExc_TypeError, "name must be a str, not %.200s", Py_TYPE(name)->tp_name);
@@ -545,12 +550,15 @@ PyObject* enter(PyObject* object, PyObject*) {
       self->open = 0;
       self->pair = RegionTimer::kNoPair;  // the timer took it back when the session began
     }
-    if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
+    if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       const uint64_t strand = select_task(*log, session);
       self->strand = self->open == 0 || self->strand == strand ? strand : kAnyTask;
       ++self->open;
       if ((listening & base::kListenStacks) != 0) [[unlikely]] {
         base::append_stack(*log);
+      }
+      if (self->args != nullptr && torch::OperatorCallbacks::process().logs_inputs()) [[unlikely]] {
+        torch::log_text_input(*log);
       }
       log->append(base::ticks(), self->id, Op::Enter, self->detail);
     }
@@ -570,7 +578,7 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
   }
   if (listening != 0 && self->session == listening >> base::kListenBits) {
     self->open -= self->open != 0 ? 1 : 0;
-    if (EventLog* log = EventLogs::current(); log != nullptr) [[likely]] {
+    if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       // Of the task that entered: a generator may be closed from another one. Where tasks share the region, of this
       // one.
       select_strand(*log, self->strand, self->session);
@@ -691,7 +699,7 @@ PyObject* mark(PyObject*, PyObject* name) {
     if (!NameIds::find(name, base::Names::period(), &id)) {
       return nullptr;
     }
-    if (EventLog* log = EventLogs::current(); log != nullptr) {
+    if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) {
       select_task(*log, listening >> base::kListenBits);
       log->append(base::ticks(), id, Op::Mark);
     }

@@ -222,6 +222,9 @@ void bind_callbacks(py::module_& module) {
           "links_backward", [] { return libtorch().links_backward == nullptr || libtorch().links_backward(); },
           "Whether torch has arrows drawn to backward operators, as its own switch says.")
       .def_static(
+          "records_syncs", [] { return libtorch().records_syncs != nullptr && libtorch().records_syncs(); },
+          "Whether torch has waits for the GPU recorded, as its own switch says.")
+      .def_static(
           "known",
           [] {
             const Layout& layout = OperatorCallbacks::process().layout();
@@ -275,6 +278,12 @@ void bind_torch(py::module_& module) {
       .def_static(
           "name_kineto", [](bool on) { return OperatorRanges::process().name_kineto(libtorch(), on); }, py::arg("on"),
           "Whether the profiler of torch's on this thread, which is ours, says that it is Kineto's; False without one.")
+      .def_static(
+          "only_profiled", [](bool on) { return OperatorRanges::process().only_profiled(libtorch(), on); },
+          py::arg("on"),
+          "Whether regions and operators are logged of those threads alone on which torch's profiler is on; False "
+          "where "
+          "that cannot be had.")
       .def_static(
           "take_counts", &take_counts,
           "What a probe saw since the last call: operators begun, ranges ended, allocations of 12,345,664 bytes.");

@@ -307,6 +307,7 @@ void bind_store(py::module_& module) {
       "The number of the arrow from each region to its backward operator, 0 for none; empty where there are none.");
   module.attr("BACKWARD_LINKS") = exporters::kBackwardLinks;
   module.attr("EXTERNAL_IDS") = exporters::kExternalIds;
+  module.attr("ADJUSTED_STEPS") = exporters::kAdjustedSteps;
 }
 
 }  // namespace gpuscope::bindings

@@ -334,6 +334,7 @@ struct Torch {
   std::add_pointer_t<const char*(const void* function)> overload_name = nullptr;
   std::add_pointer_t<bool()> records_concrete_inputs = nullptr;  // torch's own switches
   std::add_pointer_t<bool()> links_backward = nullptr;
+  std::add_pointer_t<bool()> records_syncs = nullptr;
   std::add_pointer_t<uint64_t()> next_sequence = nullptr;
   const void* undefined_tensor = nullptr;  // what a tensor that is not there points to
 
@@ -365,6 +366,7 @@ inline Torch Torch::open() {
   torch.cpu.load("_ZNK2at14RecordFunction13overload_nameEv", torch.overload_name);
   torch.cpu.load("_ZN5torch8profiler4impl34get_record_concrete_inputs_enabledEv", torch.records_concrete_inputs);
   torch.cpu.load("_ZN5torch8profiler4impl19get_fwd_bwd_enabledEv", torch.links_backward);
+  torch.cpu.load("_ZN5torch8profiler4impl21get_cuda_sync_enabledEv", torch.records_syncs);
   torch.cpu.load("_ZN2at15sequence_number4peekEv", torch.next_sequence);
   torch.undefined_tensor = torch.c10.symbol("_ZN3c1019UndefinedTensorImpl10_singletonE");
   torch.cpu.load("_ZN5torch8profiler4impl19registerCUDAMethodsEPNS1_13ProfilerStubsE", torch.register_cuda_methods);

@@ -685,6 +685,9 @@ class ChromeWriter {
         case Source::Allocation:
           write_allocation(slice);
           break;
+        case Source::FailedAllocation:
+          write_failed_allocation(slice);
+          break;
         default:
           write_mark(slice);
           break;
@@ -729,8 +732,11 @@ class ChromeWriter {
     }
   }
 
-  void write_region(const Slice& slice) {
+  void write_region(Slice slice) {
     const uint32_t region = slice.row;
+    if (const auto step = step_starts_.find(region); step != step_starts_.end()) {
+      slice.start_ns = step->second;
+    }
     const uint32_t detail = links_.detail(region);
     const std::string_view head = text_.region(store_.region.path[region]);
     if (const uint32_t overload = detail != kNone ? store_.detail.overload[detail] : kNone; overload != kNone) {
@@ -815,20 +821,31 @@ class ChromeWriter {
   }
 
   void write_allocation(const Slice& slice) {
+    const auto row = store_.allocation[slice.row];
+    put_allocation("[memory]", slice, row);
+    out_.put_pair(",\"Addr\":", row.address);
+    out_.put("}}");
+  }
+
+  void write_failed_allocation(const Slice& slice) {
+    put_allocation(kOutOfMemory, slice, store_.failed_allocation[slice.row]);
+    out_.put("}}");
+  }
+
+  template <class Row>
+  void put_allocation(std::string_view name, const Slice& slice, const Row& row) {
     constexpr int kCpu = 0;  // c10::DeviceType's numbers
     constexpr int kCuda = 1;
-    const auto row = store_.allocation[slice.row];
     const bool on_host = row.ordinal == kNone;
     next_event();
-    out_.put("{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"cpu_instant_event\",\"name\":\"[memory]\"");
+    out_.put("{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"cpu_instant_event\",\"name\":");
+    out_.put(quoted(name));
     put_time(slice, slice.start_ns);
     out_.put_pair(",\"args\":{\"Total Reserved\":", row.reserved_bytes);
     out_.put_pair(",\"Total Allocated\":", row.allocated_bytes);
     out_.put_pair(",\"Bytes\":", row.bytes);
     out_.put_pair(",\"Device Id\":", on_host ? int64_t{-1} : int64_t{row.ordinal});
     out_.put_pair(",\"Device Type\":", on_host ? kCpu : kCuda);
-    out_.put_pair(",\"Addr\":", row.address);
-    out_.put("}}");
   }
 
   // -- streams and counters ------------------------------------------------------------------------------------------
@@ -969,6 +986,7 @@ class ChromeWriter {
   const bool has_external_ids_ = store_.find_info(kExternalIds) != "off";
   const std::string fill_head_ = ChromeText::head("gpu_memset", store::kMemsetName);
   const std::string graph_head_ = ChromeText::head("graph", store::kGraphName);
+  const std::unordered_map<uint32_t, int64_t> step_starts_ = adjust_steps(store_);
   std::vector<std::string> places_;  // of each lane of the track that is being written
   uint64_t process_ = kFirstLaneTid;
   uint64_t next_tid_ = kFirstLaneTid;

@@ -40,6 +40,9 @@ std::string_view region_category(base::RegionKind kind);
 /// A row of `stack` as torch writes it, "file(line): function" from the innermost frame on, joined by ";".
 std::string stack_label(const store::Store& store, uint32_t stack);
 
+/// torch's name for an allocation that failed.
+inline constexpr std::string_view kOutOfMemory = "[OutOfMemory]";
+
 /// What a row's store::Flag bits say against it, as "no timestamps, incomplete"; empty when there is nothing.
 std::string flag_label(uint16_t flags);
 

@@ -16,6 +16,7 @@ enum class Source : uint8_t {
   Api,
   Mark,
   Allocation,
+  FailedAllocation,
   Annotation,  // of GpuAnnotations
   Kernel,
   Memcpy,

@@ -56,6 +56,33 @@ std::vector<uint32_t> number_backward_flows(const store::Store& store) {
   return flows;
 }
 
+std::unordered_map<uint32_t, int64_t> adjust_steps(const store::Store& store) {
+  std::unordered_map<uint32_t, int64_t> starts;
+  if (store.find_info(kAdjustedSteps).empty()) {
+    return starts;
+  }
+  const auto& functions = store.python_function;
+  for (uint32_t region = 0; region < store.region.size(); ++region) {
+    const auto step = store.region[region];
+    if (!std::string_view(store.strings[store.path.name[step.path]]).starts_with(store::kStepPrefix)) {
+      continue;
+    }
+    const int64_t end_ns = step.start_ns + step.duration_ns;
+    int64_t first_ns = end_ns;
+    for (uint32_t row = 0; row < functions.size(); ++row) {
+      const int64_t start_ns = functions.start_ns[row];
+      if (start_ns > step.start_ns && start_ns < first_ns && start_ns + functions.duration_ns[row] > end_ns &&
+          functions.thread[row] == step.thread) {
+        first_ns = start_ns;
+      }
+    }
+    if (first_ns < end_ns) {
+      starts[region] = first_ns + 1;
+    }
+  }
+  return starts;
+}
+
 Links::Links(const store::Store& store)
     : store_(store),
       backward_flows_(number_backward_flows(store)),

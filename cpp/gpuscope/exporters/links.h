@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "gpuscope/base/event_log.h"
@@ -11,13 +12,19 @@
 
 namespace gpuscope::exporters {
 
-// Facts of a recording that torch has switches for: "off" where the program switched it off.
+// Facts of a recording that torch has switches for: "off" or "on" where the program did not leave them as they are.
 inline constexpr std::string_view kBackwardLinks = "torch.backward_links";  // arrows to backward operators
 inline constexpr std::string_view kExternalIds = "torch.external_ids";      // those of driver calls and GPU work
+inline constexpr std::string_view kAdjustedSteps = "torch.adjusted_steps";  // where steps begin in Chrome traces
 
 /// The number of the arrow from each region to its backward operator, 0 for none: counted from 1 in the order in which
 /// backward operators began, as in torch.profiler. Empty where there are none.
 std::vector<uint32_t> number_backward_flows(const store::Store& store);
+
+/// Where steps begin in Chrome traces, by region, where the program had that adjusted: one that ends in a function of
+/// Python which began in it, as where step() is called last in what the step runs, begins in that function, so that one
+/// lies in the other.
+std::unordered_map<uint32_t, int64_t> adjust_steps(const store::Store& store);
 
 /// What the rows of a recording have to do with each other, beyond the columns that say so: regions and those around
 /// them, calls and the GPU work that they started, GPU work and the nodes of graphs that it ran. Reads the store for as

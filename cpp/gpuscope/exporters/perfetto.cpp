@@ -478,7 +478,7 @@ class PerfettoWriter {
       close_slices(slice.start_ns);
       details_.clear();
       const uint32_t name = describe(slice);
-      if (slice.source == Source::Mark) {
+      if (slice.source == Source::Mark || slice.source == Source::FailedAllocation) {
         sequence_.put_instant(slice.start_ns, name, details_);
       } else {
         sequence_.begin_slice(slice.start_ns, name, details_);
@@ -509,6 +509,9 @@ class PerfettoWriter {
         return store_.call.name[store_.api.call[slice.row]];
       case Source::Mark:
         return store_.mark.name[slice.row];
+      case Source::FailedAllocation:
+        details_.numbers.push_back({bytes_label_, static_cast<uint64_t>(store_.failed_allocation.bytes[slice.row])});
+        return names_.add(std::string(kOutOfMemory));
       case Source::Kernel:
         return describe_kernel(slice.row);
       case Source::Memcpy:

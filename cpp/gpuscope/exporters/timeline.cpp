@@ -267,6 +267,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
   threads.add(store.api, store.api.thread, Source::Api);
   threads.add(store.mark, store.mark.thread, Source::Mark);
   threads.add(store.allocation, store.allocation.thread, Source::Allocation);
+  threads.add(store.failed_allocation, store.failed_allocation.thread, Source::FailedAllocation);
   RegionLanes region_lanes(store);
   timeline.threads = threads.finish([&](Track& track) { region_lanes.place(track); });
 

@@ -139,6 +139,14 @@
   X(uint32_t, ordinal, number, "of the device; NONE for host memory")                          \
   X(uint16_t, thread, row(Threads), "the thread that asked")                                   \
   X(uint16_t, flags, values<Flag>, "what is special about it")
+#define GPUSCOPE_FAILED_ALLOCATION(X)                                                          \
+  X(int64_t, start_ns, time, "when it was")                                                    \
+  X(int64_t, bytes, amount, "how much was asked for")                                          \
+  X(uint64_t, allocated_bytes, amount, "what the allocator then had given out on that device") \
+  X(uint64_t, reserved_bytes, amount, "what it then held on that device")                      \
+  X(uint32_t, region, optional(row(Regions)), "where it was asked for")                        \
+  X(uint32_t, ordinal, number, "of the device; NONE for host memory")                          \
+  X(uint16_t, thread, row(Threads), "the thread that asked")
 #define GPUSCOPE_DEVICE_MEMORY(X)                                                                                 \
   X(int64_t, start_ns, time, "when it was")                                                                       \
   X(int64_t, bytes, amount, "how much, negative when given back")                                                 \
@@ -278,6 +286,8 @@
     "Numbers and texts that a region was given along, as an NVTX payload has them.")                                 \
   X(Allocations, allocation, GPUSCOPE_ALLOCATION, Event, memory,                                                     \
     "Memory that frameworks' allocators handed out and took back, with `profile_memory`.")                           \
+  X(FailedAllocations, failed_allocation, GPUSCOPE_FAILED_ALLOCATION, Event, failed_allocations,                     \
+    "What those allocators were asked for and had no memory for, with `profile_memory`.")                            \
   X(DeviceMemories, device_memory, GPUSCOPE_DEVICE_MEMORY, Event, device_memory,                                     \
     "Memory that libraries took from the driver and gave back, with `profile_memory` and CUPTI; what they hold and " \
     "hand out in pieces is one row.")                                                                                \

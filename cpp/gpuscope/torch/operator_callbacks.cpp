@@ -55,7 +55,12 @@ void observe_on_thread(const void* function, bool is_end) noexcept {
 }
 
 // -- recording --------------------------------------------------------------------------------------------------------
-EventLog* log_to_write(uint32_t listening) noexcept { return listening != 0 ? EventLogs::current() : nullptr; }
+EventLog* log_to_write(uint32_t listening) noexcept {
+  if ((listening & base::kListenProfiled) != 0 && !OperatorRanges::profiled_here()) [[unlikely]] {
+    return nullptr;
+  }
+  return listening != 0 ? EventLogs::current() : nullptr;
+}
 
 // What a callback logs besides names and times: each combination is a function of its own, without tests of these.
 constexpr uint32_t kShapes = 1;
@@ -229,6 +234,13 @@ TorchCallback every_scope(TorchCallback callback) {
 
 }  // namespace
 
+void log_text_input(EventLog& log) noexcept {
+  log.add_argument(Argument::Strides, log.id_of("[[]]"));
+  log.add_argument(Argument::Types, log.id_of("['']"));
+  log.add_argument(Argument::Concrete, log.id_of("['']"));
+  log.add_argument(Argument::Operator, std::bit_cast<uint64_t>(int64_t{-1}), log.id_of("[[]]"));
+}
+
 OperatorCallbacks& OperatorCallbacks::process() {
   static OperatorCallbacks callbacks;
   return callbacks;
@@ -278,6 +290,7 @@ void OperatorCallbacks::start(const driver::Torch& torch, const Options& options
   if (reading.name == nullptr) {
     reading = {layout_, torch.undefined_tensor, torch.function_name, torch.overload_name};
   }
+  logs_inputs_.store(shapes, std::memory_order_relaxed);
   const uint32_t what = (shapes ? kShapes : 0) | (options.numbers ? kNumbers : 0) | (concrete ? kConcrete : 0) |
                         (overloads ? kOverloads : 0);
   handle_ = torch.add_callback(every_scope({.start = kStarts[what],
@@ -291,6 +304,7 @@ void OperatorCallbacks::stop(const driver::Torch& torch) {
   if (handle_ != 0) {
     torch.remove_callback(handle_);
     handle_ = 0;
+    logs_inputs_.store(false, std::memory_order_relaxed);
   }
 }
 

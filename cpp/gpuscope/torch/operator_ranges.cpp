@@ -116,6 +116,7 @@ constexpr std::size_t kRangePop = 4;
 constexpr std::size_t kEnabled = 5;
 // c10::MemoryReportingInfoBase
 constexpr std::size_t kReportMemory = 2;
+constexpr std::size_t kReportOutOfMemory = 3;
 constexpr std::size_t kMemoryEnabled = 4;
 // torch::profiler::impl::ProfilerStateBase, which is one
 constexpr std::size_t kProfilerType = 5;
@@ -137,7 +138,8 @@ Table stubs_table{};
 Object stubs{stubs_table.data() + kBefore};
 Object* previous = nullptr;  // who was registered before
 bool previous_enabled = false;
-Table plain_table{};  // of a profiler's state, as libtorch has it
+const driver::Torch* of_threads = nullptr;  // what says where torch's profiler is on
+Table plain_table{};                        // of a profiler's state, as libtorch has it
 Table memory_table{};
 Table kineto_table{};
 bool has_state_tables = false;
@@ -218,12 +220,20 @@ bool enabled(Object*) {
 
 // -- the functions of the profiler's state on a thread ---------------------------------------------------------------
 // A c10::Device is passed in a register: its type in the low byte, its index in the one above.
-void log_memory(EventLog& log, const memory::Report& report) noexcept {
-  log.add_argument(Argument::Address, report.address);
-  log.add_argument(Argument::Bytes, std::bit_cast<uint64_t>(report.bytes), static_cast<uint32_t>(report.device));
-  log.add_argument(Argument::Allocated, static_cast<uint64_t>(report.allocated));
-  log.add_argument(Argument::Reserved, static_cast<uint64_t>(report.reserved));
-  log.append(base::ticks(), 0, Op::Allocation);
+constexpr int32_t device_of(uint16_t device) noexcept { return (device & 0xFF) == kHost ? memory::kHost : device >> 8; }
+
+void log_memory(const memory::Report& report, uint32_t what, bool has_failed) noexcept {
+  EventLog* log = (what & OperatorRanges::kMemory) != 0 && base::listening.load(std::memory_order_relaxed) != 0
+                      ? EventLogs::current()
+                      : nullptr;
+  if (log == nullptr) {
+    return;
+  }
+  log->add_argument(Argument::Address, report.address);
+  log->add_argument(Argument::Bytes, std::bit_cast<uint64_t>(report.bytes), static_cast<uint32_t>(report.device));
+  log->add_argument(Argument::Allocated, static_cast<uint64_t>(report.allocated));
+  log->add_argument(Argument::Reserved, static_cast<uint64_t>(report.reserved));
+  log->append(base::ticks(), 0, Op::Allocation, has_failed ? 1 : 0);
 }
 
 void report_memory(Object*, void* address, int64_t bytes, size_t allocated, size_t reserved, uint16_t device) {
@@ -237,15 +247,20 @@ void report_memory(Object*, void* address, int64_t bytes, size_t allocated, size
                               .bytes = bytes,
                               .allocated = static_cast<int64_t>(allocated),
                               .reserved = static_cast<int64_t>(reserved),
-                              .device = (device & 0xFF) == kHost ? memory::kHost : device >> 8,
+                              .device = device_of(device),
                               .source = memory::Source::Torch};
   memory::History::process().record(report);
   memory::Peaks::process().report(report.device, report.allocated);
-  if ((what & OperatorRanges::kMemory) != 0 && base::listening.load(std::memory_order_relaxed) != 0) {
-    if (EventLog* log = EventLogs::current(); log != nullptr) {
-      log_memory(*log, report);
-    }
-  }
+  log_memory(report, what, false);
+}
+
+void report_out_of_memory(Object*, int64_t bytes, size_t allocated, size_t reserved, uint16_t device) {
+  log_memory({.bytes = bytes,
+              .allocated = static_cast<int64_t>(allocated),
+              .reserved = static_cast<int64_t>(reserved),
+              .device = device_of(device),
+              .source = memory::Source::Torch},
+             wanted.load(std::memory_order_relaxed), true);
 }
 
 bool memory_enabled(Object*) {
@@ -270,6 +285,7 @@ void make_state_tables(const Object* state) noexcept {
   if (!has_state_tables) {
     plain_table = memory_table = kineto_table = copy_table(state);
     memory_table[kBefore + kReportMemory] = address(report_memory);
+    memory_table[kBefore + kReportOutOfMemory] = address(report_out_of_memory);
     memory_table[kBefore + kMemoryEnabled] = address(memory_enabled);
     kineto_table[kBefore + kProfilerType] = address(profiler_type);
     has_state_tables = true;
@@ -347,6 +363,21 @@ bool OperatorRanges::name_kineto(const driver::Torch& torch, bool on) noexcept {
   }
   return true;
 }
+
+bool OperatorRanges::only_profiled(const driver::Torch& torch, bool on) noexcept {
+  if (torch.debug_info == nullptr) {
+    return false;
+  }
+  of_threads = &torch;
+  if (on && base::listening.load() != 0) {
+    base::listening.fetch_or(base::kListenProfiled, std::memory_order_release);
+  } else {
+    base::listening.fetch_and(~uint32_t{base::kListenProfiled}, std::memory_order_release);
+  }
+  return true;
+}
+
+bool OperatorRanges::profiled_here() noexcept { return state_here(*of_threads) != nullptr; }
 
 OperatorRanges::Counts OperatorRanges::take_counts() noexcept {
   return {pushes.exchange(0), pops.exchange(0), reports.exchange(0)};

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpuscope/base/event_log.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/torch/layout.h"
 
@@ -73,6 +74,11 @@ class OperatorRanges {
   /// Whether the profiler of torch's on the calling thread, which has just been switched on for us, says that it is
   /// Kineto's, as torch's own does, rather than that it makes NVTX ranges. False when there is none.
   bool name_kineto(const driver::Torch& torch, bool on) noexcept;
+  /// Whether regions and operators are logged of those threads alone on which torch's profiler is on: that where it was
+  /// switched on, and those that torch has work for it. False when that is not possible. While a session collects.
+  bool only_profiled(const driver::Torch& torch, bool on) noexcept;
+  /// Whether those of the calling thread are, where not all are. Any thread.
+  static bool profiled_here() noexcept;
   /// The counts since the last call.
   Counts take_counts() noexcept;
 };
@@ -105,6 +111,8 @@ class OperatorCallbacks {
   /// Logs every operator from now on. Only after a study that succeeded.
   void start(const driver::Torch& torch, const Options& options);
   void stop(const driver::Torch& torch);
+  /// Whether shapes of inputs are logged. Any thread.
+  bool logs_inputs() const noexcept { return logs_inputs_.load(std::memory_order_relaxed); }
 
   /// While it lives, a range that begins or ends on this thread stands for a region that the program opens or closes:
   /// where numbers are logged, the region gets the number, and no row is added.
@@ -123,6 +131,10 @@ class OperatorCallbacks {
  private:
   Layout layout_;
   uint64_t handle_ = 0;
+  std::atomic<bool> logs_inputs_{false};
 };
+
+/// Logs what torch says of a range that has one input, a text: the region that comes next has it.
+void log_text_input(base::EventLog& log) noexcept;
 
 }  // namespace gpuscope::torch

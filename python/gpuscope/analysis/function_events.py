@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -49,6 +50,8 @@ _ACTIVITIES = {
     Kind.PYTHON_FUNCTION: "python_function",
 }
 
+
+_BLOCK = 4096  # events made between two looks at the clock
 
 # What may lie directly in a Python function, and the column of `trace.function_nesting` that says in which.
 _CALLERS = {Kind.PYTHON_FUNCTION: "caller", Kind.REGION: "region_caller", Kind.CALL: "call_caller"}
@@ -669,7 +672,8 @@ class _Source:
 class _EventIndex:
     """All events in order of time, and what finds one from another; each index is made when first needed."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, seconds: float | None = None) -> None:
+        began = time.perf_counter()
         self.trace = trace
         tables: dict[Kind, Table | _OutsideMemory] = {
             Kind.REGION: trace.regions,
@@ -690,16 +694,38 @@ class _EventIndex:
         order = np.argsort(starts, kind="stable")  # of equal starts in the order of the tables: outer first
         ids = np.empty_like(order)
         ids[order] = np.arange(len(order))
-        events: list[FunctionEvent] = []
+        first = 0
         for source in self.sources.values():
-            first = len(events)
             source.ids = ids[first : first + len(source.table)]
-            events.extend(FunctionEvent(source, row, event_id) for row, event_id in enumerate(source.ids.tolist()))
-        self.events: list[FunctionEvent] = [events[place] for place in order.tolist()]
+            first += len(source.table)
+        self.count = len(order)  # of all events, made or not
+        self.events: list[FunctionEvent]  # in the order of their ids
+        if seconds is None:
+            events: list[FunctionEvent] = []
+            for source in self.sources.values():
+                events.extend(FunctionEvent(source, row, event_id) for row, event_id in enumerate(source.ids.tolist()))
+            self.events = [events[place] for place in order.tolist()]
+        else:
+            self.events = self._make_until(began + seconds, order)
+
+    def _make_until(self, end: float, order: Array) -> list[FunctionEvent]:
+        """The first events, as many as are made until then."""
+        sources = list(self.sources.values())
+        firsts = np.cumsum([0, *(len(source.table) for source in sources)])
+        made: list[FunctionEvent] = []
+        while len(made) < self.count and time.perf_counter() < end:
+            places = order[len(made) : len(made) + _BLOCK]
+            tables = np.searchsorted(firsts, places, side="right") - 1
+            for table, row in zip(tables.tolist(), (places - firsts[tables]).tolist(), strict=True):
+                made.append(FunctionEvent(sources[table], row, len(made)))
+        return made
 
     def event(self, kind: Kind, row: int) -> FunctionEvent:
         """The event of a row."""
-        return self.events[int(self.sources[kind].ids[row])]
+        event_id = int(self.sources[kind].ids[row])
+        if event_id < len(self.events):
+            return self.events[event_id]
+        return FunctionEvent(self.sources[kind], row, event_id)  # there was no time for it
 
     def inside(self, region: int, kinds: tuple[Kind, ...]) -> list[FunctionEvent]:
         """Events directly in a region, in order of time."""
@@ -720,7 +746,7 @@ class _EventIndex:
             rows, values = getattr(source, index)
             first, last = np.searchsorted(values, [value, value + 1])
             places.extend(source.ids[rows[first:last]].tolist())
-        return [self.events[place] for place in sorted(places)]
+        return [self.events[place] for place in sorted(places) if place < len(self.events)]
 
     @cached_property
     def kernel_names(self) -> list[str]:
@@ -775,7 +801,11 @@ def _index(values: Array) -> tuple[Array, Array]:
 
 
 class Events(EventList[FunctionEvent]):
-    """What ``events`` gives."""
+    """What ``events`` gives.
+
+    Attributes:
+        cut: how many of the latest events are missing, as there were no more than `seconds` to make them.
+    """
 
     COLUMNS = (
         *("id", "name", "kind", "start_us", "end_us", "device_index", "device_resource_id", "thread", "is_top_level"),
@@ -783,8 +813,10 @@ class Events(EventList[FunctionEvent]):
         *("device_memory_usage", "flops", "input_shapes", "sequence_nr"),
     )
 
-    def __init__(self, trace: Trace) -> None:
-        super().__init__(_EventIndex(trace).events, **recording_totals(trace))
+    def __init__(self, trace: Trace, seconds: float | None = None) -> None:
+        index = _EventIndex(trace, seconds)
+        super().__init__(index.events, **recording_totals(trace))
+        self.cut = index.count - len(index.events)
         self._trace = trace
 
     def key_averages(

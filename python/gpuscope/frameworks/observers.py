@@ -26,6 +26,7 @@ class Options:
         with_modules: the modules that operators run in.
         execution_trace: an execution trace of torch's is recorded beside, and regions and numbers link to it.
         overload_names: which of the operators of one name each is.
+        one_thread: regions and operators of this thread alone, and of those that torch has work for it.
         release_cupti: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
     """
 
@@ -38,6 +39,7 @@ class Options:
     with_modules: bool = False
     execution_trace: bool = False
     overload_names: bool = False
+    one_thread: bool = False
     release_cupti: Callable[[], bool] = lambda: False
 
 

@@ -16,6 +16,11 @@ from gpuscope.frameworks.torch_regions import regions_for_torch
 from gpuscope.late_imports import WhenImported
 
 _USER_NAME = "gpuscope: a range that the program named"
+_OF_ONE_THREAD = (
+    "regions and operators are those of the thread that began the window, and of threads that torch has work for it: "
+    "profile_all_threads is False"
+)
+_OF_ALL_THREADS = "regions and operators are those of all threads: torch's profiler, which tells them apart, is not on"
 _studied = False  # where things lie in torch's objects has been learned
 
 
@@ -47,6 +52,8 @@ class _TorchOperatorsObserver:
             self._import.cancel()
             self._import = None
         regions_for_torch.allow_in_recordings(True)
+        if self._options.one_thread:
+            TorchRanges.only_profiled(False)
         if self._by_callbacks:
             TorchCallbacks.stop()
             self._by_callbacks = False
@@ -66,6 +73,9 @@ class _TorchOperatorsObserver:
                 self._note(f"regions are missing from the execution trace: {why}")
         self._profiler = self._profiler or _Profiler(options, why is not None, self._note)
         self._profiler.start()
+        if options.one_thread:
+            done = torch_profiler.is_on() and TorchRanges.only_profiled(True)
+            self._note(_OF_ONE_THREAD if done else _OF_ALL_THREADS)
         if options.operators:
             torch_profiler.listeners.announce(True)
             self._announced = True
@@ -149,6 +159,11 @@ def switched_off() -> dict[str, str]:
     """Facts for a recording: what torch's own switches leave out of traces."""
     linked = "torch" not in sys.modules or TorchCallbacks.links_backward()
     return {} if linked else {BACKWARD_LINKS: "off"}
+
+
+def wants_syncs() -> bool:
+    """Whether torch's own switch has waits for the GPU recorded."""
+    return "torch" in sys.modules and TorchCallbacks.records_syncs()
 
 
 def why_no_callbacks() -> str | None:

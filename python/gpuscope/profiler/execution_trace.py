@@ -19,9 +19,9 @@ _OF_TORCH = ("ExecutionTraceObserver", "RecordScope", "_ExperimentalConfig", "it
 
 WITH_EFFECT = frozenset(
     {
-        *("capture_overload_names", "disable_external_correlation", "enable_cuda_sync_events"),
-        *("record_python_gc_info", "trace_only"),
-        *("expose_kineto_event_metadata", "profile_all_threads", "verbose"),  # as it is in any case
+        *("adjust_profiler_step", "capture_overload_names", "disable_external_correlation", "enable_cuda_sync_events"),
+        *("profile_all_threads", "record_python_gc_info", "trace_only"),
+        *("expose_kineto_event_metadata", "verbose"),  # as it is in any case
     }
 )
 """Options of torch's ``_ExperimentalConfig`` that do what they say."""
@@ -62,12 +62,20 @@ def options_of(config: Any) -> frozenset[str] | None:
     The object does not say what it was made with, but it can be pickled, in the order of its arguments.
     """
     try:
-        kind = type(config)
-        names = re.findall(r"(\w+): [^=()]+ = ", kind.__init__.__doc__.split("\n")[0])
-        values = zip(names, config.__getstate__(), kind().__getstate__(), strict=True)
+        values = zip(_names_in(config), config.__getstate__(), type(config)().__getstate__(), strict=True)
         return frozenset(name for name, given, default in values if given != default)
     except (AttributeError, TypeError, ValueError):  # another object, or a torch that has it otherwise
         return None
+
+
+def leaves_out_threads(config: Any) -> bool:
+    """Whether torch's ``_ExperimentalConfig`` could have ``profile_all_threads`` and has not."""
+    options = options_of(config)
+    return options is not None and "profile_all_threads" in set(_names_in(config)) - options
+
+
+def _names_in(config: Any) -> list[str]:
+    return re.findall(r"(\w+): [^=()]+ = ", type(config).__init__.__doc__.split("\n")[0])
 
 
 def _of_torch(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 import time
 import warnings
@@ -12,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpuscope._core import EXTERNAL_IDS, STEP_PREFIX, merge, record_function
+from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
-from gpuscope.profiler.execution_trace import WITH_EFFECT, observer_of, options_of
+from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, observer_of, options_of
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
@@ -118,16 +119,18 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             there, 1.2 of them torch's for any hook.
         experimental_config: torch's; its `capture_overload_names` records which operator of its name each is, its
             `enable_cuda_sync_events` is `sync`, its `disable_external_correlation` leaves the ids of operators out of
-            driver calls and GPU work in Chrome traces, with its `trace_only` `events` raises, and `with_stack` records
-            garbage collections unless there is one without `record_python_gc_info`. What `verbose` and
-            `profile_all_threads` ask for is always so. A warning names other options that are set: they have no effect.
+            driver calls and GPU work in Chrome traces, where its `adjust_profiler_step` begins a step in the function
+            that it ends in; with its `trace_only` `events` raises, and `with_stack` records garbage collections unless
+            there is one without `record_python_gc_info`. Where there is one without `profile_all_threads`, regions and
+            operators are those of the thread that begins the window and of threads that torch has work for it. What
+            `verbose` asks for is always so. A warning names other options that are set: they have no effect.
         execution_trace_observer: torch's `ExecutionTraceObserver`, or anything with start() and stop(), called with
             each window, and cleanup(), called when the with block is left.
         acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
-        post_processing_timeout_s: seconds, as torch takes them; all events are given, however long it takes, and the
-            audit says so.
+        post_processing_timeout_s: seconds after which `events` gives what it has, the earliest events, and says so as
+            torch does. Tables and exports have every event, however long it takes.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
@@ -216,8 +219,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.step_num = 0
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
-        facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in (experimental or ()) else {}
-        self._annotations = Annotations(**facts)
+        asked = experimental or ()
+        facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in asked else {}
+        self._annotations = Annotations(**facts, **({ADJUSTED_STEPS: "on"} if "adjust_profiler_step" in asked else {}))
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None
@@ -226,7 +230,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
             graphs=graphs,
-            sync=sync or selected.sync or "enable_cuda_sync_events" in (experimental or ()),
+            sync=sync or selected.sync or "enable_cuda_sync_events" in asked,
             left_out=selected.left_out,
             stacks=self.with_stack,
             memory=self.profile_memory,
@@ -242,7 +246,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             with_flops=self.with_flops,
             with_modules=self.with_modules,
             execution_trace=self.execution_trace_observer is not None,
-            overload_names="capture_overload_names" in (experimental or ()),
+            overload_names="capture_overload_names" in asked,
+            one_thread=bool(experimental_config) and leaves_out_threads(experimental_config),
             release_cupti=self._collector.release_cupti,
         )
         self._windows = Windows(
@@ -253,8 +258,6 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             accumulates=self.acc_events,
             strict=bool(strict),
         )
-        if post_processing_timeout_s is not None:
-            self._annotations.note("post_processing_timeout_s: nothing is cut short, every event is in the results")
         for option in _IN_METADATA:
             if flags[option]:
                 self._annotations.add_json(option, "1")
@@ -500,10 +503,18 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         return self._events()
 
     def _events(self) -> Events:
-        from gpuscope.analysis import events
+        from gpuscope.analysis import Events
 
         began = time.perf_counter()
-        found = events(self._trace_so_far)
+        found = Events(self._trace_so_far, self.post_processing_timeout_s)
+        if found.cut:
+            # Programs that set a time listen to torch's logger.
+            logging.getLogger("torch.autograd.profiler").warning(
+                "events() timed out after %s s and gives partial results: the first %d events of %d",
+                self.post_processing_timeout_s,
+                len(found),
+                len(found) + found.cut,
+            )
         stats = self._windows.stats
         stats.number_of_events = len(found)
         stats.function_events_build_tree_call_duration_us = (time.perf_counter() - began) * 1e6

@@ -15,7 +15,7 @@ from gpuscope import _core
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.frameworks.torch import process_group
-from gpuscope.frameworks.torch_operators import switched_off
+from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
@@ -138,7 +138,7 @@ class Collector:
             cuda=cuda,
             mode=mode,
             graphs=graphs,
-            sync=bool(sync),
+            sync=bool(sync) or (cuda and wants_syncs()),
             stacks=keeps_stacks,
             memory=memory,
             left_out=set(left_out),
@@ -249,11 +249,10 @@ class Windows:
         began = time.perf_counter()
         if self._collector.begin(action):
             self._opened = time.perf_counter()
+            # Made before functions are recorded: its __init__, which dataclasses writes, has no file of this package.
+            self.stats = ProfilerStats(profiler_prepare_call_duration_us=(self._opened - began) * _US_PER_S)
             self._observers.start()  # first: the operators by which they learn of torch are none of the program's
-            self.stats = ProfilerStats(
-                profiler_prepare_call_duration_us=(self._opened - began) * _US_PER_S,
-                profiler_enable_call_duration_us=(time.perf_counter() - self._opened) * _US_PER_S,
-            )
+            self.stats.profiler_enable_call_duration_us = (time.perf_counter() - self._opened) * _US_PER_S
             self.observe("start")
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
 

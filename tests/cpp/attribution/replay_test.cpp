@@ -918,6 +918,22 @@ TEST_F(ReplayRanges, KeepsAllocationsInTheRegionOfTheirMoment) {
   EXPECT_EQ(allocation.region, 0U);
 }
 
+TEST_F(ReplayRanges, KeepsAllocationsThatFailedApart) {
+  push(main_, "aten::empty");
+  add_argument(main_, Argument::Bytes, uint64_t{1} << 40, 2);
+  add_argument(main_, Argument::Allocated, 128);
+  add_argument(main_, Argument::Reserved, 256);
+  say(main_, Op::Allocation, 0, 1);
+  pop(main_);
+  EXPECT_EQ(store().allocation.size(), 0U);
+  ASSERT_EQ(store().failed_allocation.size(), 1U);
+  const auto failed = store().failed_allocation[0];
+  EXPECT_EQ(failed.bytes, int64_t{1} << 40);
+  EXPECT_EQ(failed.ordinal, 2U);
+  EXPECT_EQ(failed.reserved_bytes, 256U);
+  EXPECT_EQ(failed.region, 0U);
+}
+
 TEST_F(ReplayRanges, KeepsTheStacksOfRegionsWithTheirCallers) {
   base::Stacks& stacks = base::Stacks::process();
   const uint32_t outer = stacks.intern({0, name("main"), name("train.py"), 10});

@@ -226,6 +226,24 @@ TEST_F(OperatorRangesTest, WritesAllocationsOfTheWatchedState) {
   state = nullptr;
 }
 
+TEST_F(OperatorRangesTest, WritesAllocationsThatFailed) {
+  auto reporter = std::make_unique<MemoryReporter>();
+  state = reporter.get();
+  OperatorRanges::process().want(OperatorRanges::kMemory);
+  ASSERT_TRUE(OperatorRanges::process().watch_memory(fake_torch()));
+  MemoryReporter* volatile opaque = state;
+  opaque->reportOutOfMemory(512, 2048, 4096, 0x0301);
+  const std::vector<Event> events = take_events();
+  ASSERT_EQ(events.size(), 5U);
+  EXPECT_EQ(events[1].word, 512U);
+  EXPECT_EQ(events[1].id, 3U);
+  EXPECT_EQ(events[2].word, 2048U);
+  EXPECT_EQ(events[3].word, 4096U);
+  EXPECT_EQ(static_cast<Op>(events[4].op), Op::Allocation);
+  EXPECT_EQ(events[4].detail, 1U);
+  state = nullptr;
+}
+
 class WatchedReports : public OperatorRangesTest {
  protected:
   void SetUp() override {

@@ -141,6 +141,21 @@ def test_modules_know_the_module_around_them():
     assert inner["args"]["Python parent id"] == outer["args"]["Python id"]
 
 
+def test_an_allocation_that_failed_is_torchs_event_of_it():
+    failed = {"start_ns": [START + 5000], "bytes": [1 << 40], "allocated_bytes": [4096], "reserved_bytes": [8192]}
+    failed |= {"region": [NONE], "ordinal": [1]}
+    trace = exported(steps_store(lambda tables: tables.update(failed_allocation=failed)))
+    (event,) = events(trace, name="[OutOfMemory]")
+    assert (event["ph"], event["cat"], "dur" in event) == ("i", "cpu_instant_event", False)
+    assert event["args"] == {
+        "Total Reserved": 8192,
+        "Total Allocated": 4096,
+        "Bytes": 1 << 40,
+        "Device Id": 1,
+        "Device Type": 1,
+    }
+
+
 def test_allocations_are_torchs_memory_events():
     trace = exported(
         steps_store(lambda tables: tables["allocation"].update(ordinal=[0, NONE, 0], bytes=[4096, -64, 1]))

@@ -262,6 +262,15 @@ def test_allocations_on_the_host_have_counters_of_their_own():
     assert len(tracks["memory allocated"].counts) == 2
 
 
+FAILED = {"start_ns": [START + 5000], "bytes": [1 << 40], "region": [0xFFFFFFFF], "ordinal": [0]}
+
+
+def test_an_allocation_that_failed_is_an_instant_of_its_thread():
+    tracks = exported(training_store(lambda tables: tables.update(failed_allocation=FAILED)))
+    (failed,) = [s for s in tracks["MainThread"].instants if s.name == "[OutOfMemory]"]
+    assert failed.start == START + 5000
+
+
 def test_memory_of_the_driver_is_counters_of_its_device_and_process():
     def add(tables):
         tables["device_memory"] = {

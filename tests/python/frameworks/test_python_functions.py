@@ -77,6 +77,11 @@ def named(rows, function):
     return [row for row in rows if row.function == function and "test_python_functions.py(" in row.name]
 
 
+def test_what_the_profiler_itself_calls_is_not_recorded():
+    names = {row.name for row in rows_of(record(lambda: leaf(1))) if not row.flags & Flag.CLIPPED}
+    assert not [name for name in names if "gpuscope" in name.lower() or name.startswith("<string>")]
+
+
 def test_calls_nest_as_the_program_made_them():
     (top,) = named(rows_of(record(lambda: tree(1))), "<lambda>")
     leaf_shape = ("leaf", (("<built-in method count", ()),))

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import warnings
 
 import pytest
 
 import gpuscope as gs
+from gpuscope._core import Session
 from gpuscope.errors import GpuscopeWarning
+from gpuscope.profiler import windows
 
 torch = pytest.importorskip("torch")
 theirs = pytest.importorskip("torch.profiler")
@@ -190,8 +193,8 @@ def test_without_the_option_overloads_have_no_names(both):
 
 
 def test_options_without_effect_are_named():
-    with pytest.warns(GpuscopeWarning, match=r"experimental_config\.adjust_profiler_step$"):
-        gs.profile(experimental_config=experimental(adjust_profiler_step=True))
+    with pytest.warns(GpuscopeWarning, match=r"experimental_config\.profiler_measure_per_kernel$"):
+        gs.profile(experimental_config=experimental(profiler_measure_per_kernel=True))
 
 
 def test_a_configuration_that_changes_nothing_is_taken_without_a_word():
@@ -211,6 +214,121 @@ def test_garbage_collections_are_there_as_a_configuration_says(asked):
             gc.collect()
         seen.append(any(event.name == "Python GC" for event in prof.events()))
     assert seen == [asked, asked]
+
+
+def threads_recorded(module, **options):
+    """Which of three threads operators and regions were recorded of: the profiler's, one that ran, one that began."""
+    started, done = threading.Event(), threading.Event()
+
+    def work():
+        with module.record_function("region"):
+            torch.ones(2, requires_grad=True).sum().backward()
+
+    def preexisting():
+        started.wait()
+        work()
+        done.set()
+
+    threads = [threading.Thread(target=preexisting), threading.Thread(target=work)]
+    threads[0].start()
+    with module.profile(activities=[module.ProfilerActivity.CPU], **options) as prof:
+        threads[1].start()
+        started.set()
+        work()
+        done.wait()
+        threads[1].join()
+    threads[0].join()
+    found = prof.events()
+    return {name: len({event.thread for event in found if event.name == name}) for name in ("region", "aten::sum")}
+
+
+def test_a_configuration_records_all_threads_or_those_of_torch_as_it_says():
+    for every, count in ((True, 3), (False, 1)):
+        config = experimental(profile_all_threads=every)
+        found = [threads_recorded(module, experimental_config=config) for module in (theirs, gs)]
+        assert found[0] == found[1] == {"region": count, "aten::sum": count}
+
+
+def test_without_a_configuration_all_threads_are_recorded():
+    assert threads_recorded(gs) == {"region": 3, "aten::sum": 3}
+
+
+def test_that_a_configuration_leaves_out_threads_is_noted():
+    prof = record(gs, experimental_config=experimental())
+    assert any("profile_all_threads is False" in note for note in prof.audit().remarks)
+
+
+def test_what_autograd_does_on_another_thread_is_recorded_where_threads_are_left_out():
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], experimental_config=experimental()) as prof:
+        torch.ones(2, requires_grad=True).sum().backward()
+    assert any("SumBackward0" in event.name for event in prof.events())
+
+
+def test_a_window_after_one_that_left_out_threads_has_all():
+    threads_recorded(gs, experimental_config=experimental())
+    assert threads_recorded(gs) == {"region": 3, "aten::sum": 3}
+
+
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+def test_steps_begin_in_the_function_that_they_end_in_where_a_configuration_asks_for_it(tmp_path):
+    def step_at_the_end(prof):
+        torch.ones(2)
+        prof.step()
+
+    nested = []
+    for module in (theirs, gs):
+        for asked in (False, True):
+            activities = [module.ProfilerActivity.CPU]
+            schedule = module.schedule(wait=0, warmup=0, active=3, repeat=1)
+            config = experimental(adjust_profiler_step=asked)
+            with module.profile(
+                activities=activities, schedule=schedule, with_stack=True, experimental_config=config
+            ) as prof:
+                for _ in range(3):
+                    step_at_the_end(prof)
+            prof.export_chrome_trace(str(tmp_path / "trace.json"))
+            traced = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+            steps = [event for event in traced if event["name"].startswith("ProfilerStep#")]
+            functions = [event for event in traced if event["name"].endswith(": step_at_the_end")]
+            begin = zip(sorted(e["ts"] for e in steps), sorted(e["ts"] for e in functions), strict=True)
+            nested.append([step > function for step, function in begin])
+    assert nested == [[False] * 3, [True] * 3] * 2
+
+
+def test_the_switch_of_torch_has_waits_recorded(monkeypatch):
+    asked = []
+    monkeypatch.setattr(windows._core, "Session", lambda **options: asked.append(options["sync"]) or Session(**options))
+    torch._C._profiler._set_cuda_sync_enabled_val(True)
+    try:
+        with gs.profile(activities=[gs.ProfilerActivity.CPU, gs.ProfilerActivity.CUDA]):
+            pass
+    finally:
+        torch._C._profiler._set_cuda_sync_enabled_val(False)
+    with gs.profile(activities=[gs.ProfilerActivity.CPU, gs.ProfilerActivity.CUDA]):
+        pass
+    assert asked == [True, False]
+
+
+# -- arguments of regions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_a_region_with_text_has_one_input_as_in_torch(shapes):
+    given = []
+    for module in (theirs, gs):
+        with module.profile(activities=[module.ProfilerActivity.CPU], record_shapes=shapes) as prof:
+            with module.record_function("with", "1, 2, 3"):
+                pass
+            with module.record_function("without"):
+                pass
+        given.append(
+            [
+                (event.input_shapes, event.input_dtypes, event.concrete_inputs, event.structured_input_strides)
+                for event in prof.events()
+            ]
+        )
+    assert given[1] == given[0]
+    assert given[0][0][0] == ([[]] if shapes else [])
 
 
 def test_a_recording_for_its_trace_alone_gives_no_events():
