@@ -71,7 +71,10 @@ class AutogradResults(Analyses):
         """The events under the names of Kineto's, which took no part."""
         from gpuscope.profiler.kineto_names import KinetoResults
 
-        return KinetoResults(self.trace)
+        trace, known = self.trace, self._results._kineto_results
+        if known is None or known.trace is not trace:
+            known = self._results._kineto_results = KinetoResults(trace)
+        return known
 
     def __str__(self) -> str:
         return self.events().table()
@@ -222,6 +225,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         asked = experimental or ()
         facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in asked else {}
         self._annotations = Annotations(**facts, **({ADJUSTED_STEPS: "on"} if "adjust_profiler_step" in asked else {}))
+        self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
         self._running = False
         self._forked = False
         self._started_at_step: int | None = None

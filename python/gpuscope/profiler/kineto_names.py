@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from gpuscope.analysis.function_events import FunctionEvent, events
 from gpuscope.analysis.rows import NS_PER_US, REGION_LABELS
-from gpuscope.errors import NotAvailable
+from gpuscope.profiler.event_tree import ProfilerEvent, build_tree
 from gpuscope.trace import number_of
 
 if TYPE_CHECKING:
@@ -127,30 +127,36 @@ _ids = _Ids()
 
 
 class KinetoResults:
-    """What ``prof.profiler.kineto_results`` is."""
+    """What ``prof.profiler.kineto_results`` is.
+
+    Attributes:
+        trace: the recording, as columns.
+    """
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+        self.trace = trace
+        self._tree: list[ProfilerEvent] | None = None
 
     def events(self) -> list[KinetoEvent]:
         """Every event, in order of time."""
         start_ns = self.trace_start_ns()
-        found = events(self._trace)
-        first_id = _ids.take(self._trace, len(found))
+        found = events(self.trace)
+        first_id = _ids.take(self.trace, len(found))
         return [KinetoEvent(event, start_ns, first_id) for event in found]
 
     def trace_start_ns(self) -> int:
         """When the recording began, in ns since the Unix epoch."""
-        return number_of(self._trace.info, "session.start_ns")
+        return number_of(self.trace.info, "session.start_ns")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a Chrome trace."""
         from gpuscope.exporters import export_chrome_trace
 
-        export_chrome_trace(self._trace.store, path)
+        export_chrome_trace(self.trace.store, path)
 
-    def experimental_event_tree(self) -> NoReturn:
-        """Raises NotAvailable: the tree is of Kineto's own records."""
-        raise NotAvailable(
-            "experimental_event_tree is not available: gpuscope records without Kineto; prof.tree() is its call tree"
-        )
+    def experimental_event_tree(self) -> list[ProfilerEvent]:
+        """The outermost events, each with those inside: the same each time. See `build_tree`."""
+        if self._tree is None:
+            found = events(self.trace)
+            self._tree = build_tree(self.trace, found, _ids.take(self.trace, len(found)))
+        return list(self._tree)
