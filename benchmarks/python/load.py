@@ -334,6 +334,7 @@ def scenes(gpu: Gpu, quick: bool) -> dict[str, Callable[[], Line]]:
         "stop tiny": lambda: stop_while_launching(gpu, "stop: 8 threads, 1 us kernels", 1, 0.0, stops),
         "stop slow": lambda: stop_while_launching(gpu, "stop: 8 threads, 10 us kernels", 10_000, 0.0, stops),
         "stop server": lambda: stop_while_launching(gpu, "stop: 8 threads, one a ms of 0.8", 800_000, 0.001, stops),
+        "stop long": lambda: stop_while_launching(gpu, "stop: 8 threads, 20 ms kernels", 20_000_000, 0.021, stops),
         "windows": lambda: windows_while_launching(gpu, stops),
         "long": lambda: long_kernel(gpu, 2.0 if quick else LONG_KERNEL_SECONDS),
         "cycles": lambda: start_stop(gpu, int(CYCLES * share)),

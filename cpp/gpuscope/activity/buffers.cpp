@@ -114,17 +114,6 @@ void BufferPool::complete(void* context, uint32_t stream, const uint8_t* data, s
   lent_.fetch_sub(1, std::memory_order_release);  // last: without a lent buffer, all are in the list
 }
 
-void BufferPool::discard(const uint8_t* data, std::size_t valid) noexcept {
-  Buffer* buffer = take_back(data);
-  if (buffer == nullptr) {
-    foreign_.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  buffer->valid = std::min(valid, kBufferBytes);
-  lent_.fetch_sub(1, std::memory_order_relaxed);
-  make_ready(*buffer);
-}
-
 BufferPool::Buffer* BufferPool::take_completed() noexcept {
   Buffer* newest = completed_.exchange(nullptr, std::memory_order_acquire);
   Buffer* oldest = nullptr;
@@ -139,23 +128,19 @@ BufferPool::Buffer* BufferPool::take_completed() noexcept {
 
 void BufferPool::release(Buffer* buffer) noexcept {
   unread_.fetch_sub(1, std::memory_order_relaxed);
-  make_ready(*buffer);
-}
-
-void BufferPool::make_ready(Buffer& buffer) noexcept {
   if (ready() >= kKept) {
-    std::free(buffer.data.exchange(nullptr, std::memory_order_release));
+    std::free(buffer->data.exchange(nullptr, std::memory_order_release));
     count_.fetch_sub(1, std::memory_order_relaxed);
     return;
   }
-  std::memset(buffer.data, 0, buffer.valid);
-  buffer.valid = 0;
+  std::memset(buffer->data, 0, buffer->valid);
+  buffer->valid = 0;
   ready_.fetch_add(1, std::memory_order_relaxed);
-  const auto place = static_cast<uint32_t>(&buffer - buffers_.get());
+  const auto place = static_cast<uint32_t>(buffer - buffers_.get());
   uint64_t head = first_ready_.load(std::memory_order_relaxed);
   uint64_t first = 0;
   do {
-    buffer.next_ready.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
+    buffer->next_ready.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
     first = ((head >> 32) + 1) << 32 | (place + 1);
   } while (!first_ready_.compare_exchange_weak(head, first, std::memory_order_release));
 }

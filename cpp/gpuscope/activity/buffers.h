@@ -15,20 +15,18 @@ namespace gpuscope::activity {
 
 /// The memory that CUPTI writes its records into: made when it is asked for, up to a cap.
 ///
-/// take, complete and discard: any thread, no lock, since CUPTI calls them on the program's launching threads with
+/// take and complete: any thread, no lock, since CUPTI calls them on the program's launching threads with
 /// locks of its own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may write
 /// into it even after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback that
 /// was registered last, and that may be another tool's, which frees it.
 class BufferPool {
  public:
-  // CUPTI takes one a thread, and at each flush another one for each thread that has launched since, while the earlier
-  // ones wait for their kernels to end: small ones. 16 KiB holds 75 kernel records; a launch took as long with 8 KiB as
+  // 75 kernel records. CUPTI hands a buffer back when all of its kernels have ended, and where something always runs
+  // only once it is full: a window's last records may wait for as many launches. A launch takes as long with 8 KiB as
   // with 1 MiB (H100, CUPTI 13.0), and longer from 1 KiB down.
   static constexpr std::size_t kBufferBytes = std::size_t{16} << 10;
-  // 256 MiB: 1.2 million records that nobody has decoded, or so many threads that launch.
+  // 256 MiB: 1.2 million records that nobody has decoded.
   static constexpr unsigned kMaxBuffers = 1U << 14;
-  // So many that CUPTI holds are worth a flush, which fetches what ended threads and those that rest have left.
-  static constexpr unsigned kManyLent = 1024;
   // So many that wait to be decoded are worth to be decoded at once.
   static constexpr unsigned kManyUnread = 256;
 
@@ -51,8 +49,6 @@ class BufferPool {
   uint8_t* take() noexcept;
   /// CUPTI hands a buffer back. Buffers that are not of this pool are counted and left alone.
   void complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept;
-  /// The same where nobody reads: the buffer is ready again. Any thread.
-  void discard(const uint8_t* data, std::size_t valid) noexcept;
 
   /// Completed buffers, oldest first, linked by `next`.
   Buffer* take_completed() noexcept;
@@ -74,7 +70,6 @@ class BufferPool {
   Buffer* make() noexcept;
   Buffer* place(uint8_t* data) noexcept;
   Buffer* take_back(const uint8_t* data) noexcept;
-  void make_ready(Buffer& buffer) noexcept;
 
   // Each buffer stands at the hash of its address, or a little behind, so that complete finds it.
   std::unique_ptr<Buffer[]> buffers_;

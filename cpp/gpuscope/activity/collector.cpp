@@ -27,12 +27,6 @@ std::atomic<Collector*> active{nullptr};
 constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, std::size_t{64} * 1024> scrap;
 
-constexpr std::array<Attribute, 2> kAttributes = {kZeroedBuffers, kPerThreadBuffers};
-
-// They stay on when a recording ends: of streams that threads launched to while these kinds were switched off and on,
-// no kernel came in the next 11 of 12 recordings. Switched alone, kernels never failed to come (H100, CUPTI 13.0.1).
-constexpr std::array<Kind, 3> kCopies = {kMemcpy, kMemcpyPeer, kMemset};
-
 constexpr std::array<ResourceCallback, 3> kRecordedResources = {kGraphNodeCreated, kGraphNodeCloned,
                                                                 kModuleUnloadStarting};
 constexpr std::array<ResourceCallback, 3> kWatchedResources = {kContextCreated, kContextDestroyStarting, kModuleLoaded};
@@ -94,7 +88,7 @@ struct Collector::BufferCallbacks {
     *max_records = 0;
     *size = BufferPool::kBufferBytes;
     *buffer = self != nullptr ? self->buffers_.take() : nullptr;
-    if (self != nullptr && (*buffer == nullptr || self->buffers_.lent() % BufferPool::kManyLent == 0)) {
+    if (self != nullptr && *buffer == nullptr) {
       EventLogs::process().wake().release();
     }
     if (*buffer == nullptr) {
@@ -107,10 +101,6 @@ struct Collector::BufferCallbacks {
   static void on_buffer_completed(void* context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
     Collector* self = active.load(std::memory_order_acquire);
     if (self != nullptr && buffer != nullptr && buffer != scrap.data()) {
-      if (!self->recording_.load(std::memory_order_acquire)) {
-        self->buffers_.discard(buffer, valid);
-        return;
-      }
       self->buffers_.complete(context, stream, buffer, valid);
       if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
         EventLogs::process().wake().release();
@@ -221,7 +211,6 @@ Tier Collector::start(const Options& options) {
   }
   tier_ = sole ? Tier::Sole : Tier::Shared;
   set_attributes();
-  recording_.store(true, std::memory_order_release);
   active.store(this, std::memory_order_release);
   const auto registered =
       cupti_.register_callbacks(&BufferCallbacks::on_buffer_requested, &BufferCallbacks::on_buffer_completed);
@@ -234,15 +223,19 @@ Tier Collector::start(const Options& options) {
 
 void Collector::set_attributes() {
   if (cupti_.get_attribute != nullptr && cupti_.set_attribute != nullptr) {
-    // Both are safe to be refused: CUPTI then zeroes buffers itself, and threads share buffers.
-    for (std::size_t index = 0; index < kAttributes.size(); ++index) {
-      size_t size = sizeof(uint8_t);
-      uint8_t on = 1;
-      if (cupti_.get_attribute(kAttributes[index], &size, &attributes_before_[index]) == driver::kCuptiSuccess &&
-          cupti_.set_attribute(kAttributes[index], &size, &on) == driver::kCuptiSuccess) {
-        attributes_set_ |= 1U << index;
-      }
+    // Both may be refused: CUPTI then zeroes buffers itself, and before 12.3 threads always share buffers.
+    size_t size = sizeof(uint8_t);
+    uint8_t before = 0;
+    uint8_t on = 1;
+    if (cupti_.get_attribute(kZeroedBuffers, &size, &before) == driver::kCuptiSuccess &&
+        cupti_.set_attribute(kZeroedBuffers, &size, &on) == driver::kCuptiSuccess) {
+      zeroed_before_ = before;
     }
+    // With a buffer for each thread, CUPTI 13.0.1's flushes wait for its worker for minutes once kernels were switched
+    // off and on while threads launch, and kernels of some streams do not come once copies were; with shared buffers
+    // flushes take 27 ms after 30 such ends, and nothing is lost (H100, 16 threads). It stays so: it is nobody else's.
+    uint8_t off = 0;
+    cupti_.set_attribute(kPerThreadBuffers, &size, &off);
   }
   if (cupti_.set_thread_id_type != nullptr) {
     cupti_.set_thread_id_type(1);  // SYSTEM: gettid
@@ -273,8 +266,8 @@ bool Collector::enable_kinds(const Options& options) {
     give_up("cuptiActivityEnable", code);
     return false;
   }
-  for (const Kind kind : kCopies) {
-    cupti_.activity_enable(static_cast<int>(kind));
+  for (const Kind kind : {kMemcpy, kMemcpyPeer, kMemset}) {
+    enable(kind);
   }
   if (options.synchronization) {
     enable(kSynchronization);
@@ -324,13 +317,17 @@ void Collector::stop() noexcept {
   }
 }
 
-void Collector::stop_recording() noexcept {
+void Collector::disable_kinds() noexcept {
   for (uint32_t kind = 0; kind < 64; ++kind) {
     if ((enabled_kinds_ >> kind & 1) != 0) {
       cupti_.activity_disable(static_cast<int>(kind));
     }
   }
   enabled_kinds_ = 0;
+}
+
+void Collector::stop_recording() noexcept {
+  disable_kinds();
   if (tier_ != Tier::None) {
     cupti_.flush_all(1);  // after the kinds: threads that go on launching take no more buffers
   }
@@ -340,20 +337,13 @@ void Collector::stop_recording() noexcept {
   if (tier_ == Tier::Sole) {
     switch_callbacks(kRecording, false);
   }
-  restore_attributes();
-  tier_ = Tier::None;
-  recording_.store(false, std::memory_order_release);
-}
-
-void Collector::restore_attributes() noexcept {
-  // They are process-wide: the next client of CUPTI may hand out buffers that are not zeroed.
-  for (std::size_t index = 0; index < kAttributes.size(); ++index) {
+  if (const std::optional<uint8_t> before = std::exchange(zeroed_before_, std::nullopt); before.has_value()) {
+    // It is of the process: the next client of CUPTI may hand out buffers that are not zeroed.
     size_t size = sizeof(uint8_t);
-    if ((attributes_set_ >> index & 1) != 0) {
-      cupti_.set_attribute(kAttributes[index], &size, &attributes_before_[index]);
-    }
+    uint8_t value = *before;
+    cupti_.set_attribute(kZeroedBuffers, &size, &value);
   }
-  attributes_set_ = 0;
+  tier_ = Tier::None;
 }
 
 // -- the subscription, which a recording and the watch of allocations share ------------------------------------------

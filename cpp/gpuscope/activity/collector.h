@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -43,8 +44,8 @@ enum class Tier {
 ///
 /// CUPTI has one subscription for a process, which both share: the first takes it, the last unsubscribes.
 ///
-/// start, flush, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any time. One
-/// collector may be started at a time in a process, as CUPTI has one pair of buffer callbacks.
+/// start, flush, disable_kinds, stop: one thread at a time. watch_allocations, unwatch_allocations: any thread, at any
+/// time. One collector may be started at a time in a process, as CUPTI has one pair of buffer callbacks.
 ///
 /// CUPTI calls the callbacks on any thread, with locks of its own held, so they only append, or call
 /// base::allocation_sink, and wait for nothing but the ledger behind it, which calls nobody.
@@ -72,8 +73,9 @@ class Collector {
   Tier start(const Options& options);
   /// Asks CUPTI for finished buffers; `forced` also for those with records of running work, which then stay unfinished.
   void flush(bool forced) noexcept;
-  /// CUPTI gives back every buffer that it holds, as far as it can. Records of copies go on to be made, and are
-  /// discarded.
+  /// What is launched from now on is not recorded; the records of what was launched before still come, until stop.
+  void disable_kinds() noexcept;
+  /// CUPTI gives back every buffer that it holds, as far as it can.
   void stop() noexcept;
 
   /// From now on base::allocation_sink is called for what the driver allocates and frees. Returns why that is not
@@ -123,7 +125,6 @@ class Collector {
   void switch_callbacks(Wanted who, bool on) noexcept;
   void stop_recording() noexcept;
   void set_attributes();
-  void restore_attributes() noexcept;
   bool enable_kinds(const Options& options);
   Tier give_up(const std::string& call, driver::CuptiResult code);
 
@@ -134,8 +135,7 @@ class Collector {
   std::atomic<uint32_t> wanted_{0};
   std::atomic<int> process_{0};  // the id of the process that first subscribed
   Tier tier_ = Tier::None;
-  std::atomic<bool> recording_{false};  // buffers are decoded
-  uint64_t enabled_kinds_ = 0;          // that go off at the end
+  uint64_t enabled_kinds_ = 0;
   std::string why_;
   std::string holder_;
   std::string memory_why_;
@@ -147,8 +147,7 @@ class Collector {
   std::atomic<uint64_t> code_bytes_{0};
   std::atomic<uint32_t> services_{0};
   uint64_t dropped_ = 0;
-  std::array<uint8_t, 2> attributes_before_{};  // of kAttributes, as they were found
-  unsigned attributes_set_ = 0;                 // a bit for each that was changed
+  std::optional<uint8_t> zeroed_before_;  // kZeroedBuffers as it was found, where it was changed
 };
 
 }  // namespace gpuscope::activity

@@ -171,6 +171,12 @@ void Decoder::each_replay(F&& visit) {
   }
 }
 
+bool Decoder::has_open_launches() {
+  bool found = false;
+  each_replay([&found](const Replay& replay) { found = found || replay.has_open_launches(); });
+  return found;
+}
+
 void Decoder::discard(activity::BufferPool& pool) noexcept {
   EventLogs::process().each([this](EventLog& log) {
     log.read(log.end(), [this](const base::Event&) { ++log_dropped_; });

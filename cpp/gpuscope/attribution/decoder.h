@@ -44,6 +44,8 @@ class Decoder {
   }
   /// Some copy has no record yet; not every copy gets one.
   bool awaits_copies() const noexcept { return state_.correlations.awaited(Correlations::Awaits::Copy) != 0; }
+  /// Some launch or copy of the window is under way: its record may not have been begun.
+  bool has_open_launches();
   /// Drops what the logs and the pool hold, and counts it as dropped and unread.
   void discard(activity::BufferPool& pool) noexcept;
   /// Events that found no room in their thread's log.

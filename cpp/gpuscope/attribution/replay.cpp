@@ -929,6 +929,13 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
   }
 }
 
+bool Replay::has_open_launches() const {
+  return std::ranges::any_of(calls_, [](const OpenCall& call) {
+    const activity::DriverCall* what = call.in_window ? activity::find_call(call.callback) : nullptr;
+    return what != nullptr && awaits(what->kind) != Correlations::Awaits::Nothing;
+  });
+}
+
 void Replay::take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
                        uint32_t result) {
   if (!window_seen_ && state_->window.contains(start_ns)) {

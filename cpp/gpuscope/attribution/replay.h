@@ -29,6 +29,8 @@ class Replay {
   /// A whole driver call, where calls come as records instead of callbacks.
   void take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
                  uint32_t result);
+  /// A launch or copy of the window is under way.
+  bool has_open_launches() const;
 
   /// Adds rows for the regions that were open before the window was.
   void open_window();

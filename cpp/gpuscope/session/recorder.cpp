@@ -22,9 +22,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Each flush has every thread that launches take another buffer, while the earlier ones wait for their kernels.
 constexpr auto kFirstPollInterval = 200us;
 constexpr std::chrono::nanoseconds kLastPollInterval = 5ms;
+// CUPTI hands a buffer over when all of its kernels have ended. That may never be while threads go on launching: after
+// so long nothing more is recorded. Not at once, as a thread may have begun a launch that it has not logged yet.
+constexpr auto kBusyWait = 5ms;
 // A copy between host buffers brings no record: copies are waited for until no record has arrived for this long, in
 // which a device copies some gigabytes.
 constexpr auto kCopyGrace = 250ms;
@@ -219,6 +221,7 @@ void Recorder::begin(bool collecting) {
   }
   make_decoder();
   attribution::Decoder::discard_logs();
+  const activity::CompletedBuffers late(vendor_.collector.buffers());  // of an earlier session
 }
 
 void Recorder::enter_thread() { decode_cpu_start_ns_ = thread_cpu_ns(); }
@@ -229,10 +232,10 @@ void Recorder::make_decoder() {
   decoder_->gpu_records().set_names_libraries(vendor_.collector.names_libraries());
 }
 
-std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chrono::nanoseconds wait_limit) {
+std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last) {
   std::unique_ptr<store::Store> store;
   try {
-    wait_for_gpu_work(wait_limit);
+    wait_for_gpu_work(wait_limit, last);
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
     write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
@@ -258,7 +261,6 @@ void Recorder::poll(bool flush) {
     const int64_t cpu_ns = thread_cpu_ns();
     collector.flush(false);
     flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
-    flush_took_ = std::chrono::steady_clock::now() - before;
   }
   // An exception that leaves this thread would end the program.
   try {
@@ -280,7 +282,7 @@ void Recorder::poll(bool flush) {
 }
 
 void Recorder::release_cupti() {
-  wait_for_gpu_work(kGpuWaitLimit);
+  wait_for_gpu_work(kGpuWaitLimit, true);
   vendor_.collector.stop();
   poll(false);
   collecting_ = false;
@@ -301,7 +303,7 @@ std::chrono::nanoseconds Recorder::grace() const {
 }
 
 // Only the window's own launches and records count here: other threads of the program may go on for ever.
-void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit) {
+void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit, bool last) {
   if (options_.settings.by_time) {
     return wait_for_gpu_records(limit);
   }
@@ -321,7 +323,10 @@ void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit) {
     if (now - start >= limit) {
       return fetch_unfinished();
     }
-    std::this_thread::sleep_for(std::min(std::max(interval, flush_took_), limit - (now - start)));
+    if (collecting_ && last && now - start >= kBusyWait && !decoder_->has_open_launches()) {
+      vendor_.collector.disable_kinds();
+    }
+    std::this_thread::sleep_for(std::min(interval, limit - (now - start)));
     interval = std::min(2 * interval, kLastPollInterval);
   }
 }

@@ -84,10 +84,9 @@ class Recorder {
 
   /// Fetches and decodes once. Never throws: when memory runs out the rest of the window is dropped.
   void poll(bool flush);
-  /// How long the last flush took.
-  std::chrono::nanoseconds flush_took() const noexcept { return flush_took_; }
   /// Waits for the window's GPU work, at most so long, and hands its rows over. `about`: what the session knows of it.
-  std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit);
+  /// `last`: no other window follows.
+  std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last);
   /// Decodes the GPU work so far and stops the collector.
   void release_cupti();
   /// In the child of a fork: leaks the decoder, which the decode thread may have been changing.
@@ -95,7 +94,7 @@ class Recorder {
 
  private:
   void make_decoder();
-  void wait_for_gpu_work(std::chrono::nanoseconds limit);
+  void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
   bool awaits_gpu_work() const;
   std::chrono::nanoseconds grace() const;
@@ -113,7 +112,6 @@ class Recorder {
   bool failed_ = false;         // memory ran out: the rest of the window is dropped
   int64_t decode_cpu_start_ns_ = 0;
   int64_t flush_cpu_ns_ = 0;
-  std::chrono::nanoseconds flush_took_{};
   int64_t decode_lag_max_ns_ = 0;
   uint64_t unloads_ = 0;
   uint64_t exhausted_start_;

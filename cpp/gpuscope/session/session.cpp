@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <utility>
@@ -23,10 +22,6 @@ using namespace std::chrono_literals;
 // a million events, far more than a thread writes in this time.
 constexpr auto kPollInterval = 100ms;
 constexpr int kWakesOfAPoll = 4096;
-// A flush takes its buffer from every thread that launches, and holds their launches up: where CUPTI holds many it is
-// worth one sooner, but never so soon that it does little else.
-constexpr auto kManyLentInterval = 20ms;
-constexpr int kRestsAfterAFlush = 8;
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
@@ -284,9 +279,7 @@ void Session::run() {
     }
     if (wanted == Request::None) {
       const auto now = std::chrono::steady_clock::now();
-      const bool many_lent = vendor_.collector.buffers().lent() >= activity::BufferPool::kManyLent;
-      const std::chrono::nanoseconds interval = many_lent ? kManyLentInterval : kPollInterval;
-      const bool flush = now - flushed >= std::max(interval, kRestsAfterAFlush * recorder_.flush_took());
+      const bool flush = now - flushed >= kPollInterval;
       recorder_.poll(flush);
       flushed = flush ? std::chrono::steady_clock::now() : flushed;
       continue;
@@ -303,7 +296,7 @@ void Session::run() {
       about.open_ns = recorder_.window().open_ns.load();
       about.close_ns = recorder_.window().close_ns.load();
       const bool ends = wanted != Request::ReleaseCupti && about.close_ns != INT64_MAX;
-      store = ends ? recorder_.end_window(about, wait_limit) : nullptr;
+      store = ends ? recorder_.end_window(about, wait_limit, wanted == Request::Stop) : nullptr;
     } catch (...) {
       error = std::current_exception();
     }

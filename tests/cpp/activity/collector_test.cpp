@@ -30,8 +30,6 @@ using base::Event;
 using base::Op;
 using fakes::Cupti;
 
-const std::set<int> kStay = {kMemcpy, kMemcpyPeer, kMemset};  // between recordings
-
 class Collectors : public testing::Test {
  protected:
   Collectors() : cupti_(Cupti::reset()) {}
@@ -79,7 +77,7 @@ TEST_F(Collectors, RecordMemoryWithItsLibraryWhenAsked) {
   EXPECT_TRUE(collector->names_libraries());
   EXPECT_EQ(collector->memory_why(), "");
   collector->stop();
-  EXPECT_EQ(cupti_.kinds, kStay);
+  EXPECT_TRUE(cupti_.kinds.empty());
   EXPECT_FALSE(cupti_.names_libraries);
 }
 
@@ -161,7 +159,7 @@ TEST_F(Collectors, ShareRecordsWithAnIdleHolder) {
   EXPECT_EQ(cupti_.kinds.count(kRuntime), 1U);
   EXPECT_EQ(cupti_.kinds.count(kConcurrentKernel), 1U);
   collector->stop();
-  EXPECT_EQ(cupti_.kinds, kStay);
+  EXPECT_TRUE(cupti_.kinds.empty());
   EXPECT_EQ(cupti_.unsubscriptions, 0);
 }
 
@@ -178,23 +176,31 @@ TEST_F(Collectors, GoOnWhenAttributesAreRefused) {
   EXPECT_EQ(make()->start({}), Tier::Sole);
 }
 
-TEST_F(Collectors, LeaveAttributesAsTheyWere) {
-  cupti_.attributes = {{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}};
+TEST_F(Collectors, LeaveZeroingOfBuffersAsItWas) {
+  cupti_.attributes = {{kZeroedBuffers, 0}};
   const auto collector = make();
   collector->start({});
-  EXPECT_EQ(cupti_.attributes, (std::map<int, uint8_t>{{kZeroedBuffers, 1}, {kPerThreadBuffers, 1}}));
+  EXPECT_EQ(cupti_.attributes[kZeroedBuffers], 1);
   collector->stop();
-  EXPECT_EQ(cupti_.attributes, (std::map<int, uint8_t>{{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}}));
+  EXPECT_EQ(cupti_.attributes[kZeroedBuffers], 0);
+}
+
+TEST_F(Collectors, HaveThreadsShareBuffersForGood) {
+  cupti_.attributes = {{kPerThreadBuffers, 1}};
+  const auto collector = make();
+  collector->start({});
+  EXPECT_EQ(cupti_.attributes[kPerThreadBuffers], 0);
+  collector->stop();
+  EXPECT_EQ(cupti_.attributes[kPerThreadBuffers], 0);
 }
 
 TEST_F(Collectors, SetNoAttributeThatTheyCouldNotRead) {
   driver::Cupti table = cupti_.table();
   table.get_attribute = [](int, size_t*, void*) { return 1; };
-  cupti_.attributes = {{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}};
+  cupti_.attributes = {{kZeroedBuffers, 0}};
   Collector collector(table);
   collector.start({});
-  collector.stop();
-  EXPECT_EQ(cupti_.attributes, (std::map<int, uint8_t>{{kZeroedBuffers, 0}, {kPerThreadBuffers, 1}}));
+  EXPECT_EQ(cupti_.attributes[kZeroedBuffers], 0);
 }
 
 TEST_F(Collectors, GoOnWithoutOptionalFunctions) {
@@ -242,17 +248,17 @@ TEST_F(Collectors, StartAndStopThousandsOfTimes) {
     collector->stop();
   }
   EXPECT_EQ(cupti_.subscribed, 0);
-  EXPECT_EQ(cupti_.kinds, kStay);
+  EXPECT_TRUE(cupti_.kinds.empty());
   EXPECT_EQ(collector->buffers().count(), 0U);
 }
 
 TEST_F(Collectors, TakeTheirBuffersBackWhenNoMoreAreAskedFor) {
   const auto collector = make();
   collector->start({});
-  std::set<int> kinds;
+  std::set<int> kinds = {kConcurrentKernel};
   cupti_.on_flush = [&](bool forced) { kinds = forced ? cupti_.kinds : kinds; };
   collector->stop();
-  EXPECT_EQ(kinds, kStay);
+  EXPECT_TRUE(kinds.empty());
   EXPECT_EQ(cupti_.forced_flushes, 1);
 }
 
@@ -266,23 +272,13 @@ TEST_F(Collectors, SwitchOffOnlyWhatTheySwitchedOn) {
   EXPECT_EQ(cupti_.kinds.count(kConcurrentKernel), 0U);
 }
 
-TEST_F(Collectors, KeepNoRecordsOfCopiesBetweenRecordings) {
+TEST_F(Collectors, MayEndTheirRecordsBeforeTheyStop) {
   const auto collector = make();
   collector->start({});
-  collector->stop();
-  BufferPool& buffers = collector->buffers();
-  for (int buffer = 0; buffer < 100; ++buffer) {
-    uint8_t* memory = nullptr;
-    std::size_t size = 0;
-    std::size_t most = 0;
-    cupti_.requested(&memory, &size, &most);
-    ASSERT_NE(memory, nullptr);
-    cupti_.completed(nullptr, 0, memory, size, size);
-  }
-  EXPECT_EQ(buffers.unread(), 0U);
-  EXPECT_EQ(buffers.take_completed(), nullptr);
-  EXPECT_EQ(buffers.count(), 1U);
-  EXPECT_EQ(buffers.ready(), 1U);
+  collector->disable_kinds();
+  EXPECT_TRUE(cupti_.kinds.empty());
+  EXPECT_EQ(cupti_.forced_flushes, 0);
+  EXPECT_EQ(cupti_.subscribed, 1);
 }
 
 TEST_F(Collectors, LogBothEndsOfADriverCall) {
@@ -614,7 +610,7 @@ TEST_F(Subscriptions, LeaveToTheWatchWhatItNeedsAfterTheRecording) {
     collector_->watch_allocations();
     collector_->stop();
     EXPECT_EQ(cupti_.callbacks, alone);
-    EXPECT_EQ(cupti_.kinds, kStay);
+    EXPECT_TRUE(cupti_.kinds.empty());
     sink_calls.clear();
     allocate(4096, 100);
     EXPECT_EQ(sink_calls.size(), 1U);

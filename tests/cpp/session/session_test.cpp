@@ -15,6 +15,7 @@
 #include <iterator>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -408,6 +409,44 @@ TEST_F(Sessions, AskForUnfinishedWorkAtTheLimit) {
   EXPECT_EQ(store->kernel.flags[0], store::kIncomplete);
   EXPECT_EQ(audit(*store, "incomplete"), 1U);
   session.stop();
+}
+
+TEST_F(Sessions, EndRecordsWhereABufferNeverComesWhileThreadsLaunch) {
+  Session& session = start();
+  session.open();
+  const auto on_flush = [&](bool) {
+    if (cupti_.kinds.empty()) {
+      cupti_.deliver();
+    }
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  cupti_.launch();
+  const auto store = session.stop();
+  EXPECT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+}
+
+TEST_F(Sessions, GoOnRecordingAfterAWindow) {
+  Session& session = start();
+  session.open();
+  cupti_.call(fakes::kLaunchKernel);
+  session.cut(kShort);
+  EXPECT_EQ(cupti_.kinds.count(activity::kConcurrentKernel), 1U);
+}
+
+TEST_F(Sessions, GoOnRecordingWhileALaunchOfTheWindowIsUnderWay) {
+  Session& session = start();
+  session.open();
+  std::set<std::size_t> kinds;  // how many were on at each flush
+  const auto on_flush = [&](bool forced) {
+    if (!forced) {
+      kinds.insert(cupti_.kinds.size());
+    }
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  cupti_.call(fakes::kLaunchKernel, 0, [&] { session.stop(kShort); });
+  EXPECT_EQ(kinds.size(), 1U);
+  EXPECT_EQ(kinds.count(0), 0U);
 }
 
 TEST_F(Sessions, DoNotWaitLongForCopiesThatBringNoRecord) {
