@@ -212,3 +212,64 @@ def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
         ours.append(busy_ns(trace.kernels.start_ns[inside], trace.kernels.duration_ns[inside]) / 1e3)
     assert len(counts) == 1, counts
     assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.01)
+
+
+def test_an_allocation_for_which_there_is_no_memory_is_a_row_and_an_event_of_the_trace():
+    out = run_code(
+        """
+import json, tempfile, torch, gpuscope as gs
+from gpuscope.trace import NONE
+torch.ones(1, device="cuda")
+with gs.profile(profile_memory=True) as prof, gs.record_function("too much"):
+    try:
+        torch.empty(1 << 40, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        pass
+trace = prof.trace
+(row,) = range(len(trace.failed_allocations))
+region = int(trace.failed_allocations.region[row])
+while trace.regions.parent[region] != NONE:
+    region = int(trace.regions.parent[region])
+print(trace.string(int(trace.paths.name[trace.regions.path[region]])))
+print(int(trace.failed_allocations.bytes[row]) >= 1 << 42, int(trace.failed_allocations.ordinal[row]))
+with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    prof.export_chrome_trace(file.name)
+    print([event["args"]["Device Id"] for event in json.load(file)["traceEvents"] if event["name"] == "[OutOfMemory]"])
+"""
+    )
+    assert out.split("\n")[:3] == ["too much", "True 0", "[0]"]
+
+
+def test_torchs_own_switch_has_waits_recorded():
+    out = run_code(
+        """
+import torch, gpuscope as gs
+x = torch.ones(1, device="cuda")
+for on in (True, False):
+    torch._C._profiler._set_cuda_sync_enabled_val(on)
+    with gs.profile() as prof:
+        torch.add(x, x)
+        torch.cuda.synchronize()
+    print(len(prof.trace.sync) > 0)
+"""
+    )
+    assert out.split() == ["True", "False"]
+
+
+def test_kernels_of_the_event_tree_lie_in_the_calls_of_their_operators():
+    out = run_code(
+        """
+import torch, gpuscope as gs
+x = torch.ones(64, 64, device="cuda")
+with gs.profile(with_stack=True) as prof:
+    x + x
+def walk(nodes):
+    for node in nodes:
+        yield node
+        yield from walk(node.children)
+tree = prof.profiler.kineto_results.experimental_event_tree()
+(kernel,) = [node for node in walk(tree) if "elementwise_kernel" in node.name]
+print(kernel.parent.name, kernel.parent.parent.name)
+"""
+    )
+    assert out.split() == ["cudaLaunchKernel", "aten::add"]
