@@ -287,17 +287,19 @@ def build_tree(trace: Trace, found: Sequence[FunctionEvent], first_id: int) -> l
         tag, make_fields = _kind_of(trace, event)
         if not tag or (tag.startswith("Py") and event.thread not in threads):
             continue
-        begins_ns = start_ns + round(event.start_us * NS_PER_US)
-        duration_ns = round(event.time_range.elapsed_us() * NS_PER_US)
+        interval = event.time_range
+        begins_ns = start_ns + round(interval.start * NS_PER_US)
+        duration_ns = round(interval.elapsed_us() * NS_PER_US)
         node = ProfilerEvent(
             *(event.id, event.trace_name, tag, event.thread, begins_ns, duration_ns, make_fields),
             correlation_id=first_id + event.id,
             overload_name=event.overload_name,
         )
         nodes[event.id] = node
-        if event.kind == "call":
+        is_call = tag == "Kineto" and event.kind == "call"
+        if is_call:
             launches[event.flow_id] = node
-        if (tag == "Kineto" and event.kind != "call") or event.is_async:
+        if (tag == "Kineto" and not is_call) or event.is_async:
             elsewhere.append((node, event))
         else:
             on_threads.append(node)
