@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -156,17 +157,17 @@ class Recording(Analyses):
     """One recorded window."""
 
     def __init__(self, store: _core.Store) -> None:
-        from gpuscope.trace import Trace
+        self._store = store
 
-        self._trace = Trace(store)
-
-    @property
+    @cached_property
     def trace(self) -> Trace:
         """The events as columns."""
-        return self._trace
+        from gpuscope.trace import Trace  # with NumPy: not while a profiler is being stopped
+
+        return Trace(self._store)
 
     def __repr__(self) -> str:
-        return f"<Recording: {repr(self._trace)[1:-1]}; {self.audit().verdict}>"
+        return f"<Recording: {repr(self.trace)[1:-1]}; {self.audit().verdict}>"
 
 
 def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:

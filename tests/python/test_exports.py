@@ -46,3 +46,15 @@ def test_import_alone_loads_no_other_part_of_the_package():
 @pytest.mark.parametrize("module", ["numpy", "rich", "argparse", "json", "dataclasses", "torch"])
 def test_import_alone_loads_nothing_heavy(module):
     assert python(f"import gpuscope, sys; print({module!r} in sys.modules)") == ["False"]
+
+
+def test_a_recording_ends_without_waiting_for_imports():
+    script = """
+import sys
+import gpuscope
+with gpuscope.profile(activities=[gpuscope.ProfilerActivity.CPU]) as prof:
+    prof.step()
+    started = set(sys.modules)
+print(*sorted(set(sys.modules) - started))
+"""
+    assert python(script) == []
