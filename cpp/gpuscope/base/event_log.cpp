@@ -103,7 +103,12 @@ bool EventLog::make_ids() noexcept {
 void EventLog::trim() noexcept {
   // Taken and given back as they were: a writer that is about to take the first finds none, or finds it unchanged.
   EventChunk* first = spare_.exchange(nullptr, std::memory_order_acquire);
+  uint32_t warm = 0;
   for (EventChunk* chunk = first; chunk != nullptr; chunk = chunk->next.load(std::memory_order_relaxed)) {
+    if (warm < kWarmChunks) {
+      ++warm;
+      continue;
+    }
     const uintptr_t begin = (reinterpret_cast<uintptr_t>(chunk->events.data()) + kPageBytes - 1) & ~(kPageBytes - 1);
     const uintptr_t end = reinterpret_cast<uintptr_t>(chunk + 1) & ~(kPageBytes - 1);
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);

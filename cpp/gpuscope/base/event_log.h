@@ -158,6 +158,9 @@ class EventLog {
   static constexpr uint32_t kMaxChunks = 256;
   /// So many are kept once they are read: what a writer fills until it wakes the reader.
   static constexpr uint32_t kKeptChunks = kMaxChunks / 4;
+  /// So many, 1 MiB, keep their memory between recordings: a page that the system has taken costs the writer a fault,
+  /// as much as some hundred events.
+  static constexpr uint32_t kWarmChunks = 16;
 
   EventLog();
   ~EventLog();
@@ -221,7 +224,7 @@ class EventLog {
   void skip_all() {
     read(end(), [](const Event&) {});
   }
-  /// Has the system take the memory of chunks that were read, until they are written to again.
+  /// Has the system take the memory of chunks that were read, until they are written to again, but for a few.
   void trim() noexcept;
 
   /// Regions, calls and the like of which the beginning or the end found no room since the last call.

@@ -56,6 +56,7 @@ class FlatMap {
   std::size_t size() const noexcept { return size_; }
   void clear() {
     Slots(kFirst).swap(slots_);
+    shift_ = kFirstShift;
     size_ = 0;
   }
   /// Of the entries, in bytes.
@@ -63,6 +64,7 @@ class FlatMap {
 
  private:
   static constexpr std::size_t kFirst = 64;
+  static constexpr int kFirstShift = 58;
   struct Slot {
     uint64_t key = 0;
     Value value{};
@@ -71,16 +73,16 @@ class FlatMap {
   using Slots = std::vector<Slot, BlockAllocator<Slot>>;
 
   Slot& slot_of(uint64_t key) noexcept {
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t at = mix(key) & mask;
+    std::size_t at = (key * 0x9E3779B97F4A7C15ULL) >> shift_;  // 2^64 / golden ratio
     while (slots_[at].used && slots_[at].key != key) {
-      at = (at + 1) & mask;
+      at = (at + 1) & (slots_.size() - 1);
     }
     return slots_[at];
   }
   void grow() {
     Slots old(slots_.size() * 2);
     old.swap(slots_);
+    --shift_;
     for (Slot& slot : old) {
       if (slot.used) {
         slot_of(slot.key) = slot;
@@ -89,6 +91,7 @@ class FlatMap {
   }
 
   Slots slots_;
+  int shift_ = kFirstShift;  // of a hash to a slot
   std::size_t size_ = 0;
 };
 

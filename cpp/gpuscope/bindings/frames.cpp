@@ -72,11 +72,12 @@ uint64_t identity(PyCodeObject* code) noexcept {
   return std::rotl(value, 23) ^ ends_of(code->co_linetable);
 }
 
-}  // namespace
-
+/// Tells the place where a frame is from every other, also from one of a later code at the same address.
 uint64_t place_of(const InterpreterFrame* frame) noexcept {
   return identity(code_of(frame)) ^ static_cast<uint64_t>(instruction_of(frame)) << 40;
 }
+
+}  // namespace
 
 void append_utf8(std::string& utf8, PyObject* text) {
   const auto kind = PyUnicode_KIND(text);
@@ -144,20 +145,14 @@ struct Known {
 };
 
 // What a thread keeps is given back when it ends.
-#if defined(__x86_64__) || defined(__aarch64__)
-#define GPUSCOPE_INITIAL_EXEC [[gnu::tls_model("initial-exec")]]
-#else
-#define GPUSCOPE_INITIAL_EXEC
-#endif
 GPUSCOPE_INITIAL_EXEC constinit thread_local Known* cache = nullptr;
-GPUSCOPE_INITIAL_EXEC constinit thread_local CalledFrames* called = nullptr;
 GPUSCOPE_INITIAL_EXEC constinit thread_local bool ended = false;
 struct ThreadEnd {
   bool armed = false;
   ~ThreadEnd() {
     ended = true;
     std::free(std::exchange(cache, nullptr));
-    delete std::exchange(called, nullptr);
+    CalledFrames::end();
   }
 };
 thread_local ThreadEnd thread_end;
@@ -170,24 +165,25 @@ Known* make_cache() noexcept {
   return cache;
 }
 
+uint64_t add_place(uint64_t callers, const InterpreterFrame* frame) noexcept {
+  return (std::rotl(callers, 23) ^ place_of(frame)) * kOdd;
+}
+
 /// Of the innermost frames; 0 where none runs.
 uint64_t hash_of(const InterpreterFrame* frame) noexcept {
   uint64_t hash = 0;
   for (std::size_t seen = 0; frame != nullptr && seen < kMaxFrames; frame = caller_of(frame), ++seen) {
-    hash = (std::rotl(hash, 23) ^ place_of(frame)) * kOdd;
+    hash = add_place(hash, frame);
   }
   return hash;
 }
 
-uint32_t current_stack() noexcept {
-  const PyThreadState* thread = this_thread();
-  const InterpreterFrame* frame = thread != nullptr ? python_frame(innermost_frame(thread)) : nullptr;
+uint32_t stack_of(const InterpreterFrame* frame, uint64_t hash) noexcept {
   Known* stacks = cache != nullptr ? cache : make_cache();
-  if (frame == nullptr || stacks == nullptr) {
+  if (stacks == nullptr) {
     return 0;
   }
-  const uint64_t seen = called != nullptr ? called->hash_of(frame) : 0;
-  const uint64_t key = base::mix(seen != 0 ? seen : hash_of(frame));
+  const uint64_t key = base::mix(hash);
   Known& known = stacks[key % kCacheSize];
   if (known.key != key) [[unlikely]] {
     try {
@@ -199,22 +195,62 @@ uint32_t current_stack() noexcept {
   return known.stack;
 }
 
+uint32_t current_stack() noexcept {
+  const PyThreadState* thread = this_thread();
+  const InterpreterFrame* frame = thread != nullptr ? python_frame(innermost_frame(thread)) : nullptr;
+  if (frame == nullptr) {
+    return 0;
+  }
+  CalledFrames* functions = CalledFrames::existing();
+  CalledFrames::Called* called = functions != nullptr && !functions->is_outdated() ? functions->find(frame) : nullptr;
+  if (called == nullptr) {
+    return stack_of(frame, hash_of(frame));
+  }
+  const int instruction = instruction_of(frame);
+  const bool knows_callers = CalledFrames::knows_callers(*called);
+  if (!knows_callers || called->at != instruction) {
+    if (!knows_callers) {
+      functions->find_callers();
+    }
+    called->at = instruction;
+    called->stack = stack_of(frame, add_place(called->callers, frame));
+  }
+  return called->stack;
+}
+
 }  // namespace
 
 bool knows_stacks() noexcept { return true; }
 
 bool runs_python(const PyThreadState* thread) noexcept { return python_frame(innermost_frame(thread)) != nullptr; }
 
-CalledFrames* CalledFrames::current() noexcept {
-  if (called == nullptr && !ended) [[unlikely]] {
+constinit thread_local CalledFrames* CalledFrames::current_ = nullptr;
+
+CalledFrames* CalledFrames::make() noexcept {
+  if (!ended) {
     thread_end.armed = true;
-    called = new (std::nothrow) CalledFrames;
+    current_ = new (std::nothrow) CalledFrames;
   }
-  return called;
+  return current_;
 }
 
-uint64_t CalledFrames::hash_of_callers(const InterpreterFrame* caller) const noexcept {
-  return is_innermost(caller) ? hash_of(caller) : bindings::hash_of(caller);
+void CalledFrames::end() noexcept { delete std::exchange(current_, nullptr); }
+
+void CalledFrames::grow() { called_.resize(std::max<std::size_t>(2 * depth_, 64)); }
+
+void CalledFrames::find_callers() noexcept {
+  std::size_t known = depth_ - 1;  // those of this one are known, or can only be found from its frame
+  while (known != 0 && !knows_callers(called_[known]) && caller_of(called_[known].frame) == called_[known - 1].frame) {
+    --known;
+  }
+  for (std::size_t index = known; index != depth_; ++index) {
+    Called& called = called_[index];
+    if (index != known || !knows_callers(called)) {
+      called.caller = caller_of(called.frame);
+      called.instruction = called.caller != nullptr ? instruction_of(called.caller) : 0;
+      called.callers = index != known ? add_place(called_[index - 1].callers, called.caller) : hash_of(called.caller);
+    }
+  }
 }
 
 bool watch_stacks() {

@@ -31,6 +31,13 @@ using InterpreterFrame = _PyInterpreterFrame;  // without the object that Python
 using InterpreterFrame = PyFrameObject;
 #endif
 
+// A pointer fits the static TLS block of a library loaded late, and spares the hot path a call.
+#if defined(__x86_64__) || defined(__aarch64__)
+#define GPUSCOPE_INITIAL_EXEC [[gnu::tls_model("initial-exec")]]
+#else
+#define GPUSCOPE_INITIAL_EXEC
+#endif
+
 inline const InterpreterFrame* frame_of(const PyFrameObject* object) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return object;
@@ -93,71 +100,71 @@ inline int instruction_of(const InterpreterFrame* frame) noexcept {
 #endif
 }
 
-/// Tells the place where a frame is from every other, also from one of a later code at the same address.
-uint64_t place_of(const InterpreterFrame* frame) noexcept;
-
-/// The functions that a thread is in whose calls it was told of. With each goes a hash of the places of its callers,
-/// which stay where they are until it returns: a stack is then known by that and its innermost place, however deep it
-/// is. The thread's own.
+/// The functions that a thread is in whose calls it was told of. A stack is known by its innermost place and a hash of
+/// the places of all callers, which stay where they are until it returns: that is made when first asked for, and is
+/// then at hand however deep the stack is. The thread's own.
 class CalledFrames {
  public:
-  /// Null when memory ran out or the thread is being torn down.
-  static CalledFrames* current() noexcept;
-  /// Of all threads: calls and returns are told anew, or no longer. With the GIL.
-  static void forget_all() noexcept { latest_.fetch_add(1, std::memory_order_relaxed); }
-
-  /// `name`: what is to be found again by name_of. Throws std::bad_alloc.
-  void enter(const InterpreterFrame* frame, uint32_t name) {
-    if (told_ != latest_.load(std::memory_order_relaxed)) [[unlikely]] {
-      told_ = latest_.load(std::memory_order_relaxed);
-      called_.clear();
-    }
-    const InterpreterFrame* caller = caller_of(frame);
-    called_.push_back({frame, caller, caller != nullptr ? instruction_of(caller) : 0, name, hash_of_callers(caller)});
-  }
-  void leave(const InterpreterFrame* frame) noexcept {
-    if (!called_.empty() && called_.back().frame == frame) [[likely]] {
-      called_.pop_back();
-    } else {  // another stack of the thread (greenlets have their own), or a function that began before
-      called_.clear();
-    }
-  }
-  void clear() noexcept { called_.clear(); }
-
-  /// Null where the innermost function is another.
-  const uint32_t* name_of(const InterpreterFrame* frame) const noexcept {
-    return !called_.empty() && called_.back().frame == frame ? &called_.back().name : nullptr;
-  }
-  /// The hash of all places from the frame outwards; 0 where its call was not seen.
-  uint64_t hash_of(const InterpreterFrame* frame) const noexcept {
-    return is_innermost(frame) ? hash_of(called_.back().callers, frame) : 0;
-  }
-
- private:
   struct Called {
     const InterpreterFrame* frame;
-    const InterpreterFrame* caller;  // null for none
-    int instruction;                 // where the caller was
-    uint32_t name;
-    uint64_t callers;
+    bool is_own;         // of this package
+    bool in_built_in;    // it is in a function in C whose call was logged
+    int at = -1;         // where in the function a stack was asked for last, and which it was
+    uint32_t stack = 0;  // Stacks id
+    // The hash of the places of its callers, 0 until it is asked for; how to see that it still holds.
+    uint64_t callers = 0;
+    const InterpreterFrame* caller = nullptr;  // null for none
+    int instruction = 0;                       // where the caller was
   };
 
-  static uint64_t hash_of(uint64_t callers, const InterpreterFrame* frame) noexcept {
-    return (std::rotl(callers, 23) ^ place_of(frame)) * 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
+  /// Null when memory ran out or the thread is being torn down.
+  static CalledFrames* current() noexcept { return current_ != nullptr ? current_ : make(); }
+  /// Null where the thread was told of none.
+  static CalledFrames* existing() noexcept { return current_; }
+  /// Of all threads: calls and returns are told anew, or no longer. With the GIL.
+  static void forget_all() noexcept { latest_.fetch_add(1, std::memory_order_relaxed); }
+  /// For a thread that ends.
+  static void end() noexcept;
+
+  /// Whether what it holds is of before forget_all.
+  bool is_outdated() const noexcept { return told_ != latest_.load(std::memory_order_relaxed); }
+  void renew() noexcept {
+    told_ = latest_.load(std::memory_order_relaxed);
+    depth_ = 0;
   }
-  bool is_innermost(const InterpreterFrame* frame) const noexcept {
-    if (called_.empty() || called_.back().frame != frame || told_ != latest_.load(std::memory_order_relaxed)) {
-      return false;
+
+  /// Throws std::bad_alloc.
+  void enter(const InterpreterFrame* frame, bool is_own) {
+    if (depth_ == called_.size()) [[unlikely]] {
+      grow();
     }
-    const Called& last = called_.back();
-    return last.caller == caller_of(frame) &&
-           (last.caller == nullptr || last.instruction == instruction_of(last.caller));
+    called_[depth_++] = {frame, is_own, false};
   }
-  uint64_t hash_of_callers(const InterpreterFrame* caller) const noexcept;
+  /// The innermost one is left.
+  void leave() noexcept { --depth_; }
+  /// Another stack of the thread runs (greenlets have their own), or a function that began before.
+  void clear() noexcept { depth_ = 0; }
+
+  /// The innermost function; null where that is another than the frame's.
+  Called* find(const InterpreterFrame* frame) noexcept {
+    return depth_ != 0 && called_[depth_ - 1].frame == frame ? &called_[depth_ - 1] : nullptr;
+  }
+  static bool knows_callers(const Called& called) noexcept {
+    return called.callers != 0 && called.caller == caller_of(called.frame) &&
+           called.instruction == instruction_of(called.caller);
+  }
+  /// Has the hash of the innermost function's callers made.
+  void find_callers() noexcept;
+
+ private:
+  static CalledFrames* make() noexcept;
+  void grow();
 
   inline static std::atomic<uint32_t> latest_{1};
+  GPUSCOPE_INITIAL_EXEC static constinit thread_local CalledFrames* current_;
 
-  std::vector<Called> called_;
+  std::vector<Called> called_;  // the first `depth_` of them
+  std::size_t depth_ = 0;
   uint32_t told_ = 0;  // the value of latest_ under which these were
 };
 

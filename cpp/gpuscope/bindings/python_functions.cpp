@@ -36,9 +36,21 @@ using base::FunctionDetail;
 using base::FunctionKind;
 using base::Op;
 
-constexpr uint32_t kOwn = UINT32_MAX;  // instead of a name: a function of this package, which is left out
+// Instead of a name: a function of this package, which is left out; torch.nn.Module.__call__.
+constexpr uint32_t kOwn = UINT32_MAX;
+constexpr uint32_t kModuleCall = UINT32_MAX - 1;
 // A program that makes code or modules for ever must not fill the memory.
 constexpr std::size_t kMaxKept = std::size_t{1} << 16;
+
+/// What a function that is written in C was made from, null for any other: it outlives the objects that it is bound to,
+/// none of which must be kept alive.
+const PyMethodDef* method_of(PyObject* function) noexcept {
+  if (Py_IS_TYPE(function, &PyMethodDescr_Type)) {
+    return reinterpret_cast<PyMethodDescrObject*>(function)->d_method;
+  }
+  const bool is_function = Py_IS_TYPE(function, &PyCFunction_Type) || Py_IS_TYPE(function, &PyCMethod_Type);
+  return is_function ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml : nullptr;
+}
 
 /// What functions are called, as Names ids, found by address.
 class FunctionNames {
@@ -55,21 +67,16 @@ class FunctionNames {
     built_in_.clear();
     modules_.clear();
     instances_.clear();
-    is_full_ = false;
   }
   void stop() {
     clear();
     module_call_ = py::object();
   }
 
-  /// kOwn for functions of this package.
+  /// kOwn, kModuleCall or the name.
   uint32_t of_code(PyCodeObject* code) {
-    return codes_.find_or_make(reinterpret_cast<uintptr_t>(code), [&] {
-      keep(reinterpret_cast<PyObject*>(code));
-      std::string file;
-      append_utf8(file, code->co_filename);
-      return file.starts_with(own_folder()) ? kOwn : intern(code, file, code->co_firstlineno);
-    });
+    const uint32_t* known = codes_.find(reinterpret_cast<uintptr_t>(code));
+    return known != nullptr ? *known : add_code(code);
   }
   /// The name of a function that is running, by torch's rule with the line where it is.
   uint32_t of_running(PyFrameObject* frame) {
@@ -78,39 +85,14 @@ class FunctionNames {
     append_utf8(file, code->co_filename);
     return file.starts_with(own_folder()) ? kOwn : intern(code, file, PyFrame_GetLineNumber(frame));
   }
-  /// Of a function that is written in C, or a method with what it is called on; kOwn for what is neither too.
-  uint32_t of_built_in(PyObject* function, PyObject* self) {
-    const bool is_method = Py_IS_TYPE(function, &PyMethodDescr_Type);
-    if (!is_method && !PyCFunction_Check(function)) {
-      return kOwn;
-    }
-    // The method outlives the objects that it is bound to; one of these must not be kept alive.
-    const PyMethodDef* method = is_method ? reinterpret_cast<PyMethodDescrObject*>(function)->d_method
-                                          : reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
-    return built_in_.find_or_make(reinterpret_cast<uintptr_t>(method), [&] {
-      is_full_ |= built_in_.size() > kMaxKept;
-      auto bound = py::reinterpret_borrow<py::object>(function);
-      if (is_method && self != nullptr) {
-        bound = py::reinterpret_steal<py::object>(
-            Py_TYPE(function)->tp_descr_get(function, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
-      }
-      if (bound && PyCFunction_Check(bound.ptr()) && is_own(*reinterpret_cast<PyCFunctionObject*>(bound.ptr()))) {
-        return kOwn;
-      }
-      const auto text = py::reinterpret_steal<py::object>(bound ? PyObject_Repr(bound.ptr()) : nullptr);
-      std::string name;
-      if (text) {  // which ran no code of the program
-        append_utf8(name, text.ptr());
-      } else {
-        PyErr_Clear();
-        name = method->ml_name;
-      }
-      return base::Names::process().intern(name);
-    });
+  /// kOwn or the name of a function that is written in C; `self`: what it is called on where it is not bound to that.
+  uint32_t of_built_in(const PyMethodDef* method, PyObject* function, PyObject* self) {
+    const uint32_t* known = built_in_.find(reinterpret_cast<uintptr_t>(method));
+    return known != nullptr ? *known : add_built_in(method, function, self);
   }
   uint32_t garbage() const noexcept { return garbage_; }
 
-  /// A call of a torch.nn.Module.
+  /// What a call of torch.nn.Module.__call__ is of.
   struct Module {
     uint32_t name = 0;
     uint32_t number = 0;  // of those of its class
@@ -120,21 +102,64 @@ class FunctionNames {
     return reinterpret_cast<const PyObject*>(code) == module_call_.ptr();
   }
   Module of_module(PyObject* module) {
-    Module& known = modules_.find_or_make(reinterpret_cast<uintptr_t>(module), [] { return Module{}; });
-    if (known.type != Py_TYPE(module)) {  // new, or at the address of one that is gone
-      is_full_ |= modules_.size() > kMaxKept;
-      keep(reinterpret_cast<PyObject*>(Py_TYPE(module)));
-      const std::string_view type = Py_TYPE(module)->tp_name;
-      uint32_t& count = instances_.find_or_make(reinterpret_cast<uintptr_t>(Py_TYPE(module)), [] { return 0U; });
-      std::string name = "nn.Module: ";
-      name.append(type.substr(type.rfind('.') + 1)).append("_").append(std::to_string(count));
-      known = {base::Names::process().intern(name), count++, Py_TYPE(module)};
-    }
-    return known;
+    const Module* known = modules_.find(reinterpret_cast<uintptr_t>(module));
+    return known != nullptr && known->type == Py_TYPE(module) ? *known : add_module(module);
   }
-  bool is_full() const noexcept { return is_full_; }
+  /// Of that code, where it is not known what is called.
+  uint32_t module_call() const noexcept { return module_call_name_; }
 
  private:
+  [[gnu::noinline]] uint32_t add_code(PyCodeObject* code) {
+    make_room();
+    keep(reinterpret_cast<PyObject*>(code));
+    std::string file;
+    append_utf8(file, code->co_filename);
+    uint32_t name = file.starts_with(own_folder()) ? kOwn : intern(code, file, code->co_firstlineno);
+    if (is_module_call(code)) {
+      module_call_name_ = std::exchange(name, kModuleCall);
+    }
+    codes_.set(reinterpret_cast<uintptr_t>(code), name);
+    return name;
+  }
+  [[gnu::noinline]] uint32_t add_built_in(const PyMethodDef* method, PyObject* function, PyObject* self) {
+    make_room();
+    auto bound = py::reinterpret_borrow<py::object>(function);
+    if (Py_IS_TYPE(function, &PyMethodDescr_Type) && self != nullptr) {
+      bound = py::reinterpret_steal<py::object>(
+          Py_TYPE(function)->tp_descr_get(function, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
+    }
+    uint32_t name = kOwn;
+    if (!bound || !PyCFunction_Check(bound.ptr()) || !is_own(*reinterpret_cast<PyCFunctionObject*>(bound.ptr()))) {
+      const auto text = py::reinterpret_steal<py::object>(bound ? PyObject_Repr(bound.ptr()) : nullptr);
+      std::string repr = method->ml_name;
+      if (text) {  // which ran no code of the program
+        repr.clear();
+        append_utf8(repr, text.ptr());
+      } else {
+        PyErr_Clear();
+      }
+      name = base::Names::process().intern(repr);
+    }
+    built_in_.set(reinterpret_cast<uintptr_t>(method), name);
+    return name;
+  }
+  /// New, or at the address of one that is gone.
+  [[gnu::noinline]] Module add_module(PyObject* module) {
+    make_room();
+    keep(reinterpret_cast<PyObject*>(Py_TYPE(module)));
+    const std::string_view type = Py_TYPE(module)->tp_name;
+    uint32_t& count = instances_.find_or_make(reinterpret_cast<uintptr_t>(Py_TYPE(module)), [] { return 0U; });
+    std::string name = "nn.Module: ";
+    name.append(type.substr(type.rfind('.') + 1)).append("_").append(std::to_string(count));
+    const Module made = {base::Names::process().intern(name), count++, Py_TYPE(module)};
+    modules_.set(reinterpret_cast<uintptr_t>(module), made);
+    return made;
+  }
+  void make_room() {
+    if (kept_.size() > kMaxKept || built_in_.size() > kMaxKept || modules_.size() > kMaxKept) {
+      clear();
+    }
+  }
   static bool is_own(const PyCFunctionObject& function) {
     constexpr std::string_view kPackage = "gpuscope.";
     std::string module;
@@ -145,10 +170,7 @@ class FunctionNames {
                                             std::string_view(Py_TYPE(function.m_self)->tp_name).starts_with(kPackage));
   }
 
-  void keep(PyObject* object) {
-    kept_.push_back(py::reinterpret_borrow<py::object>(object));
-    is_full_ |= kept_.size() > kMaxKept;
-  }
+  void keep(PyObject* object) { kept_.push_back(py::reinterpret_borrow<py::object>(object)); }
 
   uint32_t intern(PyCodeObject* code, std::string_view file, int line) {
     std::size_t skipped = 0;
@@ -169,141 +191,219 @@ class FunctionNames {
   std::vector<std::string> prefixes_;
   py::object module_call_;  // the code of torch.nn.Module.__call__
   uint32_t garbage_ = 0;
-  bool is_full_ = false;
+  uint32_t module_call_name_ = 0;
 };
 
 constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
 bool is_on = false;
-uint32_t recordings = 0;
-#if defined(__x86_64__) || defined(__aarch64__)
-[[gnu::tls_model("initial-exec")]]
-#endif
-constinit thread_local uint32_t seen = 0;  // the latest of them in which the thread logged what it was in
 
-void log_enter(EventLog& log, uint64_t ticks, const InterpreterFrame* frame, uint32_t name, uint32_t flags) {
-  if (names->is_module_call(code_of(frame))) [[unlikely]] {
-    if (PyObject* module = first_argument(frame); module != nullptr) {
-      const FunctionNames::Module known = names->of_module(module);
-      log.add_argument(base::Argument::Module, 0, known.number + 1);
-      name = known.name;
-    }
+uint32_t detail_of(const InterpreterFrame* frame, FunctionKind kind = FunctionKind::Python,
+                   uint32_t flags = 0) noexcept {
+  return FunctionDetail::make(kind, reinterpret_cast<uintptr_t>(frame), flags);
+}
+
+/// Says of torch.nn.Module.__call__, which comes next, of which module it is; its name, or what it is otherwise.
+uint32_t log_module(EventLog& log, const InterpreterFrame* frame, uint32_t otherwise) {
+  PyObject* module = first_argument(frame);
+  if (module == nullptr) {
+    return otherwise;
   }
-  log.append(ticks, name, Op::FunctionEnter,
-             FunctionDetail::make(FunctionKind::Python, reinterpret_cast<uintptr_t>(frame), flags));
+  const FunctionNames::Module known = names->of_module(module);
+  log.add_argument(base::Argument::Module, 0, known.number + 1);
+  return known.name;
 }
 
 /// What the thread was in when the recording began, but for a function that is called just now.
-void log_running(EventLog& log, const InterpreterFrame* called) {
+[[gnu::noinline]] void log_running(EventLog& log, const InterpreterFrame* called) {
   std::vector<py::object> frames;
-  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  while (frame) {
-    frames.push_back(frame);
-    frame = py::reinterpret_steal<py::object>(
-        reinterpret_cast<PyObject*>(PyFrame_GetBack(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
+  auto next = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (next) {
+    frames.push_back(next);
+    next = py::reinterpret_steal<py::object>(
+        reinterpret_cast<PyObject*>(PyFrame_GetBack(reinterpret_cast<PyFrameObject*>(next.ptr()))));
   }
   const uint64_t ticks = base::ticks();
   for (; !frames.empty(); frames.pop_back()) {
     auto* running = reinterpret_cast<PyFrameObject*>(frames.back().ptr());
-    const uint32_t name = frame_of(running) != called ? names->of_running(running) : kOwn;
-    if (name != kOwn) {
-      log_enter(log, ticks, frame_of(running), name, FunctionDetail::kRunning);
-    }
-  }
-}
-
-/// What happens: a function is called or returns, of Python or in C.
-enum class Step : uint8_t { Call, Return, BuiltInCall, BuiltInReturn };
-
-/// The name of the function in which it happens.
-template <Step kStep>
-uint32_t name_in(const InterpreterFrame* frame) {
-  CalledFrames* called = CalledFrames::current();
-  if (called == nullptr) [[unlikely]] {
-    return names->of_code(code_of(frame));
-  }
-  const uint32_t* known = kStep != Step::Call ? called->name_of(frame) : nullptr;
-  const uint32_t name = known != nullptr ? *known : names->of_code(code_of(frame));
-  if constexpr (kStep == Step::Call) {
-    called->enter(frame, name);
-  } else if constexpr (kStep == Step::Return) {
-    called->leave(frame);
-  }
-  return name;
-}
-
-/// `function`, `self`: of a call in C what is called, and on what where that is not bound to it.
-template <Step kStep>
-void log_step(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
-  // Not in a forked child, nor when the session was given up.
-  if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) == 0) [[unlikely]] {
-    if (CalledFrames* called = CalledFrames::current(); called != nullptr) {
-      called->clear();
-    }
-    return;
-  }
-  EventLog* log = base::EventLogs::current();
-  if (log == nullptr) [[unlikely]] {
-    return;
-  }
-  try {
-    if (names->is_full()) [[unlikely]] {
-      names->clear();
-    }
-    if (seen != recordings) [[unlikely]] {
-      seen = recordings;
-      log_running(*log, kStep == Step::Call ? frame : nullptr);
-    }
-    const uint32_t name = name_in<kStep>(frame);
-    const auto place = reinterpret_cast<uintptr_t>(frame);
+    const InterpreterFrame* frame = frame_of(running);
+    uint32_t name = frame != called ? names->of_running(running) : kOwn;
     if (name == kOwn) {
+      continue;
+    }
+    if (names->is_module_call(code_of(frame))) {
+      name = log_module(log, frame, name);
+    }
+    log.append(ticks, name, Op::FunctionEnter, detail_of(frame, FunctionKind::Python, FunctionDetail::kRunning));
+  }
+}
+
+/// What the calling thread logs to and what it is in.
+struct Thread {
+  EventLog* log = nullptr;
+  CalledFrames* functions = nullptr;
+};
+
+/// Without a log where nothing is recorded: in a forked child, or when the session was given up. `called`: the function
+/// that is called just now.
+Thread recorded_thread(const InterpreterFrame* called) {
+  CalledFrames* functions = CalledFrames::current();
+  EventLog* log = base::EventLogs::current();
+  if (functions == nullptr || log == nullptr) [[unlikely]] {
+    return {};
+  }
+  if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) == 0) [[unlikely]] {
+    functions->clear();
+    return {};
+  }
+  if (functions->is_outdated()) [[unlikely]] {
+    functions->renew();
+    log_running(*log, called);
+  }
+  return {log, functions};
+}
+
+/// For a function whose call was not seen.
+[[gnu::noinline]] bool is_own(const InterpreterFrame* frame) { return names->of_code(code_of(frame)) == kOwn; }
+
+void enter_function(const InterpreterFrame* frame) noexcept {
+  try {
+    const auto [log, functions] = recorded_thread(frame);
+    if (log == nullptr) {
       return;
     }
-    if constexpr (kStep == Step::Call) {
-      log_enter(*log, base::ticks(), frame, name, 0);
-    } else if constexpr (kStep == Step::Return) {
-      log->append(base::ticks(), 0, Op::FunctionExit, FunctionDetail::make(FunctionKind::Python, place));
-    } else if (const uint32_t its = names->of_built_in(function, self); its != kOwn) {
-      constexpr bool kIsCall = kStep == Step::BuiltInCall;
-      log->append(base::ticks(), kIsCall ? its : 0, kIsCall ? Op::FunctionEnter : Op::FunctionExit,
-                  FunctionDetail::make(FunctionKind::BuiltIn, place));
+    uint32_t name = names->of_code(code_of(frame));
+    functions->enter(frame, name == kOwn);
+    if (name == kModuleCall) {
+      name = log_module(*log, frame, names->module_call());
+    }
+    if (name != kOwn) {
+      log->append(base::ticks(), name, Op::FunctionEnter, detail_of(frame));
     }
   } catch (const std::exception&) {  // no memory: this call is missing
   }
 }
 
+void leave_function(const InterpreterFrame* frame) noexcept {
+  try {
+    const auto [log, functions] = recorded_thread(nullptr);
+    if (log == nullptr) {
+      return;
+    }
+    const CalledFrames::Called* called = functions->find(frame);
+    const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
+    if (called != nullptr) {
+      functions->leave();
+    } else {
+      functions->clear();
+    }
+    if (!is_left_out) {
+      log->append(base::ticks(), 0, Op::FunctionExit, detail_of(frame));
+    }
+  } catch (const std::exception&) {
+  }
+}
+
+/// `frame`: the function that calls; `self`: what `function` is called on where it is not bound to that.
+void enter_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
+  const PyMethodDef* method = method_of(function);
+  if (method == nullptr) {
+    return;
+  }
+  try {
+    const auto [log, functions] = recorded_thread(nullptr);
+    if (log == nullptr) {
+      return;
+    }
+    CalledFrames::Called* called = functions->find(frame);
+    const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
+    const uint32_t name = is_left_out ? kOwn : names->of_built_in(method, function, self);
+    if (name == kOwn) {
+      return;
+    }
+    if (called != nullptr) {
+      called->in_built_in = true;
+    }
+    log->append(base::ticks(), name, Op::FunctionEnter, detail_of(frame, FunctionKind::BuiltIn));
+  } catch (const std::exception&) {
+  }
+}
+
+void leave_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
+  const PyMethodDef* method = method_of(function);
+  if (method == nullptr) {
+    return;
+  }
+  try {
+    const auto [log, functions] = recorded_thread(nullptr);
+    if (log == nullptr) {
+      return;
+    }
+    CalledFrames::Called* called = functions->find(frame);
+    if (called != nullptr ? std::exchange(called->in_built_in, false)
+                          : !is_own(frame) && names->of_built_in(method, function, self) != kOwn) {
+      log->append(base::ticks(), 0, Op::FunctionExit, detail_of(frame, FunctionKind::BuiltIn));
+    }
+  } catch (const std::exception&) {
+  }
+}
+
 #ifdef GPUSCOPE_MONITORS
 
+/// What sys.monitoring calls: an object with a function and nothing in between, which a PyCFunction has.
+struct Callback {
+  PyObject_HEAD vectorcallfunc call;
+};
+
+py::object callback_type() {
+  static std::array<PyMemberDef, 2> members = {
+      {{"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Callback, call), Py_READONLY, nullptr}, {}}};
+  static std::array<PyType_Slot, 3> slots = {
+      {{Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)}, {Py_tp_members, members.data()}, {0, nullptr}}};
+  static PyType_Spec spec = {"gpuscope._core.Callback", sizeof(Callback), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                             slots.data()};
+  return py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
+}
+
+py::object make_callback(const py::object& type, vectorcallfunc call) {
+  auto* made = PyObject_New(Callback, reinterpret_cast<PyTypeObject*>(type.ptr()));
+  if (made == nullptr) {
+    throw py::error_already_set();
+  }
+  made->call = call;
+  return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
+}
+
 /// The arguments of an event of a function: its code, where in it.
-template <Step kStep>
-PyObject* on_function(PyObject*, PyObject* const*, Py_ssize_t) noexcept {
-  log_step<kStep>(innermost_frame(_PyThreadState_UncheckedGet()), nullptr, nullptr);
+template <void (*kStep)(const InterpreterFrame*) noexcept>
+PyObject* on_function(PyObject*, PyObject* const*, std::size_t, PyObject*) noexcept {
+  kStep(innermost_frame(_PyThreadState_UncheckedGet()));
   return Py_NewRef(Py_None);
 }
 
 /// Of a call: the code, where in it, what is called, its first argument or sys.monitoring.MISSING.
-template <Step kStep>
-PyObject* on_call(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
-  if (count >= 4 && (PyCFunction_Check(arguments[2]) || Py_IS_TYPE(arguments[2], &PyMethodDescr_Type))) {
-    log_step<kStep>(innermost_frame(_PyThreadState_UncheckedGet()), arguments[2], arguments[3]);
+template <void (*kStep)(const InterpreterFrame*, PyObject*, PyObject*) noexcept>
+PyObject* on_call(PyObject*, PyObject* const* arguments, std::size_t count, PyObject*) noexcept {
+  if (PyVectorcall_NARGS(count) >= 4) {
+    kStep(innermost_frame(_PyThreadState_UncheckedGet()), arguments[2], arguments[3]);
   }
   return Py_NewRef(Py_None);
 }
 
-using Callback = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 struct MonitoredEvent {
   const char* name;
-  Callback callback;
+  vectorcallfunc callback;
   bool chosen = true;  // false: it comes with CALL
 };
-constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<Step::Call>},
-                                                    {"PY_RESUME", &on_function<Step::Call>},
-                                                    {"PY_THROW", &on_function<Step::Call>},
-                                                    {"PY_RETURN", &on_function<Step::Return>},
-                                                    {"PY_YIELD", &on_function<Step::Return>},
-                                                    {"PY_UNWIND", &on_function<Step::Return>},
-                                                    {"CALL", &on_call<Step::BuiltInCall>},
-                                                    {"C_RETURN", &on_call<Step::BuiltInReturn>, false},
-                                                    {"C_RAISE", &on_call<Step::BuiltInReturn>, false}}};
+constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<enter_function>},
+                                                    {"PY_RESUME", &on_function<enter_function>},
+                                                    {"PY_THROW", &on_function<enter_function>},
+                                                    {"PY_RETURN", &on_function<leave_function>},
+                                                    {"PY_YIELD", &on_function<leave_function>},
+                                                    {"PY_UNWIND", &on_function<leave_function>},
+                                                    {"CALL", &on_call<enter_built_in>},
+                                                    {"C_RETURN", &on_call<leave_built_in>, false},
+                                                    {"C_RAISE", &on_call<leave_built_in>, false}}};
 // Neither of these is set aside for debuggers, coverage, profilers (cProfile) or optimizers, which may come later.
 constexpr std::array<int, 2> kTools = {4, 3};
 int tool = -1;
@@ -317,16 +417,13 @@ bool switch_on() {
   if (free == kTools.end()) {
     return false;
   }
-  static std::array<PyMethodDef, kEvents.size()> methods{};
+  const py::object type = callback_type();
   monitor.attr("use_tool_id")(*free, "gpuscope");
   tool = *free;
   int events = 0;
-  for (std::size_t index = 0; index < kEvents.size(); ++index) {
-    const auto& [name, callback, chosen] = kEvents[index];
-    methods[index] = {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(callback)), METH_FASTCALL, ""};
+  for (const auto& [name, callback, chosen] : kEvents) {
     const auto event = monitor.attr("events").attr(name).cast<int>();
-    monitor.attr("register_callback")(tool, event,
-                                      py::reinterpret_steal<py::object>(PyCFunction_New(&methods[index], nullptr)));
+    monitor.attr("register_callback")(tool, event, make_callback(type, callback));
     events |= chosen ? event : 0;
   }
   monitor.attr("set_events")(tool, events);
@@ -349,17 +446,17 @@ void join_thread(const py::object&, const std::string&, const py::object&) {}  /
 int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noexcept {
   switch (what) {
     case PyTrace_CALL:
-      log_step<Step::Call>(frame_of(frame), nullptr, nullptr);
+      enter_function(frame_of(frame));
       break;
     case PyTrace_RETURN:
-      log_step<Step::Return>(frame_of(frame), nullptr, nullptr);
+      leave_function(frame_of(frame));
       break;
     case PyTrace_C_CALL:
-      log_step<Step::BuiltInCall>(frame_of(frame), argument, nullptr);
+      enter_built_in(frame_of(frame), argument, nullptr);
       break;
     case PyTrace_C_RETURN:
     case PyTrace_C_EXCEPTION:
-      log_step<Step::BuiltInReturn>(frame_of(frame), argument, nullptr);
+      leave_built_in(frame_of(frame), argument, nullptr);
       break;
     default:
       break;
@@ -393,9 +490,11 @@ void switch_off() { swap_hooks(on_event, nullptr); }
 void join_thread(const py::object& frame, const std::string& event, const py::object&) {
   PyEval_SetProfile(is_on ? on_event : nullptr, nullptr);
   if (is_on) {
-    seen = recordings;  // it was in nothing
+    if (CalledFrames* functions = CalledFrames::current(); functions != nullptr) {
+      functions->renew();  // it was in nothing
+    }
     if (event == "call") {
-      log_step<Step::Call>(frame_of(reinterpret_cast<PyFrameObject*>(frame.ptr())), nullptr, nullptr);
+      enter_function(frame_of(reinterpret_cast<PyFrameObject*>(frame.ptr())));
     }
   }
 }
@@ -410,7 +509,6 @@ bool start(std::vector<std::string> prefixes, py::object module_call) {
     names = new FunctionNames;
   }
   names->start(std::move(prefixes), std::move(module_call));
-  ++recordings;
   CalledFrames::forget_all();
   is_on = switch_on();
   return is_on;

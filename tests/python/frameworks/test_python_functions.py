@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import re
 import sys
 import threading
@@ -94,6 +95,97 @@ def test_times_of_calls_lie_in_those_of_their_callers():
     for row in rows:
         if row.parent != NONE:
             assert rows[row.parent].start_ns <= row.start_ns <= row.end_ns <= rows[row.parent].end_ns
+
+
+class Hooked:
+    """What sys.setprofile says of a program, as a tree of names."""
+
+    def __init__(self):
+        self.top = ("", [])
+        self.open = [self.top]
+
+    def __call__(self, frame, event, argument):
+        if event in ("call", "c_call"):
+            called = (frame.f_code.co_name if event == "call" else argument.__name__, [])
+            self.open[-1][1].append(called)
+            self.open.append(called)
+        else:
+            self.open.pop()
+
+    def of(self, work):
+        sys.setprofile(self)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return self.top[1][0]
+
+
+def without_kind(shape):
+    return re.sub(r"<built-in \w+ (\w+)>?", r"\1", shape[0]), [without_kind(called) for called in shape[1]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_programs_are_seen_as_pythons_own_hook_sees_them(seed):
+    chance, suspended = random.Random(), []
+
+    def generator():
+        while True:
+            act()
+            yield
+
+    def plain():
+        act()
+        act()
+
+    def fails():
+        act()
+        raise LookupError
+
+    def tries():
+        try:
+            fails()
+        except LookupError:
+            act()
+
+    def fails_in_c():
+        try:
+            [].pop()
+        except IndexError:
+            act()
+
+    def resumes():
+        if suspended:
+            mine = suspended.pop(chance.randrange(len(suspended)))
+            next(mine)
+            suspended.append(mine)
+        else:
+            suspended.append(generator())
+
+    def closes():
+        if suspended:
+            suspended.pop().close()
+
+    def sorts():
+        sorted([2, 1], key=lambda value: act() or value)
+
+    def act():
+        left[0] -= 1
+        if left[0] > 0:
+            chance.choice([plain, tries, fails_in_c, resumes, resumes, closes, sorts])()
+
+    def program():
+        for _ in range(10):
+            left[0] = 30
+            act()
+
+    left = [0]
+    chance.seed(seed)
+    expected = Hooked().of(program)
+    suspended.clear()
+    chance.seed(seed)
+    rows = rows_of(record(program))
+    assert without_kind(named(rows, "program")[0].shape()) == expected
 
 
 def test_an_exception_ends_what_it_leaves():
