@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'event_name', 'event_pool', 'find_device', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'watch_allocations', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -623,9 +623,9 @@ class Session:
         """
         Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows.
         """
-    def cut(self, timeout: float | None = None) -> Store:
+    def cut(self, timeout: float | None = None, into: list | None = None) -> Store:
         """
-        Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` seconds, by default two.
+        Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` seconds, by default two. `into`: a list that gets the Store even where KeyboardInterrupt follows.
         """
     def open(self) -> None:
         """
@@ -635,7 +635,7 @@ class Session:
         """
         Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none was recorded.
         """
-    def stop(self, timeout: float | None = None) -> Store:
+    def stop(self, timeout: float | None = None, into: list | None = None) -> Store:
         """
         Ends collecting; returns the open window's Store, if one is open, and waits for it as cut does. Further calls return None.
         """
@@ -813,6 +813,10 @@ def environment() -> dict:
     """
     What this machine and process have for profiling; makes no CUDA context.
     """
+def environment_of_children() -> list[bytes]:
+    """
+    The environment as name=value, without what offer_nvtx has set.
+    """
 def event_name(store: Store, kind: int, row: int) -> str:
     """
     The name of one row of the event table of a kind.
@@ -873,6 +877,10 @@ def observe_regions(before_enter: typing.Any, after_exit: typing.Any, in_session
     """
     Has each region of the program given to these while a session collects, while none does, both or neither. Each returns whether it did anything: while nothing is open the second is not called.
     """
+def offer_nvtx() -> None:
+    """
+    Makes this process the tool of every library that makes its first NVTX call from now on; forked children are not.
+    """
 def own_file() -> str:
     """
     The extension module's file, empty when it cannot be told.
@@ -909,6 +917,10 @@ def region_of_kind(name: str, kind: int) -> record_function:
 def resume_allocation_watch() -> str:
     """
     Goes on after a pause; returns why that cannot be had.
+    """
+def resumed(function: typing.Any) -> typing.Any:
+    """
+    A method that calls the function again when an exception ended it, and raises that: for what goes on where it was interrupted. A Ctrl-C on the way into a function of Python would otherwise keep all of it from happening.
     """
 def schema() -> list[TableInfo]:
     """
@@ -954,9 +966,25 @@ def unwatch_allocations() -> None:
     """
     One user less; the ledger is given up with the last.
     """
+def unwatch_signals() -> None:
+    """
+    Ends what watch_signals began.
+    """
 def watch_allocations(stacks: bool = True) -> str:
     """
     Keeps a ledger of what the driver gives out from now on. Returns why that cannot be had; after '', call unwatch_allocations once.
+    """
+def watch_signal(number: int) -> None:
+    """
+    The program has given a signal its default action: it is watched again, if it was.
+    """
+def watch_signals(on_signal: collections.abc.Callable, given_up: str) -> None:
+    """
+    Has a function called with the number of a signal that ends the process, before it does, on a thread of its own. `given_up`: what is written to standard error where a second signal, or a thread that keeps the GIL, ends it before the function has returned.
+    """
+def withdraw_nvtx() -> bool:
+    """
+    Ends what offer_nvtx began, for libraries that have made no call yet; False where it had not.
     """
 def write_chrome(store: Store, write: collections.abc.Callable) -> None:
     """

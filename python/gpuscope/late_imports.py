@@ -37,16 +37,20 @@ def import_of_stub(package: str, name: str) -> object:
 
 # importlib.abc's base classes are left out: importing them takes 19 modules.
 class WhenImported:
-    """Calls `then` once `module` has been imported: at once, or on the thread that imports it, until `cancel`."""
+    """Calls `then` once `module` has been imported: in `watch`, or on the thread that imports it, until `cancel`."""
 
     def __init__(self, module: str, then: Callable[[], None]) -> None:
         self._module = module
         self._then = then
         self._searching = False
-        if module in sys.modules:
-            then()
+
+    def watch(self) -> WhenImported:
+        """Begins it. Returns itself."""
+        if self._module in sys.modules:
+            self._then()
         else:
             sys.meta_path.insert(0, self)
+        return self
 
     def cancel(self) -> None:
         """Ends it, whether or not the module was imported."""

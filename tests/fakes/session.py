@@ -62,23 +62,26 @@ class Session:
     def switch_regions(self, on):
         self.log.append(f"regions {'on' if on else 'off'}")
 
-    def cut(self):
+    def cut(self, into=None):
         assert self.window
         self.log.append("cut")
-        return self._store()
+        return self._store(into)
 
-    def stop(self, timeout=None):
+    def stop(self, timeout=None, into=None):
         if Session.running is not self:
             return None
         Session.running = None
         Session.timeout = timeout
         self.log.append("stop")
-        return self._store() if self.window else None
+        return self._store(into) if self.window else None
 
-    def _store(self):
+    def _store(self, into):
         self.window = False
         Session.windows += 1
-        return Store(Session.windows)
+        store = Store(Session.windows)
+        if into is not None:
+            into.append(store)
+        return store
 
 
 class Region:

@@ -146,3 +146,26 @@ def test_version_is_the_one_of_the_metadata() -> None:
 def test_package_installs_no_sources_of_the_core() -> None:
     suffixes = {Path(str(file)).suffix for file in importlib.metadata.files("gpuscope") or []}
     assert suffixes.isdisjoint({".cpp", ".h", ".a"})
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_subinterpreter_gets_import_error(isolated):
+    """In one that is not isolated, Python itself does not refuse what is made for one interpreter a process."""
+    script = f"""
+import sys
+if sys.version_info >= (3, 13):
+    import _interpreters as interpreters
+    number = interpreters.create("isolated" if {isolated} else "legacy")
+else:
+    import _xxsubinterpreters as interpreters
+    number = interpreters.create(isolated={isolated})
+interpreters.run_string(number, '''
+try:
+    import gpuscope._core
+except ImportError as error:
+    print("interpreter" in str(error), flush=True)
+''')
+import gpuscope._core  # the main one has it all the same
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr

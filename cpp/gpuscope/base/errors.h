@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -54,5 +55,9 @@ class CorruptTrace : public Error {
   std::string path_;
   uint64_t offset_;
 };
+
+/// Has the C++ library take the memory now that it needs once a thread: where it finds none at a throw, glibc ends the
+/// process. Volatile, as the function is declared to be pure.
+inline void prepare_to_throw() noexcept { [[maybe_unused]] const volatile int count = std::uncaught_exceptions(); }
 
 }  // namespace gpuscope::base

@@ -8,6 +8,7 @@
 
 #include <new>
 
+#include "gpuscope/base/errors.h"
 #include "gpuscope/base/pages.h"
 
 namespace gpuscope::base {
@@ -177,6 +178,7 @@ EventLog* EventLogs::adopt() noexcept {
     }
   }
   end_.armed = true;  // touching it makes its destructor run at the thread's end
+  prepare_to_throw();
   current_ = log;
   return log;
 }

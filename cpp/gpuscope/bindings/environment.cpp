@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 #include <unistd.h>
 
 #include <array>
@@ -191,6 +192,22 @@ void bind_environment(py::module_& module) {
   module.def("own_file", &own_file, "The extension module's file, empty when it cannot be told.");
   module.def("nvtx_libraries", &nvtx::attached_libraries,
              "The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.");
+  module.def(
+      "offer_nvtx", [] { nvtx::offer(own_file()); },
+      "Makes this process the tool of every library that makes its first NVTX call from now on; forked children are "
+      "not.");
+  module.def("withdraw_nvtx", &nvtx::withdraw,
+             "Ends what offer_nvtx began, for libraries that have made no call yet; False where it had not.");
+  module.def(
+      "environment_of_children",
+      [] {
+        py::typing::List<py::bytes> entries;
+        for (const std::string& entry : nvtx::environment_of_children()) {
+          entries.append(py::bytes(entry));
+        }
+        return entries;
+      },
+      "The environment as name=value, without what offer_nvtx has set.");
   module.def(
       "device_limits", &device_limits, py::arg("device") = 0,
       "What a GPU could do at best by its own description, None where it does not say: memory_bandwidth in bytes "

@@ -159,8 +159,10 @@ thread_local ThreadEnd thread_end;
 
 Known* make_cache() noexcept {
   if (!ended) {
-    thread_end.armed = true;
     cache = static_cast<Known*>(std::calloc(kCacheSize, sizeof(Known)));
+    if (cache != nullptr) {
+      thread_end.armed = true;
+    }
   }
   return cache;
 }

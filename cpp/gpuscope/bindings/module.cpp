@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,7 @@ session::Vendor& vendor() {
 
 }  // namespace gpuscope::bindings
 
-PYBIND11_MODULE(_core, module) {
+PYBIND11_MODULE(_core_of_main, module) {
   using namespace gpuscope::bindings;
   module.doc() = "The C++ core of gpuscope; use the names that the package itself exports.";
   module.attr("__version__") = GPUSCOPE_VERSION;
@@ -74,8 +75,40 @@ PYBIND11_MODULE(_core, module) {
   bind_regions(module);
   bind_timing(module);
   bind_session(module);
+  bind_signals(module);
   bind_torch(module);
   bind_python_functions(module);
   bind_memory(module);
   bind_environment(module);
+}
+
+namespace {
+
+int refuse_subinterpreters(PyObject*) {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+    return 0;
+  }
+  PyErr_SetString(PyExc_ImportError, "gpuscope._core serves one interpreter a process: import it in the main one");
+  return -1;
+}
+
+}  // namespace
+
+// pybind11 takes the GIL by PyGILState_Ensure, which waits for ever in a subinterpreter: it must not get there. Up to
+// Python 3.12 this function is called in the interpreter that imports, from 3.13 on in the main one, and the slots in
+// that which imports.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (refuse_subinterpreters(nullptr) != 0) {
+    return nullptr;
+  }
+  auto* definition = reinterpret_cast<PyModuleDef*>(PyInit__core_of_main());
+  static std::array<PyModuleDef_Slot, 8> slots{{{Py_mod_exec, reinterpret_cast<void*>(&refuse_subinterpreters)}}};
+  if (definition != nullptr && definition->m_slots != slots.data()) {
+    std::size_t count = 1;
+    for (const PyModuleDef_Slot* slot = definition->m_slots; slot->slot != 0 && count + 1 < slots.size(); ++slot) {
+      slots[count++] = *slot;
+    }
+    definition->m_slots = slots.data();
+  }
+  return reinterpret_cast<PyObject*>(definition);
 }

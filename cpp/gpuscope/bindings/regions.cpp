@@ -707,6 +707,34 @@ PyObject* mark(PyObject*, PyObject* name) {
   Py_RETURN_NONE;
 }
 
+/// Calls the function, and once more if an exception ended it, which is then raised.
+PyObject* call_resumed(PyObject* function, PyObject* const* arguments, Py_ssize_t count) {
+  PyObject* result = PyObject_Vectorcall(function, arguments, static_cast<std::size_t>(count), nullptr);
+  if (result == nullptr) {
+    PyObject* type = nullptr;
+    PyObject* value = nullptr;
+    PyObject* traceback = nullptr;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject* again = PyObject_Vectorcall(function, arguments, static_cast<std::size_t>(count), nullptr);
+    if (again == nullptr) {
+      PyErr_Clear();
+    }
+    Py_XDECREF(again);
+    PyErr_Restore(type, value, traceback);
+  }
+  return result;
+}
+
+PyMethodDef resumed_call = {"resumed", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_resumed)),
+                            METH_FASTCALL, nullptr};
+
+PyObject* resumed(PyObject*, PyObject* function) {
+  PyObject* call = PyCFunction_New(&resumed_call, function);
+  PyObject* method = call != nullptr ? PyInstanceMethod_New(call) : nullptr;
+  Py_XDECREF(call);
+  return method;
+}
+
 PyMethodDef methods[] = {
     {"__enter__", enter, METH_NOARGS, "Opens the region."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit)), METH_FASTCALL,
@@ -736,6 +764,12 @@ PyMethodDef observe_regions_method = {
     "observe_regions(before_enter: object, after_exit: object, in_sessions: bool, elsewhere: bool) -> None\n\n"
     "Has each region of the program given to these while a session collects, while none does, both or neither. Each "
     "returns whether it did anything: while nothing is open the second is not called."};
+
+PyMethodDef resumed_method = {
+    "resumed", resumed, METH_O,
+    "resumed(function: object) -> typing.Any\n\n"
+    "A method that calls the function again when an exception ended it, and raises that: for what goes on where it was "
+    "interrupted. A Ctrl-C on the way into a function of Python would otherwise keep all of it from happening."};
 
 constexpr const char* kDoc =
     "record_function(name, args=None)\n--\n\n"
@@ -798,7 +832,10 @@ std::vector<ThreadName> python_thread_names() {
       }
     }
     named_threads = alive.release().ptr();
-  } catch (const py::error_already_set&) {  // a thread object of the program's own: the system's names stay
+  } catch (const py::error_already_set& error) {  // a thread object of the program's own: the system's names stay
+    if (!error.matches(PyExc_Exception)) {
+      throw;  // a Ctrl-C is the program's
+    }
     return names;
   }
   return names;
@@ -812,7 +849,8 @@ void bind_regions(pybind11::module_& module) {
   }
   module.add_object("record_function",
                     pybind11::reinterpret_borrow<pybind11::object>(reinterpret_cast<PyObject*>(&record_function_type)));
-  for (PyMethodDef* method : {&mark_method, &region_of_kind_method, &region_of_call_method, &observe_regions_method}) {
+  for (PyMethodDef* method :
+       {&mark_method, &region_of_kind_method, &region_of_call_method, &observe_regions_method, &resumed_method}) {
     PyObject* function = PyCFunction_NewEx(method, nullptr, pybind11::str("gpuscope._core").ptr());
     if (function == nullptr) {
       throw pybind11::error_already_set();

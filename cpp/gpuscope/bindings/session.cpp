@@ -51,9 +51,17 @@ bool merges_graphs(const std::string& name) {
   return name == "launch";
 }
 
-std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, const std::string& graphs, bool sync,
-                                        uint64_t max_bytes, int64_t ring_ns, bool stacks, bool memory,
-                                        const std::set<std::string>& left_out) {
+/// Ends a session that nobody has ended: that waits for threads which may wait for the GIL.
+struct EndWithoutGil {
+  void operator()(session::Session* session) const {
+    const py::gil_scoped_release nogil;
+    delete session;
+  }
+};
+
+std::unique_ptr<session::Session, EndWithoutGil> start(bool cuda, const std::string& mode, const std::string& graphs,
+                                                       bool sync, uint64_t max_bytes, int64_t ring_ns, bool stacks,
+                                                       bool memory, const std::set<std::string>& left_out) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -71,7 +79,7 @@ std::unique_ptr<session::Session> start(bool cuda, const std::string& mode, cons
   options.may_share_cupti = torch_profiler_is_idle();
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
-  return std::make_unique<session::Session>(libraries, options);
+  return std::unique_ptr<session::Session, EndWithoutGil>(new session::Session(libraries, options));
 }
 
 /// Threads of the store get the names that Python has for them; those given through NVTX take precedence.
@@ -94,14 +102,18 @@ std::chrono::nanoseconds wait_limit(std::optional<double> timeout) {
   return timeout.has_value() ? std::chrono::duration_cast<std::chrono::nanoseconds>(seconds) : session::kGpuWaitLimit;
 }
 
-std::shared_ptr<store::Store> cut(session::Session& session, std::optional<double> timeout) {
+/// What `end` hands over, or null. `into` has it before Python can raise KeyboardInterrupt, which it does after the
+/// call, in place of taking the result.
+std::shared_ptr<store::Store> hand_over(
+    session::Session& session, std::unique_ptr<store::Store> (session::Session::*end)(std::chrono::nanoseconds),
+    std::optional<double> timeout, std::optional<py::list> into) {
   std::shared_ptr<store::Store> store;
   {
     const py::gil_scoped_release nogil;
-    store = session.cut(wait_limit(timeout));
+    store = (session.*end)(wait_limit(timeout));
   }
-  if (store == nullptr) {
-    throw base::InvalidArgument("cut() needs an open window: call open() first");
+  if (store != nullptr && into.has_value()) {
+    into->append(store);
   }
   return with_thread_names(std::move(store));
 }
@@ -111,7 +123,8 @@ std::shared_ptr<store::Store> cut(session::Session& session, std::optional<doubl
 void bind_session(py::module_& module) {
   using session::Session;
   module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
-  py::class_<Session>(module, "Session", "One span of collecting, with any number of recorded windows in it.")
+  py::class_<Session, std::unique_ptr<Session, EndWithoutGil>>(
+      module, "Session", "One span of collecting, with any number of recorded windows in it.")
       .def(py::init(&start), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
            py::arg("graphs") = "node", py::arg("sync") = false, py::arg("max_bytes") = uint64_t{1} << 30,
            py::arg("ring_ns") = int64_t{10'000'000'000}, py::arg("stacks") = false, py::arg("memory") = false,
@@ -119,23 +132,26 @@ void bind_session(py::module_& module) {
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
            "that get no rows.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
-      .def("cut", &cut, py::arg("timeout") = py::none(),
-           "Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` "
-           "seconds, by default two.")
+      .def(
+          "cut",
+          [](Session& session, std::optional<double> timeout, const std::optional<py::list>& into) {
+            std::shared_ptr<store::Store> store = hand_over(session, &Session::cut, timeout, into);
+            if (store == nullptr) {
+              throw base::InvalidArgument("cut() needs an open window: call open() first");
+            }
+            return store;
+          },
+          py::arg("timeout") = py::none(), py::arg("into") = py::none(),
+          "Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` "
+          "seconds, by default two. `into`: a list that gets the Store even where KeyboardInterrupt follows.")
       .def(
           "stop",
-          [](Session& session, std::optional<double> timeout) {
-            std::shared_ptr<store::Store> store;
-            {
-              const py::gil_scoped_release nogil;
-              store = session.stop(wait_limit(timeout));
-            }
-            return with_thread_names(std::move(store));
+          [](Session& session, std::optional<double> timeout, const std::optional<py::list>& into) {
+            return hand_over(session, &Session::stop, timeout, into);
           },
-          py::arg("timeout") = py::none(),
+          py::arg("timeout") = py::none(), py::arg("into") = py::none(),
           "Ends collecting; returns the open window's Store, if one is open, and waits for it as cut does. Further "
-          "calls "
-          "return None.")
+          "calls return None.")
       .def("release_cupti", &Session::release_cupti, py::call_guard<py::gil_scoped_release>(),
            "Ends the recording of GPU work for the rest of the session, as another client needs CUPTI; False when none "
            "was recorded.")

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <utility>
@@ -296,6 +299,48 @@ bool attach_extension(const void* module) noexcept {
   put(NVTX3EXT_CBID_nvtxRangeEndPayload, &end_payload);
   // nvtxDomainIsEnabled is left to NVTX, which answers yes: libraries ask once, and a profiler may start later.
   return true;
+}
+
+namespace {
+
+std::string* offered = nullptr;  // the environment's own text, once there is one
+
+bool is_offered(const char* entry) noexcept { return offered != nullptr && entry == offered->c_str(); }
+
+}  // namespace
+
+void offer(const std::string& path) {
+  if (offered == nullptr) {
+    offered = new std::string("NVTX_INJECTION64_PATH=" + path);  // leaked: the environment refers to it
+    pthread_atfork(nullptr, nullptr, [] { withdraw(); });
+  }
+  putenv(offered->data());
+}
+
+// Not by unsetenv: a forked child may have inherited its lock.
+bool withdraw() noexcept {
+  bool found = false;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr;) {
+    if (!is_offered(*entry)) {
+      ++entry;
+      continue;
+    }
+    for (char** rest = entry; *rest != nullptr; ++rest) {
+      rest[0] = rest[1];
+    }
+    found = true;
+  }
+  return found;
+}
+
+std::vector<std::string> environment_of_children() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (!is_offered(*entry)) {
+      entries.emplace_back(*entry);
+    }
+  }
+  return entries;
 }
 
 }  // namespace gpuscope::nvtx

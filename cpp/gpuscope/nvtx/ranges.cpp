@@ -28,7 +28,9 @@ Thread::End::~End() {
 Thread* Thread::make() noexcept {
   if (!ended_) {
     current_ = new (std::nothrow) Thread;
-    end_.armed = true;  // touching it makes its destructor run at the thread's end
+    if (current_ != nullptr) {
+      end_.armed = true;  // touching it makes its destructor run at the thread's end
+    }
   }
   return current_;
 }

@@ -161,4 +161,12 @@ bool attach_extension(const void* module) noexcept;
 /// The files of the libraries that we are the tool of, in order.
 std::vector<std::string> attached_libraries();
 
+/// Sets NVTX_INJECTION64_PATH to our file in this process, not in the children that it forks. What is started by vfork
+/// or posix_spawn has what is given to exec: see `environment_of_children`. One thread at a time.
+void offer(const std::string& path);
+/// Takes the variable back, if it is ours; whether it was.
+bool withdraw() noexcept;
+/// The environment as ``name=value``, without the variable if it is ours.
+std::vector<std::string> environment_of_children();
+
 }  // namespace gpuscope::nvtx

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/errors.h"
 #include "gpuscope/base/file.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/nvtx/names.h"
@@ -224,7 +225,10 @@ void Recorder::begin(bool collecting) {
   const activity::CompletedBuffers late(vendor_.collector.buffers());  // of an earlier session
 }
 
-void Recorder::enter_thread() { decode_cpu_start_ns_ = thread_cpu_ns(); }
+void Recorder::enter_thread() {
+  base::prepare_to_throw();
+  decode_cpu_start_ns_ = thread_cpu_ns();
+}
 
 void Recorder::make_decoder() {
   decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(), main_thread_);

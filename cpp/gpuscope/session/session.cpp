@@ -112,6 +112,7 @@ void Session::start_thread() {
     throw;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  entered_.acquire();
 }
 
 void Session::choose_tier() {
@@ -262,6 +263,7 @@ std::unique_ptr<store::Store> Session::hand_over(Request what, std::chrono::nano
 void Session::run() {
   pthread_setname_np(pthread_self(), "gpuscope");
   recorder_.enter_thread();
+  entered_.release();
   std::chrono::steady_clock::time_point flushed;
   while (true) {
     auto& wake = base::EventLogs::process().wake();

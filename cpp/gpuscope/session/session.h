@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -87,6 +88,7 @@ class Session {
   std::exception_ptr error_;  // instead of a result
 
   std::unique_ptr<std::thread> thread_;
+  std::binary_semaphore entered_{0};  // by the thread, which has what it needs to run where memory is short
   const pid_t process_;
 };
 

@@ -44,6 +44,12 @@ class Outputs:
         """The files written so far."""
         return tuple(self._written)
 
+    @property
+    def missing(self) -> tuple[Path, ...]:
+        """Those of the latest recording, or of the first that is to come, that are not written."""
+        named = (self._named(path, max(self._turn, 1)) for path in self._paths)
+        return tuple(path for path in named if path not in self._written)
+
     def write(self, results: Analyses, out: Console | None = None) -> list[Exception]:
         """Writes every file; from the second time on as ``run-2.gscope`` and so on. `out` shows progress.
 
@@ -52,7 +58,7 @@ class Outputs:
         self._turn += 1
         errors: list[Exception] = []
         for path in self._paths:
-            target = path if self._turn == 1 else _numbered(path, self._turn)
+            target = self._named(path, self._turn)
             try:
                 with out.working(f"writing {console.display(target)}") if out else nullcontext():
                     _WRITERS[_suffix(path)](results, target)
@@ -60,6 +66,9 @@ class Outputs:
             except Exception as error:
                 errors.append(error)
         return errors
+
+    def _named(self, path: Path, turn: int) -> Path:
+        return path if turn == 1 else _numbered(path, turn)
 
 
 def raise_last(errors: Sequence[Exception]) -> None:

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
+from gpuscope.cli.ends import Ending
 from gpuscope.cli.memory_show import show_peak
 from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.cli.program import Program
@@ -94,23 +95,51 @@ class Memory:
         outputs = writable_paths(options.output, _SUFFIXES)
         out = console.errors()  # the stream of before the run: the program may replace or close sys.stderr
         watch = _Watch(options.max_entries, stacks=not options.no_stacks)
-        ending = program.run(watch.end)
-        if ending.in_child:  # the history is its parent's
-            return ending.code
-        failed = False
+        report = _Report(program.name, outputs, watch, options.top, out)
+        ending = program.run(report)
+        return ending.code or (0 if ending.in_child else int(report.failed))
+
+
+class _Report:
+    """What is printed and written at the end.
+
+    Attributes:
+        failed: a file could not be written.
+    """
+
+    def __init__(self, program: str, outputs: Sequence[Path], watch: _Watch, top: int, out: Console) -> None:
+        self._program = program
+        self._missing = list(outputs)
+        self._watch = watch
+        self._top = top
+        self._out = out
+        self.failed = False
+
+    def finish(self, ending: Ending) -> None:
+        """Ends the watch, prints and writes."""
+        out = self._out
+        self._watch.end()
         with out.working("looking at the memory"):
-            found = watch.findings(program.name)
+            found = self._watch.findings(self._program)
         with out.forgiving():
-            found.show(options.top, out)
-        for path in outputs:
+            found.show(self._top, out)
+        for path in tuple(self._missing):
             why = found.write(path)
-            failed = failed or bool(why)
+            self.failed = self.failed or bool(why)
             with out.forgiving():
                 if why:
                     out.complain(f"{console.display(path)} could not be written: {why}", "bold yellow")
                 else:
                     out.wrote(path)
-        return ending.code or int(failed)
+            self._missing.remove(path)
+        if ending.by.startswith("SIG"):
+            with out.forgiving():
+                out.complain(f"the program was ended by {ending.by}", "bold yellow")
+
+    def given_up(self) -> str:
+        """What is lost where `finish` ends now."""
+        missing = " and ".join(map(console.display, self._missing))
+        return f"the report is not complete{f', and {missing} may not be written' if missing else ''}"
 
 
 @dataclass

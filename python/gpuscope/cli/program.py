@@ -12,25 +12,15 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Literal
 
+from gpuscope.cli.ends import INTERRUPTED, Ending, Ends, Finish
 from gpuscope.errors import InvalidArgument
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a program ended."""
-
-    code: int
-    error: BaseException | None = None  # that nobody caught
-    in_child: bool = False  # in a process that the program forked
 
 
 @dataclass(frozen=True)
@@ -78,24 +68,24 @@ class Program:
             if os.path.isdir(self.target) and _main_of(self.target) is None:
                 raise InvalidArgument(f"the folder {self.target!r} has no __main__.py to run")
 
-    def run(self, finish: Callable[[], object]) -> Ending:
-        """Runs it as the main program, waits for the threads it left behind, and then calls `finish`.
+    def run(self, finish: Finish) -> Ending:
+        """Runs it as the main program, waits for the threads it left behind, and then finishes.
 
-        The program may fork, and its child comes out of here too: `finish` is called in this process alone.
+        The program may fork, and its child comes out of here too: it is finished in this process alone. Where the
+        program ends by a signal, os._exit or os.exec*, it is finished before that, and this does not return.
 
         An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
         ``__main__`` remains the program's: functions registered with atexit, and pickle, still need it.
 
         Raises:
-            InvalidArgument: there is no such module.
+            InvalidArgument: there is no such module; nothing is finished.
         """
-        process = os.getpid()
-        try:
-            ending = self._execute()
-        finally:
-            if os.getpid() == process:
-                finish()
-        return replace(ending, in_child=os.getpid() != process)
+        with Ends(finish) as ends:
+            try:
+                ending = self._execute()
+            except KeyboardInterrupt:  # a second one, while the first was reported
+                ending = Ending(INTERRUPTED)
+            return ends.finish(ending)
 
     def _execute(self) -> Ending:
         main = ModuleType("__main__")
@@ -113,7 +103,7 @@ class Program:
         try:
             _wait_for_threads()
         except KeyboardInterrupt:
-            ending = Ending(_INTERRUPTED)
+            ending = Ending(INTERRUPTED)
         # A stream that the program closed or broke is the interpreter's to report, at its end.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
@@ -202,7 +192,7 @@ def _ending(error: BaseException) -> Ending:
         print(error.code, file=sys.stderr)
         return Ending(1)
     sys.excepthook(type(error), error, error.__traceback__)
-    return Ending(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, error)
+    return Ending(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, error)
 
 
 def _wait_for_threads() -> None:

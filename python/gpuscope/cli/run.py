@@ -15,6 +15,7 @@ from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
+    from gpuscope.cli.ends import Ending
     from gpuscope.profiler import Schedule, profile
     from gpuscope.recording import Analyses
 
@@ -35,7 +36,7 @@ class Run:
     summary = "run a script and profile it"
     description = (
         "Runs a script as 'python script.py args...' would: same output, same exit code. The report goes to standard\n"
-        "error, the recording to a file; both also when the script raises, exits or is interrupted by Ctrl-C."
+        "error, the recording to a file; both also when the script raises, exits, or is ended by Ctrl-C or a signal."
     )
     examples = """\
   gpuscope run train.py --epochs 1
@@ -91,63 +92,71 @@ class Run:
         report.check(options)
         _check_groups(options)
         outputs = Outputs(options.output or [f"{program.name}.gscope"])
-        delivery = _Delivery(outputs, console.errors())
-        profiler = _profiler(options, delivery)
-        profiler.start()
-        ending = program.run(lambda: delivery.end(profiler))
-        if ending.in_child:  # the recording is its parent's
-            return ending.code
-        if _profiled_itself(ending.error):
-            delivery.complain(
-                "the script starts a profiler of its own, and only one can run: start it with python, or leave its "
-                "profile() out"
-            )
-        failure = delivery.show(profiler, options)
-        return ending.code or failure
+        delivery = _Delivery(outputs, console.errors(), options)
+        delivery.profiler.start()
+        ending = program.run(delivery)
+        return ending.code or (0 if ending.in_child else int(delivery.failed))
 
 
 class _Delivery:
-    """Takes each recorded window as it is ready; nothing that goes wrong here reaches the program."""
+    """Takes each recorded window as it is ready; nothing that goes wrong here reaches the program.
 
-    def __init__(self, outputs: Outputs, out: Console) -> None:
+    Attributes:
+        failed: something could not be delivered.
+    """
+
+    def __init__(self, outputs: Outputs, out: Console, options: argparse.Namespace) -> None:
         self._outputs = outputs
         self._out = out  # the stream of before the run: the program may replace or close sys.stderr
+        self._options = options
         self._complaints: list[str] = []
         self._windows = 0
-        self._failed = False
+        self.failed = False
+        self.profiler = _profiler(options, self)
 
     def __call__(self, results: Analyses) -> None:
         """Writes the files of one window."""
         self._windows += 1
         for error in self._outputs.write(results):
-            self._failed = True
+            self.failed = True
             self._complaints.append(f"the recording could not be written: {error}")
 
-    def end(self, profiler: profile) -> None:
-        """Ends the recording, which may deliver one more window."""
+    def finish(self, ending: Ending) -> None:
+        """Ends the recording, which may deliver one more window, and prints the report."""
         with warnings.catch_warnings(record=True) as said, self._out.working("finishing the recording"):
             warnings.simplefilter("always", GpuscopeWarning)
-            profiler.stop()
+            self.profiler.stop()
         self._complaints += [str(warning.message) for warning in said]
+        if ending.by.startswith("SIG"):
+            self._complaints.append(f"the program was ended by {ending.by}")
+        elif ending.by.startswith("os.exec"):
+            self._complaints.append(f"the program became another one by {ending.by}, which is not recorded")
+        if _profiled_itself(ending.error):
+            self._complaints.append(
+                "the script starts a profiler of its own, and only one can run: start it with python, or leave its "
+                "profile() out"
+            )
+        self._show()
 
-    def complain(self, sentence: str) -> None:
-        """Has a sentence printed under the report."""
-        self._complaints.append(sentence)
+    def given_up(self) -> str:
+        """What is lost where `finish` ends now."""
+        missing = [console.display(path) for path in self._outputs.missing]
+        if missing:
+            return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not written"
+        return "the report is not complete"
 
-    def show(self, profiler: profile, options: argparse.Namespace) -> int:
-        """Prints the report and returns 1 if something could not be delivered, else 0."""
+    def _show(self) -> None:
         with self._out.forgiving():
             self._out.line()
             if self._windows:
-                report.show_summary(profiler, self._out)
-                report.show(profiler, options, self._out)
+                report.show_summary(self.profiler, self._out)
+                report.show(self.profiler, self._options, self._out)
             for path in self._outputs.written:
                 self._out.wrote(path)
-            if options.schedule and not self._windows:
-                self.complain("with --schedule the script must call gpuscope.step() at the end of every step")
+            if self._options.schedule and not self._windows:
+                self._complaints.append("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:
                 self._out.complain(complaint, "bold yellow")
-        return int(self._failed)
 
 
 def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:

@@ -37,23 +37,21 @@ class _AnnotationObserver:
     """While open, annotations that are made and entered are ranges as well."""
 
     def __init__(self) -> None:
-        self._import: WhenImported | None = None
+        self._import = WhenImported("jax.profiler", self._hook)
         self._hooked: Any = None
         self._own: dict[str, Any] = {}
 
     def start(self) -> None:
-        self._import = WhenImported("jax.profiler", self._hook)
+        self._import.watch()
 
     def stop(self) -> None:
-        if self._import is not None:
-            self._import.cancel()
-            self._import = None
-        annotation, self._hooked = self._hooked, None
-        for name in _METHODS if annotation is not None else ():
+        self._import.cancel()
+        for name in _METHODS if self._hooked is not None else ():
             if name in self._own:
-                setattr(annotation, name, self._own[name])
-            else:
-                delattr(annotation, name)
+                setattr(self._hooked, name, self._own[name])
+            elif name in vars(self._hooked):
+                delattr(self._hooked, name)
+        self._hooked = None
 
     def _hook(self) -> None:
         annotation = getattr(sys.modules.get("jax.profiler"), "TraceAnnotation", None)
@@ -82,9 +80,9 @@ class _AnnotationObserver:
                 region.__exit__(*args)
             return originals["__exit__"](self, *args)
 
+        self._hooked = annotation
         for name, hook in zip(_METHODS, (init, enter, leave), strict=True):
             setattr(annotation, name, hook)
-        self._hooked = annotation
 
 
 def _region(name: object, attributes: dict[str, Any]) -> record_function | None:

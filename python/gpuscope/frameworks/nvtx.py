@@ -4,15 +4,20 @@
 A library looks for its tool once, at its first NVTX call, in the variable NVTX_INJECTION64_PATH; from then on its
 ranges go there or nowhere. So the variable is set as soon as a profiler is made, and kept when the window is over: a
 library that makes its first call between two windows would otherwise be lost to the second one. While nobody listens, a
-range costs a library a few ns. Child processes inherit the variable: a Python one loads the extension module at its
-first NVTX call, without the package; in any other that fails, and NVTX stays off as it would have been.
+range costs a library a few ns.
+
+The variable is of this process alone: it is not in ``os.environ``, forked children begin without it, and what Python
+starts by other means than fork is given an environment that lacks it.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from gpuscope.frameworks.observers import Note, Options
 
 _VARIABLE = "NVTX_INJECTION64_PATH"
+_ENVIRONMENT = 5  # the argument of _posixsubprocess.fork_exec; None for the process's own
 
 
 def observe(options: Options, note: Note) -> _InjectionObserver | None:
@@ -53,7 +59,45 @@ class _InjectionObserver:
         if taken and taken != path:
             self._note(f"NVTX ranges of libraries go to another tool: {_VARIABLE} is {taken}")
         elif path and not taken:
-            os.environ[_VARIABLE] = path
+            _keep_from_children()
+            _core.offer_nvtx()
+
+
+@functools.cache
+def _keep_from_children() -> None:
+    """Wraps those of Python's functions that hand the process's own environment to another program without a fork."""
+    start: Any = importlib.import_module("_posixsubprocess")
+    start.fork_exec = _with_environment(start.fork_exec)  # where multiprocessing finds it
+    subprocess: Any = sys.modules.get("subprocess")
+    if hasattr(subprocess, "_fork_exec"):  # from Python 3.11 on it has taken it already
+        subprocess._fork_exec = start.fork_exec
+    for name in ("system", "execv"):
+        function = _without_variable(getattr(os, name))
+        for module in ("os", "posix"):  # the latter is where pickle looks for it
+            setattr(sys.modules[module], name, function)
+
+
+def _with_environment(fork_exec: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fork_exec)
+    def call(*args: Any) -> Any:
+        if len(args) > _ENVIRONMENT and args[_ENVIRONMENT] is None:
+            args = (*args[:_ENVIRONMENT], _core.environment_of_children(), *args[_ENVIRONMENT + 1 :])
+        return fork_exec(*args)
+
+    return call
+
+
+def _without_variable(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        offered = _core.withdraw_nvtx()
+        try:
+            return function(*args, **named)
+        finally:
+            if offered:
+                _core.offer_nvtx()
+
+    return call
 
 
 def _nccl_was_before_us() -> bool:

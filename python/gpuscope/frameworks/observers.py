@@ -44,7 +44,11 @@ class Options:
 
 
 class Observer(Protocol):
-    """One source. Made once a profiler; start and stop take turns, each on the thread that runs the profiler."""
+    """One source. Made once a profiler; start and stop take turns, each on the thread that runs the profiler.
+
+    Stop may also follow a start or a stop that an exception ended anywhere, and be called by another thread at the
+    program's end.
+    """
 
     def start(self) -> None:
         """A window begins."""
@@ -75,22 +79,26 @@ class Observers:
 
     def start(self) -> None:
         """A window begins."""
+        self.stop()  # what a start that was interrupted left
         for observer in self._observers:
+            self._started.append(observer)
             try:
                 observer.start()
             except Exception as error:
                 self._note(f"{_name(observer)} could not be recorded: {error!r}")
-            else:
-                self._started.append(observer)
+                self._stop_last()
 
     def stop(self) -> None:
-        """It ends."""
+        """It ends. An observer whose end is interrupted is ended again by the next call."""
         while self._started:
-            observer = self._started.pop()
-            try:
-                observer.stop()
-            except Exception as error:
-                self._note(f"{_name(observer)} could not be ended: {error!r}")
+            self._stop_last()
+
+    def _stop_last(self) -> None:
+        try:
+            self._started[-1].stop()
+        except Exception as error:
+            self._note(f"{_name(self._started[-1])} could not be ended: {error!r}")
+        self._started.pop()
 
 
 def _name(observer: Observer) -> str:

@@ -33,20 +33,21 @@ class _PythonFunctions:
     def start(self) -> None:
         """A window begins."""
         prefixes, module_call = _prefixes(), _module_call()
+        self._started = True
         if not _MONITORS and threading._profile_hook is None:
             threading.setprofile(PythonFunctions.join_thread)
         if self._garbage:
             gc.callbacks.append(PythonFunctions.on_garbage)
-        self._started = (_MONITORS or sys.getprofile() is None) and PythonFunctions.start(prefixes, module_call)
-        if not self._started:
+        if (not _MONITORS and sys.getprofile() is not None) or not PythonFunctions.start(prefixes, module_call):
             self._note(_TAKEN.format(_WHO))
-            self._remove()
+            self.stop()
 
     def stop(self) -> None:
         """It ends."""
         if self._started:
             PythonFunctions.stop()
             self._remove()
+            self._started = False
 
     def _remove(self) -> None:
         if threading._profile_hook is PythonFunctions.join_thread:

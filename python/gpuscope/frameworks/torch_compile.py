@@ -142,5 +142,5 @@ def _script_regions() -> None:
     internal._qualified_name = name_of  # type: ignore[attr-defined]
 
 
-WhenImported(_DYNAMO, _register_regions)
-WhenImported(_SCRIPT, _script_regions)
+WhenImported(_DYNAMO, _register_regions).watch()
+WhenImported(_SCRIPT, _script_regions).watch()

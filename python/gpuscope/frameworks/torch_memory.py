@@ -217,6 +217,7 @@ class TorchReports:
         if not self.why:
             need = torch_profiler.Need(memory=True)
             self._use = torch_profiler.Use(need, on_pause=lambda: note(MISSING), on_resume=lambda: None)
+            self._use.begin()
 
     def end(self) -> None:
         """Ends it, on any thread. A thread that did not end its own pays some ns for reports that are dropped."""

@@ -109,7 +109,7 @@ class _TorchModules:
         self._local = threading.local()
         self._threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
         self._open = False
-        self._waiting: WhenImported | None = None
+        self._import = WhenImported("torch", self._hook)
         self._before: Any = None  # torch's handles
         self._after: Any = None
         self._filter: Any = None
@@ -117,13 +117,12 @@ class _TorchModules:
     def start(self) -> None:
         """A window begins; where torch is not there yet, modules are seen as soon as it is."""
         self._open = True
-        self._waiting = WhenImported("torch", self._hook)
+        self._import.watch()
 
     def stop(self) -> None:
         """It ends. Other threads may still be inside modules: the hook that closes their regions goes with the last."""
         self._open = False
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._import.cancel()
         if self._before is not None:
             self._before.remove()
             self._before = None

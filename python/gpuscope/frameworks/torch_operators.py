@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -39,18 +38,16 @@ class _TorchOperatorsObserver:
     def __init__(self, options: Options, note: Note) -> None:
         self._options = options
         self._note = note
-        self._import: WhenImported | None = None
+        self._import = WhenImported("torch", self._begin)
         self._by_callbacks = False
         self._announced = False
         self._profiler: _Profiler | None = None
 
     def start(self) -> None:
-        self._import = WhenImported("torch", self._begin)
+        self._import.watch()
 
     def stop(self) -> None:
-        if self._import is not None:
-            self._import.cancel()
-            self._import = None
+        self._import.cancel()
         regions_for_torch.allow_in_recordings(True)
         if self._options.one_thread:
             TorchRanges.only_profiled(False)
@@ -58,7 +55,7 @@ class _TorchOperatorsObserver:
             TorchCallbacks.stop()
             self._by_callbacks = False
         if self._announced:
-            torch_profiler.listeners.announce(False)
+            torch_profiler.listeners.announce(self, False)
             self._announced = False
         if self._profiler is not None:
             self._profiler.stop()
@@ -77,8 +74,8 @@ class _TorchOperatorsObserver:
             done = torch_profiler.is_on() and TorchRanges.only_profiled(True)
             self._note(_OF_ONE_THREAD if done else _OF_ALL_THREADS)
         if options.operators:
-            torch_profiler.listeners.announce(True)
             self._announced = True
+            torch_profiler.listeners.announce(self, True)
         if options.operators and why is None:
             known = TorchCallbacks.known()
             if options.record_shapes and not known["shapes"]:
@@ -87,13 +84,13 @@ class _TorchOperatorsObserver:
                 self._note("rows have no Record function id: this version of torch keeps its numbers elsewhere")
             if options.overload_names and not known["overloads"]:
                 self._note("overloads are not recorded: this version of torch does not name them")
+            self._by_callbacks = True
             TorchCallbacks.start(
                 shapes=options.record_shapes,
                 results=options.with_flops,
                 numbers=options.execution_trace,
                 overloads=options.overload_names,
             )
-            self._by_callbacks = True
 
 
 class _Profiler:
@@ -124,26 +121,25 @@ class _Profiler:
         if options.operators:
             try:
                 self._use = torch_profiler.Use(presence, on_pause=lambda: None, on_resume=lambda: None)
+                self._use.begin()
             except Exception as error:
                 self._note(f"rows of compiled code and of data pipes may be missing from torch's operators: {error}")
 
     def _start(self, need: torch_profiler.Need) -> None:
         if need.memory and not torch_profiler.reports_memory():
             self._note("torch's allocations are not recorded: this version of torch reports them in another way")
+        self._use = torch_profiler.Use(need, self._on_pause, self._want)
         self._want()
-        try:
-            self._use = torch_profiler.Use(need, self._on_pause, self._want)
-        except BaseException:
-            TorchRanges.want()
-            raise
+        self._use.begin()
 
     def stop(self) -> None:
         """Ends."""
         if self._use is None:
             return
         TorchRanges.want()
-        use, self._use = self._use, None
-        if not use.end():
+        ended = self._use.end()
+        self._use = None
+        if not ended:
             self._note("torch's profiler stays on in the thread that began the window, as another one ended it")
 
     def _want(self) -> None:
@@ -181,22 +177,10 @@ def why_no_callbacks() -> str | None:
 
 
 def _study() -> str:
-    """On a thread of its own, where neither modes of the program nor a profiler of torch's are on."""
-    reasons: list[str] = []
-
-    def study() -> None:
-        try:
-            reasons.append(TorchCallbacks.study(_USER_NAME, _call_operators))
-        except Exception as error:
-            reasons.append(repr(error))
-
-    if getattr(sys.modules["torch"].__spec__, "_initializing", False):
-        study()  # this thread imports torch: another that imports parts of it would wait for this one
-        return reasons[0]
-    thread = threading.Thread(target=study, name="gpuscope-torch")
-    thread.start()
-    thread.join()
-    return reasons[0] if reasons else "the operators that it is learned from could not be called"
+    try:
+        return torch_profiler.call_apart(lambda: TorchCallbacks.study(_USER_NAME, _call_operators))
+    except Exception as error:
+        return repr(error)
 
 
 def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:

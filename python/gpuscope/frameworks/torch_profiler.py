@@ -13,13 +13,15 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges, keep_primary_contexts
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
+
+_Result = TypeVar("_Result")
 
 _PROFILER = "torch.autograd.profiler"
 _LEGACY = "torch.autograd.profiler_legacy"
@@ -143,17 +145,15 @@ class Subscription:
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
-        self._import: WhenImported | None = None
+        self._import = WhenImported("torch", lambda: _wrappers.subscribe(self._subscriber))
 
     def open(self) -> None:
         """Begins; later, when torch is yet to be imported."""
-        self._import = WhenImported("torch", lambda: _wrappers.subscribe(self._subscriber))
+        self._import.watch()
 
     def close(self) -> None:
         """Ends."""
-        if self._import is not None:
-            self._import.cancel()
-            self._import = None
+        self._import.cancel()
         _wrappers.unsubscribe(self._subscriber)
 
 
@@ -164,12 +164,12 @@ class _Listeners:
         self._running: dict[str, bool] = {}
         self._on_change: Callable[[bool], None] = lambda any_runs: None
         self._notify: dict[bool, Callable[..., object]] = {}  # torch's own functions, by whether a profiler runs
-        self._announced = 0
+        self._announcers: set[object] = set()
 
     def follow(self, on_change: Callable[[bool], None]) -> None:
         """Has a function called with whether any runs, at torch's import and as they start and stop."""
         self._on_change = on_change
-        WhenImported("torch", self._wrap)
+        WhenImported("torch", self._wrap).watch()
 
     def _wrap(self) -> None:
         self._running["profiler"] = getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False)
@@ -188,21 +188,21 @@ class _Listeners:
             done = original(*args, **named)
             with _lock:
                 self._running[listener] = runs
-                if self._announced and listener == "profiler":
+                if self._announcers and listener == "profiler":
                     self._notify[True]()
                 self._on_change(any(self._running.values()))
             return done
 
         return call
 
-    def announce(self, begins: bool) -> None:
-        """Has torch's Python code find that a profiler runs, or no longer; any thread, the calls come in pairs.
+    def announce(self, announcer: object, begins: bool) -> None:
+        """Has torch's Python code find that a profiler runs, or no longer; any thread.
 
         What a profiler of torch's own leaves there meanwhile is found at the end.
         """
         with _lock:
-            self._announced += 1 if begins else -1
-            notify = self._notify.get(self._announced > 0 or self._running["profiler"])
+            (self._announcers.add if begins else self._announcers.discard)(announcer)
+            notify = self._notify.get(bool(self._announcers) or self._running["profiler"])
             if notify is not None:
                 notify()
 
@@ -265,10 +265,11 @@ class Need:
 
 
 class Use:
-    """Has torch's profiler switched on for a need, on the thread that makes this, until `end`.
+    """Has torch's profiler switched on for a need, on the thread that makes this, from `begin` to `end`.
 
     `on_pause` is called when torch.profiler is started, on its thread, `on_resume` before ours is switched on again.
-    Where torch.profiler runs already, ours begins when that stops.
+    Where torch.profiler runs already, ours begins when that stops. `end` may follow whatever has interrupted `begin` or
+    `end`.
     """
 
     def __init__(self, need: Need, on_pause: Callable[[], object], on_resume: Callable[[], object]) -> None:
@@ -276,16 +277,19 @@ class Use:
         self.on_pause = on_pause
         self.on_resume = on_resume
         self._thread = _threads.here
-        with _lock:
-            self._thread.end_restored()
-            self._thread.paused = self._thread.on is None and is_on()
-            self._thread.uses.append(self)
-            try:
+
+    def begin(self) -> None:
+        """Begins it, on the thread that made this; what it raises leaves nothing on."""
+        try:
+            with _lock:
+                self._thread.end_stale()
+                self._thread.paused = self._thread.on is None and is_on()
+                self._thread.uses.append(self)
                 self._thread.adjust()
-            except BaseException:
-                self._thread.uses.remove(self)
-                raise
-            _wrappers.subscribe(_subscriber)
+                _wrappers.subscribe(_subscriber)
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> bool:
         """Ends it, on any thread.
@@ -298,6 +302,7 @@ class Use:
                 self._thread.uses.remove(self)
             own = self._thread is _threads.here
             if own:
+                self._thread.end_stale()
                 self._thread.adjust()
             _unsubscribe_if_unused()
             return own or self._thread.on is None
@@ -308,7 +313,7 @@ def why_unavailable() -> str:
     if "torch" not in sys.modules:
         return "torch has not been imported"
     here = _threads.here
-    here.end_restored()
+    here.end_stale()
     if here.on is None and is_on():
         return "torch.profiler runs on this thread already"
     return _why_no_ranges()
@@ -328,7 +333,9 @@ class _Thread:
         self.uses: list[Use] = []
         self.on: Need | None = None  # what it is on for
         self.paused = False  # one of torch's own runs in its place
-        self.restored = False  # a backward pass restores what was ended within it
+        # While `on` is None, that of torch that is on is ours: a backward pass restores what was ended within it, and
+        # an exception may have come between the two.
+        self.stale = False
 
     def adjust(self) -> None:
         """Switches torch's profiler to what is needed now. On the thread itself."""
@@ -351,16 +358,15 @@ class _Thread:
             _name_kineto()
             self.on = wanted
 
-    def end_restored(self) -> None:
-        """Ends what autograd restored: at the end of a backward pass, what was on at its beginning."""
-        if self.restored and self.on is None:
-            self.restored = False
-            if is_on():
-                _disable()
+    def end_stale(self) -> None:
+        """Ends what a backward pass restored at its end, as it was on at its beginning, or an exception left."""
+        if self.stale and self.on is None:
+            self._end()
+            self.stale = False
 
     def pause(self) -> None:
         """A profiler of torch's own starts."""
-        self.end_restored()
+        self.end_stale()
         if self.on is not None:
             self.paused = True
             self.adjust()
@@ -376,20 +382,26 @@ class _Thread:
             self.adjust()
 
     def _switch_on(self, wanted: Need) -> None:
-        self.end_restored()
+        self.end_stale()
         TorchRanges.install()
         TorchRanges.use(True)
+        self.stale = not is_on()
         try:
             _enable(wanted.shapes)
-        except BaseException:
+        except Exception:
             TorchRanges.use(bool(_on))
+            self.stale = False
             raise
         _on.add(self)
 
     def _switch_off(self) -> None:
+        self.stale = True
         self.on = None
+        self._end()
         task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", lambda: _NO_GRAPH_TASK)
-        self.restored = task() != _NO_GRAPH_TASK
+        self.stale = task() != _NO_GRAPH_TASK
+
+    def _end(self) -> None:
         _on.discard(self)
         if is_on():  # not when it was switched on within a backward pass that has ended
             _disable()
@@ -417,7 +429,7 @@ def _stopped() -> None:
 
 def _unsubscribe_if_unused() -> None:
     # A profiler of torch's that starts has to end ours first, wherever that is still on.
-    if not any(thread.uses or thread.on or thread.paused or thread.restored for thread in _known):
+    if not any(thread.uses or thread.on or thread.paused or thread.stale for thread in _known):
         _wrappers.unsubscribe(_subscriber)
 
 
@@ -456,20 +468,49 @@ def reports_memory() -> bool:
 
 def _probe(work: Callable[[], object], memory: bool = False) -> tuple[int, int, int]:
     """Pushes and pops of ranges, and reports of allocations, that some work leads to."""
-    TorchRanges.take_counts()
-    TorchRanges.probe(True)
-    try:
-        _enable(record_shapes=False)
+
+    def probe() -> tuple[int, int, int]:
+        TorchRanges.take_counts()
+        TorchRanges.probe(True)
         try:
-            if memory:
-                TorchRanges.watch_memory(keep_ranges=True)
-            work()
+            _enable(record_shapes=False)
+            try:
+                if memory:
+                    TorchRanges.watch_memory(keep_ranges=True)
+                work()
+            finally:
+                _disable()
         finally:
-            _disable()
-    finally:
-        TorchRanges.probe(False)
-    pushes, pops, reports = TorchRanges.take_counts()
-    return pushes, pops, reports
+            TorchRanges.probe(False)
+        pushes, pops, reports = TorchRanges.take_counts()
+        return pushes, pops, reports
+
+    return call_apart(probe)
+
+
+def call_apart(work: Callable[[], _Result]) -> _Result:
+    """What it returns on a thread of its own: no mode of the program, no profiler and no Ctrl-C is there."""
+    if getattr(sys.modules["torch"].__spec__, "_initializing", False):
+        return work()  # this thread imports torch: another that imports parts of it would wait for this one
+    done: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, name="gpuscope-torch")
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        thread.join()
+        raise
+    if errors:
+        raise errors[0]
+    return done[0]
 
 
 def _enable(record_shapes: bool) -> None:

@@ -246,8 +246,8 @@ class ThreadReports:
         self._note = note
         self._reports: list[TorchReports | CupyReports] = []
         self._waiting = [
-            WhenImported("torch", partial(self._begin, "torch", self._torch)),
-            WhenImported("cupy", partial(self._begin, "CuPy", CupyReports)),
+            WhenImported("torch", partial(self._begin, "torch", self._torch)).watch(),
+            WhenImported("cupy", partial(self._begin, "CuPy", CupyReports)).watch(),
         ]
 
     def end(self) -> None:

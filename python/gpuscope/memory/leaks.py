@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,12 +71,12 @@ def find_leaks(
         **kwargs: for `fn`; one that takes `steps` or `warmup` itself is given in a lambda.
 
     Returns:
-        The report; or the context manager, which gives it by ``leaks.report()``. Interrupted by Ctrl-C, a report of
-        the steps so far.
+        The report; or the context manager, which gives it by ``leaks.report()``.
 
     Raises:
         InvalidArgument: `fn` cannot be called, or the steps are too few for a verdict.
         NotAvailable: memory events cannot be recorded here.
+        KeyboardInterrupt: interrupted by Ctrl-C; its `report` is of the steps so far, and its traceback shows it.
 
     Example:
         >>> report = find_leaks(train_step, batch, steps=20)  # doctest: +SKIP
@@ -104,8 +105,11 @@ def find_leaks(
             for _ in range(steps):
                 fn(*args, **kwargs)
                 finder.step()
-    except KeyboardInterrupt:
-        pass  # the report says so
+    except KeyboardInterrupt as interrupt:  # the program's, which is told what was found so far
+        interrupt.report = finder.report()  # type: ignore[attr-defined]
+        if sys.version_info >= (3, 11):
+            interrupt.add_note(str(finder))
+        raise
     return finder.report()
 
 

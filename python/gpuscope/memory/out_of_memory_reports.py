@@ -284,7 +284,7 @@ class _Reporter:
             self.listeners.append(listener)
             if len(self.listeners) == 1:
                 self._hooks = [ExceptHook(sys), ExceptHook(threading)]
-                self._torch_import = WhenImported("torch", self._when_torch_is_imported)
+                self._torch_import = WhenImported("torch", self._when_torch_is_imported).watch()
 
     def remove(self, listener: OutOfMemoryReports) -> None:
         """Undoes one `add`."""

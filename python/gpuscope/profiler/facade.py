@@ -7,13 +7,14 @@ import functools
 import inspect
 import logging
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function
+from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.profiler import lifecycle
@@ -226,10 +227,14 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in asked else {}
         self._annotations = Annotations(**facts, **({ADJUSTED_STEPS: "on"} if "adjust_profiler_step" in asked else {}))
         self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
+        self._lock = threading.RLock()  # the program's end may stop it on another thread
         self._running = False
+        self._entered = False
         self._forked = False
+        self._to_end: ProfilerAction | None = None  # of the step that has ended, until its window has
         self._started_at_step: int | None = None
         self.step_rec_fn: record_function | None = None
+        self._step_thread = 0  # that it began on
         self._collector = Collector(
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
@@ -284,9 +289,17 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     # -- running -----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> profile:
-        self.start()
-        return self
+        ran = self._running
+        try:
+            self.start()
+            self._entered = True
+            return self
+        except BaseException:
+            if not ran:
+                self._undo_start()
+            raise
 
+    @resumed
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -300,7 +313,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 warnings.simplefilter("always", GpuscopeWarning)
                 warnings.warn(f"while the profiler stopped: {second!r}", GpuscopeWarning, stacklevel=2)
         finally:
-            self._windows.observe("cleanup")
+            if self._entered:
+                self._entered = False
+                self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Records every call of `function`; a call from within such a call belongs to the outer one.
@@ -330,15 +345,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         Raises:
             InvalidArgument: this profiler runs already, or another one collects.
         """
-        if self._running:
-            raise InvalidArgument("profile.start: this profiler is running already; accepted after stop()")
-        self._forked = False
-        self._started_at_step = self.step_num
-        self._windows.shortfalls = []
-        self._windows.begin(self.current_action, self.custom_trace_id_callback)
-        self._running = True
-        lifecycle.watch(self)
-        self._begin_step()
+        with self._lock:
+            if self._running:
+                raise InvalidArgument("profile.start: this profiler is running already; accepted after stop()")
+            self._begin_run()
 
     def step(self) -> None:
         """Says that the next step of the loop begins.
@@ -348,26 +358,29 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         Raises:
             InvalidArgument: the schedule returned something that is no action; the number of the step does not change.
         """
-        self._end_step()
-        action = self._action_of(self.step_num + 1)
-        previous, self.current_action = self.current_action, action
-        self.step_num += 1
-        if not self._running:
-            if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
-                self.start()
-            return
-        try:
-            self._end_window(previous, action)
-        finally:
-            if self._running:
-                self._windows.begin(action, self.custom_trace_id_callback)
-                self._begin_step()
+        with self._lock:
+            self._end_step()
+            action = self._action_of(self.step_num + 1)
+            previous = self.current_action
+            self._to_end, self.current_action, self.step_num = previous, action, self.step_num + 1
+            if not self._running:
+                if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
+                    self.start()
+                return
+            self._change_windows()
+        if previous is not ProfilerAction.RECORD_AND_SAVE and action.value < previous.value:
+            warnings.warn(
+                f"the schedule goes from {previous.name} to {action.name} at step {self.step_num}, "
+                "so on_trace_ready is not called for that cycle",
+                GpuscopeWarning,
+                stacklevel=2,
+            )
 
     def stop(self, timeout: float | None = None) -> None:
         """Ends the run, handing over a window that is still open. A second call does nothing.
 
         What was launched before this call belongs to the recording, also while it runs; what other threads launch from
-        now on does not, and is not waited for.
+        now on does not, and is not waited for. What interrupts it, as Ctrl-C does, is raised when all of this is done.
 
         Args:
             timeout: seconds to wait for GPU work that still runs, by default 2; ``math.inf`` waits until it is done.
@@ -378,15 +391,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             IncompleteCapture: `strict` was asked for and a window of this run is incomplete.
         """
         _check_timeout("stop: timeout", timeout)
-        if not self._running:
-            return
-        self._end_step()
-        self._running = False
-        lifecycle.forget(self)
-        try:
-            self._end_window(self.current_action, None, timeout)
-        finally:
-            self._collector.stop()
+        with self._lock:
+            if not self._running:
+                return
+            self._end_run(timeout)
         if self._windows.shortfalls:
             raise IncompleteCapture(f"the recording is incomplete: {'; '.join(self._windows.shortfalls)}")
         if self._windows.latest is None:
@@ -394,6 +402,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def abandon(self) -> None:
         """Forgets the run in a forked child: the collector and its recording belong to the parent."""
+        self._lock = threading.RLock()  # another thread may have held it
         self._windows.forget()
         self.step_rec_fn = None
         self._running = False
@@ -439,7 +448,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def stop_trace(self) -> None:
         """Ends the window and the collecting."""
-        self._windows.end(last=True)
+        self._windows.end(None, last=True)
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
@@ -545,37 +554,74 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def _action_of(self, step: int) -> ProfilerAction:
         return check_action(step, self.schedule(step))
 
+    def _begin_run(self) -> None:
+        self._forked = False
+        self._started_at_step = self.step_num
+        self._windows.shortfalls = []
+        try:
+            self._windows.begin(self.current_action, self.custom_trace_id_callback)
+            self._running = True
+            lifecycle.watch(self)
+            self._begin_step()
+        except BaseException:
+            self._undo_start()
+            raise
+
+    def _undo_start(self) -> None:
+        """After a start that an exception ended: nothing runs, and nothing was recorded."""
+        with self._lock:
+            self._running = False
+            lifecycle.forget(self)
+            self.step_rec_fn = None
+            self._windows.drop()
+
+    @resumed
+    def _change_windows(self) -> None:
+        """Between two steps: ends the window of the one, and begins that of the other."""
+        action = self.current_action
+        if self._to_end is not None:
+            self._end_window(self._to_end, action)
+            self._to_end = None
+        if self._running:
+            self._windows.begin(action, self.custom_trace_id_callback)
+            self._begin_step()
+
+    @resumed
+    def _end_run(self, timeout: float | None) -> None:
+        self._end_step()
+        self._running = False
+        lifecycle.forget(self)
+        try:
+            self._end_window(self.current_action, None, timeout)
+        finally:
+            self._collector.stop()
+
     def _end_window(
         self, previous: ProfilerAction, action: ProfilerAction | None, timeout: float | None = None
     ) -> None:
         """Ends the window that `previous` belongs to, unless `action`, the next, goes on with it."""
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
-        if self._collector.window_open and not goes_on:
+        if self._windows.is_open and not goes_on:
             for sentence in _without_torch(self._options):
                 self._annotations.note(sentence)
-            self._windows.end(last=action is None or self._schedule_is_over(), timeout=timeout)
-            if saves and self.on_trace_ready is not None:
-                self.on_trace_ready(self)
-        if action is not None and not saves and action.value < previous.value:
-            warnings.warn(
-                f"the schedule goes from {previous.name} to {action.name} at step {self.step_num}, "
-                "so on_trace_ready is not called for that cycle",
-                GpuscopeWarning,
-                stacklevel=3,
-            )
+            then = functools.partial(self.on_trace_ready, self) if saves and self.on_trace_ready is not None else None
+            self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
+        while self._windows.undelivered:
+            self._windows.undelivered.popitem()[1]()
 
     def _schedule_is_over(self) -> bool:
         return isinstance(self.schedule, Schedule) and self.schedule.finished(self.step_num)
 
     def _begin_step(self) -> None:
-        if self.record_steps and self._collector.collecting:
+        if self.record_steps and self._collector.collecting and self.step_rec_fn is None:
+            self._step_thread = threading.get_ident()
             self.step_rec_fn = record_function(f"{STEP_PREFIX}{self.step_num}")
             self.step_rec_fn.__enter__()
 
     def _end_step(self) -> None:
         region, self.step_rec_fn = self.step_rec_fn, None
-        if region is not None:
+        if region is not None and self._step_thread == threading.get_ident():  # else it ends with the window
             region.__exit__(None, None, None)
 
 

@@ -35,9 +35,9 @@ def watch(profiler: Running) -> None:
     global _hooked, _process
     _process = os.getpid()
     if not _hooked:
-        _hooked = True
         atexit.register(_stop_all)
         os.register_at_fork(after_in_child=_abandon_all)
+        _hooked = True
     _running.append(profiler)
 
 
@@ -63,7 +63,7 @@ def _stop_all() -> None:
     for profiler in _running[:]:
         try:
             profiler.stop()
-        except Exception:  # the next one is delivered all the same
+        except BaseException:  # the next one is delivered all the same
             sys.excepthook(*sys.exc_info())
     if os.getpid() == _process:
         keep_contexts_from_kineto()

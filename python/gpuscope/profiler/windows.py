@@ -108,8 +108,11 @@ class Annotations:
 class Collector:
     """Starts a session when something is to be collected, and opens and closes its windows.
 
+    Each method can be interrupted by an exception anywhere, and goes on where it was when it is called again.
+
     Attributes:
         window_open: whether events are kept at the moment.
+        ended: what was recorded in windows that are closed; whoever takes a store removes it.
         keeps_stacks: whether stacks were asked for and can be had.
         notes: what was asked for and cannot be had.
     """
@@ -151,23 +154,22 @@ class Collector:
             self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
         self._session: _core.Session | None = None
         self.window_open = False
+        self.ended: list[_core.Store] = []
 
     @property
     def collecting(self) -> bool:
         """Whether there is a session, recording or not."""
         return self._session is not None
 
-    def begin(self, action: ProfilerAction) -> bool:
-        """Does what a step needs that begins with `action`; returns whether a window was opened."""
+    def begin(self, action: ProfilerAction) -> None:
+        """Does what a step needs that begins with `action`."""
         if not action.collects:
-            return False
+            return
         if self._session is None:
             self._session = self._make_session()
-        opens = action.records and not self.window_open
-        if opens:
+        if action.records and not self.window_open:
             self._session.open()
             self.window_open = True
-        return opens
 
     def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
         """Records these activities or leaves them out from now on, within the open window."""
@@ -177,16 +179,25 @@ class Collector:
             if ProfilerActivity.CPU in activities:
                 self._session.switch_regions(on)
 
-    def cut(self) -> _core.Store | None:
-        """Closes the window and hands it over; the session goes on."""
+    def cut(self) -> None:
+        """Closes the window; the session goes on."""
+        if self._session is not None and self.window_open and not self.ended:
+            try:
+                self._session.cut(into=self.ended)
+            except Exception:  # it is closed, with nothing to hand over
+                self.window_open = False
+                raise
         self.window_open = False
-        return self._session.cut() if self._session else None
 
-    def stop(self, timeout: float | None = None) -> _core.Store | None:
-        """Ends the session, handing over the window if one is open; `timeout` as `profile.stop` takes it."""
-        self.window_open = False
-        session, self._session = self._session, None
-        return session.stop(timeout) if session else None
+    def stop(self, timeout: float | None = None) -> None:
+        """Ends the session, and the window if one is open; `timeout` as `profile.stop` takes it."""
+        if self._session is not None:
+            try:
+                self._session.stop(timeout, into=self.ended)
+            except Exception:  # it has ended, with nothing to hand over
+                self._session, self.window_open = None, False
+                raise
+            self._session, self.window_open = None, False
 
     def release_cupti(self) -> bool:
         """Ends the recording of GPU work in this session, for another profiler; False when there was none."""
@@ -195,15 +206,17 @@ class Collector:
     def abandon(self) -> None:
         """Gives the session up without ending it, in a forked child."""
         self.window_open = False
+        self.ended = []
         if self._session is not None:
             _of_parents.append(self._session)
             self._session = None
 
 
 class Windows:
-    """Opens and closes windows and holds what was recorded in them.
+    """Opens and closes windows and holds what was recorded in them. Like `Collector`, it can be interrupted.
 
     Attributes:
+        undelivered: what `end` was given, by the window that it has kept; whoever calls one removes it.
         trace_id: of the latest window begun; None before the first.
         shortfalls: what the audits of this run's windows found missing, kept while `strict`.
         latest: the latest window by itself; None before the first has ended.
@@ -233,6 +246,13 @@ class Windows:
         self.latest: Recording | None = None
         self.stats = ProfilerStats()
         self._opened = 0.0  # seconds
+        self._observed = False  # the window that is open
+        self.undelivered: dict[_core.Store, Callable[[], object]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a window to end."""
+        return self._collector.window_open or self._observed or bool(self._collector.ended)
 
     @property
     def recording(self) -> Recording | None:
@@ -247,33 +267,56 @@ class Windows:
     def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
         """Does what a step needs that begins with `action`: collecting, and a window where it records."""
         began = time.perf_counter()
-        if self._collector.begin(action):
+        self._collector.begin(action)
+        if self._collector.window_open and not self._observed:
             self._opened = time.perf_counter()
             # Made before functions are recorded: its __init__, which dataclasses writes, has no file of this package.
             self.stats = ProfilerStats(profiler_prepare_call_duration_us=(self._opened - began) * _US_PER_S)
             self._observers.start()  # first: the operators by which they learn of torch are none of the program's
             self.stats.profiler_enable_call_duration_us = (time.perf_counter() - self._opened) * _US_PER_S
+            self._observed = True
             self.observe("start")
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
 
-    def end(self, *, last: bool, timeout: float | None = None) -> None:
-        """Closes the open window and keeps it; `last` ends the collecting too, with `timeout` as its limit."""
+    def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
+        """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
         ends = time.perf_counter()
-        self.observe("stop")
+        if self._observed:
+            self.observe("stop")
         self._observers.stop()
         ended = time.perf_counter()
-        store = self._collector.stop(timeout) if last else self._collector.cut()
+        if last:
+            self._collector.stop(timeout)
+        else:
+            self._collector.cut()
         self.stats.profiling_window_duration_sec = ends - self._opened
         self.stats.profiler_disable_call_duration_us = (ended - ends) * _US_PER_S
         self.stats.parse_kineto_call_duration_us = (time.perf_counter() - ended) * _US_PER_S
-        if store is None:
+        self._observed = False
+        while self._collector.ended:
+            store = self._collector.ended[0]
+            self._keep(store)
+            if then is not None:
+                self.undelivered[store] = then
+            del self._collector.ended[0]
+
+    def drop(self) -> None:
+        """Ends the collecting, and keeps nothing of a window that is open."""
+        self._observers.stop()
+        self._collector.stop()
+        self._collector.ended.clear()
+        self._observed = False
+
+    def _keep(self, store: _core.Store) -> None:
+        if store in self._kept:
             return
         facts = {"trace.id": self.trace_id or "", **switched_off(), **self._facts_of_rank()}
         self._annotations.write_to(store, **facts)
-        self.latest = self._recording = Recording(store)
-        self._kept = [*self._kept, store] if self._accumulates else [store]
+        latest = Recording(store)
         if self._strict:
-            self.shortfalls += self.latest.audit().reasons
+            self.shortfalls += latest.audit().reasons
+        self.latest = self._recording = latest
+        self._kept = [*self._kept, store] if self._accumulates else [store]
 
     def _facts_of_rank(self) -> dict[str, str]:
         """Which process this is: torch's word for it, else the launcher's."""
@@ -292,6 +335,7 @@ class Windows:
         """Forgets everything in a forked child: it belongs to the parent."""
         self._collector.abandon()
         self._kept = []
+        self._observed = False
         self._recording = self.latest = None
 
     def observe(self, event: str) -> None:

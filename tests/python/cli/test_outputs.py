@@ -182,6 +182,16 @@ def test_report_that_cannot_be_printed_leaves_the_programs_exit_code(script, tmp
     assert (done.returncode, done.stdout) == (7, "")
 
 
+@needs_full_device
+@pytest.mark.parametrize("end", ["> /dev/full", ">&-", "| true"])
+def test_a_program_whose_output_is_full_or_closed_ends_as_it_does_under_python(script, tmp_path, end):
+    path = script("print('x')")
+    plain, run = (shell(f"cd {tmp_path}; {words} {path} {end}") for words in (sys.executable, f"{COMMAND} run"))
+    assert run.returncode == plain.returncode
+    assert plain.stderr in run.stderr
+    assert "wrote script.gscope" in run.stderr
+
+
 @pytest.mark.parametrize("command", ["report", "export"])
 def test_pipe_is_not_read_as_a_recording(gpuscope, tmp_path, command):
     os.mkfifo(tmp_path / "pipe.gscope")

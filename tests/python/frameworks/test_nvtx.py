@@ -34,12 +34,15 @@ def show(trace):
 """
 
 
+def clean() -> dict[str, str]:
+    """An environment without a tool, in which a new Python finds what this one does."""
+    env = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def run(code: str, **variables: str) -> str:
     """What a new Python prints; it must end well and without a complaint."""
-    paths = os.pathsep.join(filter(None, sys.path))
-    env = {**os.environ, "PYTHONPATH": paths, **variables}
-    if VARIABLE not in variables:
-        env.pop(VARIABLE, None)
+    env = {**clean(), **variables}
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -174,16 +177,97 @@ def test_a_child_that_is_no_python_works_with_the_variable(tmp_path: Path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_the_variable_is_set_when_a_profiler_is_made_and_stays():
+GETENV = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+def seen():  # by NVTX
+    return libc.getenv(b"NVTX_INJECTION64_PATH")
+"""
+
+
+def test_the_variable_is_set_for_libraries_when_a_profiler_is_made_and_stays():
     code = """
-        import os, gpuscope as gs
-        print(os.environ.get("NVTX_INJECTION64_PATH"))
+import gpuscope as gs
+print(seen())
+with gs.profile() as prof:
+    pass
+print(os.fsdecode(seen()) == gs._core.own_file(), "NVTX_INJECTION64_PATH" in os.environ)
+print(gs._core.environment()["injection"])
+"""
+    assert run(GETENV + code) == "None\nTrue False\n[]\n"
+
+
+CHILDREN = {
+    "subprocess": "import subprocess; subprocess.run(PRINT)",
+    "with environment": "import subprocess; subprocess.run(PRINT, env={**os.environ, 'OTHER': '1'})",
+    "with preexec": "import subprocess; subprocess.run(PRINT, preexec_fn=lambda: None)",
+    "shell": "import subprocess; subprocess.run('echo $NVTX_INJECTION64_PATH', shell=True)",
+    "system": "os.system('echo $NVTX_INJECTION64_PATH')",
+    "popen": "print(os.popen('echo $NVTX_INJECTION64_PATH').read(), end='')",
+    "asyncio": "import asyncio; asyncio.run(start())",
+    "fork": "print(seen() or '', flush=True) if os.fork() == 0 else os.wait()",
+    "fork and exec": "os.execv(PRINT[0], PRINT) if os.fork() == 0 else os.wait()",
+    "posix_spawn": "os.waitpid(os.posix_spawn(PRINT[0], PRINT, os.environ), 0)",
+    "spawnv": "os.spawnv(os.P_WAIT, PRINT[0], PRINT)",
+    "exec": "os.execv(PRINT[0], PRINT)",
+    "spawn": "run('spawn')",
+    "forkserver": "run('forkserver')",
+}
+
+
+@pytest.mark.parametrize("start", CHILDREN.values(), ids=CHILDREN)
+def test_children_begin_without_the_variable(start: str, tmp_path: Path):
+    """Also a variable that the process has from C, which ``os.environ`` does not know, reaches them as before."""
+    code = f"""
+import asyncio, subprocess, sys, warnings
+ECHO = "echo $NVTX_INJECTION64_PATH"
+PRINT = ["/bin/sh", "-c", ECHO]
+def run(method):
+    import multiprocessing
+    child = multiprocessing.get_context(method).Process(target=os.system, args=(ECHO,))
+    child.start()
+    child.join()
+async def start():
+    await (await asyncio.create_subprocess_exec(*PRINT)).wait()
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # of forking with threads
+    import gpuscope as gs
+    prof = gs.profile()
+    assert seen()
+    {start}
+"""
+    script = tmp_path / "script.py"
+    script.write_text(GETENV + code)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=clean())
+    assert (done.stdout, done.returncode) == ("\n", 0), done.stderr
+
+
+def test_what_a_child_inherits_is_otherwise_the_same():
+    code = """
+import subprocess, sys
+import gpuscope as gs
+libc.setenv(b"FROM_C", b"1", 1)
+before = subprocess.run(["env"], capture_output=True).stdout
+prof = gs.profile()
+print(subprocess.run(["env"], capture_output=True).stdout == before, b"FROM_C=1" in before)
+"""
+    assert run(GETENV + code) == "True True\n"
+
+
+def test_a_library_that_begins_after_a_child_was_started_is_heard():
+    pytest.importorskip("nvtx")
+    code = """
+        import os, subprocess, gpuscope as gs
         with gs.profile() as prof:
-            pass
-        print(os.environ["NVTX_INJECTION64_PATH"] == gs._core.own_file())
-        print(gs._core.environment()["injection"])
+            subprocess.run(["true"])
+            os.system("true")
+            import nvtx
+            with nvtx.annotate("heard"):
+                pass
+        print(len(prof.trace.regions))
     """
-    assert run(code) == "None\nTrue\n[]\n"
+    assert run(code) == "1\n"
 
 
 def test_another_tool_keeps_the_variable_and_is_named(monkeypatch: pytest.MonkeyPatch):

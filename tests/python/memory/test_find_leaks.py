@@ -164,13 +164,15 @@ def test_an_error_of_the_program_goes_on_and_recording_ends(history):
     assert not history.running
 
 
-def test_an_interrupted_run_reports_the_steps_so_far(training):
+def test_ctrl_c_reaches_the_program_with_the_report_of_the_steps_so_far(training):
     def step():
         training.leaky()
         if training.called == 12:
             raise KeyboardInterrupt
 
-    report = find_leaks(step)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        find_leaks(step)
+    report = caught.value.report
     assert report.interrupted
     assert (report.steps, len(report)) == (11, 1)
     assert "stopped after 11 steps" in str(report)

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <memory>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gpuscope/bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace gpuscope::bindings {
+namespace {
+
+// Signals that end a process by default and are sent from outside or by timers. Not SIGINT, which Python makes an
+// exception of; not SIGQUIT, which remains the way to end a process at once; not those of faults.
+constexpr std::array kEndingSignals{SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGVTALRM, SIGPROF, SIGXCPU};
+
+// timeout(1) sends its signal twice, systemd two signals at once: only one that comes later is meant as a second one.
+constexpr int64_t kSecondNs = 2'000'000'000;
+// Where a thread holds the GIL for longer, Python does not run at all.
+constexpr std::chrono::seconds kGilLimit(10);
+
+/// Has a function of Python called before one of these signals ends the process, on a thread of its own: the main
+/// thread may be inside a call that does not return. To the program the signals have their default action: what it
+/// sets with signal.signal or sigaction takes the place of this, and its children have the default.
+///
+/// All functions but `handle`: one thread at a time, with the GIL. Leaked: a signal may come at any moment.
+class EndingSignals {
+ public:
+  static EndingSignals& process() {
+    static auto* signals = new EndingSignals;
+    return *signals;
+  }
+
+  void watch(py::function on_signal, const std::string& given_up) {
+    unwatch();
+    on_signal_ = std::move(on_signal);
+    given_up_ = given_up;
+    owner_.store(getpid());
+    first_.store(0);
+    std::shared_ptr<std::binary_semaphore> stopped = stopped_ = std::make_shared<std::binary_semaphore>(0);
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals must reach its own threads
+    try {
+      std::thread([this, stopped] { wait(*stopped); }).detach();
+    } catch (...) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    for (const int number : kEndingSignals) {
+      take(number);
+    }
+  }
+
+  void unwatch() {
+    for (const int number : kEndingSignals) {
+      struct sigaction now {};
+      if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == &handle) {
+        signal(number, SIG_DFL);
+      }
+    }
+    if (owner_.exchange(0) == getpid() && stopped_ != nullptr) {
+      stopped_->release();
+      sem_post(&wake_);
+    }
+    stopped_ = nullptr;
+  }
+
+  /// Where the program has set the default action.
+  void take(int number) {
+    struct sigaction now {};
+    if (owner_.load() != getpid() || sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL ||
+        std::ranges::find(kEndingSignals, number) == kEndingSignals.end()) {
+      return;
+    }
+    struct sigaction ours {};
+    ours.sa_handler = &handle;
+    ours.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigaction(number, &ours, nullptr);
+  }
+
+ private:
+  EndingSignals() { sem_init(&wake_, 0, 0); }
+
+  // Calls async-signal-safe functions alone.
+  static void handle(int number) {
+    const int error = errno;
+    int none = 0;
+    if (getpid() != owner_.load()) {  // a child
+      end_by(number);
+    } else if (first_.compare_exchange_strong(none, number)) {
+      first_ns_.store(now_ns());
+      sem_post(&wake_);
+    } else if (now_ns() - first_ns_.load() > kSecondNs) {
+      say(given_up_);
+      end_by(number);
+    }
+    errno = error;
+  }
+
+  void wait(std::binary_semaphore& stopped) {
+    pthread_setname_np(pthread_self(), "gpuscope-signal");
+    while (sem_wait(&wake_) != 0) {
+    }
+    if (stopped.try_acquire()) {
+      return;
+    }
+    struct Progress {
+      std::binary_semaphore began{0};
+      std::binary_semaphore ended{0};
+    };
+    const int number = first_.load();
+    const auto progress = std::make_shared<Progress>();
+    std::thread([this, number, progress] {
+      const py::gil_scoped_acquire gil;
+      progress->began.release();
+      try {
+        on_signal_(number);
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("gpuscope: at the end by a signal");
+      }
+      progress->ended.release();
+    }).detach();
+    if (progress->began.try_acquire_for(kGilLimit)) {
+      progress->ended.acquire();
+    } else {
+      say(given_up_);
+    }
+    end_by(number);  // does nothing to the first process of a container, which goes on
+  }
+
+  /// Has the signal do what it does by default.
+  static void end_by(int number) {
+    signal(number, SIG_DFL);
+    kill(getpid(), number);
+    sigset_t own;  // a handler runs with its signal blocked
+    sigemptyset(&own);
+    sigaddset(&own, number);
+    pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
+  }
+
+  static int64_t now_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+  }
+
+  static void say(const std::string& sentence) {
+    if (write(STDERR_FILENO, sentence.data(), sentence.size()) < 0) {
+      return;  // nobody reads it
+    }
+  }
+
+  inline static std::atomic<pid_t> owner_{0};
+  inline static std::atomic<int> first_{0};
+  inline static std::atomic<int64_t> first_ns_{0};
+  inline static sem_t wake_{};
+  inline static std::string given_up_;
+  py::function on_signal_;
+  std::shared_ptr<std::binary_semaphore> stopped_;  // of the thread that waits
+};
+
+}  // namespace
+
+void bind_signals(py::module_& module) {
+  module.def(
+      "watch_signals",
+      [](py::function on_signal, const std::string& given_up) {
+        EndingSignals::process().watch(std::move(on_signal), given_up);
+      },
+      py::arg("on_signal"), py::arg("given_up"),
+      "Has a function called with the number of a signal that ends the process, before it does, on a thread of its "
+      "own. `given_up`: what is written to standard error where a second signal, or a thread that keeps the GIL, ends "
+      "it before the function has returned.");
+  module.def(
+      "watch_signal", [](int number) { EndingSignals::process().take(number); }, py::arg("number"),
+      "The program has given a signal its default action: it is watched again, if it was.");
+  module.def(
+      "unwatch_signals", [] { EndingSignals::process().unwatch(); }, "Ends what watch_signals began.");
+}
+
+}  // namespace gpuscope::bindings

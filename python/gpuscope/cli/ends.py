@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which a program ends, and what is done before it does: by itself, by a signal, os._exit or os.exec*."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+from gpuscope import _core
+from gpuscope.cli import console
+
+_OS = ("os", "posix")  # the second is where pickle looks for what the first has
+_GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
+INTERRUPTED = 128 + signal.SIGINT  # as shells report it
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended."""
+
+    code: int
+    error: BaseException | None = None  # that nobody caught
+    by: str = ""  # a signal, or the function that it became another program by
+    in_child: bool = False  # in a process that the program forked
+
+
+class Finish(Protocol):
+    """What is done at the end of a program."""
+
+    def finish(self, ending: Ending) -> None:
+        """Called once. On the main thread, or any where the program ends by a signal or by os._exit."""
+
+    def given_up(self) -> str:
+        """A sentence on what is lost where `finish` ends now."""
+
+
+class Ends:
+    """While open, the program does not end without `finish`: of this process, and not of what it forks.
+
+    Signals that end it by default do so afterwards; handlers of the program's own take the place of ours, and
+    ``signal.getsignal`` knows none of this. What `finish` raises for a Ctrl-C, or for a handler of the program's that
+    raises SystemExit, ends it: what is given up is said.
+    """
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._thread: int | None = None  # that finishes
+        self._begun = False
+        self._out = console.errors()  # the program may replace sys.stderr
+        self._replaced: list[tuple[str, str, Any, Any]] = []  # module, name, its function and ours
+
+    def __enter__(self) -> Ends:
+        self._replace("signal", self._setting_signal, "signal")
+        self._replace("_exit", self._exiting, *_OS)
+        for name in ("execv", "execve"):  # which the others of their name call
+            self._replace(name, self._executing, *_OS)
+        _core.watch_signals(self._on_signal, _GIVEN_UP)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if os.getpid() == self._process:
+            _core.unwatch_signals()
+        for module, name, original, ours in self._replaced:
+            if getattr(sys.modules[module], name) is ours:
+                setattr(sys.modules[module], name, original)
+
+    def finish(self, ending: Ending) -> Ending:
+        """Finishes, or waits until another thread has; returns how the program ended after all."""
+        if os.getpid() != self._process:
+            return replace(ending, in_child=True)
+        if self._thread == threading.get_ident():  # a signal's handler, of the program's own, ends it meanwhile
+            self._say_given_up(ending.by)
+            return ending
+        try:
+            with self._lock:
+                if not self._begun:
+                    self._begun, self._thread = True, threading.get_ident()
+                    self._finish.finish(ending)
+                    self._thread = None
+        except KeyboardInterrupt:
+            self._say_given_up("a Ctrl-C")
+            return Ending(INTERRUPTED)
+        except SystemExit as error:
+            self._say_given_up("SystemExit")
+            return Ending(error.code if isinstance(error.code, int) else int(error.code is not None))
+        return ending
+
+    def _say_given_up(self, by: str) -> None:
+        with self._out.forgiving():
+            self._out.complain(f"{self._finish.given_up()}: interrupted by {by}", "bold yellow")
+
+    def _on_signal(self, number: int) -> None:
+        self.finish(Ending(128 + number, by=signal.Signals(number).name))
+
+    def _replace(self, name: str, wrapper: Callable[[Any], Any], *modules: str) -> None:
+        original = getattr(sys.modules[modules[0]], name)
+        ours = functools.wraps(original)(wrapper(original))
+        for module in modules:
+            self._replaced.append((module, name, original, ours))
+            setattr(sys.modules[module], name, ours)
+
+    def _setting_signal(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_signal(signalnum: Any, handler: Any) -> Any:
+            previous = original(signalnum, handler)
+            if handler == signal.SIG_DFL:
+                _core.watch_signal(int(signalnum))
+            return previous
+
+        return set_signal
+
+    def _exiting(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def exit_now(status: int) -> NoReturn:
+            self.finish(Ending(status, by="os._exit"))
+            original(status)
+
+        return exit_now
+
+    def _executing(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def execute(path: Any, *args: Any, **named: Any) -> NoReturn:
+            if _can_be_executed(path):  # else the program goes on
+                self.finish(Ending(0, by=f"os.{original.__name__}"))
+            original(path, *args, **named)
+
+        return execute
+
+
+def _can_be_executed(path: Any) -> bool:
+    try:
+        return isinstance(path, int) or (os.path.isfile(path) and os.access(path, os.X_OK))
+    except (TypeError, ValueError):
+        return False

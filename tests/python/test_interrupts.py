@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exception at any line of a profiler's start, step and stop: what was recorded is delivered, another can run."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import gpuscope
+from gpuscope import _core, mark, profile, record_function, schedule
+from gpuscope.frameworks import torch_profiler
+from gpuscope.late_imports import WhenImported
+from gpuscope.profiler import lifecycle
+from gpuscope.recording import Analyses, Recording
+
+PACKAGE = str(Path(gpuscope.__file__).parent)
+with suppress(ImportError):  # beside PyTorch where it is installed
+    importlib.import_module("torch")
+FINDERS = {finder for finder in sys.meta_path if isinstance(finder, WhenImported)}  # that stay
+RICH = {"with_stack": True, "profile_memory": True, "with_modules": True, "record_shapes": True}
+
+
+class Interrupt(BaseException):
+    """Stands for KeyboardInterrupt, which the test runner takes for itself."""
+
+
+class Injection:
+    """Raises at one line of the package, of those that run, or at the beginning of a function.
+
+    Attributes:
+        where: that was; "" where fewer ran.
+    """
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self._seen: set[tuple[str, int, str]] = set()
+        self.where = ""
+
+    def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        place = (frame.f_code.co_filename, frame.f_lineno, event)
+        if event in {"call", "line"} and place not in self._seen:
+            self._seen.add(place)
+            if len(self._seen) == self._at:
+                self.where = ":".join(map(str, place))
+                raise Interrupt
+        return self._trace
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+
+def count_of_work(recording: Analyses) -> int:
+    return sum(row.count for row in recording.key_averages() if row.key == "work")
+
+
+def work() -> None:
+    with record_function("work"):
+        pass
+
+
+class Delivery:
+    """For on_trace_ready; runs no line of the package."""
+
+    def __init__(self) -> None:
+        self.windows: list[Recording] = []
+
+    def __call__(self, ready: profile) -> None:
+        self.windows.append(ready._windows.latest)
+
+    def counts(self) -> list[int]:
+        return [count_of_work(window) for window in self.windows]
+
+
+def check_nothing_runs(where: str = "") -> None:
+    assert not _core.Session.active(), where
+    assert not lifecycle._running, where
+    assert sys.getprofile() is None, where
+    assert all(getattr(function, "__name__", "") != "on_garbage" for function in gc.callbacks), where
+    assert {finder for finder in sys.meta_path if isinstance(finder, WhenImported)} <= FINDERS, where
+    if "torch" in sys.modules:
+        check_nothing_runs_in_torch(sys.modules["torch"], where)
+
+
+def takes_in_a_thread(lock: Any) -> bool:
+    taken: list[bool] = []
+
+    def take() -> None:
+        taken.append(lock.acquire(timeout=5))
+        lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return taken[0]
+
+
+def check_nothing_runs_in_torch(torch: Any, where: str) -> None:
+    assert not torch.autograd._profiler_enabled(), where
+    assert not torch.autograd.profiler._is_profiler_enabled, where
+    assert torch.autograd._disable_profiler is torch._C._autograd._disable_profiler, where
+    assert not torch.nn.modules.module._global_forward_pre_hooks, where
+    assert not torch.nn.modules.module._global_forward_hooks, where
+    assert not torch_profiler._wrappers._subscribers, where
+    assert takes_in_a_thread(torch_profiler._lock), where
+
+
+def check_another_can_run() -> None:
+    with profile() as another:
+        work()
+    assert count_of_work(another) == 1
+
+
+def interrupt_at_each_line(run: Callable[[Injection], object]) -> None:
+    """Runs until no line is left to interrupt."""
+    for at in itertools.count(1):
+        injection = Injection(at)
+        run(injection)
+        check_nothing_runs(injection.where)
+        if not injection.where:
+            return
+
+
+def test_a_start_can_be_interrupted_at_any_line():
+    def run(injection: Injection) -> None:
+        profiler = profile(**RICH)
+        try:
+            with injection.on():
+                profiler.__enter__()
+        except Interrupt:
+            return
+        profiler.__exit__(None, None, None)
+
+    interrupt_at_each_line(run)
+
+
+def test_the_first_start_of_a_process_can_be_interrupted_at_any_line():
+    """Which imports what all need, and learns of torch."""
+    code = "import test_interrupts as tests; tests.test_a_start_can_be_interrupted_at_any_line(); print('ran')"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=300)
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
+def test_the_end_of_a_block_delivers_at_whatever_line_it_is_interrupted():
+    def run(injection: Injection) -> None:
+        delivery = Delivery()
+        profiler = profile(on_trace_ready=delivery, **RICH)
+        profiler.__enter__()
+        work()
+        with suppress(Interrupt), injection.on():
+            profiler.__exit__(None, None, None)
+        assert delivery.counts() == [1], injection.where
+
+    interrupt_at_each_line(run)
+
+
+def test_a_stop_that_is_interrupted_stops_or_can_be_called_again():
+    def run(injection: Injection) -> None:
+        delivery = Delivery()
+        profiler = profile(on_trace_ready=delivery)
+        profiler.start()
+        work()
+        with suppress(Interrupt), injection.on():
+            profiler.stop()
+        assert takes_in_a_thread(profiler._lock), injection.where
+        profiler.stop()
+        assert delivery.counts() == [1], injection.where
+
+    interrupt_at_each_line(run)
+
+
+def test_steps_can_be_interrupted_at_any_line():
+    def run(injection: Injection) -> None:
+        delivery = Delivery()
+        with profile(schedule=schedule(wait=0, warmup=0, active=2), on_trace_ready=delivery) as profiler:
+            for _ in range(4):
+                work()
+                with suppress(Interrupt), injection.on():
+                    profiler.step()
+                assert takes_in_a_thread(profiler._lock), injection.where
+        assert sum(delivery.counts()) == 4, injection.where
+
+    interrupt_at_each_line(run)
+
+
+@pytest.mark.parametrize("method", ["stop", "cut"])
+def test_ctrl_c_while_the_core_ends_a_window_loses_nothing(monkeypatch, method):
+    """Python raises it after the call into the core, in place of taking what that returns."""
+    original = getattr(_core.Session, method)
+    interrupts = [Interrupt()]
+
+    def interrupted(session: Any, *args: Any, **named: Any) -> Any:
+        result = original(session, *args, **named)
+        if interrupts:
+            raise interrupts.pop()
+        return result
+
+    monkeypatch.setattr(_core.Session, method, interrupted)
+    delivery = Delivery()
+    each_step = schedule(wait=0, warmup=0, active=1)
+    with suppress(Interrupt), profile(schedule=each_step, on_trace_ready=delivery) as profiler:
+        work()
+        if method == "cut":
+            profiler.step()
+    assert not interrupts
+    assert delivery.counts()[0] == 1
+    check_another_can_run()
+
+
+def test_a_callback_that_raises_leaves_the_recording_and_the_way_free():
+    with pytest.raises(ZeroDivisionError), profile(on_trace_ready=lambda ready: 1 / 0) as profiler:
+        work()
+    assert count_of_work(profiler) == 1
+    check_another_can_run()
+
+
+def test_a_start_whose_id_cannot_be_made_leaves_the_way_free():
+    with pytest.raises(ZeroDivisionError):
+        profile(custom_trace_id_callback=lambda: 1 / 0).start()
+    check_another_can_run()
+
+
+def test_a_session_that_is_dropped_ends():
+    session = _core.Session(cuda=False)
+    mark("in it")
+    del session
+    check_another_can_run()
