@@ -17,7 +17,7 @@ import measure
 import numpy as np
 
 TARGET = 0.01
-BUDGET = 0.3  # seconds a repetition
+BUDGET = 0.5  # seconds a repetition
 FEWEST = 300
 MOST = 1000
 SECONDS = 25.0  # a workload, once the fewest are there
@@ -57,17 +57,19 @@ WORKLOADS = {"coverage_spin": jittered_spin, "coverage_copy": copy, "coverage_ma
 
 def repetition(engine: Any, call_seconds: float) -> tuple[np.ndarray, Any]:
     """One short benchmark of the kernel time: its samples and how it ended."""
-    from gpuscope.benchmarking.stopping import Budget, judge, next_batch
+    from gpuscope.benchmarking.stopping import Budget, Bursts, judge
 
     spent, progress = Budget(BUDGET), None
-    times = np.empty(0)
+    bursts, taken = Bursts(BUDGET, np.random.default_rng()), []
     while progress is None or (not progress.converged and spent.left):
-        count = next_batch(progress, TARGET, call_seconds, spent.left)
-        taken = engine.sample("kernel", np.zeros(count, np.uint32))
-        times = np.append(times, taken.seconds["kernel"][taken.valid])
-        if len(times):
-            progress = judge(times, engine.tick, TARGET)
-    return times, progress
+        size = bursts.size(call_seconds, spent.left)
+        engine.keep_busy(bursts.pause(size, call_seconds, spent.left))
+        samples = engine.sample("kernel", np.zeros(size, np.uint32))
+        taken.append(samples.seconds["kernel"][samples.valid])
+        if any(map(len, taken)) and (spent.spent >= bursts.next_look or not spent.left):
+            progress = judge(np.concatenate(taken), engine.tick, TARGET, [len(burst) for burst in taken if len(burst)])
+            bursts.looked(spent.spent)
+    return np.concatenate(taken), progress
 
 
 def cover(function: Callable[[], object], quick: bool) -> measure.Row:

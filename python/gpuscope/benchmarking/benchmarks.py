@@ -7,10 +7,10 @@ import contextlib
 import datetime
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuscope import _core, stats
 from gpuscope.benchmarking import cuda_graphs
@@ -20,14 +20,13 @@ from gpuscope.benchmarking.roofline import rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
 from gpuscope.benchmarking.stopping import (
     Budget,
+    Bursts,
     Progress,
     WarmUp,
     check_budget,
     check_fraction,
     check_positive,
     judge,
-    next_batch,
-    settled,
 )
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.streams import resolve
@@ -67,8 +66,10 @@ def benchmark(
     """Measures how long a call takes, on the GPU and on the host, until the time is known well enough.
 
     The headline is kernel time where CUPTI is available, else stream time, else the host's time to completion.
-    Sampling ends when half of its 95 % interval is at most `target` of it, on at least 30 samples that are worth 20
-    independent ones and do not drift; or when the budget is used up, or Ctrl-C is pressed: the result says which.
+    Samples are taken in bursts at random moments over at least 0.3 s, as far as the budget allows, and the interval
+    comes from how the bursts differ: noise slower than a burst is in it. Sampling ends when half of the 95 % interval
+    is at most `target` of the time, on at least 30 samples that are worth 20 independent ones and do not drift; or when
+    the budget is used up, or Ctrl-C is pressed: the result says which.
 
     Args:
         fn: what to measure. It is called many times with the same arguments.
@@ -99,6 +100,7 @@ def benchmark(
         if amount is not None:
             check_positive(work, amount)
     spent = Budget(budget)
+    environment()  # found once a process, which counts too
     call: Callable[[], object] = functools.partial(fn, *args, **{**(kwargs or {}), **kw})
     with contextlib.ExitStack() as stack:
         if graph:
@@ -153,6 +155,7 @@ def _result(
         seconds=run.spent.spent,
         value=engine.values[0] if engine.values else None,
         capped=samples.capped,
+        bursts=np.array([len(part.which) for part in run.parts[run.headline]], np.int64),
     )
 
 
@@ -194,6 +197,7 @@ class _Run:
         self.progress: Progress | None = None
         self.stopped = "budget"
         self._instead: Quantity | None = None
+        self._random = np.random.default_rng()
 
     @property
     def headline(self) -> Quantity:
@@ -216,7 +220,7 @@ class _Run:
             self._sample_headline()
         except KeyboardInterrupt:
             self.stopped = "interrupted"
-            if self.progress is None and not self._fall_back():
+            if not self._judge(self.headline) and not self._fall_back():
                 raise
 
     def _sample_side(self, quantity: Quantity) -> None:
@@ -249,24 +253,34 @@ class _Run:
 
     def _sample_headline(self) -> None:
         cost = self.warm_up.seconds / max(1, self.warm_up.calls)
+        bursts, began, first = Bursts(self.spent.left, self._random), self.spent.spent, True
         while True:
             quantity = self.headline
-            count = next_batch(self.progress, self.target, cost, self.spent.left)
-            began = self.spent.spent
-            part = self.engine.sample(quantity, np.zeros(count, np.uint32))
-            cost = (self.spent.spent - began) / count
+            size = bursts.size(cost, self.spent.left)
+            self.engine.keep_busy(bursts.pause(size, cost, self.spent.left))
+            burst_began = self.spent.spent
+            part = self.engine.sample(quantity, np.zeros(size, np.uint32))
+            cost = (self.spent.spent - burst_began) / size
             if quantity in self.engine.absent:  # a gate that did not hold: go on with another headline
-                self.progress = None
                 continue
             self.parts.setdefault(quantity, []).append(part)
-            times = self._times(quantity)
-            if len(times):
-                self.progress = judge(times, self.engine.tick, self.target)
-                if self.progress.converged:
-                    self.stopped = "target"
-                    return
+            span = self.spent.spent - began
+            if span < bursts.next_look and self.spent.left:
+                continue
+            if self._judge(quantity) and self.progress is not None and self.progress.converged:
+                self.stopped = "target"
+                return
             if not self.spent.left:
                 break
+            bursts.looked(span)
+            if first and self.progress is not None and self.progress.drifts and self.spent.left > bursts.span:
+                # What changed over the first span was still warming up, perhaps; what goes on changing shows again.
+                calls = sum(len(part.which) for part in self.parts.pop(quantity))
+                self.warm_up = replace(
+                    self.warm_up, seconds=self.warm_up.seconds + span, calls=self.warm_up.calls + calls
+                )
+                bursts, began = Bursts(self.spent.left, self._random), self.spent.spent
+            first = False
         valid = joined(self.parts[quantity]).valid
         if self.progress is None or valid.mean() < _ENOUGH_VALID:
             why = f"{np.count_nonzero(~valid)} of {len(valid)} samples lack records of CUPTI"
@@ -275,19 +289,23 @@ class _Run:
             elif self.progress is None:
                 raise NotAvailable(f"{quantity} time cannot be measured: {why}")
 
+    def _judge(self, quantity: Quantity) -> bool:
+        """Judges what was sampled of a quantity; False when nothing was."""
+        times = [part.times(quantity) for part in self.parts.get(quantity, ())]
+        finite = [part[np.isfinite(part)] for part in times]
+        sizes = [len(part) for part in finite if len(part)]
+        if sizes:
+            self.progress = judge(np.concatenate(finite), self.engine.tick, self.target, sizes)
+        return bool(sizes)
+
     def _fall_back(self) -> bool:
         """Makes another quantity that was sampled the headline; False when there is none."""
         choices: tuple[Quantity, ...] = ("stream", "wall")
         for quantity in choices:
-            if quantity in self.parts and quantity not in self.engine.absent and len(self._times(quantity)):
+            if quantity not in self.engine.absent and self._judge(quantity):
                 self._instead = quantity
-                self.progress = judge(self._times(quantity), self.engine.tick, self.target)
                 return True
         return False
-
-    def _times(self, quantity: Quantity) -> NDArray[np.float64]:
-        times = joined(self.parts[quantity]).times(quantity)
-        return times[np.isfinite(times)]
 
     def quantities(self) -> dict[str, Measured]:
         """Everything that was sampled, the headline first."""
@@ -300,8 +318,10 @@ class _Run:
                 if quantity in found or quantity in self.engine.absent or not valid.any():
                     continue
                 times = times[valid]
-                tick = self.engine.tick_of(quantity)
-                estimate = settled(times, tick) if quantity == self.headline else stats.estimate(times, tick=tick)
+                if quantity == self.headline and self.progress is not None:
+                    estimate = self.progress.estimate
+                else:
+                    estimate = stats.estimate(times, tick=self.engine.tick_of(quantity))
                 found[quantity] = Measured(quantity, samples.seconds[quantity], valid, estimate)
         if self.slope is not None:
             found["marginal"] = self.slope
@@ -343,8 +363,11 @@ def _warnings_of_samples(headline: Samples, quantity: Quantity, progress: Progre
     if throttled > 0:
         verdict = ": do not rely on it" if throttled > _TAGGED else ""
         yield f"{format_share(throttled)} of the samples were taken throttled or with a clock 2 % off{verdict}"
-    if progress.drifts:
+    if progress.drifted:
         yield f"the time drifted by {100 * progress.trend.drift:+.1f} % over the run"
+    elif progress.changed:
+        levels = [format_seconds(level, 4) for level in (progress.change.before, progress.change.after)]
+        yield f"the time changed by {100 * progress.change.size:+.1f} % in the run, from {levels[0]} to {levels[1]}"
     modes = stats.modes(times, tick=tick)
     if len(modes) > 1:
         values = ", ".join(f"{format_seconds(mode.value, 4)} ({format_share(mode.share)})" for mode in modes)

@@ -190,8 +190,7 @@ class Engine:
         clocks: list[float] = []
         steady = False
         while not steady and spent.left > 0:
-            # A gate that does not hold changes what can be measured.
-            quantity: Quantity = _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
+            quantity = self._cheapest
             chunks = self._chunks(quantity, order)
             column = chunks.column("stream_s") if quantity == _EVENTS else _wall(chunks)
             times.append(float(np.median(column)))
@@ -200,6 +199,20 @@ class Engine:
         known = [clock for clock in clocks[-WINDOW:] if np.isfinite(clock)]
         self.reference_hz = float(np.median(known)) if known else float("nan")
         return WarmUp(steady, spent.spent, len(times) * len(order))
+
+    def keep_busy(self, seconds: float) -> None:
+        """Calls the functions in turn without keeping their times: what idles is slower or faster afterwards."""
+        spent = stopping.Budget(seconds)
+        call_seconds = max(max(fact.call_seconds for fact in self.facts), 1e-9)
+        while spent.left > 0:
+            count = max(len(self._functions), min(self.chunk, int(spent.left / call_seconds)))
+            order = np.arange(count, dtype=np.uint32) % np.uint32(len(self._functions))
+            self._chunks(self._cheapest, order)
+
+    @property
+    def _cheapest(self) -> Quantity:
+        """What is sampled only to call the functions. A gate that does not hold changes it."""
+        return _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
 
     def sample(self, quantity: Quantity, order: NDArray[np.uint32]) -> Samples:
         """Calls ``functions[i]`` for each i of `order` and returns a row for each.

@@ -85,6 +85,7 @@ class BenchmarkResult(Figures, Result):
         seconds: what the benchmark took, everything included.
         value: what the function returned when it was first called; not saved.
         capped: the headline's samples during which the power limit held the clock down.
+        bursts: how many of the headline's samples were taken at each moment, in order; empty where that is not known.
     """
 
     name: str
@@ -105,6 +106,7 @@ class BenchmarkResult(Figures, Result):
     seconds: float
     value: object = field(default=None, compare=False, repr=False)
     capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    bursts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def headline(self) -> Measured:
@@ -134,7 +136,12 @@ class BenchmarkResult(Figures, Result):
     @property
     def clean(self) -> stats.Estimate | None:
         """The estimate of `clean_samples`; None when there are none."""
-        return stats.estimate(self.clean_samples) if len(self.clean_samples) else None
+        if not len(self.clean_samples):
+            return None
+        if not len(self.bursts):
+            return stats.estimate(self.clean_samples)
+        kept = np.add.reduceat(self.headline.valid & ~self.throttled, np.cumsum(self.bursts) - self.bursts, dtype=int)
+        return stats.estimate(self.clean_samples, bursts=kept[kept > 0])
 
     @property
     def ci(self) -> tuple[float, float]:
@@ -248,11 +255,14 @@ class BenchmarkResult(Figures, Result):
                 throttled=np.array(content["throttled"], bool),
                 capped=np.array(content["capped"], bool),
                 rates=tuple(Rate(**row) for row in content["rates"]),
+                bursts=np.array(content.get("bursts", []), np.int64),
             )
             rows = len(result.headline.samples)
             for column in ("clock_hz", "throttled", "capped"):
                 if getattr(result, column).shape not in ((rows,), (0,)):
                     raise ValueError(f"{column} does not have {rows} entries")
+            if len(result.bursts) and (int(result.bursts.sum()) != rows or (result.bursts < 1).any()):
+                raise ValueError(f"bursts do not add up to {rows} samples")
             return result
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error

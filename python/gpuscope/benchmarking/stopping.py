@@ -15,19 +15,25 @@ from numpy.typing import NDArray
 from gpuscope import stats
 from gpuscope.benchmarking.samples import Quantity
 from gpuscope.errors import InvalidArgument
+from gpuscope.stats.autocorrelation import FEWEST_BURSTS
 from gpuscope.stats.shape import mann_kendall, theil_sen
 
 FEWEST_SAMPLES = 30
 FEWEST_INDEPENDENT = 20
-FIRST_BATCH = 50
-LARGEST_BATCH = 5000
-# A batch is lost when it is interrupted, so that none may last long.
-LONGEST_BATCH = 0.25
+# Seconds that bursts of samples are spread over at least, and how many of them are in that: clocks, schedulers and
+# neighbours change over tens of milliseconds, which no number of samples in one of them can show.
+SPAN, BURSTS = 0.3, 24
+# A burst takes at most this share of the time for it, and at first at most so many samples; then so many times more.
+FILLED, FIRST_BURST, GROWTH, LARGEST_BURST = 0.5, 64, 4, 5000
+# After the first look, the next one comes when the time has grown by this.
+NEXT_LOOK = 1.5
+# Of a budget too small for the span.
+SHORTEST_SPAN = 0.6
 
 # A drift over a run that is reported (fraction of the value), and the p below which it is believed.
 DRIFT = 0.005
 CHANCE = 0.01
-CONFIDENCE, SEQUENTIAL = 0.95, 0.957
+CONFIDENCE, SEQUENTIAL = 0.95, 0.99
 
 WINDOW = 8
 """Chunks that are looked at."""
@@ -110,47 +116,76 @@ class Progress:
 
     estimate: stats.Estimate  # their centre and its interval
     trend: stats.Trend  # how they drifted
+    change: stats.Change  # where their level changed most
     converged: bool  # the interval is as narrow as wanted, on enough independent samples that do not drift
 
     @property
     def drifts(self) -> bool:
-        """The samples changed by more than 0.5 % over the run, and not by chance."""
+        """The samples drifted or changed by more than 0.5 % over the run, and not by chance."""
+        return self.drifted or self.changed
+
+    @property
+    def drifted(self) -> bool:
+        """They went one way."""
         return self.trend.p < CHANCE and abs(self.trend.drift) > DRIFT
 
+    @property
+    def changed(self) -> bool:
+        """They were of another level before than after."""
+        return self.change.p < CHANCE and abs(self.change.size) > DRIFT
 
-def settled(samples: NDArray[np.float64], tick: float) -> stats.Estimate:
-    """The estimate of samples that were taken until their interval was narrow, with an interval of 95 %.
 
-    Stopping at a narrow interval lowers its coverage: of 1500 series of an H200's kernel times, stopped at 1 %, 93 % of
-    the plain 95 % intervals held the truth. A slightly higher confidence makes up for that.
+def judge(samples: NDArray[np.float64], tick: float, target: float, bursts: Sequence[int] | None = None) -> Progress:
+    """Whether sampling can stop: interval, number, independence and trend of the valid samples.
+
+    The interval is one of 95 %. To look several times and to stop when it is narrow lowers its coverage: of samples
+    that gather around two values, half at each, 91 % of the intervals held the truth (benchmarks_simulated.py). A
+    higher confidence makes up for that. Where samples drift there is no one centre: the interval then holds where they
+    came from and where they went.
     """
-    found = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL)
-    return replace(found, confidence=CONFIDENCE)
-
-
-def judge(samples: NDArray[np.float64], tick: float, target: float) -> Progress:
-    """Whether sampling can stop: interval, number, independence and trend of the valid samples."""
-    estimate = settled(samples, tick)
-    progress = Progress(estimate, stats.trend(samples), False)
+    estimate = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL, bursts=bursts)
+    moments = samples
+    if bursts is not None and len(bursts) >= FEWEST_BURSTS:
+        moments = np.array([np.median(burst) for burst in np.split(samples, np.cumsum(bursts)[:-1])])
+    progress = Progress(estimate, stats.trend(samples), stats.change(moments), False)
+    low, high = estimate.low, estimate.high
+    if progress.drifted:
+        half = abs(progress.trend.drift) / 2 * estimate.value
+        low, high = min(low, estimate.value - half), max(high, estimate.value + half)
+    if progress.changed:
+        low = min(low, progress.change.before, progress.change.after)
+        high = max(high, progress.change.before, progress.change.after)
+    estimate = replace(estimate, low=low, high=high, confidence=CONFIDENCE)
     enough = estimate.n >= FEWEST_SAMPLES and estimate.n_eff >= FEWEST_INDEPENDENT
     converged = enough and estimate.relative_half_width <= target and not progress.drifts
-    return Progress(estimate, progress.trend, converged)
+    return replace(progress, estimate=estimate, converged=converged)
 
 
-def next_batch(progress: Progress | None, target: float, call_seconds: float, left: float) -> int:
-    """How many samples to take before looking again.
+class Bursts:
+    """When bursts of samples are taken, how large they are, and when they are looked at.
 
-    What is missing by the square-root law with a tenth to spare, at least half as many as there are already and at most
-    four times as many, as far as time allows: `left` seconds, at `call_seconds` a sample.
+    They come at random moments, so that no rhythm of the machine can fall in with theirs, over at least `SPAN`, as far
+    as `seconds` allow. `size` and `pause` are given what a call costs, in seconds.
     """
-    wanted = FIRST_BATCH
-    if progress is not None:
-        have = progress.estimate.n
-        ratio = progress.estimate.relative_half_width / target
-        missing = 1.1 * have * (ratio**2 - 1) if math.isfinite(ratio) else have
-        wanted = int(min(max(missing, have // 2, FIRST_BATCH), 4 * have + FIRST_BATCH))
-    affordable = int(min(left, LONGEST_BATCH) / max(call_seconds, 1e-9))
-    return max(1, min(wanted, affordable, LARGEST_BATCH))
+
+    def __init__(self, seconds: float, random: np.random.Generator) -> None:
+        self.next_look = self.span = min(SPAN, SHORTEST_SPAN * seconds)
+        self._random, self._largest = random, FIRST_BURST
+
+    def size(self, cost: float, left: float) -> int:
+        """How many samples the next burst has: as many as fit into its part of the span, and into what is left."""
+        room = min(FILLED * self.span / BURSTS, left)
+        return max(1, min(int(room / max(cost, 1e-9)), self._largest))
+
+    def pause(self, size: int, cost: float, left: float) -> float:
+        """Seconds until it begins, so that on average `BURSTS` of them fill the span."""
+        spare = max(self.span / BURSTS - size * cost, 0.0)
+        return min(float(self._random.uniform(0, 2 * spare)), max(left - size * cost, 0.0))
+
+    def looked(self, spent: float) -> None:
+        """Plans the next look after one that was not enough, with larger bursts."""
+        self.next_look = NEXT_LOOK * spent
+        self._largest = min(GROWTH * self._largest, LARGEST_BURST)
 
 
 @dataclass(frozen=True)

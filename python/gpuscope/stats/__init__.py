@@ -9,15 +9,17 @@ from __future__ import annotations
 from gpuscope.stats.autocorrelation import autocorrelation_time
 from gpuscope.stats.location import Estimate, Quantile, estimate, quantile
 from gpuscope.stats.ratio import Ratio, paired_ratio, ratio_of_medians, ratio_of_sums
-from gpuscope.stats.shape import Mode, Trend, modes, trend
+from gpuscope.stats.shape import Change, Mode, Trend, change, modes, trend
 
 __all__ = [
+    "Change",
     "Estimate",
     "Mode",
     "Quantile",
     "Ratio",
     "Trend",
     "autocorrelation_time",
+    "change",
     "estimate",
     "modes",
     "paired_ratio",

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autocorrelation of samples: how many independent ones they are worth; and the checks of arguments."""
+"""The autocorrelation of samples: how many independent ones they are worth; and the checks of arguments.
+
+Sums of products are no dot products here: of long arrays those start BLAS threads, which on busy cores wait for each
+other for a hundred times as long as the sum takes.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +26,7 @@ BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
 CORRELATED = 2.0  # what is so many times another is not so by chance
 LEAST = 0.1  # of sixteen batches that happen to agree
 DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
+FEWEST_BURSTS = 8  # from which on the differences between bursts say how much samples repeat each other
 
 
 def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
@@ -50,6 +57,51 @@ def checked_tick(tick: float) -> float:
     if not (np.isfinite(tick) and tick >= 0):
         raise InvalidArgument(f"tick is {tick}; accepted is the clock's resolution, 0 or above")
     return float(tick)
+
+
+def checked_bursts(bursts: Sequence[int] | NDArray[np.int64] | None, n: int) -> NDArray[np.int64] | None:
+    """The sizes of bursts; None for samples one by one, and for too few bursts to compare.
+
+    Raises InvalidArgument unless the sizes are above 0 and add up to `n`.
+    """
+    if bursts is None:
+        return None
+    sizes = np.asarray(bursts, dtype=np.int64)
+    if sizes.ndim != 1 or (sizes < 1).any() or int(sizes.sum()) != n:
+        raise InvalidArgument(f"bursts do not add up to {n} samples; accepted are their sizes, in order, 1 and above")
+    return sizes if len(sizes) >= FEWEST_BURSTS and len(sizes) < n else None
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """How much samples repeat of each other.
+
+    Attributes:
+        time: how many of them are worth an independent one.
+        between: the same of the units that `time` was estimated from.
+        units: those: samples, or bursts.
+    """
+
+    time: float
+    between: float
+    units: int
+
+
+def of_bursts(series: NDArray[np.float64], sizes: NDArray[np.int64]) -> Dependence:
+    """The dependence of samples that were taken in bursts, whatever it is like inside of a burst.
+
+    By how much more the bursts' sums vary than those of independent samples would: the design effect of L. Kish, Survey
+    Sampling (1965), 5.4, for bursts as clusters. What neighbouring bursts repeat of each other is added to it.
+    """
+    n, count = len(series), len(sizes)
+    centred = series - series.mean()
+    variance = _product(centred, centred) / n
+    if variance <= 0:
+        return Dependence(1.0, 1.0, count)
+    sums = np.add.reduceat(centred, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+    between = max(time_for_mean(sums), 1.0)
+    effect = _product(sums, sums) * count / (count - 1) / (n * variance)
+    return Dependence(min(max(effect * between, 1.0), float(n)), between, count)
 
 
 def autocorrelation_time(samples: ArrayLike) -> float:
@@ -109,12 +161,13 @@ def integrated_time(series: NDArray[np.float64]) -> float:
     """
     n = len(series)
     centred = series - series.mean()
-    variance = float(centred @ centred)
+    variance = _product(centred, centred)
     if n < 4 or variance <= 0:
         return 1.0
     total = -1.0
     for lag in range(0, min(DIRECT_LAGS, n - 1), 2):
-        pair = float(centred[lag:] @ centred[: n - lag] + centred[lag + 1 :] @ centred[: n - lag - 1]) / variance
+        pair = _product(centred[lag:], centred[: n - lag])
+        pair = (pair + _product(centred[lag + 1 :], centred[: n - lag - 1])) / variance
         if pair <= 0:
             return max(total, SHORTEST)
         total += 2 * pair
@@ -134,8 +187,12 @@ def _of_neighbours(series: NDArray[np.float64]) -> float:
     """
     n = len(series)
     centred = series - series.mean()
-    variance = float(centred @ centred)
+    variance = _product(centred, centred)
     if n < 4 or variance <= 0:
         return 0.0
-    rho = float(centred[1:] @ centred[:-1]) / variance
+    rho = _product(centred[1:], centred[:-1]) / variance
     return min(max(rho + (1 + 3 * rho) / n, -0.3), STRONGEST)
+
+
+def _product(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    return float((first * second).sum())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.autocorrelation import (
+    Dependence,
     autocorrelation_time,
     checked,
+    checked_bursts,
     checked_by_batches,
     checked_confidence,
     checked_tick,
+    of_bursts,
     time_for_mean,
     time_for_median,
 )
@@ -28,6 +32,9 @@ COARSE = 4.0
 TRIMMED = 0.1
 # Samples are multiples of the tick when this share of them is this near to one, in ticks.
 ON_TICK_SHARE, ON_TICK = 0.9, 0.125
+# A clock shows its tick when there are at most so many different samples, as a share of all; levels closer than
+# ROUNDING, as a share of the longest, differ by the conversion to floating point alone.
+MOST_LEVELS, ROUNDING = 0.5, 1e-9
 # What the estimated autocorrelation time costs in degrees of freedom, and the most of it; see `_student`.
 DOUBT, MOST_DOUBT = 5.0, 0.2
 
@@ -62,25 +69,37 @@ class Estimate:
         return (self.high - self.low) / 2 / abs(self.value)
 
 
-def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95) -> Estimate:
+def estimate(
+    samples: ArrayLike,
+    *,
+    tick: float = 0.0,
+    confidence: float = 0.95,
+    bursts: Sequence[int] | NDArray[np.int64] | None = None,
+) -> Estimate:
     """The centre of samples taken one after the other, with its interval.
 
     The median, by order statistics; samples that the clock's tick made equal count as spread over the tick. Where the
     spread is small against the tick that is no help, so there it is the trimmed mean. Both intervals are widened by
     what the samples repeat of each other. Samples that are all the same give half a tick to each side.
 
+    Of bursts at several moments the interval comes from how they differ, so that it heeds noise that is slower than a
+    burst: for the median from the shares of samples above it (R. S. Woodruff, Confidence intervals for medians and
+    other position measures, Journal of the American Statistical Association 47, 1952).
+
     Args:
         samples: in the order they were taken.
-        tick: resolution of the clock, in the samples' unit; 0 when it does not matter.
+        tick: resolution of the clock, in the samples' unit; 0 when it does not matter. Where the samples lie on
+            another one, that counts.
         confidence: how often the interval must hold the true centre.
+        bursts: how many samples were taken at each of several moments, in order; None is one by one.
 
     Raises:
         InvalidArgument: the samples are empty or not finite, or another argument is out of range.
     """
     values = checked(samples)
-    tick = checked_tick(tick)
     confidence = checked_confidence(confidence)
-    values = _on_ticks(values, tick) if tick else values
+    sizes = checked_bursts(bursts, len(values))
+    values, tick = on_ticks(values, checked_tick(tick))
     ordered = np.sort(values)
     n = len(values)
     if ordered[0] == ordered[-1]:
@@ -89,29 +108,60 @@ def estimate(samples: ArrayLike, *, tick: float = 0.0, confidence: float = 0.95)
         method = "trimmed mean" if tick else "median"
         return Estimate(value, value - half, value + half, n, float(n), method, confidence)
     if tick and ordered[(3 * n) // 4 - (n % 4 == 0)] - ordered[n // 4] < COARSE * tick:
-        return _trimmed_mean(values, ordered, tick, confidence)
-    return _median(values, ordered, tick, confidence)
+        return _trimmed_mean(values, ordered, tick, confidence, sizes)
+    return _median(values, ordered, tick, confidence, sizes)
 
 
-def _on_ticks(values: NDArray[np.float64], tick: float) -> NDArray[np.float64]:
-    """The samples rounded to ticks where most are near one: conversions between clocks round as well.
+def on_ticks(values: NDArray[np.float64], tick: float) -> tuple[NDArray[np.float64], float]:
+    """The samples, and the tick of the clock that gave them: the one told where they lie on it, else the one they show.
 
-    Without it, samples that are equal in ticks would count as different ones.
+    Samples are rounded to ticks where most are near one, as conversions between clocks round too: without it, samples
+    that are equal in ticks would count as different ones.
     """
-    middle = np.partition(values, len(values) // 2)[len(values) // 2]
-    rounded: NDArray[np.float64] = middle + np.round((values - middle) / tick) * tick
-    near = np.abs(values - rounded) <= ON_TICK * tick
-    return rounded if near.mean() >= ON_TICK_SHARE else values
+    for candidate in sorted({tick, detected_tick(values)} - {0.0}, reverse=True):
+        middle = np.partition(values, len(values) // 2)[len(values) // 2]
+        rounded: NDArray[np.float64] = middle + np.round((values - middle) / candidate) * candidate
+        if (np.abs(values - rounded) <= ON_TICK * candidate).mean() >= ON_TICK_SHARE:
+            return rounded, candidate
+    return values, tick
 
 
-def _median(values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float) -> Estimate:
+def detected_tick(values: NDArray[np.float64]) -> float:
+    """The step that samples are multiples of, as a clock that ticks gives them; 0 when they show none.
+
+    The smallest distance between two of them, where most are equal to others and all are multiples of it.
+    """
+    levels = np.unique(values)
+    if not 2 <= len(levels) <= MOST_LEVELS * len(values):
+        return 0.0
+    steps = np.diff(levels)
+    steps = steps[steps > ROUNDING * abs(float(levels[-1]))]
+    tick = float(steps.min()) if len(steps) else 0.0
+    if not tick:
+        return 0.0
+    multiples = levels / tick
+    return tick if (np.abs(multiples - np.round(multiples)) <= ON_TICK).all() else 0.0
+
+
+def _median(
+    values: NDArray[np.float64],
+    ordered: NDArray[np.float64],
+    tick: float,
+    confidence: float,
+    sizes: NDArray[np.int64] | None,
+) -> Estimate:
     n = len(values)
     middle = (n + 1) / 2
     low, centre, high = (float(ordered[i]) for i in (n // 10, (n - 1) // 2, n - 1 - n // 10))
     centre = (centre + float(ordered[n // 2])) / 2
-    tau = checked_by_batches(time_for_median(values, centre, low, high), np.sign(values - centre))
-    # Order statistics need no factor of Student's; the estimate of tau does.
-    factor = _student(confidence, 0.0, tau, n) / normal_quantile((1 + confidence) / 2)
+    # Order statistics need no factor of Student's; the estimate of what samples repeat does.
+    if sizes is None:
+        tau = checked_by_batches(time_for_median(values, centre, low, high), np.sign(values - centre))
+        student = _student(confidence, 0.0, tau, n)
+    else:
+        found = of_bursts(np.sign(values - centre), sizes)
+        tau, student = found.time, _student_of_bursts(confidence, found)
+    factor = student / normal_quantile((1 + confidence) / 2)
     half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
     low, high = _at_rank(ordered, middle - half, tick), _at_rank(ordered, middle + half, tick)
     return Estimate(_at_rank(ordered, middle, tick), low, high, n, n / max(tau, 1.0), "median", confidence)
@@ -129,6 +179,10 @@ def _student(confidence: float, inverse_freedom: float, tau: float, n: int) -> f
     return student_factor(confidence, 1 / inverse_freedom)
 
 
+def _student_of_bursts(confidence: float, found: Dependence) -> float:
+    return _student(confidence, found.between / (found.units - 1), found.between, found.units)
+
+
 def _at_rank(ordered: NDArray[np.float64], rank: float, tick: float) -> float:
     """The sample of a fractional rank counted from 1, infinite beyond the ends; equal ones lie evenly in their tick."""
     if not 1 <= rank <= len(ordered):
@@ -142,7 +196,11 @@ def _at_rank(ordered: NDArray[np.float64], rank: float, tick: float) -> float:
 
 
 def _trimmed_mean(
-    values: NDArray[np.float64], ordered: NDArray[np.float64], tick: float, confidence: float
+    values: NDArray[np.float64],
+    ordered: NDArray[np.float64],
+    tick: float,
+    confidence: float,
+    sizes: NDArray[np.int64] | None,
 ) -> Estimate:
     """The mean of what lies within some ticks of the median, or else of the central 80 %.
 
@@ -158,11 +216,16 @@ def _trimmed_mean(
     kept = n - 2 * cut
     value = float(ordered[cut : n - cut].mean())
     winsorised = np.clip(values, ordered[cut], ordered[n - cut - 1])
-    tau = checked_by_batches(time_for_mean(winsorised), winsorised)
+    if sizes is None:
+        tau = checked_by_batches(time_for_mean(winsorised), winsorised)
+        student = _student(confidence, 1 / max(kept - 1, 1), tau, n)
+    else:
+        found = of_bursts(winsorised, sizes)
+        tau, student = found.time, _student_of_bursts(confidence, found)
     # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen proves nothing.
     variance = float(winsorised.var(ddof=1)) + tick**2 / n
     error = math.sqrt(variance * tau / n) * n / kept
-    half = _student(confidence, 1 / max(kept - 1, 1), tau, n) * error
+    half = student * error
     return Estimate(value, value - half, value + half, n, n / max(tau, 1.0), "trimmed mean", confidence)
 
 

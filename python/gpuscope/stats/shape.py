@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of samples: their modes, and whether they drift while they are taken."""
+"""The shape of samples: their modes, and whether they drift or change while they are taken."""
 
 from __future__ import annotations
 
@@ -139,6 +139,54 @@ def trend(samples: ArrayLike) -> Trend:
     if variance <= 0:
         return Trend(drift, 1.0)
     return Trend(drift, normal_two_sided((abs(s) - 1 if s else 0.0) / math.sqrt(variance * tau)))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Where samples changed most.
+
+    Attributes:
+        before: their median up to there.
+        after: their median from there on.
+        at: the first sample after it; the number of samples when none is before or after another.
+        p: how likely so clear a change is without one.
+    """
+
+    before: float
+    after: float
+    at: int
+    p: float
+
+    @property
+    def size(self) -> float:
+        """The relative change: 0.02 is 2 % up."""
+        return self.after / self.before - 1 if self.before else 0.0
+
+
+def change(samples: ArrayLike) -> Change:
+    """The clearest change of level within samples taken at even pace, and how likely chance alone makes such a one.
+
+    The test of A. N. Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979), its
+    variance widened by the autocorrelation of what the two levels leave over.
+
+    Raises:
+        InvalidArgument: the samples are empty or not finite.
+    """
+    values = checked(samples)
+    points = _medians(values)
+    n = len(points)
+    middle = float(np.median(values))
+    if n < 3:
+        return Change(middle, middle, len(values), 1.0)
+    signs = np.sign(points[:, None] - points[None, :]).sum(axis=1)
+    sums = np.cumsum(signs)[:-1]
+    at = int(np.argmax(np.abs(sums))) + 1
+    levels = float(np.median(points[:at])), float(np.median(points[at:]))
+    left_over = np.concatenate([points[:at] - levels[0], points[at:] - levels[1]])
+    tau = autocorrelation_time(left_over)
+    p = min(1.0, 2 * math.exp(-6 * float(sums[at - 1]) ** 2 / ((n**3 + n**2) * tau)))
+    first = at * -(-len(values) // MOST_POINTS)
+    return Change(float(np.median(values[:first])), float(np.median(values[first:])), first, p)
 
 
 def theil_sen(points: NDArray[np.float64]) -> float:

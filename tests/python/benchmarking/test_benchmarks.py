@@ -38,14 +38,40 @@ def test_a_quiet_kernel_reaches_the_target(gpu):
     assert result.warnings == ()
 
 
-def test_a_quiet_kernel_takes_a_small_part_of_the_budget(gpu):
-    assert benchmark(lambda: gpu.launch(seconds=5e-6), budget=2.0).seconds < 0.2
+def test_a_quiet_kernel_takes_a_part_of_the_budget(gpu):
+    assert 0.3 < benchmark(lambda: gpu.launch(seconds=5e-6), budget=2.0).seconds < 0.5
+
+
+def test_samples_are_taken_in_bursts_that_add_up(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=5e-6))
+    assert len(result.bursts) >= 12
+    assert result.bursts.sum() == len(result.headline.samples)
+
+
+def test_what_changes_while_it_warms_up_is_left_out(gpu):
+    def function():
+        gpu.launch(seconds=12e-6 if gpu.seconds < 0.2 else 10e-6)
+
+    result = benchmark(function, budget=4.0)
+    assert result.converged
+    assert result.max < 11.5e-6
+
+
+def test_what_changes_later_is_said_and_not_called_converged(gpu):
+    gpu.noise = 0.3
+
+    def function():
+        gpu.launch(seconds=10e-6 if gpu.seconds < 0.8 else 12e-6)
+
+    result = benchmark(function, target=0.001, budget=2.0)
+    assert not result.converged
+    assert warned(result, "drifted") or warned(result, "changed by")
 
 
 def test_a_narrower_target_takes_more_samples(gpu):
-    wide, narrow = (benchmark(gpu.launch, target=target) for target in (0.02, 0.002))
+    wide, narrow = (benchmark(gpu.launch, target=target) for target in (0.02, 0.001))
     assert narrow.n > 4 * wide.n
-    assert narrow.estimate.relative_half_width <= 0.002
+    assert narrow.estimate.relative_half_width <= 0.001
 
 
 def test_the_budget_ends_what_does_not_converge(gpu):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling stops on a narrow interval of enough independent samples without drift; batches grow by what is missing."""
+"""Sampling stops on a narrow interval of enough independent samples without drift; bursts are spread over a span."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpuscope.benchmarking import stopping
-from gpuscope.benchmarking.stopping import Budget, judge, next_batch
+from gpuscope.benchmarking.stopping import Budget, Bursts, judge
 
 
 def samples(count, spread=0.01):
@@ -27,7 +27,7 @@ def test_thirty_samples_are_needed():
 
 
 def test_twenty_independent_samples_are_needed():
-    walk = 10e-6 * (1 + 1e-4 * np.repeat(np.random.default_rng(4).normal(0, 1, 15), 8))
+    walk = 10e-6 * (1 + 1e-4 * np.repeat(np.random.default_rng(4).normal(0, 1, 20), 8))
     progress = judge(walk, 0.0, 0.01)
     assert progress.estimate.relative_half_width < 0.01
     assert not progress.converged
@@ -44,24 +44,49 @@ def test_a_drift_too_small_to_matter_does():
     assert judge(samples(400, 0.002) * np.linspace(1, 1.002, 400), 0.0, 0.01).converged
 
 
-def test_the_first_batch_is_a_fixed_one():
-    assert next_batch(None, 0.01, 1e-6, 10.0) == 50
+def test_slow_noise_widens_the_interval_of_bursts():
+    random = np.random.default_rng(4)
+    slow = 10e-6 * np.repeat(random.normal(1, 0.05, 24), 50) * random.normal(1, 0.001, 1200)
+    assert not judge(slow, 0.0, 0.01, [50] * 24).converged
 
 
-def test_a_batch_is_what_the_interval_lacks():
-    progress = judge(samples(100, spread=0.05), 0.0, 0.01)
-    ratio = progress.estimate.relative_half_width / 0.01
-    assert next_batch(progress, 0.01, 1e-9, 10.0) == int(110 * (ratio**2 - 1))
+def test_samples_that_change_level_do_not_converge():
+    progress = judge(samples(1200) * np.repeat([1.0, 1.02], [500, 700]), 0.0, 0.02, [50] * 24)
+    assert progress.changed
+    assert not progress.converged
 
 
-def test_a_batch_grows_at_most_fourfold():
-    progress = judge(samples(100, spread=0.05), 0.0, 0.01)
-    assert next_batch(progress, 1e-5, 1e-9, 10.0) == 450
+def test_the_interval_of_a_change_holds_both_levels():
+    found = judge(samples(1200, 0.001) * np.repeat([1.0, 1.02], [400, 800]), 0.0, 0.05, [50] * 24).estimate
+    assert found.low < 10.01e-6
+    assert found.high > 10.19e-6
 
 
-@pytest.mark.parametrize(("cost", "left", "count"), [(0.01, 0.1, 10), (0.01, 10.0, 25), (1.0, 10.0, 1), (1.0, 0.0, 1)])
-def test_a_batch_fits_the_time_that_is_left_and_is_over_soon(cost, left, count):
-    assert next_batch(None, 0.01, cost, left) == count
+def test_bursts_are_spread_over_the_span():
+    bursts = Bursts(2.0, np.random.default_rng(1))
+    size = bursts.size(10e-6, 2.0)
+    spent = sum(bursts.pause(size, 10e-6, 2.0) + size * 10e-6 for _ in range(stopping.BURSTS))
+    assert spent == pytest.approx(stopping.SPAN, rel=0.3)
+
+
+def test_a_small_budget_has_a_shorter_span():
+    assert Bursts(0.1, np.random.default_rng(1)).span < 0.1
+
+
+@pytest.mark.parametrize(("cost", "left", "size"), [(1e-6, 2.0, 64), (1e-3, 2.0, 6), (1.0, 2.0, 1), (1e-3, 0.002, 2)])
+def test_a_burst_is_a_part_of_its_time(cost, left, size):
+    assert Bursts(2.0, np.random.default_rng(1)).size(cost, left) == size
+
+
+def test_long_calls_follow_each_other_without_a_pause():
+    assert Bursts(2.0, np.random.default_rng(1)).pause(1, 0.1, 2.0) == 0.0
+
+
+def test_bursts_grow_where_they_were_not_enough():
+    bursts = Bursts(2.0, np.random.default_rng(1))
+    bursts.looked(0.3)
+    assert bursts.size(1e-6, 2.0) == 256
+    assert bursts.next_look > 0.3
 
 
 def test_a_share_is_of_the_whole_as_far_as_it_is_there(monkeypatch):

@@ -12,6 +12,7 @@ from gpuscope import stats
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.autocorrelation import DIRECT_LAGS, integrated_time
 from gpuscope.stats.distributions import median_rank, signed_rank_distribution, student_factor
+from gpuscope.stats.location import detected_tick
 
 TICK = 32e-9
 
@@ -164,3 +165,37 @@ def test_long_sums_by_fourier_transform_are_those_lag_by_lag():
 def test_bad_samples_get_one_sentence(function, bad):
     with pytest.raises(InvalidArgument, match=r"^samples .*; accepted "):
         function(bad)
+
+
+def bursts_of_slow_noise(random: np.random.Generator) -> np.ndarray:
+    slow = np.repeat(random.normal(1, 0.02, 24), 40)
+    return slow * random.normal(1, 0.002, len(slow))
+
+
+def test_the_interval_of_bursts_holds_the_truth_under_noise_slower_than_a_burst():
+    random = np.random.default_rng(5)
+    found = [stats.estimate(bursts_of_slow_noise(random), bursts=[40] * 24) for _ in range(400)]
+    assert 0.92 <= np.mean([one.low <= 1.0 <= one.high for one in found]) <= 0.985
+
+
+def test_bursts_of_independent_samples_cost_little():
+    samples = np.random.default_rng(6).normal(1, 0.05, 960)
+    together, alone = stats.estimate(samples, bursts=[40] * 24), stats.estimate(samples)
+    assert together.value == alone.value
+    assert together.relative_half_width < 1.4 * alone.relative_half_width
+
+
+@pytest.mark.parametrize("bursts", [[50, 51], [100, 0], [-1, 101]])
+def test_bursts_must_add_up(bursts):
+    with pytest.raises(InvalidArgument, match="bursts do not add up to 100 samples"):
+        stats.estimate(np.ones(100), bursts=bursts)
+
+
+def test_a_tick_that_was_not_told_is_found():
+    random = np.random.default_rng(3)
+    found = [stats.estimate(ticked(random, 2.01e-6 + 5e-9 * random.normal(size=100)), tick=1e-9) for _ in range(400)]
+    assert np.mean([one.low <= 2.01e-6 <= one.high for one in found]) >= 0.92
+
+
+def test_samples_that_all_differ_show_no_tick():
+    assert detected_tick(np.random.default_rng(3).normal(1, 0.01, 500)) == 0.0

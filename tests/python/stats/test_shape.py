@@ -150,3 +150,16 @@ def test_a_ratio_of_medians_takes_positive_samples():
 def test_bad_log_ratios_get_one_sentence(bad):
     with pytest.raises(InvalidArgument, match=r"^log_ratios .*; accepted "):
         stats.paired_ratio(bad)
+
+
+def test_a_change_of_level_is_found_where_it_is():
+    random = np.random.default_rng(8)
+    found = stats.change(random.normal(1, 0.005, 100) * np.repeat([1.0, 1.03], [70, 30]))
+    assert found.at == 70
+    assert found.size == pytest.approx(0.03, abs=0.003)
+    assert found.p < 0.001
+
+
+def test_samples_of_one_level_change_by_chance_alone():
+    random = np.random.default_rng(9)
+    assert np.mean([stats.change(random.normal(1, 0.01, 50)).p < 0.05 for _ in range(400)]) < 0.08

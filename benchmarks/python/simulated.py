@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines whose noise is known, for the simulations: a call takes its true time with noise, on a clock of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import _core
+from gpuscope.benchmarking import engine, stopping
+
+Floats = NDArray[np.float64]
+OVERHEAD = 2e-6  # seconds that a call costs beyond its time
+TICK = 32e-9
+
+
+@dataclass(frozen=True)
+class Series:
+    """Noise, and where its centre is.
+
+    Attributes:
+        noise: factors of a call's time, given the generator and when the calls begin, in seconds of the machine.
+        truth: the median of all factors, or of those between two times.
+        call: seconds a call takes without noise.
+        tick: of the clock, in seconds.
+        told: whether gpuscope is told of that.
+    """
+
+    noise: Callable[[np.random.Generator], Callable[[Floats], Floats]]
+    truth: float | Callable[[Any, float, float], float] = 1.0
+    call: float = 10e-6
+    tick: float = 1e-9
+    told: bool = True
+
+
+def independent(draw: Callable[[np.random.Generator, int], Floats]) -> Callable[..., Any]:
+    return lambda random: lambda when: draw(random, len(when))
+
+
+def first_order(rho: float, spread: float = 0.05) -> Callable[..., Any]:
+    """A normal process of first order over calls."""
+
+    def make(random: np.random.Generator) -> Callable[[Floats], Floats]:
+        state = random.normal()
+
+        def noise(when: Floats) -> Floats:
+            nonlocal state
+            found = np.empty(len(when))
+            for first in range(0, len(when), 128):
+                part = slice(first, min(first + 128, len(when)))
+                fading = rho ** np.arange(1, part.stop - part.start + 1)
+                shocks = math.sqrt(1 - rho**2) * random.normal(size=len(fading))
+                found[part] = fading * (state + np.cumsum(shocks / fading))
+                state = float(found[part.stop - 1])
+            return 1 + spread * found
+
+        return noise
+
+    return make
+
+
+def states(slower: float, fast: float, slow: float, spread: float = 0.01) -> Callable[..., Any]:
+    """Two states that last so many seconds each on average, as a Markov chain."""
+
+    def make(random: np.random.Generator) -> Callable[[Floats], Floats]:
+        first = int(random.random() < slow / (fast + slow))
+        lengths = random.exponential(1.0, 4000) * np.where((np.arange(4000) + first) % 2, slow, fast)
+        switches = np.cumsum(lengths)
+
+        def noise(when: Floats) -> Floats:
+            is_slow = (np.searchsorted(switches, when) + first) % 2
+            return (1 + slower * is_slow) * (1 + spread * random.normal(size=len(when)))
+
+        return noise
+
+    return make
+
+
+def of_time(level: Callable[[Floats, float], Floats], spread: float = 0.005) -> Callable[..., Any]:
+    """A level that depends on the time and a random phase between 0 and 1."""
+
+    def make(random: np.random.Generator) -> Callable[[Floats], Floats]:
+        phase = random.random()
+
+        def noise(when: Floats) -> Floats:
+            return level(when, phase) * (1 + spread * random.normal(size=len(when)))
+
+        noise.median = lambda begin, end: float(np.median(level(np.linspace(begin, end, 10_001), phase)))  # type: ignore[attr-defined]
+        return noise
+
+    return make
+
+
+def of_run(noise: Any, begin: float, end: float) -> float:
+    """The median of the level over the run, where it has none for good."""
+    return float(noise.median(begin, end))
+
+
+def _upper(share: float, spread: float) -> float:
+    """The median of two well separated groups: a quantile of the lower one, which has this share."""
+    return 1 + spread * NormalDist().inv_cdf(0.5 / share)
+
+
+SERIES = {
+    "normal 5 %": Series(independent(lambda random, n: 1 + 0.05 * random.normal(size=n))),
+    "lognormal 20 %": Series(independent(lambda random, n: np.exp(0.2 * random.normal(size=n)))),
+    "Pareto 1.5": Series(independent(lambda random, n: 1 + random.pareto(1.5, n)), 2 ** (1 / 1.5)),
+    "t2, 5 %": Series(independent(lambda random, n: np.maximum(1 + 0.05 * random.standard_t(2, n), 0.01))),
+    "bimodal 90/10": Series(
+        independent(lambda random, n: (1 + 0.3 * (random.random(n) < 0.1)) * (1 + 0.01 * random.normal(size=n))),
+        _upper(0.9, 0.01),
+    ),
+    "bimodal 50/50": Series(
+        independent(lambda random, n: 1 + 0.2 * (random.random(n) < 0.5) + 0.01 * random.normal(size=n)), 1.1
+    ),
+    **{f"AR(1) {rho}": Series(first_order(rho)) for rho in (0.3, 0.6, 0.9, 0.99, 0.995)},
+    "two states 70/30 of 20 ms": Series(states(0.1, 0.028, 0.012), _upper(0.7, 0.01)),
+    "sine 2 % of 300 ms": Series(of_time(lambda when, phase: 1 + 0.02 * np.sin(2 * np.pi * (when / 0.3 + phase)))),
+    "bursts 45 of 100 ms": Series(
+        of_time(lambda when, phase: np.where((when / 0.1 + phase) % 1 < 0.45, 1.5, 1.0), 0.01), _upper(0.55, 0.01)
+    ),
+    "drift 4 % a second": Series(of_time(lambda when, phase: 1 + 0.04 * (when + phase)), of_run),
+    "step of 3 %": Series(of_time(lambda when, phase: np.where(when > phase, 1.03, 1.0)), of_run),
+    "ticks told": Series(independent(lambda random, n: 1 + 0.005 * random.normal(size=n)), 1.0, 2.01e-6, TICK),
+    "ticks untold": Series(independent(lambda random, n: 1 + 0.005 * random.normal(size=n)), 1.0, 2.01e-6, TICK, False),
+}
+
+
+class Machine:
+    """Calls functions on a clock of its own: the n-th takes ``factors[n]`` times as long as the series says."""
+
+    def __init__(self, series: Series, random: np.random.Generator, factors: tuple[float, ...] = (1.0,)) -> None:
+        self.series, self.now = series, 0.0
+        self.noise = series.noise(random)
+        self._random, self._factors = random, np.array(factors)
+
+    def time_calls(self, functions: object, order: NDArray[np.uint32]) -> dict[str, Any]:
+        """As ``_core.time_calls``."""
+        series = self.series
+        steps = series.call * self._factors[order] + OVERHEAD
+        seconds = series.call * self._factors[order] * self.noise(self.now + np.cumsum(steps) - steps)
+        ends = self.now + np.cumsum(seconds + OVERHEAD)
+        self.now = float(ends[-1])
+        begin = self._random.random(len(order))  # between two ticks
+        returned = np.floor(begin + seconds / series.tick) * series.tick
+        return {"called_ns": np.zeros(len(order)), "returned_ns": returned * 1e9}
+
+    def clock(self) -> float:
+        """As ``stopping.now``."""
+        return self.now
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replaces the machine that gpuscope sees."""
+        with (
+            mock.patch.object(_core, "time_calls", self.time_calls),
+            mock.patch.object(_core, "environment", return_value={"devices": []}),
+            mock.patch.object(stopping, "now", self.clock),
+            mock.patch.multiple(engine, _QUEUE_A_CHUNK=4096, _LARGEST_CHUNK=256),  # larger chunks simulate faster
+            mock.patch.object(engine, "CPU_TICK", self.series.tick if self.series.told else 1e-9),
+        ):
+            yield
