@@ -135,18 +135,26 @@ SERIES = {
 
 
 class Machine:
-    """Calls functions on a clock of its own: the n-th takes ``factors[n]`` times as long as the series says."""
+    """Calls functions on a clock of its own: the n-th takes ``factors[n]`` times as long as the series says.
 
-    def __init__(self, series: Series, random: np.random.Generator, factors: tuple[float, ...] = (1.0,)) -> None:
+    After another function than itself it takes `evicted` times as long: each evicts the other's data from a cache.
+    """
+
+    def __init__(
+        self, series: Series, random: np.random.Generator, factors: tuple[float, ...] = (1.0,), evicted: float = 1.0
+    ) -> None:
         self.series, self.now = series, 0.0
         self.noise = series.noise(random)
-        self._random, self._factors = random, np.array(factors)
+        self._random, self._factors, self._evicted, self._last = random, np.array(factors), evicted, 0
 
     def time_calls(self, functions: object, order: NDArray[np.uint32]) -> dict[str, Any]:
         """As ``_core.time_calls``."""
         series = self.series
-        steps = series.call * self._factors[order] + OVERHEAD
-        seconds = series.call * self._factors[order] * self.noise(self.now + np.cumsum(steps) - steps)
+        changed = np.diff(order.astype(np.int64), prepend=self._last) != 0
+        self._last = int(order[-1])
+        true = series.call * self._factors[order] * np.where(changed, self._evicted, 1.0)
+        steps = true + OVERHEAD
+        seconds = true * self.noise(self.now + np.cumsum(steps) - steps)
         ends = self.now + np.cumsum(seconds + OVERHEAD)
         self.now = float(ends[-1])
         begin = self._random.random(len(order))  # between two ticks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of two functions is faster: they take turns in randomised blocks, and the blocks' ratios are tested."""
+"""Which of two functions is faster: they take turns in balanced blocks, and the blocks' ratios are tested."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ PILOT, PILOT_TIME = 8, 0.05  # blocks that show how coarse the clock is, and the
 LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
 TAGGED = 0.05
 
-# What takes turns: the first function, the second, and the first again as a control that must show no difference.
-A, B, CONTROL = 0, 1, 2
-FUNCTION = np.array([0, 1, 0], dtype=np.uint32)
-ARMS = len(FUNCTION)
-# Calls of an arm in a block: one in each half of the palindrome, or more where the clock is coarse.
+# What a call is, by its function and by the one before it; a lead only goes before the first call of a block.
+A_AFTER_A, A_AFTER_B, B_AFTER_B, B_AFTER_A, LEAD_A, LEAD_B = range(6)
+FUNCTION = np.array([0, 0, 1, 1, 0, 1], dtype=np.uint32)
+# A block is one of these, led by a call of its last function: each function follows itself as often as the other one,
+# and lies in the middle of the block on average, so that neither neighbours nor a steady drift favour one.
+ABBA = (A_AFTER_A, B_AFTER_A, B_AFTER_B, A_AFTER_B)
+BAAB = (B_AFTER_B, A_AFTER_B, A_AFTER_A, B_AFTER_A)
+# Calls of a function in a block, more where the clock is coarse.
 FEWEST_CALLS, MOST_CALLS = 2, 32
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
@@ -71,8 +74,8 @@ class Comparison(Result):
         verdict: "slower" or "faster": b's time lies outside of the margin, all of the interval. "same": inside of it.
             "inconclusive": the interval is too wide to say.
         ratio: b over a, with its interval of 95 % over all looks at the data.
-        margin: ratios this close to 1 count as no difference, as a fraction; at least what was asked for.
-        null: the same function a over a, measured in the same turns. It is 1 but for noise.
+        margin: ratios this close to 1 count as no difference, as a fraction.
+        null: each function over itself, of neighbouring blocks. It is 1 but for noise.
         quantity: kernel, stream or wall, as in `BenchmarkResult`.
         a: the valid calls of a, in the order called.
         b: those of b.
@@ -83,6 +86,8 @@ class Comparison(Result):
         stopped: "verdict", "target", "budget" or "interrupted".
         seconds: what the comparison took, everything included.
         advice: what would settle it, when it is inconclusive.
+        carry_over: the time of a call after the other function over that of one after its own: above 1 where they
+            evict each other's data from a cache. The ratio has as many of the one kind as of the other.
     """
 
     verdict: Verdict
@@ -99,6 +104,7 @@ class Comparison(Result):
     stopped: str
     seconds: float
     advice: str = ""
+    carry_over: Ratio | None = None
 
     @property
     def culprit(self) -> Growth | None:
@@ -173,9 +179,10 @@ def compare(
 ) -> Comparison:
     """Says whether `b` is faster or slower than `a`, or the same, or that this is undecided.
 
-    The two take turns in random order, back and forth, so that drifting clocks affect both alike; `a` takes a third
-    turn as a control, which must show no difference. Sampling ends when the verdict is settled, at one of a few looks
-    that share the 5 % of error among them.
+    The two take turns, back and forth, so that drifting clocks affect both alike, and each follows itself as often as
+    the other, so that what one leaves in caches for the next does too; `carry_over` says how much that is. Neighbouring
+    blocks of the same function are the control, which must show no difference. Sampling ends when the verdict is
+    settled, at one of a few looks that share the 5 % of error among them.
 
     Args:
         a: what to compare with, called without arguments.
@@ -212,40 +219,52 @@ def compare(
 
 
 def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
-    """The arms of all calls of some blocks.
+    """What the calls of some blocks are: each block a lead and one of `ABBA` and `BAAB` at random, repeated.
 
-    A block is made of palindromes, as ABCCBA, each of a random order, so that a steady drift affects all arms alike.
-    `calls` is the even number of calls of each arm in a block.
+    `calls` is the even number of calls of each function in a block.
     """
-    there = random.permuted(np.tile(np.arange(ARMS, dtype=np.uint32), (blocks * calls // 2, 1)), axis=1)
-    return np.concatenate([there, there[:, ::-1]], axis=1).reshape(-1)
+    rows = np.array([[LEAD_A, *ABBA * (calls // 2)], [LEAD_B, *BAAB * (calls // 2)]], np.uint32)
+    return rows[random.integers(0, 2, blocks)].reshape(-1)
 
 
-def calls_per_block(seconds: NDArray[np.float64], arms: NDArray[np.uint32], tick: float) -> int:
-    """How many calls of an arm make the clock's tick small against the variation of a block's mean."""
+def calls_per_block(seconds: NDArray[np.float64], cells: NDArray[np.uint32], tick: float) -> int:
+    """How many calls of a function make the clock's tick small against the variation of a block's mean."""
     spreads = []
-    for arm in (A, B):
-        own = seconds[(arms == arm) & np.isfinite(seconds)]
+    for function in (0, 1):
+        own = seconds[(FUNCTION[cells] == function) & np.isfinite(seconds)]
         spreads.append(float(np.quantile(own, 0.84) - np.quantile(own, 0.16)) / 2 if len(own) else 0.0)
     spread = max(min(spreads), tick / 4)
     wanted = 8 * (tick / spread) ** 2 if tick else 0.0
     return int(min(max(2 * math.ceil(wanted / 2), FEWEST_CALLS), MOST_CALLS))
 
 
-def log_ratios(
-    seconds: NDArray[np.float64], arms: NDArray[np.uint32], calls: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Per block, the logarithm of B's mean over A's, and of the control's over A's.
+@dataclass(frozen=True)
+class Logs:
+    """Logarithms of ratios: a row a block."""
 
-    `seconds` is nan where a call is not valid; blocks without a valid call of each arm are left out.
+    ratio: NDArray[np.float64]  # b over a
+    null: NDArray[np.float64]  # each function over itself in the next block
+    carry_over: NDArray[np.float64]  # after the other function over after itself
+
+
+def log_ratios(seconds: NDArray[np.float64], cells: NDArray[np.uint32], calls: int) -> Logs:
+    """Of the means of each kind of call in each block.
+
+    `seconds` is nan where a call is not valid; blocks without a valid call of each kind are left out.
     """
-    rows, own = seconds.reshape(-1, ARMS * calls), arms.reshape(-1, ARMS * calls)
+    rows, kinds = seconds.reshape(-1, 1 + 2 * calls), cells.reshape(-1, 1 + 2 * calls)
     valid = np.isfinite(rows)
-    sums = [np.where(valid & (own == arm), rows, 0.0).sum(axis=1) for arm in range(ARMS)]
-    counts = [(valid & (own == arm)).sum(axis=1) for arm in range(ARMS)]
-    whole = np.logical_and.reduce([(count > 0) & (total > 0) for count, total in zip(counts, sums, strict=True)])
-    a, b, control = (np.log(total[whole] / count[whole]) for total, count in zip(sums, counts, strict=True))
-    return b - a, control - a
+    sums = np.array([np.where(valid & (kinds == kind), rows, 0.0).sum(axis=1) for kind in range(4)])
+    counts = np.array([(valid & (kinds == kind)).sum(axis=1) for kind in range(4)])
+    whole = ((counts > 0) & (sums > 0)).all(axis=0)
+    means = sums[:, whole] / counts[:, whole]
+    a, b = np.log(means[A_AFTER_A] + means[A_AFTER_B]), np.log(means[B_AFTER_B] + means[B_AFTER_A])
+    after_itself, after_other = np.log(means[[A_AFTER_A, B_AFTER_B]]), np.log(means[[A_AFTER_B, B_AFTER_A]])
+    pairs = len(a) // 2
+    # Every other pair the other way round, so that a steady drift is no difference.
+    sign = np.where(np.arange(pairs) % 2, -1.0, 1.0)
+    null = [sign * (each[1 : 2 * pairs : 2] - each[0 : 2 * pairs : 2]) for each in (a, b)]
+    return Logs(b - a, np.stack(null, axis=1).reshape(-1), (after_other - after_itself).mean(axis=0))
 
 
 class Looks:
@@ -271,9 +290,9 @@ class Judgement:
 
     verdict: Verdict  # on b over a
     ratio: Ratio  # b over a
-    null: Ratio  # the control over a, which is 1 but for noise
+    null: Ratio  # each function over itself, which is 1 but for noise
     margin: float  # ratios this close to 1 count as no difference, as a fraction
-    biased: bool  # the control itself showed a difference, and the margin was widened to it
+    biased: bool  # the control itself showed a difference
     noisy: bool  # the control's interval reaches beyond the margin
 
 
@@ -290,8 +309,6 @@ def judge(
     reach = max(abs(log(null.low)), abs(log(null.high)))
     biased = null.low > 1 or null.high < 1
     inner = math.log1p(margin)
-    if biased:
-        inner = max(inner, reach)
     outer = max(inner, reach)
     low, high = log(ratio.low), log(ratio.high)
     verdict: Verdict = "inconclusive"
@@ -301,7 +318,7 @@ def judge(
         verdict = "faster"
     elif -inner <= low and high <= inner:
         verdict = "same"
-    return Judgement(verdict, ratio, null, math.expm1(inner), biased, reach > math.log1p(margin))
+    return Judgement(verdict, ratio, null, margin, biased, reach > inner)
 
 
 def _budget_factor(judgement: Judgement) -> float | None:
@@ -316,6 +333,8 @@ def _budget_factor(judgement: Judgement) -> float | None:
 
 def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
     """The paired ratio, of groups of blocks where neighbouring ones repeat each other and enough groups remain."""
+    if not len(logs):
+        return Ratio(1.0, 0.0, math.inf, 0, 1.0)
     size = max(1, min(round(stats.autocorrelation_time(logs)), len(logs) // FEWEST_BLOCKS))
     means = logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
     found = stats.paired_ratio(means, confidence=confidence)
@@ -346,7 +365,8 @@ class _Run:
         self._looks = Looks()
         self._quantity: Quantity = "wall"
         self._parts: list[Samples] = []
-        self._arms: list[NDArray[np.uint32]] = []
+        self._cells: list[NDArray[np.uint32]] = []
+        self._carry_over: Ratio | None = None
         self._judged = -1
 
     def measure(self) -> None:
@@ -371,18 +391,18 @@ class _Run:
 
         They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
         """
-        block = ARMS * FEWEST_CALLS * call_seconds
+        block = (1 + 2 * FEWEST_CALLS) * call_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
         while True:
             self._quantity = self._given or self.engine.headline
             self._sample(count)
             if self._given is not None or self._quantity not in self.engine.absent:
                 break
-            self._parts, self._arms = [], []  # the gate did not hold
-        self._calls = calls_per_block(self._parts[0].times(self._quantity), self._arms[0], self._tick)
+            self._parts, self._cells = [], []  # the gate did not hold
+        self._calls = calls_per_block(self._parts[0].times(self._quantity), self._cells[0], self._tick)
         if self._calls > FEWEST_CALLS:
             self._cost *= self._calls / FEWEST_CALLS
-            self._parts, self._arms = [], []
+            self._parts, self._cells = [], []
 
     @property
     def _tick(self) -> float:
@@ -396,16 +416,16 @@ class _Run:
             self._sample(max(1, int(room / max(self._cost, 1e-9))))
 
     def _sample(self, count: int) -> None:
-        arms = block_order(self._random, count, self._calls)
+        cells = block_order(self._random, count, self._calls)
         began = self.spent.spent
-        samples = self.engine.sample(self._quantity, FUNCTION[arms])
+        samples = self.engine.sample(self._quantity, FUNCTION[cells])
         self._cost = (self.spent.spent - began) / count
         self._parts.append(samples)
-        self._arms.append(arms)
+        self._cells.append(cells)
 
     def _look(self, share: float) -> bool:
         """Judges the blocks so far; whether that settles it."""
-        if share < 1 and len(self._log_ratios()[0]) < FEWEST_BLOCKS:
+        if share < 1 and len(self._log_ratios().ratio) < FEWEST_BLOCKS:
             return False
         judgement = self._judge(share)
         if self.target is not None:
@@ -417,19 +437,20 @@ class _Run:
         return settled
 
     def _judge(self, share: float) -> Judgement:
-        logs, null = self._log_ratios()
-        if not len(logs):
+        logs = self._log_ratios()
+        if not len(logs.ratio):
             raise NotAvailable(
                 f"{self._quantity} time cannot be compared: no block had a whole sample of each function"
             )
         seconds = joined(self._parts).times(self._quantity)
         step = self._tick / float(np.nanmedian(seconds))
-        self.judgement = judge(logs, null, self.margin, self._looks.confidence(share), step)
+        self.judgement = judge(logs.ratio, logs.null, self.margin, self._looks.confidence(share), step)
+        self._carry_over = _ratio(logs.carry_over, CONFIDENCE, step)
         self._judged = len(self._parts)
         return self.judgement
 
-    def _log_ratios(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return log_ratios(joined(self._parts).times(self._quantity), np.concatenate(self._arms), self._calls)
+    def _log_ratios(self) -> Logs:
+        return log_ratios(joined(self._parts).times(self._quantity), np.concatenate(self._cells), self._calls)
 
     def result(self, names: tuple[str, str]) -> Comparison:
         """The comparison of what was sampled."""
@@ -455,6 +476,7 @@ class _Run:
             stopped=self.stopped,
             seconds=spent,
             advice=_advice(judgement, spent),
+            carry_over=self._carry_over,
         )
 
     def _cautions(self, judgement: Judgement, samples: Samples) -> list[str]:
@@ -462,10 +484,16 @@ class _Run:
         if judgement.biased:
             found.append(
                 f"the control differs from itself by {100 * abs(judgement.null.value - 1):.2g} %: the machine is not "
-                f"quiet, and the margin was widened to {100 * judgement.margin:.2g} %"
+                "quiet, so that a difference must be beyond what the control shows"
             )
         elif judgement.noisy:
             found.append("the control's interval is wider than the margin, so that a difference must be beyond it")
+        carried = self._carry_over
+        if carried is not None and (carried.low > 1 + self.margin or carried.high < 1 / (1 + self.margin)):
+            found.append(
+                f"a call takes {_short(carried.value)} times as long after the other function as after its own, as "
+                "where they share a cache; the ratio has half of each"
+            )
         lost = int(np.count_nonzero(~samples.valid))
         if lost:
             found.append(f"{lost} of {len(samples.valid)} samples were not whole and were left out")

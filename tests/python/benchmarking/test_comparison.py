@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def test_the_samples_are_those_of_each_function(compared):
     found = compared(ModelEngine(20e-6, 40e-6))
     assert found.a.median == pytest.approx(20e-6, rel=0.01)
     assert found.b.median == pytest.approx(40e-6, rel=0.01)
-    assert len(found.a) == 2 * len(found.b)  # the control is a too
+    assert abs(len(found.a) - len(found.b)) < found.blocks  # blocks are led by either
 
 
 KERNELS = (
@@ -233,7 +234,7 @@ def test_it_says_itself_in_one_line(compared):
     assert "x slower than old (95 %: 1.0" in slower
     assert "kernel time" in slower
     assert "margin 1 %" in slower
-    assert str(compared(ModelEngine(20e-6, 10e-6))).startswith("b is 2.00")
+    assert str(compared(ModelEngine(20e-6, 10e-6))).startswith(("b is 2.00", "b is 1.99"))
     assert str(compared(ModelEngine(20e-6, 20e-6))).startswith("b is as fast as a: ratio ")
 
 
@@ -281,15 +282,43 @@ def test_bad_input_gets_one_sentence(options, sentence):
 
 
 @pytest.mark.parametrize("calls", [2, 6])
-def test_each_arm_lies_at_the_same_place_on_average(calls):
-    rows = module.block_order(np.random.default_rng(1), 50, calls).reshape(50, 3 * calls)
-    places = [np.nonzero(rows == arm)[1].reshape(50, calls).mean(axis=1) for arm in range(3)]
+def test_each_function_lies_at_the_same_place_on_average(calls):
+    rows = module.FUNCTION[module.block_order(np.random.default_rng(1), 50, calls)].reshape(50, 1 + 2 * calls)[:, 1:]
+    places = [np.nonzero(rows == function)[1].reshape(50, calls).mean(axis=1) for function in (0, 1)]
     assert np.array_equal(places[0], places[1])
-    assert np.array_equal(places[0], places[2])
+
+
+@pytest.mark.parametrize("calls", [2, 6])
+def test_each_function_follows_itself_as_often_as_the_other(calls):
+    rows = module.FUNCTION[module.block_order(np.random.default_rng(1), 50, calls)].reshape(50, 1 + 2 * calls)
+    before, after = rows[:, :-1], rows[:, 1:]
+    for first in (0, 1):
+        for second in (0, 1):
+            assert (((before == first) & (after == second)).sum(axis=1) == calls // 2).all()
 
 
 def test_the_order_of_blocks_is_random():
-    assert len(np.unique(module.block_order(np.random.default_rng(1), 100, 2).reshape(100, 6), axis=0)) == 6
+    assert len(np.unique(module.block_order(np.random.default_rng(1), 100, 2).reshape(100, 5), axis=0)) == 2
+
+
+class EvictingEngine(ModelEngine):
+    """A call after the other function takes 30 % longer: each evicts the other's data."""
+
+    def sample(self, quantity, order):
+        taken = super().sample(quantity, order)
+        changed = np.diff(order.astype(int), prepend=-1) != 0
+        return replace(taken, seconds={quantity: taken.seconds[quantity] * np.where(changed, 1.3, 1.0)})
+
+
+def test_equals_that_evict_each_other_are_seldom_told_apart(compared):
+    found = [compared(EvictingEngine(20e-6, 20e-6, seed=seed), seed=seed, budget=0.3) for seed in range(40)]
+    assert sum(one.verdict in ("faster", "slower") for one in found) == 0
+
+
+def test_what_one_function_leaves_for_the_other_is_reported(compared):
+    found = compared(EvictingEngine(20e-6, 20e-6))
+    assert found.carry_over.value == pytest.approx(1.3, rel=0.02)
+    assert any("after the other function" in warning for warning in found.warnings)
 
 
 def test_coarse_clocks_get_more_calls_a_block():
@@ -310,12 +339,12 @@ def test_looks_not_taken_leave_their_share_to_the_next():
     assert looks.confidence(1.0) == pytest.approx(1 - 0.75 * 0.05)
 
 
-def test_a_control_that_differs_widens_the_margin():
+def test_a_control_that_differs_does_not_widen_the_margin():
     random = np.random.default_rng(1)
     found = judge(random.normal(0.02, 0.002, 100), random.normal(0.03, 0.002, 100), 0.01, 0.95, 0.0)
     assert found.biased
-    assert found.margin > 0.029
-    assert found.verdict == "same"
+    assert found.margin == 0.01
+    assert found.verdict == "inconclusive"
 
 
 def test_a_noisy_control_forbids_a_difference_within_its_noise():
