@@ -81,11 +81,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(str(error), pytrace=False)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Ends the run before anything is measured where the gate has nothing to compare with."""
+    if options.fails(session.config):
+        session.config.stash[STATE].check_baselines(session.config.pluginmanager.getplugin("pytest-benchmark"))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Compares with the baselines."""
     state = session.config.stash[STATE]
     state.judge()
-    if options.fails(session.config) and state.slower() and session.exitstatus == pytest.ExitCode.OK:
+    watched = any(CLOCK in item.stash for item in getattr(session, "items", ()))
+    state.gated = watched and options.fails(session.config) and not session.config.getoption("collectonly")
+    if state.gated and (state.slower() or state.unjudged()) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -97,8 +105,7 @@ def pytest_terminal_summary(
     try:
         return (yield)
     finally:  # pytest-benchmark raises here when its own gate fails
-        if config.stash[STATE].measured:
-            config.stash[STATE].write(terminalreporter, failing=options.fails(config))
+        config.stash[STATE].write(terminalreporter)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -125,7 +132,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: Mapping[str
             entry["extra_info"] = {**entry["extra_info"], "gpuscope": measured.stored()}
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-benchmark's, which takes the file for whole
 def pytest_benchmark_compare_machine_info(
     config: pytest.Config, machine_info: Mapping[str, Any], compared_benchmark: Mapping[str, Any]
 ) -> None:

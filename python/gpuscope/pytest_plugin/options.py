@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -123,6 +124,18 @@ def check(config: pytest.Config) -> None:
         else:
             need = "a baseline: add --benchmark-compare, and save one with --benchmark-save or --benchmark-autosave"
         raise pytest.UsageError(f"--gpu-benchmark-fail needs {need}")
+    if fails(config) and (config.getoption("benchmark_disable", False) or config.getoption("dist", "no") != "no"):
+        raise pytest.UsageError(
+            "--gpu-benchmark-fail needs measurements, and pytest-benchmark measures nothing with --benchmark-disable or"
+            " under pytest-xdist: leave these out"
+        )
+
+
+def _is_margin(value: object) -> bool:
+    try:
+        return isinstance(value, (int, float)) and value > 0 and math.isfinite(value)
+    except OverflowError:  # an integer beyond the floats
+        return False
 
 
 def of(item: pytest.Item) -> Options:
@@ -146,7 +159,7 @@ def of(item: pytest.Item) -> Options:
         chosen |= marker.kwargs
     if chosen.get("quantity") not in (None, *QUANTITIES):
         raise pytest.UsageError(f"quantity is {chosen['quantity']!r}; accepted are {', '.join(QUANTITIES)}")
-    if not chosen.get("margin", Options.margin) > 0:
+    if not _is_margin(chosen.get("margin", Options.margin)):
         raise pytest.UsageError(f"margin is {chosen['margin']!r}; accepted are fractions above 0")
     return Options(**chosen)
 

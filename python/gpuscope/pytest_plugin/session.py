@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuscope.errors import InvalidArgument
 from gpuscope.text import one_line, printable
 from gpuscope.units import format_change, format_seconds
 
 if TYPE_CHECKING:
-    from gpuscope.pytest_plugin.gate import Baseline, Verdict
+    from gpuscope.pytest_plugin.baselines import Baseline
+    from gpuscope.pytest_plugin.gate import Verdict
     from gpuscope.pytest_plugin.measured import Measured
 
 
@@ -24,13 +26,38 @@ class State:
         self.baselines: list[Baseline] = []  # named by --benchmark-compare, the oldest first
         self.processor = ""  # this machine's, as pytest-benchmark names it, once it has loaded a baseline
         self.verdicts: dict[str, Verdict] = {}  # once the tests are over and if there are baselines
+        self.gated = False  # then too: whether --gpu-benchmark-fail had tests to watch
 
     def add_baseline(self, machine_info: Mapping[str, Any], run: Mapping[str, Any]) -> None:
         """Takes in one of pytest-benchmark's files, and this machine's ``machine_info``."""
-        from gpuscope.pytest_plugin.gate import Baseline, processor
+        from gpuscope.pytest_plugin.baselines import Baseline, processor
 
         self.processor = processor(machine_info)
-        self.baselines.append(Baseline.of(run))
+        try:
+            self.baselines.append(Baseline.of(run))
+        except InvalidArgument as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def check_baselines(self, session: Any) -> None:
+        """Raises pytest.UsageError unless pytest-benchmark's session read all that --benchmark-compare names."""
+        from gpuscope.pytest_plugin.baselines import unread_files
+
+        if unread := unread_files(session):
+            others = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+            raise pytest.UsageError(
+                f"--gpu-benchmark-fail: {unread[0]}{others} cannot be read as a saved run of pytest-benchmark;"
+                " delete it or save it again"
+            )
+        if not self.baselines:
+            raise pytest.UsageError(
+                "--gpu-benchmark-fail has nothing to compare with: --benchmark-compare found no saved run; save one"
+                " with --benchmark-save or --benchmark-autosave in a run without --gpu-benchmark-fail"
+            )
+        if not any(baseline.tests for baseline in self.baselines):
+            raise pytest.UsageError(
+                "--gpu-benchmark-fail has nothing to compare with: the saved runs that --benchmark-compare found hold"
+                " no test"
+            )
 
     def judge(self) -> None:
         """Compares each measured test with the baselines."""
@@ -38,27 +65,37 @@ class State:
             return
         from gpuscope.pytest_plugin.gate import judge
 
-        self.verdicts = {
-            test: judge(test, measured, self.baselines, self.processor) for test, measured in self.measured.items()
-        }
+        self.verdicts = judge(self.measured, self.baselines, self.processor)
 
     def slower(self) -> list[str]:
         """The tests that are surely slower than their baseline by more than their margin."""
         return [test for test, verdict in self.verdicts.items() if verdict.kind == "slower"]
 
-    def write(self, terminal: pytest.TerminalReporter, *, failing: bool) -> None:
-        """Writes what pytest-benchmark's table has no column for; `failing`: a slower test fails the run."""
-        terminal.section(one_line(f"gpuscope: {_where(list(self.measured.values()))}"), "-")
-        width = max(len(one_line(test)) for test in self.measured)
+    def unjudged(self) -> list[str]:
+        """Sentences on what the gate was to watch and could not, each of which fails the run."""
+        if not self.measured:
+            return ["nothing was measured, so that nothing was compared"]
+        if all(verdict.kind == "new" for verdict in self.verdicts.values()):
+            return ["no baseline has any of the tests that were measured"]
+        refused = [(test, verdict.reasons[-1]) for test, verdict in self.verdicts.items() if verdict.kind == "refused"]
+        return [f"NOT COMPARED {test}: {reason}" for test, reason in refused]
+
+    def write(self, terminal: pytest.TerminalReporter) -> None:
+        """Writes what pytest-benchmark's table has no column for, and why the gate fails the run."""
+        if self.measured:
+            terminal.section(one_line(f"gpuscope: {_where(list(self.measured.values()))}"), "-")
+        width = max((len(one_line(test)) for test in self.measured), default=0)
         for test, measured in self.measured.items():
             verdict = self.verdicts.get(test)
             bad = verdict is not None and verdict.kind == "slower"
             terminal.write_line(f"{one_line(test):{width}}  {_line(measured.facts, verdict)}", red=bad)
             for note in _notes(measured, verdict):
                 terminal.write_line(f"    {printable(note)}", yellow=True)
-        if failing and not self.verdicts:
-            terminal.write_line("nothing to compare with: --benchmark-compare found no saved run", yellow=True)
-        if failing and (slower := self.slower()):
+        if self.gated and (unjudged := self.unjudged()):
+            terminal.section("--gpu-benchmark-fail could not compare", "=", red=True)
+            for sentence in unjudged:
+                terminal.write_line(one_line(sentence))
+        if self.gated and (slower := self.slower()):
             tests = (
                 "1 benchmark is slower than its baseline"
                 if len(slower) == 1

@@ -96,7 +96,7 @@ def test_interval_across_the_margin_is_inconclusive(run, bench, one_test):
     ],
 )
 @pytest.mark.parametrize("side", ["this run", "the baseline"])
-def test_doubtful_run_is_inconclusive_however_slow(run, bench, one_test, change, said, side):
+def test_sure_slowdown_fails_whatever_is_doubtful_and_says_it(run, bench, one_test, change, said, side):
     sure = bench.canned
     if side == "the baseline":
         bench.now(**change)
@@ -104,8 +104,43 @@ def test_doubtful_run_is_inconclusive_however_slow(run, bench, one_test, change,
     bench.canned = sure
     bench.now(seconds=20e-6, **(change if side == "this run" else {}))
     result = run(*GATE)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["test_it.py::test_gemm * slower: +100*", f"*{side} {said}"])
+
+
+@pytest.mark.parametrize("side", ["this run", "the baseline"])
+def test_throttled_run_that_is_not_slower_is_inconclusive(run, bench, one_test, side):
+    sure = bench.canned
+    if side == "the baseline":
+        bench.now(throttled=0.2)
+    run(SAVE)
+    bench.canned = sure
+    bench.now(seed=1, throttled=0.2 if side == "this run" else 0.0)
+    result = run(*GATE)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["test_it.py::test_gemm * inconclusive: *", f"*{side} {said}"])
+    result.stdout.fnmatch_lines(["test_it.py::test_gemm * inconclusive: *", f"*{side} was throttled *"])
+
+
+def test_interval_decides_that_an_imprecise_run_is_the_same(run, bench, one_test):
+    run(SAVE)
+    bench.now(seed=1, converged=False)
+    run(*GATE).stdout.fnmatch_lines(["test_it.py::test_gemm * same: *"])
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
+def test_calls_of_which_few_fit_into_the_budget_reach_the_gate(run, bench, one_test, n):
+    bench.now(seconds=2.0 / n, n=n, converged=False)
+    run(SAVE)
+    bench.now(seconds=4.0 / n, seed=1)
+    assert run(*GATE).ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
+def test_calls_of_which_few_fit_into_the_budget_do_not_fail_when_nothing_changed(run, bench, one_test, n):
+    bench.now(seconds=2.0 / n, n=n, converged=False)
+    run(SAVE)
+    bench.now(seed=1)
+    assert run(*GATE).ret == pytest.ExitCode.OK
 
 
 def test_faster_is_mentioned(run, bench, one_test):
@@ -137,6 +172,22 @@ def test_of_two_baselines_the_slower_one_decides(run, bench, one_test):
     assert run(*ALL_RUNS).ret == pytest.ExitCode.OK
 
 
+def test_accepted_speedup_does_not_hide_a_regression(run, bench, one_test):
+    save_runs(run, bench, [10e-6, 10.02e-6, 9.98e-6, 5e-6, 5.01e-6])
+    bench.now(seconds=7e-6, seed=9)
+    result = run(*ALL_RUNS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*3 older runs were left out: the time changed by -49.9% with the baseline of 20*"])
+
+
+def test_accepted_slowdown_is_the_new_level(run, bench, one_test):
+    save_runs(run, bench, [10e-6, 10.02e-6, 9.98e-6, 15e-6])
+    bench.now(seconds=15e-6, seed=9)
+    result = run(*ALL_RUNS)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["test_it.py::test_gemm * same: *"])
+
+
 def test_doubtful_baseline_is_left_out_when_there_are_others(run, bench, one_test):
     run(SAVE)
     bench.now(seconds=50e-6, converged=False)
@@ -162,10 +213,22 @@ def test_baseline_of_other_conditions_is_refused(run, bench, one_test, then, sai
     run(SAVE)
     bench.canned = Canned()
     result = run(*GATE)
-    assert result.ret == pytest.ExitCode.OK
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["test_it.py::test_gemm * not compared", f"*the baseline of 20* (commit 01234567) {said}"]
+        [
+            "test_it.py::test_gemm * not compared",
+            f"*the baseline of 20* (commit 01234567) {said}",
+            "*--gpu-benchmark-fail could not compare*",
+            f"NOT COMPARED test_it.py::test_gemm: the baseline of 20* (commit 01234567) {said}",
+        ]
     )
+
+
+def test_baseline_of_other_conditions_fails_nothing_without_the_option(run, bench, one_test):
+    bench.now(gpu="NVIDIA L4")
+    run(SAVE)
+    bench.canned = Canned()
+    assert run("--benchmark-compare").ret == pytest.ExitCode.OK
 
 
 def test_another_minor_driver_is_compared(run, bench, one_test):
@@ -207,12 +270,6 @@ def test_baseline_of_plain_pytest_benchmark_is_refused(run, pytester):
     run(SAVE)
     pytester.makepyfile(test_it="def test_gemm(gpu_benchmark):\n    gpu_benchmark(int)\n")
     run(*GATE).stdout.fnmatch_lines(["*was not measured with gpu_benchmark"])
-
-
-def test_first_run_of_all_says_that_there_is_nothing_to_compare_with(run, one_test):
-    result = run(*GATE, "-W", "ignore")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["nothing to compare with: --benchmark-compare found no saved run"])
 
 
 def test_gate_without_a_source_of_baselines_is_a_usage_error(run, one_test):
