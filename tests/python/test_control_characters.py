@@ -263,7 +263,8 @@ def test_section_of_the_pytest_plugin_shows_names():
     state, terminal = State(), Terminal()
     state.measured[EVIL] = Measured(facts, [1e-3], 0.05)
     state.verdicts[EVIL] = Verdict("slower", 1.2, 1.1, 1.3, 1, reasons=(EVIL,), culprit=EVIL)
-    state.write(terminal, failing=True)
+    state.gated = True
+    state.write(terminal)
     lines = "\n".join(terminal.lines)
     check(lines)
     assert lines.count(SHOWN) == 7

@@ -18,7 +18,10 @@ from gpuscope.stats.distributions import student_factor
 
 CONFIDENCE = 0.99  # that no history of the session is cut where nothing changed
 LONGEST = 200  # runs of a history that are looked at, the latest ones
+PASSES = 4  # each without the steps at the changes that the one before found
 LEAST_SCALE = 1e-6  # of runs that happen to be equal
+
+ALIKE = 10.0  # how well, in degrees of freedom, other histories say how much the runs of one differ
 
 MAD = 1.4826  # the normal distribution's standard deviation over its median absolute deviation
 # P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, JASA 88 (1993): what share of the
@@ -45,26 +48,35 @@ def changes(histories: Sequence[Sequence[float]], noises: Sequence[float]) -> li
     Least squares with a penalty for each change, by dynamic programming: B. Jackson et al., An algorithm for optimal
     partitioning of data on an interval, IEEE Signal Processing Letters 12 (2005). The penalty is the square of the
     quantile that all places of all histories together exceed by chance in 1 % of sessions. The scale is that of
-    neighbouring runs, which few changes do not move: the median difference over all histories, or a history's own
-    where that is larger.
+    neighbouring runs, which few changes do not move: the median difference over all histories, drawn toward a history's
+    own as it gets longer. The quantile is Student's, of few degrees of freedom, as histories differ in their scale.
 
     Args:
         histories: the oldest run first.
         noises: a standard deviation that a run of each history has at least.
     """
-    kept = [np.asarray(history[-LONGEST:], np.float64) for history in histories]
-    steps = [np.abs(np.diff(history)) for history in kept]
+    latest = [np.asarray(history[-LONGEST:], np.float64) for history in histories]
+    steps = [np.abs(np.diff(history)) for history in latest]
     places = sum(len(step) for step in steps)
+    found: list[list[int]] = [[] for _ in histories]
     if not places:
-        return [[] for _ in histories]
-    typical = _low_median(np.concatenate(steps))
-    limit = student_factor(1 - (1 - CONFIDENCE) / places, max(MAD_EFFICIENCY * places, 1.0))
-    found = []
-    for history, step, noise, whole in zip(kept, steps, noises, histories, strict=True):
-        scale = max(MAD / math.sqrt(2) * max(typical, _low_median(step)), noise, LEAST_SCALE)
-        skipped = len(whole) - len(history)
-        found.append([skipped + begin for begin in _partition(history, (limit * scale) ** 2)])
-    return found
+        return found
+    confidence = 1 - (1 - CONFIDENCE) / places
+    for _ in range(PASSES):
+        quiet = [np.delete(step, np.array(begins, int) - 1) for step, begins in zip(steps, found, strict=True)]
+        typical = _low_median(np.concatenate(quiet))
+        before = found
+        found = []
+        for history, step, noise in zip(latest, quiet, noises, strict=True):
+            own = MAD_EFFICIENCY * len(step)
+            square = (ALIKE * typical**2 + own * _low_median(step) ** 2) / (ALIKE + own)
+            variance = max(MAD**2 / 2 * square, noise**2, LEAST_SCALE**2)
+            freedom = max(min(MAD_EFFICIENCY * places, ALIKE + own), 1.0)
+            found.append(_partition(history, student_factor(confidence, freedom) ** 2 * variance))
+        if found == before:
+            break
+    skipped = [len(history) - len(part) for history, part in zip(histories, latest, strict=True)]
+    return [[more + begin for begin in begins] for more, begins in zip(skipped, found, strict=True)]
 
 
 def pooled_spreads(variances: Sequence[float], freedoms: Sequence[int]) -> list[Spread | None]:
