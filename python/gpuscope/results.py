@@ -79,6 +79,11 @@ class Figures:
         return self.quantile(0.5)
 
     @property
+    def p5(self) -> float:
+        """5th percentile."""
+        return self.quantile(0.05)
+
+    @property
     def p50(self) -> float:
         """Median."""
         return self.quantile(0.5)

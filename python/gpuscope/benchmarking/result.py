@@ -33,6 +33,10 @@ _STOPPED = {
     "budget": "NOT converged: the budget ran out",
     "interrupted": "NOT converged: interrupted",
 }
+_FIGURES = ("min", "p5", "p95", "max", "std")
+# A chart shows the samples between these quantiles, and this share of their distance beside them: one far out would
+# make a line of all others. Zooming out shows it.
+_SHOWN, _MARGIN = (0.01, 0.99), 0.25
 _BESIDE = ("stream", "launch", "wall", "marginal")
 _COLOURS = {"sample": "#4477aa", "tagged": "#ee6677", "invalid": "#bbbbbb"}
 
@@ -196,6 +200,8 @@ class BenchmarkResult(Figures, Result):
                 f"  {name:<9} {_interval(measured.estimate)}, {measured.estimate.method}"
                 f"{f', {left_out} invalid' if left_out else ''})"
             )
+            figures = ", ".join(f"{figure} {format_seconds(getattr(measured, figure), 4)}" for figure in _FIGURES)
+            lines.append(f"  {'':<9} {figures}")
         for why in dict.fromkeys(self.absent.values()):
             names = [name for name, reason in self.absent.items() if reason == why]
             lines.append(f"  {', '.join(names):<9} not measured: {why}")
@@ -323,7 +329,8 @@ def _figure(result: BenchmarkResult) -> go.Figure:
             chart.add_trace(trace.update(visible=name == result.quantity), row=1, col=column)
             owners.append(name)
     for name in names:
-        title = {"yaxis.title.text": f"{name} time", "shapes": _band(result.quantities[name])}
+        measured = result.quantities[name]
+        title = {"yaxis.title.text": f"{name} time", "yaxis.range": _range(measured), "shapes": _band(measured)}
         buttons.append(
             {"label": name, "method": "update", "args": [{"visible": [owner == name for owner in owners]}, title]}
         )
@@ -335,7 +342,8 @@ def _figure(result: BenchmarkResult) -> go.Figure:
         shapes=first["shapes"],
         updatemenus=[{"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.12, "yanchor": "top"}],
     )
-    chart.update_yaxes(title_text=first["yaxis.title.text"], ticksuffix="s", exponentformat="SI", row=1, col=1)
+    axis = {"title_text": first["yaxis.title.text"], "range": first["yaxis.range"]}
+    chart.update_yaxes(**axis, ticksuffix="s", exponentformat="SI", row=1, col=1)
     chart.update_xaxes(title_text="call", row=1, col=1)
     chart.update_xaxes(title_text="samples", row=1, col=2)
     return chart
@@ -362,6 +370,16 @@ def _traces(go: Any, result: BenchmarkResult, measured: Measured) -> list[tuple[
             bars = go.Histogram(y=times, marker={"color": _COLOURS[group]}, name=labels[group], showlegend=False)
             traces.append((bars, 2))
     return traces
+
+
+def _range(measured: Measured) -> list[float]:
+    """What a chart shows of the times: most of the samples, and the interval."""
+    estimate = measured.estimate
+    ends = [end for end in (estimate.low, estimate.high) if math.isfinite(end)]
+    low, high = (measured.quantile(q) for q in _SHOWN)
+    low, high = min([low, *ends]), max([high, *ends])
+    beside = _MARGIN * (high - low) or 0.01 * abs(high)
+    return [low - beside, high + beside]
 
 
 def _band(measured: Measured) -> list[dict[str, Any]]:

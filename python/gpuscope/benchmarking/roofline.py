@@ -179,7 +179,7 @@ class Rate:
         percent_of_peak: of the measured peak; None without one.
         peak: the measured peak, in the same unit; None when it could not be measured.
         limit: the theoretical limit; None when unknown.
-        alarm: why the rate cannot be true; empty when it can.
+        alarm: why the rate cannot be true, not even at the slow end of its interval; empty when it can.
         reason: why there is no peak; empty when there is one.
     """
 
@@ -262,14 +262,14 @@ def _rate(kind: Literal["bandwidth", "compute"], estimate: stats.Estimate, work:
         percent_of_peak=None if peak.measured is None else 100 * value / peak.measured,
         peak=peak.measured,
         limit=peak.theoretical,
-        alarm=_alarm(kind, value, peak, cold),
+        alarm=_alarm(kind, low, peak, cold),
         reason=peak.reason,
     )
 
 
-def _alarm(kind: str, value: float, peak: Peak, cold: bool) -> str:
-    over_peak = peak.measured is not None and value > IMPOSSIBLE * peak.measured
-    over_limit = peak.theoretical is not None and value > peak.theoretical
+def _alarm(kind: str, low: float, peak: Peak, cold: bool) -> str:
+    over_peak = peak.measured is not None and low > IMPOSSIBLE * peak.measured
+    over_limit = peak.theoretical is not None and low > peak.theoretical
     if not over_peak and not over_limit:
         return ""
     if kind == "compute":

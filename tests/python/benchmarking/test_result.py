@@ -84,6 +84,19 @@ def test_the_report_has_quantities_kernels_and_warnings():
     assert "without the 5 tagged samples" in report
 
 
+def test_the_report_has_the_spread_of_each_quantity():
+    made = result()
+    assert f"min {format_seconds(made.min, 4)}, p5 {format_seconds(made.p5, 4)}, p95 " in made.report()
+
+
+def test_one_outlier_does_not_flatten_the_chart():
+    samples = np.append(np.random.default_rng(1).normal(1e-5, 1e-7, 300), 1e-2)
+    one = Measured("kernel", samples, np.ones(301, bool), stats.estimate(samples))
+    chart = result(quantities={"kernel": one}, throttled=np.zeros(301, bool)).plot()
+    low, high = chart.layout.yaxis.range
+    assert 0.9e-5 < low < high < 1.2e-5
+
+
 def test_statistics_are_of_the_headlines_valid_samples():
     made = result()
     samples = made.headline.samples[made.headline.valid]
