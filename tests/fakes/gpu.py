@@ -4,7 +4,8 @@
 >>> gpu = install(monkeypatch.setattr)
 >>> result = benchmark(lambda: gpu.launch("gemm", 10e-6))
 
-Time is simulated: it runs only by what functions under test and the sampler do, so that tests are exact and fast.
+Time is simulated: it runs only by what functions under test and the sampler do, and random moments are the same in
+every run, so that tests are exact and fast.
 Functions under test act on the machine by `launch`, `copy`, `synchronize`, `allocate` and `work`; tests set how it
 behaves by its attributes.
 """
@@ -386,6 +387,8 @@ def install(patch: Any, **behaviour: Any) -> GPU:
     for name, value in replaced.items():
         patch(_core, name, value, raising=False)
     patch(stopping, "now", lambda: gpu.now_ns * 1e-9)
+    make = np.random.default_rng
+    patch(np.random, "default_rng", lambda seed=None: make(0 if seed is None else seed))
     return gpu
 
 

@@ -25,8 +25,10 @@ RESIDENT = """
             with gs.record_function(f"a name that comes once {number:012d}"):
                 pass
 
-    with gs.profile(activities=[gs.ProfilerActivity.CPU]):
-        names(1000)  # what is made once
+    with gs.profile(activities=[gs.ProfilerActivity.CPU]) as prof:
+        names(1000)
+    len(prof.trace.regions), prof.audit()  # what is made and imported once is there
+    del prof
     before = resident_mib()
 """
 

@@ -197,12 +197,12 @@ def test_throttling_is_said_and_the_samples_kept(gpu):
 
 
 def test_a_shifted_clock_tags_samples_and_the_clean_ones_can_be_had(gpu):
-    def clock(seconds):  # falls when the kernels' second window is open; the dry run has one too
-        return 1.5e9 if gpu.log.count("open") >= 3 else 1.7e9
+    def clock(seconds):  # falls after the first span of samples, which would count as warming up
+        return 1.5e9 if seconds > 0.8 else 1.7e9
 
     gpu.clock_hz = clock
     gpu.slowdown = lambda seconds: 1.7e9 / clock(seconds)
-    result = benchmark(gpu.launch, target=0.004)
+    result = benchmark(gpu.launch, target=1e-6, budget=2.0)
     assert warned(result, "clock 2 % off")
     assert 0 < len(result.clean_samples) < len(result.samples)
     assert result.clean.value == pytest.approx(10e-6, rel=0.01)

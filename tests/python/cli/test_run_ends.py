@@ -22,6 +22,13 @@ with gpuscope.record_function("work"):
 WAITS = WORK + "print('ready', flush=True)\ntime.sleep(60)\n"
 ENDING = ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGVTALRM", "SIGPROF", "SIGXCPU"]
 
+
+def defaults() -> None:
+    """In the child: what runs the tests, nohup for one, may have signals ignored."""
+    for name in ENDING:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -32,7 +39,8 @@ def start(script, tmp_path: Path) -> Iterator[Start]:
 
     def popen(source: str, *options: str, command: str = "run") -> subprocess.Popen[str]:
         words = [sys.executable, "-m", "gpuscope", command, *options, str(script(source))]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(words, **pipes, text=True, cwd=tmp_path, preexec_fn=defaults)
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
