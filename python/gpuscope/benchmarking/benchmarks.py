@@ -254,6 +254,7 @@ class _Run:
     def _sample_headline(self) -> None:
         cost = self.warm_up.seconds / max(1, self.warm_up.calls)
         bursts, began, first = Bursts(self.spent.left, self._random), self.spent.spent, True
+        warming = 0  # parts that count as warming up once there are others
         while True:
             quantity = self.headline
             size = bursts.size(cost, self.spent.left)
@@ -263,8 +264,9 @@ class _Run:
             cost = (self.spent.spent - burst_began) / size
             if quantity in self.engine.absent:  # a gate that did not hold: go on with another headline
                 continue
-            self.parts.setdefault(quantity, []).append(part)
-            span = self.spent.spent - began
+            del self.parts.setdefault(quantity, [])[:warming]
+            self.parts[quantity].append(part)
+            warming, span = 0, self.spent.spent - began
             if span < bursts.next_look and self.spent.left:
                 continue
             if self._judge(quantity) and self.progress is not None and self.progress.converged:
@@ -275,7 +277,9 @@ class _Run:
             bursts.looked(span)
             if first and self.progress is not None and self.progress.drifts and self.spent.left > bursts.span:
                 # What changed over the first span was still warming up, perhaps; what goes on changing shows again.
-                calls = sum(len(part.which) for part in self.parts.pop(quantity))
+                # Kept until there are others, for Ctrl-C.
+                warming = len(self.parts[quantity])
+                calls = sum(len(part.which) for part in self.parts[quantity])
                 self.warm_up = replace(
                     self.warm_up, seconds=self.warm_up.seconds + span, calls=self.warm_up.calls + calls
                 )

@@ -112,6 +112,21 @@ def test_an_interrupt_before_the_headline_leaves_what_was_taken_beside_it(gpu):
     assert result.quantity in ("stream", "wall")
 
 
+def test_an_interrupt_after_what_counted_as_warming_up_keeps_it(gpu, monkeypatch):
+    looks = []
+    looked = benchmarks.Bursts.looked
+    monkeypatch.setattr(benchmarks.Bursts, "looked", lambda self, spent: looks.append(looked(self, spent)))
+
+    def function():
+        gpu.launch(seconds=12e-6 if gpu.seconds < 0.2 else 10e-6)
+        if looks:
+            raise KeyboardInterrupt
+
+    result = benchmark(function, budget=4.0)
+    assert result.stopped == "interrupted"
+    assert result.quantity == "kernel"
+
+
 def test_an_interrupt_before_any_sample_goes_on(gpu):
     with pytest.raises(KeyboardInterrupt):
         interrupted_after(gpu, 0.0)
