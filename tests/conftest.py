@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 # Tests compare text: no colours, and a table's width does not depend on the terminal.
 os.environ["NO_COLOR"] = "1"
 os.environ["COLUMNS"] = "120"
+
+# Shells have what runs in their background ignore Ctrl-C, and programs started from there inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("without deadline", deadline=None)

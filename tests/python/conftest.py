@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,13 +15,3 @@ def modules_of_the_test() -> Iterator[None]:
     """No stand-in for a module outlives its test: set up before all other fixtures, this one ends after them."""
     with modules_unchanged():
         yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def ctrl_c_is_heard() -> Iterator[None]:
-    """Shells have what runs in their background ignore SIGINT, and programs started from there inherit that."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

@@ -153,8 +153,10 @@ def parents_of(store):
     regions = recorded.regions
     names = [recorded.path(row)[-1] for row in range(len(regions["path"]))]
     parents = {}
-    for name, parent in zip(names, regions["parent"].tolist(), strict=True):
-        parents.setdefault(name, names[parent] if parent < len(names) else None)  # of what is suspended, where it began
+    # Of what is suspended, where it began: the garbage collector may close a generator in another thread's region.
+    for row in regions["start_ns"].argsort(kind="stable").tolist():
+        parent = regions["parent"][row]
+        parents.setdefault(names[row], names[parent] if parent < len(names) else None)
     return parents
 
 

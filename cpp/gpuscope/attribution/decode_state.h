@@ -160,35 +160,36 @@ struct StartedRange {
 
 class Replay;
 
-/// Where a task was created: the region, and how to find it while it is open on the same thread. Numbers as Replay has
-/// them.
+/// Where a task was created: the region, and how to find it while it is open on the same thread.
 struct TaskPlace {
   uint32_t row = store::kNone;
   uint32_t path = store::kNone;
-  const Replay* thread = nullptr;  // to be compared alone, once it is settled
-  std::size_t strand = 0;
-  uint64_t strand_number = 0;
-  uint64_t region = 0;
+  std::size_t strand = 0;      // of its thread's Replay
+  uint64_t strand_number = 0;  // of DecodeState::strands_begun: no other strand of any thread has it
+  uint64_t region = 0;         // as Replay numbers them
 };
 
 /// The places that tasks are created at, by the number of their origin. Of those that are settled, the last so many.
 class Origins {
  public:
   /// Tasks are created wherever that strand is, until the origin is settled.
-  void set(uint32_t origin, const Replay* thread, std::size_t strand) {
-    current_[origin] = {.thread = thread, .strand = strand};
-  }
+  void set(uint32_t origin, const Replay* thread, std::size_t strand) { current_[origin] = {thread, strand}; }
   void settle(uint32_t origin, const TaskPlace& place) {
     if (current_.erase(origin) != 0) {
       settled_.resize(kKept);
       settled_[origin % kKept] = {origin, place};
     }
   }
-  /// Of one that is not settled, the thread and strand alone; nullptr for one that is too old, or was never known.
-  const TaskPlace* find_current(uint32_t origin) const noexcept {
+  struct Current {
+    const Replay* thread;
+    std::size_t strand;
+  };
+  /// nullptr for one that is settled or was never known.
+  const Current* find_current(uint32_t origin) const noexcept {
     const auto found = current_.find(origin);
     return found != current_.end() ? &found->second : nullptr;
   }
+  /// nullptr for one that is not settled, or too long ago.
   const TaskPlace* find_settled(uint32_t origin) const noexcept {
     const Settled* settled = origin != 0 && !settled_.empty() ? &settled_[origin % kKept] : nullptr;
     return settled != nullptr && settled->origin == origin ? &settled->place : nullptr;
@@ -212,7 +213,7 @@ class Origins {
     TaskPlace place;
   };
   static constexpr std::size_t kKept = std::size_t{1} << 16;
-  std::unordered_map<uint32_t, TaskPlace> current_;  // one a strand at most
+  std::unordered_map<uint32_t, Current> current_;  // one a strand at most
   std::vector<Settled> settled_;
 };
 
@@ -252,6 +253,7 @@ struct DecodeState {
   base::FlatMap<int64_t> ended_ranges;         // those whose start was not read yet: when they ended; INT64_MIN: it was
 
   Origins origins;
+  uint64_t strands_begun = 0;
   std::unordered_map<uint32_t, CallInParts> calls;  // by number
 
   std::vector<GpuSpan> gpu_spans;    // not read yet

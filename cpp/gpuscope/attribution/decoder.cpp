@@ -101,9 +101,11 @@ void Decoder::drain_logs() {
     logs.push_back({&log, log.order.load(std::memory_order_relaxed), {}});
   });
   std::ranges::sort(logs, std::ranges::greater{}, &Reading::order);
-  for (Reading& reading : logs) {
+  // Not what a thread wrote that took a log over meanwhile: it would be read before an older one's.
+  std::erase_if(logs, [](Reading& reading) {
     reading.end = reading.log->end();
-  }
+    return reading.log->order.load(std::memory_order_relaxed) != reading.order;
+  });
   std::ranges::reverse(logs);
   std::stable_partition(logs.begin(), logs.end(),
                         [this](const Reading& reading) { return reading.log->system_id == main_thread_; });

@@ -318,8 +318,13 @@ void Replay::note_moment(int64_t at_ns) {
 
 // -- tasks ------------------------------------------------------------------------------------------------------------
 
+/// The strand that the place is in is one of this thread, and still the same.
+bool Replay::has_strand(const TaskPlace& place) const noexcept {
+  return place.strand < strands_.size() && strands_[place.strand].number == place.strand_number;
+}
+
 Replay::OpenRegion* Replay::find_open(const TaskPlace& place) {
-  if (place.thread == this && strands_[place.strand].number == place.strand_number) {
+  if (has_strand(place)) {
     for (OpenRegion& region : strands_[place.strand].stack) {
       if (region.number == place.region) {
         return &region;
@@ -334,8 +339,7 @@ Replay::OpenRegion* Replay::find_open(const TaskPlace& place) {
 Replay::OpenRegion* Replay::open_outside(std::size_t strand) {
   while (strands_[strand].place.has_value()) {
     const TaskPlace& place = *strands_[strand].place;
-    if (place.thread != this || strands_[place.strand].number != place.strand_number ||
-        (place.strand != 0 && place.strand_number >= strands_[strand].number)) {
+    if (!has_strand(place) || (place.strand != 0 && place.strand_number >= strands_[strand].number)) {
       return nullptr;
     }
     std::vector<OpenRegion>& stack = strands_[place.strand].stack;
@@ -364,7 +368,7 @@ TaskPlace Replay::place_in(std::size_t strand) const {
     const Strand& around = strands_[index];
     if (!around.stack.empty()) {
       const OpenRegion& region = around.stack.back();
-      return {region.row, region.path, this, index, around.number, region.number};
+      return {region.row, region.path, index, around.number, region.number};
     }
     if (around.place.has_value()) {
       return *around.place;
@@ -388,7 +392,7 @@ void Replay::renew_origin(uint32_t origin) {
 }
 
 std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
-  if (const TaskPlace* current = state_->origins.find_current(origin); current != nullptr) {
+  if (const Origins::Current* current = state_->origins.find_current(origin); current != nullptr) {
     return current->thread->place_in(current->strand);
   }
   const TaskPlace* settled = state_->origins.find_settled(origin);
@@ -426,7 +430,7 @@ void Replay::select_strand(const base::Event& event) {
   }
   settle_origin(current_);
   strand.key = event.word;
-  strand.number = ++strands_begun_;
+  strand.number = ++state_->strands_begun;
   strand.place = place_of_origin(event.id);
   if ((event.detail & base::kStrandBegins) == 0 && strand.place.has_value()) {
     renew_origin(event.id);  // it goes on, but had nothing open and made room for another

@@ -23,7 +23,9 @@ class Replay {
  public:
   /// `parent_thread`: the thread whose regions this one inherits while it has none of its own, or nullptr.
   Replay(DecodeState& state, uint16_t thread, Replay* parent_thread, bool keeps_timeline)
-      : state_(&state), parent_thread_(parent_thread), keeps_timeline_(keeps_timeline), thread_(thread) {}
+      : state_(&state), parent_thread_(parent_thread), keeps_timeline_(keeps_timeline), thread_(thread) {
+    strands_[0].number = ++state.strands_begun;
+  }
 
   void take(const base::Event& event);
   /// A whole driver call, where calls come as records instead of callbacks.
@@ -97,7 +99,7 @@ class Replay {
   struct Strand {
     uint64_t key = 0;
     std::vector<OpenRegion> stack;
-    uint64_t number = 0;                            // tasks are numbered as they begin
+    uint64_t number = 0;                            // of DecodeState::strands_begun
     uint32_t origin = 0;                            // of the tasks that it creates: base::Op::Origin; 0 for none
     std::optional<TaskPlace> place = std::nullopt;  // where it was created, if known: what it has open lies there
   };
@@ -162,6 +164,7 @@ class Replay {
   };
   Parent parent_at(int64_t at_ns, uint32_t detail, std::size_t depth);
   OpenRegion* innermost(std::size_t strand);
+  bool has_strand(const TaskPlace& place) const noexcept;
   OpenRegion* find_open(const TaskPlace& place);
   OpenRegion* open_outside(std::size_t strand);
   Parent place_outside(std::size_t strand);
@@ -194,7 +197,6 @@ class Replay {
   std::size_t current_ = 0;
   std::optional<base::Event> next_strand_;
   std::optional<uint32_t> next_origin_;
-  uint64_t strands_begun_ = 0;
   uint64_t regions_opened_ = 0;
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::vector<OpenCall> calls_;
