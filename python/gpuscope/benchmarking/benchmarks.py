@@ -15,7 +15,8 @@ import numpy as np
 from gpuscope import _core, stats
 from gpuscope.benchmarking import cuda_graphs
 from gpuscope.benchmarking.engine import Engine, Facts, function_name
-from gpuscope.benchmarking.result import BenchmarkResult, Measured
+from gpuscope.benchmarking.processes import MOST_PROCESSES, in_processes, pickled
+from gpuscope.benchmarking.result import BenchmarkResult, Measured, format_modes
 from gpuscope.benchmarking.roofline import rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
 from gpuscope.benchmarking.stopping import (
@@ -24,6 +25,7 @@ from gpuscope.benchmarking.stopping import (
     Progress,
     WarmUp,
     check_budget,
+    check_count,
     check_fraction,
     check_positive,
     judge,
@@ -61,6 +63,8 @@ def benchmark(
     bytes: int | None = None,  # noqa: A002 - what users call it
     flops: int | None = None,
     dtype: object = "float32",
+    processes: int | None = None,
+    progress: Callable[[str], object] | None = None,
     **kw: Any,
 ) -> BenchmarkResult:
     """Measures how long a call takes, on the GPU and on the host, until the time is known well enough.
@@ -85,6 +89,10 @@ def benchmark(
         bytes: read and written by a call, for a rate.
         flops: floating-point operations in a call, for a rate.
         dtype: what they are done in, as "bfloat16"; for the peak to compare with.
+        processes: measure in so many fresh processes, which share the budget; starting them is not counted. The
+            interval comes from how they differ. `fn` is a function of a module or of a script's file, or a
+            functools.partial of one; arguments are what pickle takes.
+        progress: is told which process starts and which measures.
         **kw: keyword arguments for `fn`.
 
     Raises:
@@ -99,21 +107,56 @@ def benchmark(
     for work, amount in (("bytes", bytes), ("flops", flops)):
         if amount is not None:
             check_positive(work, amount)
+    if processes is not None:
+        check_count("processes", processes, 1, MOST_PROCESSES)
+        if stream is not None:
+            raise InvalidArgument(f"stream is {stream!r}; accepted with processes= is None: streams are of one process")
+    call: Callable[[], object] = (
+        functools.partial(fn, *args, **{**(kwargs or {}), **kw}) if args or kwargs or kw else fn
+    )
+    name = name or function_name(fn)
+    settings: dict[str, Any] = {"stream": stream, "device": device, "cold": cold, "graph": graph, "target": target}
+    task: Callable[..., BenchmarkResult] = functools.partial(
+        _benchmark, call, name, bytes=bytes, flops=flops, dtype=dtype, **settings
+    )
+    if processes is None:
+        return task(budget)
+    sent = pickled(functools.partial(task, fresh=True), fn)
+    return in_processes(sent, processes, name=name, budget=budget, target=target, progress=progress)
+
+
+def _benchmark(
+    call: Callable[[], object],
+    name: str,
+    budget: float,
+    *,
+    stream: object,
+    device: int | None,
+    cold: bool,
+    graph: bool,
+    target: float,
+    bytes: int | None,  # noqa: A002
+    flops: int | None,
+    dtype: object,
+    fresh: bool = False,
+) -> BenchmarkResult:
+    """Measures in this process. In a `fresh` one the budget begins after the first calls, which set up what stays."""
     spent = Budget(budget)
     environment()  # found once a process, which counts too
-    call: Callable[[], object] = functools.partial(fn, *args, **{**(kwargs or {}), **kw})
     with contextlib.ExitStack() as stack:
+        measured = call
         if graph:
             if not _core.environment()["devices"]:
                 raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
             measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
-        else:
-            measured = call if args or kwargs or kw else fn
         engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
+        if fresh:
+            engine.prepare()
+            spent = Budget(budget)
         run = _Run(engine, spent, target)
         run.measure(None if graph else measured)
         engine.release_cupti()
-        return _result(run, name or function_name(fn), cold, bytes, flops, dtype)
+        return _result(run, name, cold, bytes, flops, dtype)
 
 
 def _result(
@@ -127,6 +170,7 @@ def _result(
     engine, samples, quantities = run.engine, run.samples, run.quantities()
     facts, progress = engine.facts[0], run.progress
     assert progress is not None
+    modes = stats.modes(quantities[run.headline].samples[quantities[run.headline].valid], tick=engine.tick)
     found = rates(quantities[run.headline].estimate, bytes, flops, dtype, engine.device, cold)
     reasons = (*engine.absent.items(), *run.absent.items())
     absent: dict[str, str] = {key: why for key, why in reasons if key not in quantities}
@@ -141,7 +185,7 @@ def _result(
         warnings=(
             *_warnings_of_function(facts, on_gpu=engine.on_gpu, devices=engine.sampler is not None),
             *run.warm_up.warnings,
-            *_warnings_of_samples(samples, run.headline, progress, engine.tick),
+            *_warnings_of_samples(samples, run.headline, progress, modes),
             *_warnings_of_quantities(quantities, facts.launches),
             *(rate.alarm for rate in found if rate.alarm),
         ),
@@ -155,6 +199,7 @@ def _result(
         seconds=run.spent.spent,
         value=engine.values[0] if engine.values else None,
         capped=samples.capped,
+        modes=modes,
         bursts=np.array([len(part.which) for part in run.parts[run.headline]], np.int64),
     )
 
@@ -359,10 +404,10 @@ def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Itera
         yield "the function allocates GPU memory or frees it in each call, which may wait for the GPU"
 
 
-def _warnings_of_samples(headline: Samples, quantity: Quantity, progress: Progress, tick: float) -> Iterator[str]:
+def _warnings_of_samples(
+    headline: Samples, quantity: Quantity, progress: Progress, modes: tuple[stats.Mode, ...]
+) -> Iterator[str]:
     """What the headline's samples show."""
-    times = headline.times(quantity)
-    times = times[np.isfinite(times)]
     throttled = float(headline.throttled.mean())
     if throttled > 0:
         verdict = ": do not rely on it" if throttled > _TAGGED else ""
@@ -372,10 +417,9 @@ def _warnings_of_samples(headline: Samples, quantity: Quantity, progress: Progre
     elif progress.changed:
         levels = [format_seconds(level, 4) for level in (progress.change.before, progress.change.after)]
         yield f"the time changed by {100 * progress.change.size:+.1f} % in the run, from {levels[0]} to {levels[1]}"
-    modes = stats.modes(times, tick=tick)
     if len(modes) > 1:
-        values = ", ".join(f"{format_seconds(mode.value, 4)} ({format_share(mode.share)})" for mode in modes)
-        yield f"the samples gather around {len(modes)} values, of which the estimate is one or none: {values}"
+        shown = format_modes(modes)
+        yield f"the samples gather around {len(modes)} values, of which the estimate is one or none: {shown}"
     lost = int(np.count_nonzero(~headline.valid))
     if lost:
         yield f"{lost} of {len(headline.valid)} samples lack records of CUPTI and were left out"

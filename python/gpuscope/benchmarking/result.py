@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ _PLAIN = ("name", "quantity", "absent", "converged", "stopped", "cold", "bytes",
 _STOPPED = {
     "target": "converged",
     "budget": "NOT converged: the budget ran out",
+    "processes": "NOT converged: the processes differ",
     "interrupted": "NOT converged: interrupted",
 }
 _FIGURES = ("min", "p5", "p95", "max", "std")
@@ -64,6 +66,39 @@ class Measured(Figures):
 
 
 @dataclass(frozen=True)
+class Processes:
+    """How fresh processes that measured the same differ.
+
+    Attributes:
+        count: how many were asked for.
+        estimates: the headline's of each that measured.
+        start_seconds: what each took beside measuring: the interpreter, imports, the first calls. No part of a budget.
+        failures: what ended those that failed, a line each.
+    """
+
+    count: int
+    estimates: tuple[stats.Estimate, ...]
+    start_seconds: tuple[float, ...]
+    failures: tuple[str, ...] = ()
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of their times as a fraction of the mean; None of a single one."""
+        values = np.array([estimate.value for estimate in self.estimates])
+        return float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None
+
+    def __str__(self) -> str:
+        if self.spread is None:
+            return f"{len(self.estimates)} process of {self.count}, which says nothing of others"
+        of_all = "" if len(self.estimates) == self.count else f" of {self.count}"
+        return f"{len(self.estimates)} processes{of_all} differ by {format_share(self.spread)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the spread among them."""
+        return {**plain_fields(self), "spread": self.spread}
+
+
+@dataclass(frozen=True)
 class BenchmarkResult(Figures, Result):
     """The result of `benchmark`; times are seconds. ``print(result)`` says it in a line, ``result.report()`` in many.
 
@@ -77,7 +112,7 @@ class BenchmarkResult(Figures, Result):
         absent: why a quantity was not measured.
         kernels: what ran, per call.
         converged: the headline's interval is as narrow as was asked for.
-        stopped: "target", "budget" or "interrupted".
+        stopped: "target", "budget" or "interrupted"; "processes" when each of them reached the target, and they differ.
         warnings: what a reader should know, a sentence each.
         cold: the L2 cache was cleared before each call.
         clock_hz: the SM clock at each of the headline's samples; nan where it is not known.
@@ -90,6 +125,8 @@ class BenchmarkResult(Figures, Result):
         value: what the function returned when it was first called; not saved.
         capped: the headline's samples during which the power limit held the clock down.
         bursts: how many of the headline's samples were taken at each moment, in order; empty where that is not known.
+        modes: what the headline's samples gather around, from the smallest: one, or several with their shares.
+        processes: how the processes differ that `benchmark` was told to start; None when it started none.
     """
 
     name: str
@@ -111,6 +148,8 @@ class BenchmarkResult(Figures, Result):
     value: object = field(default=None, compare=False, repr=False)
     capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     bursts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    modes: tuple[stats.Mode, ...] = ()
+    processes: Processes | None = None
 
     @property
     def headline(self) -> Measured:
@@ -178,6 +217,10 @@ class BenchmarkResult(Figures, Result):
         estimate = self.estimate
         cache = ("cold" if self.cold else "hot") if self.on_gpu else "CPU"
         parts = [f"{self.name}: {self.quantity} {_interval(estimate)}, {cache})"]
+        if self.processes is not None:
+            parts.append(str(self.processes))
+        if len(self.modes) > 1:
+            parts.append(f"{len(self.modes)} modes: {format_modes(self.modes)}")
         beside = [name for name in _BESIDE if name in self.quantities and name != self.quantity]
         parts += [f"{name} {format_seconds(self.quantities[name].estimate.value)}" for name in beside]
         parts += map(str, self.rates)
@@ -202,6 +245,11 @@ class BenchmarkResult(Figures, Result):
             )
             figures = ", ".join(f"{figure} {format_seconds(getattr(measured, figure), 4)}" for figure in _FIGURES)
             lines.append(f"  {'':<9} {figures}")
+        if self.processes is not None:
+            times = [format_seconds(each.value, 4) for each in self.processes.estimates]
+            lines.append(
+                f"  processes {', '.join(times)}, {format_seconds(sum(self.processes.start_seconds))} to start"
+            )
         for why in dict.fromkeys(self.absent.values()):
             names = [name for name, reason in self.absent.items() if reason == why]
             lines.append(f"  {', '.join(names):<9} not measured: {why}")
@@ -262,6 +310,8 @@ class BenchmarkResult(Figures, Result):
                 capped=np.array(content["capped"], bool),
                 rates=tuple(Rate(**row) for row in content["rates"]),
                 bursts=np.array(content.get("bursts", []), np.int64),
+                modes=tuple(stats.Mode(**row) for row in content.get("modes", ())),
+                processes=_read_processes(content.get("processes")),
             )
             rows = len(result.headline.samples)
             for column in ("clock_hz", "throttled", "capped"):
@@ -276,6 +326,11 @@ class BenchmarkResult(Figures, Result):
     def plot(self) -> go.Figure:
         """Samples over time and their distribution, tagged ones marked; a button chooses the quantity. Needs Plotly."""
         return _figure(self)
+
+
+def format_modes(modes: Sequence[stats.Mode]) -> str:
+    """Each with its share, as "10.1 us (90 %), 11.2 us (10 %)"."""
+    return ", ".join(f"{format_seconds(mode.value, 4)} ({format_share(mode.share)})" for mode in modes)
 
 
 def _interval(estimate: stats.Estimate) -> str:
@@ -300,14 +355,24 @@ def _content(source: str | os.PathLike[str]) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def _read_estimate(row: dict[str, Any]) -> stats.Estimate:
+    low = -math.inf if row["low"] is None else row["low"]
+    high = math.inf if row["high"] is None else row["high"]
+    return stats.Estimate(**{**row, "low": low, "high": high})
+
+
+def _read_processes(row: dict[str, Any] | None) -> Processes | None:
+    if row is None:
+        return None
+    estimates = tuple(_read_estimate(each) for each in row["estimates"])
+    return Processes(row["count"], estimates, tuple(row["start_seconds"]), tuple(row["failures"]))
+
+
 def _read_measured(name: str, row: dict[str, Any]) -> Measured:
-    estimate = dict(row["estimate"])
-    estimate["low"] = -math.inf if estimate["low"] is None else estimate["low"]
-    estimate["high"] = math.inf if estimate["high"] is None else estimate["high"]
-    samples, valid = _array(row["samples"]), np.array(row["valid"], bool)
+    estimate, samples, valid = _read_estimate(row["estimate"]), _array(row["samples"]), np.array(row["valid"], bool)
     if samples.shape != valid.shape:
         raise ValueError(f"{name} has {len(samples)} samples and {len(valid)} marks")
-    return Measured(name, samples, valid, stats.Estimate(**estimate))
+    return Measured(name, samples, valid, estimate)
 
 
 def _array(values: list[float | None]) -> NDArray[np.float64]:

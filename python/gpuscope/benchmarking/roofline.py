@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -222,6 +222,20 @@ def rates(
     return tuple(found)
 
 
+def rate_at(rate: Rate, estimate: stats.Estimate, bytes: float | None, flops: float | None) -> Rate:  # noqa: A002
+    """The rate of the same work when it takes another time."""
+    work = bytes if rate.kind == "bandwidth" else flops
+    assert work is not None
+    value, low, high = _per_second(work, estimate)
+    percent = None if rate.peak is None else 100 * value / rate.peak
+    return replace(rate, value=value, low=low, high=high, percent_of_peak=percent)
+
+
+def _per_second(work: float, estimate: stats.Estimate) -> tuple[float, float, float]:
+    value, low, high = (work / time if time > 0 else math.inf for time in (estimate.value, estimate.high, estimate.low))
+    return value, low, high
+
+
 def verdict(found: tuple[Rate, ...]) -> str:
     """One of "memory-bound", "compute-bound" and "latency-bound", by the roofline; empty unless both peaks are known.
 
@@ -252,7 +266,7 @@ def _peak(kind: str, device: int) -> Peak:
 
 
 def _rate(kind: Literal["bandwidth", "compute"], estimate: stats.Estimate, work: float, peak: Peak, cold: bool) -> Rate:
-    value, low, high = (work / time if time > 0 else math.inf for time in (estimate.value, estimate.high, estimate.low))
+    value, low, high = _per_second(work, estimate)
     return Rate(
         kind=kind,
         value=value,

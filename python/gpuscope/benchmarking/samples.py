@@ -64,16 +64,22 @@ def _joined_kernels(parts: Sequence[Samples]) -> tuple[tuple[Kernel, ...], ...]:
     kernels = []
     for function in range(max((len(part.kernels) for part in parts), default=0)):
         calls = [int(np.count_nonzero(part.valid & (part.which == function))) for part in parts]
-        sums: dict[str, list[float]] = {}
-        for part, weight in zip(parts, calls, strict=True):
-            for kernel in part.kernels[function] if function < len(part.kernels) else ():
-                total = sums.setdefault(kernel.name, [0.0, 0.0])
-                total[0] += kernel.count * weight
-                total[1] += kernel.seconds * weight
-        every = max(1, sum(calls))
-        rows = [Kernel(name, count / every, seconds / every) for name, (count, seconds) in sums.items()]
-        kernels.append(tuple(sorted(rows, key=lambda kernel: -kernel.seconds)))
+        rows = [part.kernels[function] if function < len(part.kernels) else () for part in parts]
+        kernels.append(mean_kernels(list(zip(rows, calls, strict=True))))
     return tuple(kernels)
+
+
+def mean_kernels(parts: Sequence[tuple[Sequence[Kernel], int]]) -> tuple[Kernel, ...]:
+    """The kernels of a call, averaged over parts with so many calls each; the longest first."""
+    sums: dict[str, list[float]] = {}
+    for kernels, calls in parts:
+        for kernel in kernels:
+            total = sums.setdefault(kernel.name, [0.0, 0.0])
+            total[0] += kernel.count * calls
+            total[1] += kernel.seconds * calls
+    every = max(1, sum(calls for _, calls in parts))
+    rows = [Kernel(name, count / every, seconds / every) for name, (count, seconds) in sums.items()]
+    return tuple(sorted(rows, key=lambda kernel: -kernel.seconds))
 
 
 class Chunks:

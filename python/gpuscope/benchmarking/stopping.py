@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +48,14 @@ _CLOCK_RANGE = 0.01
 
 def check_fraction(name: str, value: object) -> None:
     """Raises InvalidArgument unless the argument lies between 0 and 1."""
-    if not (_is_number(value) and 0 < value < 1):
-        raise InvalidArgument(f"{name} is {value!r}; accepted are fractions above 0 and below 1")
+    if not 0 < _number(value) < 1:
+        raise InvalidArgument(f"{name} is {_shown(value)}; accepted are fractions above 0 and below 1")
 
 
 def check_positive(name: str, value: object, unit: str = "numbers") -> None:
     """Raises InvalidArgument unless the argument is a finite number above 0."""
-    if not (_is_number(value) and 0 < value < math.inf):
-        raise InvalidArgument(f"{name} is {value!r}; accepted are {unit} above 0")
+    if not 0 < _number(value) < math.inf:
+        raise InvalidArgument(f"{name} is {_shown(value)}; accepted are {unit} above 0")
 
 
 def check_budget(value: object) -> None:
@@ -68,10 +69,11 @@ def check_batches(loader: object) -> None:
         raise InvalidArgument(f"loader is {loader!r}; accepted are a DataLoader and any other iterable of batches")
 
 
-def check_count(name: str, value: int, least: int) -> None:
-    """Raises InvalidArgument when the argument is less than `least`."""
-    if value < least:
-        raise InvalidArgument(f"{name} is {value}; accepted are {least} and above")
+def check_count(name: str, value: object, least: int, most: float = math.inf) -> None:
+    """Raises InvalidArgument unless the argument is an integer from `least` to `most`."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
+        accepted = f"{least} to {most}" if most < math.inf else f"{least} and above"
+        raise InvalidArgument(f"{name} is {_shown(value)}; accepted are {accepted}")
 
 
 def check_quantity(value: object) -> None:
@@ -80,8 +82,21 @@ def check_quantity(value: object) -> None:
         raise InvalidArgument(f"quantity is {value!r}; accepted are {', '.join(get_args(Quantity))}, or None")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _number(value: object) -> float:
+    """The argument as a float: nan where it is no number, infinite where no float is as large."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _shown(value: object) -> str:
+    """The argument in a sentence: integers may have thousands of digits, which Python refuses to print."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
 
 
 def now() -> float:

@@ -71,7 +71,10 @@ _OPTIONS = {
     "sort_by": "--sort-by",
     "max_bytes": "--max-memory",
     "ring_seconds": "--ring-seconds",
-    **{name: f"--{name}" for name in ("setup", "target", "budget", "bytes", "flops", "stream", "operations", "sizes")},
+    **{
+        name: f"--{name}"
+        for name in ("setup", "target", "budget", "bytes", "flops", "stream", "processes", "operations", "sizes")
+    },
 }
 
 

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from gpuscope.cli import console
 from gpuscope.cli.export import raise_last
-from gpuscope.cli.options import PAGE_SUFFIXES, names, seconds, share, sizes, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, names, positive, seconds, share, sizes, writable_paths
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Bench:
                           which is faster, and is it certain?
   gpuscope bench -s 'import torch; n = 4096' -s 'a = torch.rand(n, n, device="cuda")' 'a @ a' --flops '2 * n**3'
                           and how near to what the GPU can do?
+  gpuscope bench -s 'x = {str(n) for n in range(10**4)}' 'sorted(x)' --processes 10
+                          and does it hold in other processes?
   gpuscope bench explore  CPU against GPU, by kind of work and size"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -76,6 +79,12 @@ class Bench:
             help="half of the interval's width to reach (default: 1%%; of comparisons a verdict)",
         )
         how.add_argument("--budget", metavar="TIME", type=seconds, default=2.0, help="the most time (default: 2s)")
+        how.add_argument(
+            "--processes",
+            metavar="N",
+            type=positive,
+            help="in N fresh processes, which share the budget; the interval comes from how they differ",
+        )
         how.add_argument("--stream", metavar="PYTHON", help="stream to measure on, in terms of the setup's names")
         how.add_argument("--bytes", metavar="PYTHON", help="bytes that a call moves, as 3 * a.nbytes")
         how.add_argument("--flops", metavar="PYTHON", help="floating-point operations of a call, as '2 * n**3'")
@@ -193,19 +202,44 @@ class Explore:
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
     from gpuscope.benchmarking.benchmarks import benchmark
 
-    namespace, settings = _prepare(options)
-    for name in ("bytes", "flops"):
-        settings[name] = _value(namespace, options, name)
-    function = namespace.function(options.expression, "expression")
     name = options.name or _short(options.expression)
-    with _measuring(name):
-        return benchmark(function, name=name, graph=options.graph, target=options.target or _TARGET, **settings)
+    settings: dict[str, Any] = {"name": name, "graph": options.graph, "target": options.target or _TARGET}
+    if options.processes is None or any(getattr(options, each) for each in ("stream", "bytes", "flops")):
+        namespace, found = _prepare(options)
+        for each in ("bytes", "flops"):
+            settings[each] = _value(namespace, options, each)
+        settings |= found
+    if options.processes is None:
+        with _measuring(name):
+            return benchmark(namespace.function(options.expression, "expression"), **settings)
+    settings |= {"cold": not options.hot, "budget": options.budget, "processes": options.processes}
+    with console.errors().status() as say:
+        return benchmark(_Expression("\n".join(options.setup), options.expression), progress=say, **settings)
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """An expression that becomes a function where it arrives: in another process, which runs the setup."""
+
+    setup: str
+    source: str
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Callable[[], object]], tuple[str, str]]:
+        return _function, (self.setup, self.source)
+
+    def __call__(self) -> object:
+        return _function(self.setup, self.source)()
+
+
+def _function(setup: str, source: str) -> Callable[[], object]:
+    _make_folder_importable()
+    return Namespace(setup).function(source, "expression")
 
 
 def _compare(options: argparse.Namespace) -> Comparison:
     from gpuscope.benchmarking.comparison import compare
 
-    for option in ("graph", "bytes", "flops"):
+    for option in ("graph", "bytes", "flops", "processes"):
         if getattr(options, option):
             raise InvalidArgument(f"--{option} cannot go with --compare; measure one expression at a time for it")
     namespace, settings = _prepare(options)
@@ -282,12 +316,22 @@ class Namespace:
 
 def own_traceback(error: BaseException) -> str | None:
     """The traceback of an error from the texts on, as the interpreter prints it; None when they have no part in it."""
+    from gpuscope.benchmarking.processes import InProcess
+
+    if isinstance(error.__cause__, InProcess):
+        return None if isinstance(error, InvalidArgument) else _own_part(str(error.__cause__))
     own: TracebackType | None = error.__traceback__
     while own is not None and not own.tb_frame.f_code.co_filename.startswith(_PREFIX):
         own = own.tb_next
     if own is None:
         return None
     return "".join(traceback.format_exception(type(error), error, own)).rstrip("\n")
+
+
+def _own_part(text: str) -> str | None:
+    """The same of a traceback that is text, from another process."""
+    head, own, rest = text.partition(f'  File "{_PREFIX}')
+    return f"{head.splitlines()[0]}\n{own}{rest}".rstrip("\n") if own else None
 
 
 def _file(label: str) -> str:

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same measurement in fresh processes, one after the other: what a process keeps for its life differs between them.
+
+Where memory lies, the seed of hashes, clocks: pyperf and benchstat trust the process as the unit for that. They are
+started as ``multiprocessing`` starts them by "spawn", never by fork, which CUDA does not survive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import connection, resource_tracker
+from multiprocessing.context import SpawnProcess
+from typing import cast
+
+import numpy as np
+
+from gpuscope import stats
+from gpuscope.benchmarking.engine import CPU_TICK, GPU_TICK, function_name
+from gpuscope.benchmarking.result import BenchmarkResult, Measured, Processes
+from gpuscope.benchmarking.roofline import rate_at
+from gpuscope.benchmarking.samples import mean_kernels
+from gpuscope.benchmarking.stopping import CONFIDENCE, now
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.stats.distributions import student_factor
+from gpuscope.units import first_line
+
+MOST_PROCESSES = 1000
+# Seconds that a process has to tell what it measured after Ctrl-C: by itself where the terminal told it too, after a
+# signal where not, and to end after it was asked to.
+_BY_ITSELF, _AFTER_SIGNAL, _TO_END = 0.5, 3.0, 1.0
+# What fails so often before anything was measured would go on to fail.
+_FAILURES = 2
+
+Task = Callable[[float], BenchmarkResult]
+"""Measures for so many seconds. Can be pickled."""
+
+
+class InProcess(GpuscopeError):  # noqa: N818 - the cause of an error, as concurrent.futures has it
+    """The traceback of an error in another process."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What ended a process: an error with its traceback, or Ctrl-C."""
+
+    error: Exception | None
+    traceback: str = ""
+    before: bool = False  # the process died before it could read what it was to measure, as others would
+
+    @property
+    def sentence(self) -> str:
+        return f"{type(self.error).__name__}: {first_line(str(self.error))}"
+
+
+def pickled(task: Callable[..., BenchmarkResult], function: object) -> bytes:
+    """What is sent to the processes.
+
+    Raises:
+        InvalidArgument: they could not find `function` again, or an argument cannot be sent.
+    """
+    name = function_name(function)
+    accepted = "accepted with processes= are functions of modules or of a script's file, and functools.partial of them"
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    main = sys.modules.get("__main__")
+    if getattr(inner, "__module__", None) == "__main__" and not _can_be_imported(main):
+        raise InvalidArgument(f"fn is {name}, which was typed in and is in no file; {accepted}")
+    try:
+        pickle.dumps(inner)
+    except Exception as error:  # whatever __reduce__ raises
+        why = first_line(str(error)) or type(error).__name__
+        raise InvalidArgument(f"fn is {name}, which cannot be sent to a process ({why}); {accepted}") from error
+    try:
+        return pickle.dumps(task)
+    except Exception as error:
+        why = first_line(str(error)) or type(error).__name__
+        raise InvalidArgument(
+            f"an argument of {name} cannot be sent to a process ({why}); accepted with processes= is what pickle takes"
+        ) from error
+
+
+def _can_be_imported(main: object) -> bool:
+    """Whether processes find the functions of this ``__main__``: in a module, or in the file of a script."""
+    path = getattr(main, "__file__", None)
+    return getattr(main, "__spec__", None) is not None or (path is not None and os.path.isfile(path))
+
+
+def in_processes(
+    task: bytes,
+    count: int,
+    *,
+    name: str,
+    budget: float,
+    target: float,
+    progress: Callable[[str], object] | None = None,
+) -> BenchmarkResult:
+    """The task in `count` fresh processes, which share the budget; their start is not counted.
+
+    Ctrl-C ends the one that runs and keeps what was measured. What fails in one is told among the warnings.
+
+    Raises:
+        NotAvailable: a process ended before it could measure.
+        Exception: what the task raised, when it did so in all processes.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise InvalidArgument(
+            "processes cannot be started while a script is imported in one of them; accepted are calls under "
+            "if __name__ == '__main__':"
+        )
+    say = progress or (lambda text: None)
+    results: list[BenchmarkResult] = []
+    starts: list[float] = []
+    failures: list[_Failure] = []
+    interrupted = False
+    for number in range(1, count + 1):
+        left = budget - sum(each.seconds for each in results)
+        share = max(left, 0.0) / (count + 1 - number) or sys.float_info.min
+        began = now()
+        say(f"{name}: starting process {number} of {count}")
+        measuring = functools.partial(say, f"{name}: measuring in process {number} of {count}")
+        outcome, interrupted = _outcome(task, share, measuring)
+        if isinstance(outcome, BenchmarkResult):
+            results.append(outcome)
+            starts.append(max(now() - began - outcome.seconds, 0.0))
+            interrupted = interrupted or outcome.stopped == "interrupted"
+        elif outcome.error is not None:
+            failures.append(outcome)
+        else:
+            interrupted = True
+        if interrupted or (not results and (len(failures) >= _FAILURES or failures[-1].before)):
+            break
+    if not results:
+        if failures and failures[0].error is not None:
+            raise failures[0].error from (InProcess(failures[0].traceback) if failures[0].traceback else None)
+        raise KeyboardInterrupt
+    return combined(results, starts, [each.sentence for each in failures], count, target, interrupted=interrupted)
+
+
+def _outcome(task: bytes, budget: float, measuring: Callable[[], object]) -> tuple[BenchmarkResult | _Failure, bool]:
+    """What one process measured or what ended it, and whether Ctrl-C was pressed meanwhile."""
+    spawn = multiprocessing.get_context("spawn")
+    receiver, sender = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_child, args=(sender, task, budget))
+    interrupted = ready = False
+    try:
+        try:
+            with _later_interrupts():
+                process.start()
+                sender.close()
+            if answer := receiver.recv_bytes():  # it failed before it could measure
+                return _unpickled(answer), False
+            ready = True
+            measuring()
+            return _unpickled(receiver.recv_bytes()), False
+        except KeyboardInterrupt:
+            interrupted = True
+            return _last_words(receiver, process), True
+    except EOFError:
+        process.join(_TO_END)
+        return (_Failure(None) if interrupted else _Failure(_died(process), before=not ready)), interrupted
+    finally:
+        _end(process)
+        receiver.close()
+
+
+def _unpickled(answer: bytes) -> BenchmarkResult | _Failure:
+    return cast("BenchmarkResult | _Failure", pickle.loads(answer))
+
+
+def _last_words(receiver: connection.Connection, process: SpawnProcess) -> BenchmarkResult | _Failure:
+    """What a process that was interrupted has measured."""
+    if process.pid is None:
+        return _Failure(None)
+    for patience in (_BY_ITSELF, _AFTER_SIGNAL):
+        while receiver.poll(patience):
+            answer = receiver.recv_bytes()
+            if answer:
+                return _unpickled(answer)
+        if patience == _BY_ITSELF and process.is_alive():
+            os.kill(process.pid, signal.SIGINT)
+    return _Failure(None)
+
+
+def _died(process: SpawnProcess) -> NotAvailable:
+    code = process.exitcode
+    by_signal = code is not None and code < 0
+    how = f"by signal {signal.Signals(-code).name}" if by_signal and code is not None else f"with status {code}"
+    return NotAvailable(
+        f"a process ended {how} before it had measured; a script that it imports needs its calls under "
+        "if __name__ == '__main__':"
+    )
+
+
+def _end(process: SpawnProcess) -> None:
+    """Whatever happens, no process is left."""
+    if process.pid is None:
+        return
+    process.join(_TO_END)
+    for stop in (process.terminate, process.kill):
+        if process.is_alive():
+            stop()
+            process.join(_TO_END)
+    with contextlib.suppress(ValueError):  # still alive: nothing more can be done
+        process.close()
+
+
+@contextlib.contextmanager
+def _later_interrupts() -> Iterator[None]:
+    """Ctrl-C waits; a process that is started meanwhile begins so, and hears of it when it measures."""
+    resource_tracker.ensure_running()  # which lets signals through again when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _child(sender: connection.Connection, task: bytes, budget: float) -> None:
+    """Measures, and sends an empty message before and then what it found. Prints go to standard error."""
+    outcome: BenchmarkResult | _Failure
+    try:
+        with contextlib.redirect_stdout(sys.stderr or io.StringIO()):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            run: Task = pickle.loads(task)
+            sender.send_bytes(b"")
+            outcome = replace(run(budget), value=None)
+    except KeyboardInterrupt:
+        outcome = _Failure(None)
+    except BaseException as error:  # SystemExit among them
+        outcome = _Failure(_sendable(error), traceback.format_exc())
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+        sender.send_bytes(pickle.dumps(outcome))
+
+
+def _sendable(error: BaseException) -> Exception:
+    """The error where it survives pickling, else its text."""
+    with contextlib.suppress(Exception):
+        if isinstance(error, Exception) and type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    return GpuscopeError(f"{type(error).__name__}: {error}")
+
+
+def between(estimates: Sequence[stats.Estimate]) -> stats.Estimate:
+    """The mean of processes' estimates, with Student's interval from how they differ.
+
+    Each is one independent observation, however many samples it has. The interval is no narrower than the estimates'
+    own would make it if the processes did not differ: a few may agree by chance.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    values, count = np.array([each.value for each in estimates]), len(estimates)
+    own = np.array([(each.high - each.low) / 2 for each in estimates])
+    own = own[np.isfinite(own)]
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    half = student_factor(CONFIDENCE, count - 1) * error
+    half = max(half, float(own.mean()) / math.sqrt(count) if len(own) else 0.0)
+    value, n = float(values.mean()), sum(each.n for each in estimates)
+    return stats.Estimate(value, max(value - half, 0.0), value + half, n, float(count), "mean of processes", CONFIDENCE)
+
+
+def combined(
+    results: Sequence[BenchmarkResult],
+    starts: Sequence[float],
+    failures: Sequence[str],
+    count: int,
+    target: float,
+    *,
+    interrupted: bool,
+) -> BenchmarkResult:
+    """One result of those of several processes: all their samples, and intervals from how the processes differ."""
+    headline = Counter(each.quantity for each in results).most_common(1)[0][0]
+    used = [number for number, each in enumerate(results) if each.quantity == headline]
+    others, results = len(results) - len(used), [results[number] for number in used]
+    first = results[0]
+    quantities = {
+        name: _joined([each.quantities[name] for each in results])
+        for name in first.quantities
+        if all(name in each.quantities for each in results)
+    }
+    absent = {name: why for each in results for name, why in each.absent.items() if name not in quantities}
+    absent |= {name: "not all processes have it" for name in first.quantities if name not in quantities | absent}
+    estimate = quantities[headline].estimate
+    converged = not interrupted and len(results) == count and estimate.relative_half_width <= target
+    if interrupted:
+        stopped = "interrupted"
+    elif converged:
+        stopped = "target"
+    else:
+        stopped = "processes" if all(each.stopped == "target" for each in results) else "budget"
+    warnings = _failed(failures, count)
+    if others:
+        warnings.append(f"{others} of {count} processes did not come to measure {headline} time and are left out")
+    tick = GPU_TICK if first.on_gpu else CPU_TICK
+    made = replace(
+        first,
+        quantities=quantities,
+        absent=absent,
+        kernels=mean_kernels([(each.kernels, each.n) for each in results]),
+        converged=converged,
+        stopped=stopped,
+        warnings=(*warnings, *_shared_warnings(results)),
+        clock_hz=np.concatenate([each.clock_hz for each in results]),
+        throttled=np.concatenate([each.throttled for each in results]),
+        capped=np.concatenate([each.capped for each in results]),
+        bursts=np.concatenate([each.bursts for each in results]),
+        rates=tuple(rate_at(rate, estimate, first.bytes, first.flops) for rate in first.rates),
+        seconds=sum(each.seconds for each in results),
+        processes=Processes(
+            count, tuple(each.estimate for each in results), tuple(starts[number] for number in used), tuple(failures)
+        ),
+    )
+    return replace(made, modes=stats.modes(made.samples, tick=tick))
+
+
+def _joined(parts: Sequence[Measured]) -> Measured:
+    return Measured(
+        parts[0].quantity,
+        np.concatenate([each.samples for each in parts]),
+        np.concatenate([each.valid for each in parts]),
+        between([each.estimate for each in parts]),
+    )
+
+
+def _failed(failures: Sequence[str], count: int) -> list[str]:
+    if not failures:
+        return []
+    return [f"{len(failures)} of {count} processes failed, the first with {failures[0]}"]
+
+
+def _shared_warnings(results: Sequence[BenchmarkResult]) -> list[str]:
+    """Each warning once, with the process where only one has it."""
+    found: dict[str, list[int]] = {}
+    for number, each in enumerate(results, 1):
+        for warning in each.warnings:
+            found.setdefault(warning, []).append(number)
+    return [
+        warning if len(numbers) == len(results) else f"process {', '.join(map(str, numbers))}: {warning}"
+        for warning, numbers in found.items()
+    ]
