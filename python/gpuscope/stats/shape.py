@@ -17,8 +17,12 @@ FEWEST_SAMPLES = 30
 SMALLEST_SHARE = 0.05
 GRID = 512
 # A valley parts two modes when it is less dense than this share of the lower peak, by so many standard errors.
+# At this many, 0 to 0.5 % of series with one mode seem to have two (normal, lognormal, exponential, t2, Pareto 1.5).
 DEPTH = 0.7
-ERRORS = 3.0
+ERRORS = 2.3
+# Kernels so many times as wide as Silverman's are tried until one shows several modes: a wider one gathers more of a
+# small group that lies far away.
+WIDTHS = (1, 2, 4)
 
 # All pairs of samples are compared; longer runs are first reduced to so many medians.
 MOST_POINTS = 200
@@ -51,7 +55,8 @@ def modes(samples: ArrayLike, *, tick: float = 0.0) -> tuple[Mode, ...]:
     """
     values = np.sort(checked(samples))
     tick = checked_tick(tick)
-    borders = _borders(values, tick) if len(values) >= FEWEST_SAMPLES else []
+    enough = len(values) >= FEWEST_SAMPLES
+    borders = next(filter(None, (_borders(values, tick, factor) for factor in WIDTHS if enough)), [])
     ends = [0, *borders, len(values)]
     return tuple(
         Mode(float(np.median(values[begin:end])), (end - begin) / len(values))
@@ -59,13 +64,13 @@ def modes(samples: ArrayLike, *, tick: float = 0.0) -> tuple[Mode, ...]:
     )
 
 
-def _borders(values: NDArray[np.float64], tick: float) -> list[int]:
-    """The indices at which the sorted values part into modes."""
+def _borders(values: NDArray[np.float64], tick: float, factor: float) -> list[int]:
+    """The indices at which the sorted values part into modes, by a kernel `factor` times as wide as Silverman's."""
     n = len(values)
     low, high = values[int(0.01 * n)], values[-1 - int(0.01 * n)]
     quartiles = values[(3 * n) // 4] - values[n // 4]
     spread = min(float(values.std()), quartiles / 1.34) or float(values.std())
-    width = max(0.9 * spread * n**-0.2, 0.8 * tick)
+    width = max(factor * 0.9 * spread * n**-0.2, 0.8 * tick)
     if width <= 0:
         return []
     grid = np.linspace(low - 3 * width, high + 3 * width, GRID)
@@ -98,8 +103,12 @@ def _borders(values: NDArray[np.float64], tick: float) -> list[int]:
 
 
 def _clearness(valley: float, peak: float) -> float:
-    """By how many standard errors of the counts the valley lies below DEPTH of the lower peak."""
-    return float((DEPTH * peak - valley) / np.sqrt(DEPTH**2 * peak + valley + 1))
+    """By how many standard errors of the counts the valley lies below DEPTH of the lower peak.
+
+    Of their square roots, whose errors do not depend on the counts (F. J. Anscombe, The transformation of Poisson,
+    binomial and negative-binomial data, Biometrika 35, 1948).
+    """
+    return 2 * (math.sqrt(DEPTH * peak + 3 / 8) - math.sqrt(max(valley, 0.0) + 3 / 8)) / math.sqrt(1 + DEPTH)
 
 
 @dataclass(frozen=True)

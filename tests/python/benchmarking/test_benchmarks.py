@@ -232,7 +232,15 @@ def test_several_modes_are_said_with_their_shares(gpu):
         calls.append(1)
         gpu.launch(seconds=10e-6 if len(calls) % 3 else 14e-6)
 
-    assert warned(benchmark(function, target=0.001), "gather around 2 values")
+    result = benchmark(function, target=0.001)
+    assert warned(result, "gather around 2 values")
+    assert [mode.share for mode in result.modes] == pytest.approx([2 / 3, 1 / 3], abs=0.05)
+    assert " | 2 modes: " in str(result)
+    assert [mode["share"] for mode in result.to_dict()["modes"]] == [mode.share for mode in result.modes]
+
+
+def test_a_single_mode_is_not_worth_a_word(gpu):
+    assert "mode" not in str(benchmark(lambda: gpu.launch(seconds=10e-6)))
 
 
 def test_work_that_changes_is_said(gpu):

@@ -31,6 +31,34 @@ def test_a_line_of_python_is_measured_and_reported(gpuscope):
     assert " not measured: " in done.stdout
 
 
+def test_processes_run_the_setup_themselves(gpuscope):
+    done = gpuscope("bench", "-s", "import os; print(os.getpid())", "1 + 1", "--processes", "2", *QUICK)
+    assert (done.returncode, len(set(done.stderr.split()))) == (0, 2)
+    assert "2 processes differ by" in done.stdout
+
+
+def test_an_error_in_a_process_is_shown_with_its_own_traceback_alone(gpuscope):
+    done = gpuscope("bench", "1 / 0", "--processes", "1", *QUICK)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith('Traceback (most recent call last):\n  File "<gpuscope expression>", line 1')
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1", "--processes", "2000"), "--processes is 2000; accepted are 1 to 1000"),
+        (("1", "--processes", "2", "--compare", "2"), "--processes cannot go with --compare"),
+        (("1", "--processes", "2", "--stream", "7"), "--stream is 7; accepted with processes= is None"),
+        (("a +", "--processes", "2"), "expression is not valid Python"),
+    ],
+)
+def test_processes_that_cannot_be_had_get_one_sentence(gpuscope, arguments, message):
+    done = gpuscope("bench", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gpuscope: {message}")
+
+
 def test_a_name_can_be_given(gpuscope):
     assert gpuscope("bench", "1 + 1", "--name", "adding", *QUICK).stdout.startswith("adding: wall ")
 

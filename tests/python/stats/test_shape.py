@@ -82,6 +82,21 @@ def test_one_mode_is_seen_as_one(shape, n):
     assert len(stats.modes(samples, tick=1.0 if "tick" in shape else 0.0)) == 1
 
 
+@pytest.mark.parametrize("n", [60, 150, 1500])
+@pytest.mark.parametrize("shape", ["normal", "lognormal", "heavy tails"])
+def test_one_mode_is_taken_for_two_in_one_of_a_hundred_runs_at_most(shape, n):
+    random = np.random.default_rng(n)
+    draw = {**SHAPES, "normal": lambda random, n: random.normal(1, 0.01, n)}[shape]
+    assert np.mean([len(stats.modes(draw(random, n))) > 1 for _ in range(300)]) <= 0.01
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.5, 60), (0.5, 1500), (0.1, 150), (0.1, 1500)])
+def test_two_modes_ten_percent_apart_are_found(share, n):
+    random = np.random.default_rng(n)
+    levels = [np.where(random.random(n) < share, 1.1, 1.0) for _ in range(200)]
+    assert np.mean([len(stats.modes(level * random.normal(1, 0.01, n))) == 2 for level in levels]) >= 0.95
+
+
 @pytest.mark.parametrize("n", [8, 40, 60])
 def test_the_p_of_pairs_is_scipys(n):
     logs = np.random.default_rng(n).normal(0.01, 0.03, n)
