@@ -228,6 +228,41 @@ def test_what_runs_in_a_copied_context_on_another_thread_lies_where_that_was_cop
     assert parents_of(done[0].store) == {"hands over": None, "work": "hands over", "later": None}
 
 
+@pytest.mark.parametrize("loop_is_older", [True, False])
+def test_what_another_thread_submits_lies_where_it_was_submitted(record, loop_is_older):
+    loop = asyncio.new_event_loop()
+    running = threading.Thread(target=loop.run_forever)
+    numbers = range(50)  # some of them are read while they go on
+
+    def open_region():
+        with _core.record_function("first use of this thread"):
+            pass
+
+    async def work(number):
+        with _core.record_function(f"work {number}"):
+            await asyncio.sleep(0)
+
+    def submit():
+        if not loop_is_older:
+            open_region()
+        running.start()
+        loop.call_soon_threadsafe(open_region)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+        for number in numbers:
+            with _core.record_function(f"submits {number}"):
+                asyncio.run_coroutine_threadsafe(work(number), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        running.join()
+        loop.close()
+
+    with record() as done:
+        submitting = threading.Thread(target=submit)
+        submitting.start()
+        submitting.join()
+    parents = parents_of(done[0].store)
+    assert [parents[f"work {number}"] for number in numbers] == [f"submits {number}" for number in numbers]
+
+
 def test_a_task_in_a_region_that_is_still_open_lies_in_it_in_the_next_window():
     session = _core.Session(cuda=False)
 

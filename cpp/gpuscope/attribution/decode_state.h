@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -254,7 +255,8 @@ struct DecodeState {
 
   Origins origins;
   uint64_t strands_begun = 0;
-  std::unordered_map<uint32_t, CallInParts> calls;  // by number
+  std::function<void(int64_t at_ns)> read_others_until;  // the logs that are not being read
+  std::unordered_map<uint32_t, CallInParts> calls;       // by number
 
   std::vector<GpuSpan> gpu_spans;    // not read yet
   base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu

@@ -22,11 +22,14 @@ constexpr uint64_t kEventsBetweenLooks = 4096;
 constexpr uint64_t kShareOfNames = 8;
 // Names that are this many bytes outlive their window.
 constexpr std::size_t kFewNames = std::size_t{64} * 1024;
+// Logs that are read at a time, each up to what the one before waits for. Real chains of tasks have two or three.
+constexpr std::size_t kMostBeingRead = 64;
 
 }  // namespace
 
 Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread)
     : state_(settings), gpu_records_(state_), walker_(cupti), main_thread_(main_thread) {
+  state_.read_others_until = [this](int64_t at_ns) { read_others_until(at_ns); };
   if (settings.by_time) {
     gpu_records_.set_api([this](const activity::ApiRecord& record) { take_api(record); });
   }
@@ -91,6 +94,7 @@ void Decoder::drain_logs() {
   // The ends of all logs are taken first and the main thread's is read first: whatever the other threads did up to
   // there, the main thread's regions of that moment are known. So it is between a thread and an older one, as threads
   // of a pool take work of those that are there before them: ends of older logs are taken later, and read earlier.
+  // What an older one takes of a younger one is looked for when it comes (read_others_until).
   struct Reading {
     EventLog* log;
     uint32_t order;  // a copy: a thread that takes the log over changes it at any moment
@@ -101,15 +105,20 @@ void Decoder::drain_logs() {
     logs.push_back({&log, log.order.load(std::memory_order_relaxed), {}});
   });
   std::ranges::sort(logs, std::ranges::greater{}, &Reading::order);
-  // Not what a thread wrote that took a log over meanwhile: it would be read before an older one's.
-  std::erase_if(logs, [](Reading& reading) {
+  const int64_t began_ns = state_.clock.now_ns();
+  for (Reading& reading : logs) {
     reading.end = reading.log->end();
-    return reading.log->order.load(std::memory_order_relaxed) != reading.order;
-  });
+  }
   std::ranges::reverse(logs);
   std::stable_partition(logs.begin(), logs.end(),
                         [this](const Reading& reading) { return reading.log->system_id == main_thread_; });
+  being_read_.clear();
+  has_read_ahead_ = false;
   for (auto& [log, order, end] : logs) {
+    const bool is_ahead = has_read_ahead_;  // this one perhaps past its end: to the time when ends were taken, then
+    if (is_ahead) {
+      end = log->end();
+    }
     const bool is_read = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
     if (!is_read && !threads_.contains(log)) {
       EventLogs::release_if_done(*log);
@@ -124,18 +133,47 @@ void Decoder::drain_logs() {
         end = newest;
       }
     }
-    log->read(end, [&](const base::Event& event) {
+    being_read_.push_back(log);
+    log->read_while(end, [&](const base::Event& event) {
+      if (is_ahead && is_after(event, began_ns)) {
+        return false;
+      }
       replay.take(event);
       if (++events_ % kEventsBetweenLooks == 0) {
         look_at_bounds();
       }
+      return true;
     });
+    being_read_.pop_back();
     log_dropped_ += log->take_dropped();
     if (is_main && state_.window.open_ns.load(std::memory_order_relaxed) <= state_.clock.now_ns()) {
       replay.open_window();
     }
     EventLogs::release_if_done(*log);
   }
+}
+
+void Decoder::read_others_until(int64_t at_ns) {
+  if (being_read_.size() == kMostBeingRead) {
+    return;
+  }
+  has_read_ahead_ = true;
+  EventLogs::process().each([&](EventLog& log) {
+    const EventLog::Position end = log.end();
+    if (!log.has_more(end) || std::ranges::find(being_read_, &log) != being_read_.end()) {
+      return;
+    }
+    Replay& replay = replay_of(log);
+    being_read_.push_back(&log);
+    log.read_while(end, [&](const base::Event& event) {
+      if (is_after(event, at_ns)) {
+        return false;
+      }
+      replay.take(event);
+      return true;
+    });
+    being_read_.pop_back();
+  });
 }
 
 void Decoder::take_api(const activity::ApiRecord& record) {

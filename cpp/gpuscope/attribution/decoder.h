@@ -60,6 +60,11 @@ class Decoder {
   static constexpr std::size_t kMaxEnded = 1024;
 
   void drain_logs();
+  /// While logs are read: a thread created a task that another one runs, whose log is read first.
+  void read_others_until(int64_t at_ns);
+  bool is_after(const base::Event& event, int64_t at_ns) const noexcept {
+    return base::has_time(static_cast<base::Op>(event.op)) && state_.clock.to_ns(event.word) > at_ns;
+  }
   void begin_period_of_names();
   void look_at_bounds();
   /// Makes the dictionaries anew, of what is still referred to; returns the old ones.
@@ -78,6 +83,8 @@ class Decoder {
   uint64_t main_thread_;
   Replay* main_ = nullptr;
   std::unordered_map<base::EventLog*, Thread> threads_;
+  std::vector<const base::EventLog*> being_read_;      // the outermost first
+  bool has_read_ahead_ = false;                        // of logs whose turn is to come
   std::vector<std::unique_ptr<Replay>> former_mains_;  // other threads may still inherit from them
   // Where launches are joined by thread and time: ended threads, and those that have no log.
   std::deque<std::unique_ptr<Replay>> ended_;

@@ -11,27 +11,10 @@ namespace {
 using base::Argument;
 using base::EnterDetail;
 using base::FunctionDetail;
+using base::has_time;
 using base::Op;
 using store::kNone;
 using store::PayloadType;
-
-/// Whether an event's word is the time.
-constexpr bool has_time(Op op) noexcept {
-  switch (op) {
-    case Op::Enter:
-    case Op::Exit:
-    case Op::Mark:
-    case Op::CallEnter:
-    case Op::CallExit:
-    case Op::Pop:
-    case Op::RangeStart:
-    case Op::RangeEnd:
-    case Op::Allocation:
-      return true;
-    default:
-      return false;
-  }
-}
 
 // A program that captures graphs for ever must not fill the memory.
 constexpr std::size_t kMaxNodes = std::size_t{1} << 20;
@@ -392,11 +375,19 @@ void Replay::renew_origin(uint32_t origin) {
 }
 
 std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
-  if (const Origins::Current* current = state_->origins.find_current(origin); current != nullptr) {
-    return current->thread->place_in(current->strand);
+  const auto find = [&]() -> std::optional<TaskPlace> {
+    if (const Origins::Current* current = state_->origins.find_current(origin); current != nullptr) {
+      return current->thread->place_in(current->strand);
+    }
+    const TaskPlace* settled = state_->origins.find_settled(origin);
+    return settled != nullptr ? std::optional(*settled) : std::nullopt;
+  };
+  std::optional<TaskPlace> place = find();
+  if (!place.has_value() && origin != 0 && state_->read_others_until) {
+    state_->read_others_until(last_ns_);
+    place = find();
   }
-  const TaskPlace* settled = state_->origins.find_settled(origin);
-  return settled != nullptr ? std::optional(*settled) : std::nullopt;
+  return place;
 }
 
 std::size_t Replay::find_strand(const base::Event& event) {

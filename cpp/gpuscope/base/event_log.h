@@ -34,6 +34,26 @@ enum class Op : uint8_t {
   Origin = 17,         // tasks that this one creates from here on name it as their origin, until the next one: -, it
 };
 
+/// Whether an event's word is the time.
+constexpr bool has_time(Op op) noexcept {
+  switch (op) {
+    case Op::Enter:
+    case Op::Exit:
+    case Op::Mark:
+    case Op::CallEnter:
+    case Op::CallExit:
+    case Op::Pop:
+    case Op::RangeStart:
+    case Op::RangeEnd:
+    case Op::Allocation:
+    case Op::FunctionEnter:
+    case Op::FunctionExit:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// The kind of an Argument. Each line gives the meaning of `word` and `id`.
 enum class Argument : uint8_t {
   Operator = 1,    // autograd's sequence number, -1 for none; Names id of the input shapes, 0 for none
@@ -198,10 +218,20 @@ class EventLog {
   /// Hands every event before `limit` to `take(const Event&)`.
   template <class F>
   void read(const Position& limit, F&& take) {
+    read_while(limit, [&](const Event& event) {
+      take(event);
+      return true;
+    });
+  }
+  /// Likewise up to the first that is not taken: of which `take` returns false.
+  template <class F>
+  void read_while(const Position& limit, F&& take) {
     while (true) {
       const uint32_t until = head_ == limit.chunk ? limit.size : EventChunk::kCapacity;
       for (; read_ < until; ++read_) {
-        take(head_->events[read_]);
+        if (!take(head_->events[read_])) {
+          return;
+        }
       }
       if (head_ == limit.chunk && limit.size < EventChunk::kCapacity) {
         return;

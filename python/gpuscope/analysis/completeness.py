@@ -279,11 +279,12 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
     remarks = []
     flags = trace.regions.flags
     still_open = np.flatnonzero(flags & Flag.OPEN)
-    is_range = np.array([kind == RegionKind.RANGE for kind in rows.path_kinds])[rows.path[still_open]]
+    kinds = np.append(trace.paths.kind, int(RegionKind.REGION))  # names are not looked at where no operator has one
+    is_range = (kinds == RegionKind.RANGE)[rows.path[still_open]]
     open_ranges = int(np.count_nonzero(is_range | (flags[still_open] & Flag.ASYNC != 0)))
     if open_ranges:
         remarks.append(f"{_count(open_ranges, 'range')} had not ended when the recording did")
-    if SCOPE_BACKWARD in rows.path_scopes:
+    if (kinds == RegionKind.OP).any() and SCOPE_BACKWARD in rows.path_scopes:
         in_backward = np.array([scope == SCOPE_BACKWARD for scope in rows.path_scopes])[rows.path]
         unjoined = int(np.count_nonzero(in_backward & (rows.sequence >= 0) & (rows.forward == NONE)))
         if unjoined:

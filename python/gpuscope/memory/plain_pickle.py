@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 _NEWEST_PROTOCOL = 5
 _LONGEST_NUMBER = 16  # bytes; addresses have eight
 _DEEPEST = 1_000  # marks that are open at once; torch's files have ten
-_MOST_WAITING = 1_000_000  # values that no container has taken yet; the standard library's pickler leaves a thousand
+_MOST_WAITING = 100_000  # values that no container has taken yet; the standard library's pickler leaves a thousand
 _LARGEST_KEY = 1 << 16  # of a dict; larger numbers may be chosen so that their hashes collide
 _SMALL = 1 << 16  # lengths that need no look at what is left of the file
 

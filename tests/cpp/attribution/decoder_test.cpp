@@ -448,6 +448,38 @@ TEST(Decoder, EndsWhatAThreadLeftOpenWithItsLastEvent) {
   EXPECT_EQ(store->region.duration_ns[0], last_ns - first_ns);
 }
 
+TEST(Decoder, FindsWhereAYoungerThreadCreatedATaskOfAnOlderOne) {
+  Decoder decoder({}, fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  activity::BufferPool pool;
+  decoder.window().open_ns = INT64_MIN;
+  const auto say = [](base::Op op, const char* name, uint32_t detail = 0) {
+    base::EventLogs::current()->append(base::ticks(), base::Names::process().intern(name), op, detail);
+  };
+  constexpr uint32_t kOrigin = 4'000'000'001;
+  fakes::Puppet older;
+  fakes::Puppet younger;
+  older.run([&] { say(base::Op::Mark, "first"); });
+  younger.run([&] {
+    say(base::Op::Mark, "second");
+    base::EventLogs::current()->append(0, kOrigin, base::Op::Origin);
+    say(base::Op::Enter, "creates");
+  });
+  older.run([&] {
+    base::EventLogs::current()->append(0x10, kOrigin, base::Op::Strand, base::kStrandBegins | base::kStrandIsTask);
+    say(base::Op::Enter, "runs");
+    say(base::Op::Exit, "runs");
+  });
+  younger.run([&] { say(base::Op::Exit, "creates"); });
+  decoder.decode(pool);
+  const auto store = decoder.finish(base::Clock::process().now_ns());
+  ASSERT_EQ(store->region.size(), 2U);
+  const auto path = store->strings[store->path.name[store->region.path[0]]] == "runs" ? 0U : 1U;
+  ASSERT_LT(store->region.parent[path], 2U);
+  EXPECT_EQ(store->strings[store->path.name[store->region.path[store->region.parent[path]]]], "creates");
+  EXPECT_EQ(store->region.duration_ns[1 - path] > store->region.duration_ns[path], true);
+}
+
 TEST(Decoder, ReadsLogsThatOtherThreadsTakeOverMeanwhile) {
   Decoder decoder({}, fakes::Cupti::instance().table(), 0);
   decoder.discard_logs();
