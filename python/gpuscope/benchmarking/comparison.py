@@ -19,6 +19,7 @@ from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction,
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Distribution, Result, format_estimate, plain_fields, plain_values
 from gpuscope.stats import Ratio
+from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log
 from gpuscope.units import format_seconds
 
@@ -47,6 +48,9 @@ CONFIDENCE = 0.95
 LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """When the blocks are looked at, as shares of the time for them."""
 FEWEST_BLOCKS = 10
+# On a coarse clock blocks are joined to so many at least, and to less than twice as many: few means of many calls are
+# nearly normal, and many means of few calls are multiples of a tick whose middle is not their mean.
+JOINED_BLOCKS = 30
 # A budget larger by more than this is not advised.
 LARGEST_BUDGET_FACTOR = 1000.0
 
@@ -247,12 +251,38 @@ class Logs:
     carry_over: NDArray[np.float64]  # after the other function over after itself
 
 
-def log_ratios(seconds: NDArray[np.float64], cells: NDArray[np.uint32], calls: int) -> Logs:
-    """Of the means of each kind of call in each block.
+def without_outliers_on(
+    tick: float, seconds: NDArray[np.float64], cells: NDArray[np.uint32]
+) -> tuple[NDArray[np.float64], float]:
+    """The times, and the clock's tick where it is coarse for a kind of call, else 0.
+
+    There means decide, as in `stats.estimate`, and as there without what lies some ticks from the median and outside
+    of the central 80 %.
+    """
+    kept, coarsest = seconds.copy(), 0.0
+    for kind in range(LEAD_A):
+        own = np.flatnonzero((cells == kind) & np.isfinite(seconds))
+        if not len(own):
+            continue
+        values, found = on_ticks(seconds[own], tick)
+        ordered = np.sort(values)
+        if is_coarse(ordered, found):
+            coarsest = max(coarsest, found)
+            cut, middle = int(TRIMMED * len(own)), float(np.median(ordered))
+            low = min(middle - COARSE * found, float(ordered[cut]))
+            high = max(middle + COARSE * found, float(ordered[len(own) - cut - 1]))
+            kept[own[(values < low) | (values > high)]] = np.nan
+    return kept, coarsest
+
+
+def log_ratios(seconds: NDArray[np.float64], cells: NDArray[np.uint32], calls: int, together: int = 1) -> Logs:
+    """Of the means of each kind of call in each block, or in so many blocks together.
 
     `seconds` is nan where a call is not valid; blocks without a valid call of each kind are left out.
     """
-    rows, kinds = seconds.reshape(-1, 1 + 2 * calls), cells.reshape(-1, 1 + 2 * calls)
+    width = together * (1 + 2 * calls)
+    end = len(seconds) // width * width
+    rows, kinds = seconds[:end].reshape(-1, width), cells[:end].reshape(-1, width)
     valid = np.isfinite(rows)
     sums = np.array([np.where(valid & (kinds == kind), rows, 0.0).sum(axis=1) for kind in range(4)])
     counts = np.array([(valid & (kinds == kind)).sum(axis=1) for kind in range(4)])
@@ -399,7 +429,10 @@ class _Run:
             if self._given is not None or self._quantity not in self.engine.absent:
                 break
             self._parts, self._cells = [], []  # the gate did not hold
-        self._calls = calls_per_block(self._parts[0].times(self._quantity), self._cells[0], self._tick)
+        times = self._parts[0].times(self._quantity)
+        valid = times[np.isfinite(times)]
+        tick = on_ticks(valid, self._tick)[1] if len(valid) else self._tick
+        self._calls = calls_per_block(times, self._cells[0], tick)
         if self._calls > FEWEST_CALLS:
             self._cost *= self._calls / FEWEST_CALLS
             self._parts, self._cells = [], []
@@ -425,9 +458,10 @@ class _Run:
 
     def _look(self, share: float) -> bool:
         """Judges the blocks so far; whether that settles it."""
-        if share < 1 and len(self._log_ratios().ratio) < FEWEST_BLOCKS:
+        logs, tick = self._log_ratios()
+        if share < 1 and len(logs.ratio) < FEWEST_BLOCKS:
             return False
-        judgement = self._judge(share)
+        judgement = self._judge(share, logs, tick)
         if self.target is not None:
             settled = (judgement.ratio.high - judgement.ratio.low) / 2 <= self.target * judgement.ratio.value
         else:
@@ -436,27 +470,30 @@ class _Run:
             self.stopped = "verdict" if self.target is None else "target"
         return settled
 
-    def _judge(self, share: float) -> Judgement:
-        logs = self._log_ratios()
+    def _judge(self, share: float, logs: Logs, tick: float) -> Judgement:
         if not len(logs.ratio):
             raise NotAvailable(
                 f"{self._quantity} time cannot be compared: no block had a whole sample of each function"
             )
-        seconds = joined(self._parts).times(self._quantity)
-        step = self._tick / float(np.nanmedian(seconds))
+        step = tick / float(np.nanmedian(joined(self._parts).times(self._quantity)))
         self.judgement = judge(logs.ratio, logs.null, self.margin, self._looks.confidence(share), step)
         self._carry_over = _ratio(logs.carry_over, CONFIDENCE, step)
         self._judged = len(self._parts)
         return self.judgement
 
-    def _log_ratios(self) -> Logs:
-        return log_ratios(joined(self._parts).times(self._quantity), np.concatenate(self._cells), self._calls)
+    def _log_ratios(self) -> tuple[Logs, float]:
+        """Those of the blocks so far, and the clock's tick."""
+        seconds, cells = joined(self._parts).times(self._quantity), np.concatenate(self._cells)
+        kept, coarse = without_outliers_on(self._tick, seconds, cells)
+        blocks = len(cells) // (1 + 2 * self._calls)
+        logs = log_ratios(kept, cells, self._calls, max(1, blocks // JOINED_BLOCKS) if coarse else 1)
+        return logs, max(coarse, self._tick)
 
     def result(self, names: tuple[str, str]) -> Comparison:
         """The comparison of what was sampled."""
         judgement = self.judgement
         if judgement is None or self._judged < len(self._parts):
-            judgement = self._judge(1.0)
+            judgement = self._judge(1.0, *self._log_ratios())
         samples = joined(self._parts)
         seconds = samples.times(self._quantity)
         valid = np.isfinite(seconds)

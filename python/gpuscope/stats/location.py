@@ -28,6 +28,7 @@ from gpuscope.stats.distributions import median_rank, normal_quantile, student_f
 CONFIDENCE = 0.95  # of a quantile's interval
 # With quartiles closer than this many ticks, the median is the clock's and not the kernel's.
 COARSE = 4.0
+RANKS = 0.25  # how closely the ends of a median's interval are found
 # The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
 TRIMMED = 0.1
 # Samples are multiples of the tick when this share of them is this near to one, in ticks.
@@ -83,8 +84,8 @@ def estimate(
     what the samples repeat of each other. Samples that are all the same give half a tick to each side.
 
     Of bursts at several moments the interval comes from how they differ, so that it heeds noise that is slower than a
-    burst: for the median from the shares of samples above it (R. S. Woodruff, Confidence intervals for medians and
-    other position measures, Journal of the American Statistical Association 47, 1952).
+    burst: for the median it is the values that a test of the share of samples below them does not refuse (C. A.
+    Francisco and W. A. Fuller, Quantile estimation with a complex survey design, Annals of Statistics 19, 1991).
 
     Args:
         samples: in the order they were taken.
@@ -107,7 +108,7 @@ def estimate(
         value = float(ordered[0])
         method = "trimmed mean" if tick else "median"
         return Estimate(value, value - half, value + half, n, float(n), method, confidence)
-    if tick and ordered[(3 * n) // 4 - (n % 4 == 0)] - ordered[n // 4] < COARSE * tick:
+    if is_coarse(ordered, tick):
         return _trimmed_mean(values, ordered, tick, confidence, sizes)
     return _median(values, ordered, tick, confidence, sizes)
 
@@ -124,6 +125,12 @@ def on_ticks(values: NDArray[np.float64], tick: float) -> tuple[NDArray[np.float
         if (np.abs(values - rounded) <= ON_TICK * candidate).mean() >= ON_TICK_SHARE:
             return rounded, candidate
     return values, tick
+
+
+def is_coarse(ordered: NDArray[np.float64], tick: float) -> bool:
+    """Whether the spread of sorted samples is small against the clock's tick."""
+    n = len(ordered)
+    return bool(tick and ordered[(3 * n) // 4 - (n % 4 == 0)] - ordered[n // 4] < COARSE * tick)
 
 
 def detected_tick(values: NDArray[np.float64]) -> float:
@@ -157,14 +164,35 @@ def _median(
     # Order statistics need no factor of Student's; the estimate of what samples repeat does.
     if sizes is None:
         tau = checked_by_batches(time_for_median(values, centre, low, high), np.sign(values - centre))
-        student = _student(confidence, 0.0, tau, n)
+        factor = _student(confidence, 0.0, tau, n) / normal_quantile((1 + confidence) / 2)
+        half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
+        ends = middle - half, middle + half
     else:
-        found = of_bursts(np.sign(values - centre), sizes)
-        tau, student = found.time, _student_of_bursts(confidence, found)
-    factor = student / normal_quantile((1 + confidence) / 2)
-    half = (middle - median_rank(n, confidence)) * math.sqrt(tau) * factor
-    low, high = _at_rank(ordered, middle - half, tick), _at_rank(ordered, middle + half, tick)
+        tau = of_bursts(np.sign(values - centre), sizes).time
+        aways = (_furthest(values, ordered, confidence, sizes, side) for side in (-1, 1))
+        ends = middle - next(aways), middle + next(aways)
+    low, high = (_at_rank(ordered, rank, tick) for rank in ends)
     return Estimate(_at_rank(ordered, middle, tick), low, high, n, n / max(tau, 1.0), "median", confidence)
+
+
+def _furthest(
+    values: NDArray[np.float64], ordered: NDArray[np.float64], confidence: float, sizes: NDArray[np.int64], side: int
+) -> float:
+    """How many ranks below (side -1) or above (1) the middle the median may lie, by how bursts differ there.
+
+    A value is not the median when the share of samples below it is too far from a half. The error of that share is the
+    one at the value: between a state and a rarer one, bursts differ less about the median of the samples, which lies
+    the deeper in the frequent state the fewer of the rarer one were met.
+    """
+    n = len(values)
+    inside, outside = 0.0, n / 2
+    while outside - inside > RANKS:
+        away = (inside + outside) / 2
+        signs = np.sign(values - _at_rank(ordered, (n + 1) / 2 + side * away, 0.0))
+        found = of_bursts(signs, sizes)
+        reach = _student_of_bursts(confidence, found) * math.sqrt(found.time * n * float(signs.var())) / 2
+        inside, outside = (away, outside) if away <= reach else (inside, away)
+    return outside
 
 
 def _student(confidence: float, inverse_freedom: float, tau: float, n: int) -> float:

@@ -115,6 +115,32 @@ def test_a_kernel_below_the_clocks_resolution_is_compared(compared):
     assert found.ratio.value == pytest.approx(2.05 / 2.01, abs=1e-3)
 
 
+@pytest.mark.parametrize("ratio", [1.0, 1.02])
+def test_the_interval_on_a_clock_whose_tick_is_not_told_holds_the_ratio(compared, ratio):
+    absent = ["kernel", "span", "stream"]
+    found = [
+        compared(ModelEngine(2.01e-6, ratio * 2.01e-6, cost=2e-6, absent=absent, seed=seed), budget=0.3, seed=seed)
+        for seed in range(100)
+    ]
+    assert {one.quantity for one in found} == {"wall"}
+    assert sum(one.ratio.low <= ratio <= one.ratio.high for one in found) >= 93
+
+
+def test_outliers_on_a_coarse_clock_do_not_widen_the_interval(compared):
+    engine = ModelEngine(2.01e-6, 2.05e-6)
+    take = engine.sample
+
+    def with_outliers(quantity, order):
+        samples = take(quantity, order)
+        samples.seconds[quantity][engine.random.random(len(order)) < 0.01] *= 5
+        return samples
+
+    engine.sample = with_outliers
+    found = compared(engine, target=0.002)
+    assert found.ratio.low <= 2.05 / 2.01 <= found.ratio.high
+    assert found.seconds < 0.2
+
+
 def test_what_cannot_be_told_says_what_would_tell_it(compared):
     found = compared(ModelEngine(20e-6, 20.3e-6, noise=0.3), budget=0.1)
     assert (found.verdict, found.stopped) == ("inconclusive", "budget")
