@@ -57,6 +57,9 @@ class _Engine:
         self.function = function
         self.absent = engines.absent
 
+    def tick_of(self, quantity):
+        return self.tick
+
     def prepare(self):
         self.engines.clock.now += OVERHEAD
 

@@ -19,7 +19,8 @@ from fakes.benchmark_results import Canned
 from fakes.explorations import exploration
 from fakes.gscope import NONE, gscope_bytes
 from gpuscope import units
-from gpuscope.benchmarking.sweeps import Sweep, SweepPoint
+from gpuscope.benchmarking.rounds import SweepPoint
+from gpuscope.benchmarking.sweeps import Sweep
 from gpuscope.errors import CorruptTrace, GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.exporters.page.memory import render
 from gpuscope.memory.events import Frame, MemoryEvents

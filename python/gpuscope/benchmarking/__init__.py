@@ -9,7 +9,8 @@ from gpuscope.benchmarking.crossovers import Crossover, crossover
 from gpuscope.benchmarking.dataloader import DataLoaderResult, DataLoaderWorkers, benchmark_dataloader
 from gpuscope.benchmarking.latency import Latency, measure_latency
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
-from gpuscope.benchmarking.sweeps import Sweep, SweepPoint, sweep
+from gpuscope.benchmarking.rounds import SweepPoint
+from gpuscope.benchmarking.sweeps import Sweep, sweep
 from gpuscope.benchmarking.throughput import Throughput, measure_throughput
 
 __all__ = [

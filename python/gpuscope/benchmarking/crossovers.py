@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import isfinite, log10
+from math import isfinite, log10, sqrt
 from numbers import Integral, Real
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope import stats
-from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint, checked_axes, prepared
+from gpuscope.benchmarking import visits
+from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, Series, SweepPoint
+from gpuscope.benchmarking.stopping import Budget, check_budget
+from gpuscope.benchmarking.sweeps import check_maker, checked_axes, prepared
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, format_estimate, import_pandas, plain_fields
+from gpuscope.text import brief
 from gpuscope.units import align_columns
 
 if TYPE_CHECKING:
@@ -29,11 +32,11 @@ CONFIDENCE = 0.95
 # That no size of a whole range is called decided by chance: with 0.95 a size, equals would seem to differ somewhere in
 # a fifth of the ranges of five.
 SURE = 0.99
-SHORTEST = 1e-9  # seconds; a clock that saw less saw nothing
 
 Array = NDArray[np.float64]
 
 SCHEMA = 1
+LARGEST = sys.float_info.max
 FOR_THE_GRID = 0.6  # of the budget; the rest refines
 REFINEMENTS = 8  # most sizes added for one answer
 CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
@@ -72,9 +75,9 @@ class Answer:
 
     Attributes:
         kind: "one" crossing, "several", "everywhere" (the GPU is faster), "never" (it is not), "undecided" (no
-            difference can be told), or "unknown" (too few sizes were measured on both).
+            difference can be told), or "unknown" (too few sizes were visited twice on both).
         crossings: from the smallest.
-        range: the smallest and the largest size measured on both.
+        range: the smallest and the largest size visited twice or more on both.
     """
 
     kind: str
@@ -83,7 +86,7 @@ class Answer:
 
     def __str__(self) -> str:
         if self.range is None:
-            return "not known: no two sizes were measured on both"
+            return "not known: no two sizes were visited twice on both"
         smallest, largest = map(size_text, self.range)
         within = f"between {smallest} and {largest}"
         if self.kind == "everywhere":
@@ -106,25 +109,18 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
     """Compares two curves.
 
     A crossing lies between two sizes at which one of the two is faster beyond doubt, so that noise between equals does
-    not make many of one. Its interval is the central 95 % of where resampled curves cross. `sizes` ascend; `cpu` and
-    `gpu` hold the seconds of each call at each size.
+    not make many of one. Its interval is the central 95 % of where curves cross that are drawn anew by how the visits
+    to each size differ. `sizes` ascend; `cpu` and `gpu` hold the seconds of each visit to each size, two or more.
     """
     if len(sizes) < 2:
         return Answer("unknown", (), None)
     span = (float(sizes[0]), float(sizes[-1]))
     at = np.log(np.asarray(sizes, dtype=np.float64))
-    cpu, gpu = ([np.maximum(each, SHORTEST) for each in curve] for curve in (cpu, gpu))
-    ratios = np.array([np.log(np.median(c) / np.median(g)) for c, g in zip(cpu, gpu, strict=True)])
-    generator = np.random.default_rng(seed)
-    resampled = np.column_stack(
-        [
-            np.log(_resampled_medians(c, generator) / _resampled_medians(g, generator))
-            for c, g in zip(cpu, gpu, strict=True)
-        ]
-    )
-    doubt = 100 * (1 - SURE) / 2 / len(sizes)
-    low, high = np.percentile(resampled, [doubt, 100 - doubt], axis=0)
-    signs = np.where(low > 0, 1, np.where(high < 0, -1, 0))
+    levels = [visits.difference(visits.level(c), visits.level(g)) for c, g in zip(cpu, gpu, strict=True)]
+    ratios = np.array([each.value for each in levels])
+    doubt = np.array([each.half_width(1 - (1 - SURE) / len(sizes)) for each in levels])
+    resampled = visits.draws(levels, RESAMPLES, np.random.default_rng(seed))
+    signs = np.where(ratios > doubt, 1, np.where(ratios < -doubt, -1, 0))
     decided = np.flatnonzero(signs)
     if not len(decided):
         return Answer("undecided", (), span)
@@ -173,17 +169,6 @@ def roots(at: Array, ratios: Array, rising: bool) -> Array:
 def size_text(size: float) -> str:
     """A size as "1,024"; below 100 with the digits that matter."""
     return f"{size:,.0f}" if size >= 100 or float(size).is_integer() else f"{size:.3g}"
-
-
-def _resampled_medians(samples: Array, generator: np.random.Generator) -> Array:
-    """Medians of samples drawn with replacement, without drawing them.
-
-    The median of n draws lies at a quantile of the samples that follows a beta distribution with both parameters
-    (n + 1) / 2 (J. S. Maritz and R. G. Jarrett, A note on estimating the variance of the sample median, JASA 73, 1978).
-    With the number of independent samples as n, what the samples repeat of each other counts once.
-    """
-    half = (len(samples) / stats.autocorrelation_time(samples) + 1) / 2
-    return np.quantile(samples, generator.beta(half, half, RESAMPLES))
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,8 +248,9 @@ def crossover(
 
     The functions are factories as in ``sweep``: ``on_gpu(n=64)`` makes the inputs, on the GPU, and returns the callable
     to time. What is compared is wall time, from the call to the completion of its work, as a caller waits for it.
-    The sizes given are measured in rounds of random order; then further sizes are measured where the curves cross,
-    each in the (geometric) middle of what is left, whole numbers when all sizes are. Ctrl-C keeps what there is.
+    The sizes given are visited in rounds of random order; then further sizes are measured where the curves cross, each
+    in the (geometric) middle of what is left, whole numbers when all sizes are; what is left of the budget goes to the
+    points known worst. How the visits to each size differ decides, as in ``sweep``. Ctrl-C keeps what there is.
 
     Args:
         cpu_fn: factory of the computation on the CPU.
@@ -276,21 +262,26 @@ def crossover(
         stream: where the functions put their work, in any form that ``streams.resolve`` knows.
         device: ordinal of the GPU.
         progress: called with one line after each visit of a point.
-        axis: the sizes, at least two.
+        axis: the sizes, at least two, in any order.
 
     Raises:
         InvalidArgument: there is not exactly one axis, its values are not at least two different numbers above 0, or
             another argument is out of range.
     """
+    check_maker("cpu_fn", cpu_fn)
+    check_maker("gpu_fn", gpu_fn)
+    if transfers is not None:
+        check_maker("transfers", transfers)
+    check_budget(budget)
     name, sizes = _checked_sizes(axis)
-    makers = {"cpu": cpu_fn, "gpu": gpu_fn} | ({"transfers": transfers} if transfers else {})
+    makers = {"cpu": cpu_fn, "gpu": gpu_fn} | ({"transfers": transfers} if transfers is not None else {})
     search = _Search(name, makers, Rounds(target, cold=cold, stream=stream, device=device, progress=progress))
-    stopped = search.measure(sizes, budget, FOR_THE_GRID * budget)
+    stopped = search.measure(sizes, budget)
     curves = search.curves(target)
     return Crossover(
         axis=name,
         without_transfers=search.answer("gpu"),
-        with_transfers=search.answer("transfers") if transfers else None,
+        with_transfers=search.answer("transfers") if transfers is not None else None,
         curves=curves,
         stopped=stopped,
         warnings=tuple(_remarks(curves)),
@@ -306,17 +297,25 @@ class _Search:
         self.rounds = rounds
         self.series: dict[str, dict[float, Series]] = {key: {} for key in makers}
 
-    def measure(self, sizes: Sequence[float], budget: float, for_the_grid: float) -> str:
-        """The sizes given, then those that narrow a crossing down; returns why it stopped."""
-        started = perf_counter()
-        stopped = self.rounds.run([each for size in sizes for each in self.add(size)], for_the_grid)
+    def measure(self, sizes: Sequence[float], budget: float) -> str:
+        """The sizes given, then those that narrow a crossing down, then what is known worst; why it stopped."""
+        spent = Budget(budget)
         whole = all(isinstance(size, Integral) for size in sizes)
-        for _ in range(REFINEMENTS):
-            left = budget - (perf_counter() - started)
-            sizes = self.between(whole) if left > 0 and stopped in ("target", "budget") else []
-            if not sizes:
-                break
-            stopped = self.rounds.run([each for size in sizes for each in self.add(size)], left / 2)
+        try:
+            stopped = self.rounds.run([each for size in sizes for each in self.add(size)], FOR_THE_GRID * budget)
+            for _ in range(REFINEMENTS):
+                sizes = self.between(whole) if stopped in ("target", "budget") else []
+                needed = sum(map(self.cost, sizes))
+                if not sizes or needed > spent.left:
+                    break
+                stopped = self.rounds.run(
+                    [each for size in sizes for each in self.add(size)], max(spent.left / 2, needed)
+                )
+            if spent.left and stopped in ("target", "budget"):
+                every = [each for series in self.series.values() for each in series.values()]
+                stopped = self.rounds.run(every, spent.left)
+        except KeyboardInterrupt:
+            return "interrupted"
         return stopped
 
     def add(self, size: float) -> list[Series]:
@@ -330,6 +329,11 @@ class _Search:
             added.append(self.series[key][size])
         return added
 
+    def cost(self, size: float) -> float:
+        """Seconds of enough visits to a new size, on each curve: what the next larger one costs."""
+        nearest = min(known for known in self.series["cpu"] if known > size)
+        return FEWEST_VISITS * sum(SHORTEST_VISIT + series[nearest].overhead for series in self.series.values())
+
     def between(self, whole: bool) -> list[float]:
         """The middles of the crossings' surroundings that are not narrow yet."""
         found: dict[float, None] = {}
@@ -338,7 +342,7 @@ class _Search:
                 known = sorted(self.series[key])
                 below = max(size for size in known if size <= crossing.value)
                 above = min((size for size in known if size > crossing.value), default=below)
-                middle = float(np.sqrt(below * above))
+                middle = sqrt(below) * sqrt(above)
                 size: float = round(middle) if whole else middle
                 if above / below > CLOSE_ENOUGH and below < size < above:
                     found[size] = None
@@ -347,8 +351,8 @@ class _Search:
     def answer(self, key: str) -> Answer:
         """The answer of one curve against the CPU's, where both were measured."""
         cpu, gpu = self.series["cpu"], self.series[key]
-        both = [size for size in sorted(cpu) if len(cpu[size].samples) and len(gpu[size].samples)]
-        return answer(both, [cpu[size].samples for size in both], [gpu[size].samples for size in both])
+        both = [size for size in sorted(cpu) if min(len(cpu[size].centres), len(gpu[size].centres)) > 1]
+        return answer(both, [cpu[size].centres for size in both], [gpu[size].centres for size in both])
 
     def curves(self, target: float) -> dict[str, tuple[SweepPoint, ...]]:
         """The results by ascending size."""
@@ -362,8 +366,8 @@ def _checked_sizes(axis: Mapping[str, Iterable[float]]) -> tuple[str, list[float
         raise InvalidArgument(f"axis is {given}; accepted is exactly one, as n=[64, 256, 1024]")
     ((name, values),) = checked_axes(axis).items()
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-            raise InvalidArgument(f"{name} has {value!r}; accepted are numbers above 0")
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < cast(float, value) <= LARGEST:
+            raise InvalidArgument(f"{name} has {brief(value)}; accepted are numbers above 0")
     sizes = sorted({cast(float, value) for value in values})
     if len(sizes) < 2:
         raise InvalidArgument(f"{name} has one size, {sizes[0]}; accepted are at least two")
@@ -414,6 +418,16 @@ def _figure(result: Crossover) -> Any:
                 text=size_text(crossing.value),
             )
     chart.update_xaxes(type="log", title=result.axis)
-    chart.update_yaxes(type="log", title="wall time", ticksuffix="s", exponentformat="SI")
+    chart.update_yaxes(type="log", range=_shown(result), title="wall time", ticksuffix="s", exponentformat="SI")
     chart.update_layout(template="plotly_white", title=f"CPU and GPU over {result.axis}")
     return chart
+
+
+def _shown(result: Crossover) -> list[float] | None:
+    """The logarithms that the chart shows: all times, and of an interval far wider than these only a part."""
+    times = [p.estimate.value for points in result.curves.values() for p in points if p.estimate is not None]
+    if not times or min(times) <= 0:
+        return None
+    low, high = log10(min(times)), log10(max(times))
+    beside = max(0.1 * (high - low), 0.1)
+    return [low - beside, high + beside]

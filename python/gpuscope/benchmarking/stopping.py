@@ -18,6 +18,7 @@ from gpuscope.benchmarking.samples import Quantity
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.autocorrelation import FEWEST_BURSTS
 from gpuscope.stats.shape import mann_kendall, theil_sen
+from gpuscope.text import brief
 
 FEWEST_SAMPLES = 30
 FEWEST_INDEPENDENT = 20
@@ -50,13 +51,13 @@ _CLOCK_RANGE = 0.01
 def check_fraction(name: str, value: object) -> None:
     """Raises InvalidArgument unless the argument lies between 0 and 1."""
     if not 0 < _number(value) < 1:
-        raise InvalidArgument(f"{name} is {_shown(value)}; accepted are fractions above 0 and below 1")
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are fractions above 0 and below 1")
 
 
 def check_positive(name: str, value: object, unit: str = "numbers") -> None:
     """Raises InvalidArgument unless the argument is a finite number above 0."""
     if not 0 < _number(value) < math.inf:
-        raise InvalidArgument(f"{name} is {_shown(value)}; accepted are {unit} above 0")
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are {unit} above 0")
 
 
 def check_budget(value: object) -> None:
@@ -74,7 +75,7 @@ def check_count(name: str, value: object, least: int, most: float = math.inf) ->
     """Raises InvalidArgument unless the argument is an integer from `least` to `most`."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
         accepted = f"{least} to {most}" if most < math.inf else f"{least} and above"
-        raise InvalidArgument(f"{name} is {_shown(value)}; accepted are {accepted}")
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are {accepted}")
 
 
 def check_quantity(value: object) -> None:
@@ -91,13 +92,6 @@ def _number(value: object) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def _shown(value: object) -> str:
-    """The argument in a sentence: integers may have thousands of digits, which Python refuses to print."""
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)
 
 
 def now() -> float:

@@ -50,7 +50,7 @@ class Estimate:
         high: where it ends.
         n: samples.
         n_eff: how many independent samples they are worth.
-        method: "median" or "trimmed mean".
+        method: "median" or "trimmed mean"; in sweeps "mean of visits".
         confidence: how often such an interval holds the true centre.
     """
 

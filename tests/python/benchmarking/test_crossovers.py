@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fakes.engines import Clock, Engines
-from gpuscope.benchmarking import crossovers as module
-from gpuscope.benchmarking import sweeps as rounds
+from gpuscope.benchmarking import crossovers, rounds, stopping
 from gpuscope.benchmarking.crossovers import answer, crossover, roots
 from gpuscope.errors import InvalidArgument
 
@@ -23,9 +23,8 @@ GRID = [16, 64, 256, 1024, 4096]
 def engines(monkeypatch):
     engines = Engines(Clock())
     monkeypatch.setattr(rounds, "Engine", engines)
-    monkeypatch.setattr(rounds, "perf_counter", engines.clock)
+    monkeypatch.setattr(stopping, "now", engines.clock)
     monkeypatch.setattr(rounds, "random", SimpleNamespace(Random=lambda: random.Random(0)))
-    monkeypatch.setattr(module, "perf_counter", engines.clock)
     return engines
 
 
@@ -215,6 +214,88 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
     assert 0.90 <= held / 200 <= 0.995
 
 
+def test_the_interval_holds_the_truth_where_all_calls_of_a_visit_are_alike(engines):
+    effects = random.Random(0)
+
+    def shared(seconds):
+        def make(n):
+            factor = effects.lognormvariate(0, 0.03)
+            return lambda: seconds(n) * factor
+
+        return make
+
+    held = 0
+    for _ in range(40):
+        found = crossover(shared(lambda n: n * 1e-5), shared(lambda n: 3e-3), n=GRID, budget=4).without_transfers
+        held += len(found.crossings) == 1 and found.crossings[0].low <= 300 <= found.crossings[0].high
+    assert held >= 36
+
+
+def test_sizes_visited_once_give_no_answer(engines):
+    result = crossover(taking(linear_cpu), taking(fixed_gpu), n=GRID, budget=1e-9)
+    assert result.without_transfers.kind == "unknown"
+    assert "not known: no two sizes were visited twice on both" in str(result)
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 0.02, 0.1])
+def test_the_budget_is_kept(engines, seconds):
+    before = engines.clock.now
+    crossover(
+        taking(lambda n: seconds * n / 300, 0.5), taking(lambda n: seconds, 0.5), n=[100, 900], target=1e-6, budget=10
+    )
+    assert 5 < engines.clock.now - before < 12
+
+
+def test_an_interrupt_between_visits_keeps_what_there_is(engines, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crossovers._Search, "between", interrupted)
+    result = crossover(taking(linear_cpu), taking(fixed_gpu), n=GRID)
+    assert result.stopped == "interrupted"
+    assert result.value == pytest.approx(300, rel=0.05)
+
+
+def test_sizes_are_sorted_and_measured_once_each(engines):
+    result = crossover(taking(linear_cpu), taking(lambda n: 1e-6), n=[64, 16, 64, 16.0])
+    assert [point.parameters["n"] for point in result.curves["cpu"]] == [16, 64]
+
+
+def test_huge_sizes_are_refined(engines):
+    result = crossover(taking(lambda n: n / 1e205, 0), taking(lambda n: 1e-3, 0), n=[10**200, 10**204])
+    assert result.value == pytest.approx(1e202, rel=0.05)
+
+
+def test_the_chart_shows_the_times_however_wide_an_interval(engines):
+    pytest.importorskip("plotly")
+    result = crossover(taking(linear_cpu), taking(fixed_gpu), n=GRID)
+    point = result.curves["gpu"][2]
+    wide = replace(point, estimate=replace(point.estimate, low=1e-15, high=1e9))
+    points = (*result.curves["gpu"][:2], wide, *result.curves["gpu"][3:])
+    chart = replace(result, curves={**result.curves, "gpu": points}).plot()
+    low, high = chart.layout.yaxis.range
+    assert -6 < low < np.log10(16e-6)
+    assert np.log10(4096e-6) < high < -1
+
+
+@pytest.mark.parametrize("names", [("cpu_fn", "gpu_fn"), ("gpu_fn", "cpu_fn"), ("transfers", "gpu_fn")])
+def test_what_cannot_be_called_is_refused(engines, names):
+    functions = {"cpu_fn": taking(linear_cpu), "gpu_fn": taking(fixed_gpu), names[0]: 5}
+    with pytest.raises(InvalidArgument) as refused:
+        crossover(**functions, n=[1, 2])
+    assert str(refused.value) == f"{names[0]} is 5; accepted is a function of the values of the axes"
+
+
+@pytest.mark.parametrize("option", ["budget", "target"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -1, None])
+def test_bad_budgets_and_targets_are_refused_before_anything_is_called(engines, option, value):
+    def make(n):
+        raise AssertionError("was called")
+
+    with pytest.raises(InvalidArgument, match=f"^{option} is .{{1,90}}; accepted are "):
+        crossover(make, make, n=[1, 2], **{option: value})
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
@@ -223,6 +304,11 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says():
         ({"n": [1]}, "n has one size, 1; accepted are at least two"),
         ({"n": [0, 1]}, "n has 0; accepted are numbers above 0"),
         ({"n": ["a", "b"]}, "n has 'a'; accepted are numbers above 0"),
+        ({"n": [1, float("nan")]}, "n has nan; accepted are numbers above 0"),
+        ({"n": [1, float("inf")]}, "n has inf; accepted are numbers above 0"),
+        ({"n": [1, 10**400]}, "n has an integer of 1329 bits; accepted are numbers above 0"),
+        ({"n": []}, "n is empty; accepted is at least one value"),
+        ({"n": [5, 5]}, "n has one size, 5; accepted are at least two"),
     ],
 )
 def test_bad_axes_are_refused(engines, axes, message):

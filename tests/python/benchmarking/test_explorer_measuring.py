@@ -45,6 +45,12 @@ def test_a_speedup_compares_with_the_cpu_at_the_same_size(exploring):
             assert point.speedup.value == pytest.approx(cpu[point.n].wall.value / point.wall.value, rel=0.05)
 
 
+def test_sizes_visited_once_are_not_compared(exploring):
+    found = exploring(gpu=FakeBackend("gpu"), budget=1e-9)
+    assert {crossover.answer.kind for crossover in found.crossovers} == {"unknown"}
+    assert {point.speedup.low for point in found.points if point.speedup} == {0.0}
+
+
 def test_transfers_take_every_input_there_and_the_result_back(exploring):
     gpu = FakeBackend("gpu")
     exploring(gpu=gpu, operations=["elementwise"], sizes=[4])
@@ -102,8 +108,8 @@ def test_an_interruption_before_anything_was_measured_is_passed_on(exploring):
 
 def test_progress_says_what_is_measured_and_how_much_time_is_left(exploring):
     lines: list[str] = []
-    exploring(sizes=[4], budget=9, progress=lines.append, operations=["sort"])
-    assert lines[0] == "sort, n = 4, on the CPU; about 9 s left"
+    exploring(sizes=[4], budget=1, progress=lines.append, operations=["sort"])
+    assert lines[0] == "sort, n = 4, on the CPU; about 1 s left"
 
 
 def test_warnings_that_differ_in_figures_alone_are_told_once():
@@ -118,9 +124,16 @@ def test_warnings_that_differ_in_figures_alone_are_told_once():
         ({"operations": []}, "operations is empty; accepted are matmul, "),
         ({"sizes": [0]}, "sizes contains 0; accepted are integers of at least 1"),
         ({"sizes": []}, "sizes is empty; accepted are integers of at least 1"),
+        ({"operations": "matmul"}, "operations is 'matmul'; accepted is a list of matmul, "),
+        ({"operations": 5}, "operations is 5; accepted is a list of matmul, "),
+        ({"operations": [[]]}, "operations contains []; accepted are matmul, "),
+        ({"sizes": 64}, "sizes is 64; accepted are integers, as [256, 1024]"),
+        ({"sizes": [10**400]}, "sizes contains an integer of 1329 bits; accepted are integers of at least 1"),
         ({"sizes": [1.5]}, "sizes contains 1.5; accepted are integers of at least 1"),
         ({"dtype": "float16"}, "dtype is 'float16'; accepted are float32 and float64"),
         ({"budget": 0}, "budget is 0; accepted are seconds above 0"),
+        ({"budget": float("nan")}, "budget is nan; accepted are seconds above 0"),
+        ({"budget": 10**400}, "budget is an integer of 1329 bits; accepted are seconds above 0"),
         ({"backend": "jax"}, "backend is 'jax'; accepted are torch, cupy and numpy"),
     ],
 )

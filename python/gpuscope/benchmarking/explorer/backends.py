@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.host import available_memory
+from gpuscope.text import brief
 
 Processor = Literal["cpu", "gpu"]
 
@@ -74,9 +75,12 @@ def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
     if names is None:
         return OPERATIONS
     known = {operation.name: operation for operation in OPERATIONS}
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidArgument(f"operations is {brief(names)}; accepted is a list of {', '.join(known)}")
+    names = list(names)
     for name in names:
-        if name not in known:
-            raise InvalidArgument(f"operations contains {name!r}; accepted are {', '.join(known)}")
+        if not isinstance(name, str) or name not in known:
+            raise InvalidArgument(f"operations contains {brief(name)}; accepted are {', '.join(known)}")
     if not names:
         raise InvalidArgument(f"operations is empty; accepted are {', '.join(known)}")
     return tuple(known[name] for name in dict.fromkeys(names))

@@ -7,28 +7,30 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope import stats
+from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.crossovers import answer
 from gpuscope.benchmarking.explorer import backends
 from gpuscope.benchmarking.explorer.backends import Backend, Operation, chosen
 from gpuscope.benchmarking.explorer.exploration import SIDES, Exploration, OperationCrossover, Point, Side
+from gpuscope.benchmarking.rounds import Rounds, Series, SweepPoint
 from gpuscope.benchmarking.stopping import check_budget
-from gpuscope.benchmarking.sweeps import Rounds, Series, SweepPoint
 from gpuscope.errors import InvalidArgument
 from gpuscope.system import environment as look
+from gpuscope.text import brief
 from gpuscope.units import first_line
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 DTYPES = ("float32", "float64")
 TARGET = 0.02  # half of the 95% interval over the time; enough for a line in a chart
 BUDGET = 60.0
+LARGEST = 1 << 20  # rows of a matrix that would fill 4 TiB
 
 _Key = tuple[str, int, Side]  # operation, size and side of a point
 
@@ -109,12 +111,17 @@ def explore(
 
 
 def _checked_sizes(sizes: Sequence[int]) -> list[int]:
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise InvalidArgument(f"sizes contains {size!r}; accepted are integers of at least 1")
-    if not len(sizes):
+    if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
+        raise InvalidArgument(f"sizes is {brief(sizes)}; accepted are integers, as [256, 1024]")
+    chosen = list(sizes)
+    for size in chosen:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= LARGEST:
+            raise InvalidArgument(
+                f"sizes contains {brief(size)}; accepted are integers of at least 1, and at most {LARGEST:,}"
+            )
+    if not chosen:
         raise InvalidArgument("sizes is empty; accepted are integers of at least 1")
-    return sorted({int(size) for size in sizes})
+    return sorted({int(size) for size in chosen})
 
 
 def _plan(
@@ -187,8 +194,8 @@ def _points(kinds: Sequence[Operation], measured: Mapping[_Key, SweepPoint], ite
                 side=side,
                 wall=point.estimate,
                 rate=work[name](n, itemsize) / point.estimate.value,
-                speedup=stats.ratio_of_medians(cpu.samples, point.samples) if cpu is not None else None,
-                converged=point.estimate.relative_half_width <= TARGET,
+                speedup=visits.ratio(cpu.visits, point.visits) if cpu is not None else None,
+                converged=point.converged,
             )
         )
     return tuple(points)
@@ -198,10 +205,9 @@ def _crossovers(kinds: Sequence[Operation], measured: Mapping[_Key, SweepPoint])
     found = []
     sides: tuple[tuple[Side, bool], ...] = (("gpu", False), ("gpu+transfers", True))
     for name, (side, transfers) in itertools.product([operation.name for operation in kinds], sides):
-        sizes = sorted(
-            n for kind, n, where in measured if (kind, where) == (name, side) and (name, n, "cpu") in measured
-        )
-        cpu, gpu = ([measured[name, n, where].samples for n in sizes] for where in ("cpu", side))
+        twice = {key for key, point in measured.items() if len(point.visits) > 1}
+        sizes = sorted(n for kind, n, where in twice if (kind, where) == (name, side) and (name, n, "cpu") in twice)
+        cpu, gpu = ([measured[name, n, where].visits for n in sizes] for where in ("cpu", side))
         found.append(OperationCrossover(name, transfers, answer(sizes, cpu, gpu)))
     return tuple(found)
 

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points that are measured in rounds of random order, each visited several times; what is known of each."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscope import stats
+from gpuscope.benchmarking import visits
+from gpuscope.benchmarking.engine import Engine
+from gpuscope.benchmarking.samples import Quantity, Samples
+from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.results import Figures, format_estimate, plain_fields, plain_values
+from gpuscope.text import brief, shown
+from gpuscope.units import format_seconds
+
+FEWEST_VISITS = 6  # to tell how much they differ; the budget is laid out for so many
+NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
+
+# Seconds, without the making of inputs.
+SHORTEST_VISIT, LONGEST_VISIT = 0.05, 1.0
+WARM_UP = 0.5  # of that, at most
+LONGEST_SAMPLING = 0.2  # more visits say more than longer ones
+MOST_CALLS = 100  # between two looks at the clock
+MOST_CALLS_OF_A_VISIT = 500
+
+FIGURES = ("min", "p5", "p95", "max", "std")
+
+
+@dataclass(frozen=True, eq=False)
+class SweepPoint(Figures):
+    """The result of one point of a sweep.
+
+    Attributes:
+        parameters: the value of each axis.
+        estimate: centre and confidence interval in seconds; None where nothing was measured.
+        quantity: what was measured: kernel, span, stream, launch or wall; None where nothing was.
+        samples: seconds of each valid call, in the order called.
+        converged: the interval is as narrow as was asked for.
+        warnings: what a reader should know, a sentence each.
+        error: why the point could not be measured, as "OutOfMemoryError: ..."; None where it could.
+        visits: seconds of each visit, the centre of its samples. The estimate is their mean.
+    """
+
+    parameters: Mapping[str, object]
+    estimate: stats.Estimate | None
+    quantity: str | None
+    samples: NDArray[np.float64]
+    converged: bool
+    warnings: tuple[str, ...]
+    error: str | None
+    visits: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def name(self) -> str:
+        """The parameters as "n=1024, dtype=float16"."""
+        return ", ".join(f"{axis}={value}" for axis, value in self.plain_parameters.items())
+
+    @property
+    def plain_parameters(self) -> dict[str, Any]:
+        """The parameters as values that JSON knows, or their texts."""
+        return {axis: _plain(value) for axis, value in self.parameters.items()}
+
+    @shown
+    def __str__(self) -> str:
+        if self.estimate is None:
+            return f"{self.name}: {self.error}"
+        count = len(self.visits)
+        calls = f"{self.estimate.n} calls in {count} visit{'' if count == 1 else 's'}"
+        return f"{self.name}: {self.quantity} {format_estimate(self.estimate)}, {calls}"
+
+    def row(self) -> dict[str, Any]:
+        """The columns of a frame; an axis keeps its name, also when a column has it."""
+        found = self.to_dict()
+        columns = {"seconds": found["value"], **{name: found[name] for name in ("low", "high", *FIGURES)}}
+        columns |= {"visits": len(self.visits), "calls": found["n"]}
+        columns |= {name: found[name] for name in ("quantity", "converged", "error")}
+        return {**found["parameters"], **columns, **found["parameters"]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON: seconds, None for what is not known, odd parameters as texts."""
+        figures = ("value", "low", "high", "method", "confidence")
+        return {
+            **plain_fields(self, without=("estimate",)),
+            "parameters": self.plain_parameters,
+            **{name: plain_values(getattr(self.estimate, name, None)) for name in figures},
+            **{name: plain_values(getattr(self, name)) for name in FIGURES},
+            "n": len(self.samples),
+        }
+
+
+class Series:
+    """Gathers the samples of one point over several visits, unless it failed.
+
+    `make` makes the inputs and returns the callable to time; progress lines begin with `title`.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, object],
+        make: Callable[[], Callable[[], object]],
+        quantity: Quantity | None,
+        title: str = "",
+    ) -> None:
+        self.title = title
+        self.parameters = parameters
+        self.make = make
+        self.quantity = quantity
+        self.error: str | None = None
+        self.failed = False
+        self.visits = 0
+        self.overhead = 0.0  # seconds of a visit beyond those that it was given
+        self._seconds: list[NDArray[np.float64]] = []  # of each visit
+        self._centres: list[float] = []
+        self._calls = self._throttled = self._invalid = 0
+        self._steady = True
+        self._tick = 0.0
+
+    def add(self, parts: Sequence[Samples], quantity: Quantity, tick: float, steady: bool) -> None:
+        """The samples of one visit, also of one that was cut short."""
+        self.visits += 1
+        self.quantity = quantity
+        self._steady &= steady
+        self._tick = tick
+        if not parts:
+            return
+        seconds = np.concatenate([part.times(quantity) for part in parts])
+        usable = seconds[np.isfinite(seconds)]
+        self._calls += len(seconds)
+        self._invalid += len(seconds) - len(usable)
+        self._throttled += sum(int(part.throttled.sum()) for part in parts)
+        if len(usable):
+            self._seconds.append(usable)
+            self._centres.append(stats.estimate(usable, tick=tick).value)
+
+    def fail(self, error: BaseException) -> None:
+        """The point raised; what it gave before is kept."""
+        self.failed = True
+        self.error = f"{type(error).__name__}: {error}".strip().rstrip(":")
+
+    @property
+    def samples(self) -> NDArray[np.float64]:
+        """Seconds of each valid call."""
+        return np.concatenate(self._seconds) if self._seconds else np.empty(0)
+
+    @property
+    def centres(self) -> NDArray[np.float64]:
+        """Seconds of each visit that had a valid call."""
+        return np.array(self._centres)
+
+    @property
+    def estimate(self) -> stats.Estimate | None:
+        """Of all that has been gathered; None of nothing."""
+        return visits.estimate(self._centres, sum(map(len, self._seconds)), self._tick) if self._centres else None
+
+    @property
+    def spread(self) -> float:
+        """Half the interval over the value."""
+        measured = self.estimate
+        return measured.relative_half_width if measured else float("inf")
+
+    def converged(self, target: float) -> bool:
+        """Whether the interval is narrow enough, over enough visits."""
+        return len(self._centres) >= FEWEST_VISITS and self.spread <= target
+
+    def point(self, target: float, otherwise: str) -> SweepPoint:
+        """The result; `otherwise` says why there is nothing if the point was not reached."""
+        measured = self.estimate
+        why = self.error or ("none of its calls could be used" if self._calls else otherwise)
+        return SweepPoint(
+            parameters=self.parameters,
+            estimate=measured,
+            quantity=self.quantity if measured else None,
+            samples=self.samples,
+            converged=self.converged(target),
+            warnings=tuple(self._warnings(measured)),
+            error=None if measured else why,
+            visits=self.centres,
+        )
+
+    def _warnings(self, measured: stats.Estimate | None) -> list[str]:
+        found: list[str] = []
+        if measured is None:
+            return found
+        if self.error:
+            found.append(f"measured in {self.visits} visits, then stopped: {self.error}")
+        if not self._steady:
+            found.append("not steady after the warm-up")
+        for count, what in ((self._throttled, "ran with a throttled clock"), (self._invalid, "could not be used")):
+            if count > NOTEWORTHY_SHARE * self._calls:
+                found.append(f"{count / self._calls:.0%} of the calls {what}")
+        # What differs between visits is no mode of the calls.
+        alike = [measured.value / centre * each for each, centre in zip(self._seconds, self._centres, strict=True)]
+        modes = stats.modes(np.concatenate(alike), tick=self._tick)
+        if len(modes) > 1:
+            values = ", ".join(f"{format_seconds(mode.value, 4)} ({mode.share:.0%})" for mode in modes)
+            found.append(f"times have {len(modes)} modes: {values}")
+        return found
+
+
+def _plain(value: object) -> Any:
+    """A value that JSON knows, or its text; "float16" of torch.float16."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, type):
+        return value.__name__
+    text = str(value)
+    return text.removeprefix("torch.")
+
+
+class Rounds:
+    """The schedule of one measurement, with the options of `sweep`."""
+
+    def __init__(
+        self,
+        target: float,
+        *,
+        cold: bool,
+        stream: object = None,
+        device: int | None = None,
+        progress: Callable[[str], object] | None = None,
+    ) -> None:
+        check_fraction("target", target)
+        if progress is not None and not callable(progress):
+            raise InvalidArgument(
+                f"progress is {brief(progress)}; accepted is a function of one line of text, as print"
+            )
+        Engine([int], stream=stream, device=device, cold=cold).close()  # a bad stream or device is no point's failure
+        self.target = target
+        self.cold = cold
+        self.stream = stream
+        self.device = device
+        self.progress = progress
+        self.random = random.Random()
+
+    def run(self, series: Sequence[Series], budget: float) -> str:
+        """Measures until all points reach the target or `budget` seconds are spent; the first round is always whole.
+
+        Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" where every point raised.
+        """
+        check_budget(budget)
+        spent = Budget(budget)
+        try:
+            while waiting := self._waiting(series):
+                fewest = min(each.visits for each in waiting)
+                share = spent.left / max(FEWEST_VISITS - fewest, 1) / len(waiting)
+                # A single visit says little, so that one leaves as much for another.
+                most = spent.left / (2 - fewest) / len(waiting) if fewest < 2 else LONGEST_VISIT
+                seconds = {each: self._seconds(each, share, most) for each in waiting}
+                fitting = [each for each in waiting if self._fits(each, seconds[each], spent)]
+                if not fitting:
+                    return "budget"
+                for each in self.chosen(fitting):
+                    if not self._fits(each, seconds[each], spent):
+                        continue
+                    self.visit(each, seconds[each])
+                    if self.progress is not None:
+                        done = sum(other.failed or other.converged(self.target) for other in series)
+                        state = f"{done} of {len(series)} points done, {spent.spent:.1f} s"
+                        self.progress(f"{each.title}{each.point(self.target, '')} - {state}")
+        except KeyboardInterrupt:
+            return "interrupted"
+        return "failed" if all(each.estimate is None for each in series) else "target"
+
+    def _waiting(self, series: Sequence[Series]) -> list[Series]:
+        return [each for each in series if not each.failed and not each.converged(self.target)]
+
+    @staticmethod
+    def _seconds(each: Series, share: float, most: float) -> float:
+        """How long a visit is, without what it costs beyond that, of a share of the budget."""
+        wanted = min(max(share - each.overhead, SHORTEST_VISIT), LONGEST_VISIT)
+        return min(wanted, max(most - each.overhead, 0.0))
+
+    @staticmethod
+    def _fits(each: Series, seconds: float, spent: Budget) -> bool:
+        """Whether a visit ends within the budget; a first one is made whether it does or not."""
+        return not each.visits or each.overhead + seconds <= spent.left
+
+    def chosen(self, waiting: list[Series]) -> list[Series]:
+        """The round's points in random order: those visited too seldom, else the half with the widest intervals."""
+        fewest = min(each.visits for each in waiting)
+        if fewest < FEWEST_VISITS:
+            chosen = [each for each in waiting if each.visits == fewest]
+        else:
+            chosen = sorted(waiting, key=lambda each: each.spread, reverse=True)[: ceil(len(waiting) / 2)]
+        self.random.shuffle(chosen)
+        return chosen
+
+    def visit(self, series: Series, seconds: float) -> None:
+        """Makes the inputs of one point, measures for a while, releases them."""
+        spent = Budget(seconds)
+        try:
+            self._measure(series, seconds)
+        except Exception as error:
+            series.fail(error)
+        series.overhead = max(spent.spent - seconds, 0.0)
+        if series.failed:
+            gc.collect()  # cycles through the traceback would hold the inputs that did not fit
+
+    def _measure(self, series: Series, seconds: float) -> None:
+        with Engine([series.make()], stream=self.stream, device=self.device, cold=self.cold) as engine:
+            engine.prepare()
+            quantity = series.quantity or engine.headline
+            if quantity in engine.absent:
+                raise NotAvailable(f"{quantity} is not available: {engine.absent[quantity]}")
+            spent = Budget(seconds)
+            warm = engine.warm_up(WARM_UP * seconds)
+            spent = Budget(min(spent.left, LONGEST_SAMPLING))
+            a_call = warm.seconds / max(warm.calls, 1)
+            calls = int(min(max(spent.left / 4 / max(a_call, 1e-9), 1), MOST_CALLS))
+            parts: list[Samples] = []
+            try:
+                while not parts or (spent.left and len(parts) * calls < MOST_CALLS_OF_A_VISIT):
+                    parts.append(engine.sample(quantity, np.zeros(calls, dtype=np.uint32)))
+            finally:
+                series.add(parts, quantity, engine.tick_of(quantity), warm.steady)
