@@ -23,7 +23,7 @@ from gpuscope.benchmarking import rounds
 
 NOISE = simulated.SERIES["normal 5 %"]
 EFFECTS = (0.0, 0.01, 0.03)  # standard deviations of a visit's factor
-BUDGET = 10.0
+BUDGET = 4.0
 SIZES, EXPONENT = (64, 256, 1024, 4096), 0.9
 FASTER = 0.05
 

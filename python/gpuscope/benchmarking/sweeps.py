@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # How often a point is called slower than an equal one that was the best by chance. That visits end when intervals are
-# narrow makes it four times as often: of two equals one is named in 1 % of sweeps (crossovers_simulated.py).
-ONE_OF_TWO, ANY = 0.002, 0.05
+# narrow makes it several times as often: of two equals one is named in 1 % of sweeps at most (crossovers_simulated.py).
+ONE_OF_TWO, ANY = 0.001, 0.05
 
 SCHEMA = 1
 
