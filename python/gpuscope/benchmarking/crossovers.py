@@ -222,7 +222,7 @@ class Crossover(Result):
         return {"schema": SCHEMA, **plain_fields(self)}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a size and curve: curve, size, seconds, low, high, calls, converged and error; needs pandas."""
+        """One row a size and curve, with the columns of a sweep's points; needs pandas."""
         rows = [{"curve": key, **point.row()} for key, points in self.curves.items() for point in points]
         return import_pandas().DataFrame(rows)
 

@@ -92,7 +92,7 @@ def draws(levels: Sequence[Level], count: int, generator: np.random.Generator) -
     Generalized pivotal quantities: S. Weerahandi, Generalized confidence intervals, Journal of the American Statistical
     Association 88 (1993).
     """
-    values, errors, freedoms = (np.array([getattr(each, name) for each in levels]) for name in Level.__annotations__)
+    values, errors, freedoms = np.array([(each.value, each.error, each.freedom) for each in levels]).T
     drawn: NDArray[np.float64] = values + errors * generator.standard_t(freedoms, (count, len(levels)))
     return drawn
 
