@@ -257,7 +257,28 @@ class Mutation {
   std::mt19937_64 random_;
 };
 
+/// Whether rows that refer to rows of their own table, as regions do to those around them, come to an end.
+bool chains_end(const Store& store) {
+  bool good = true;
+  store.each_table([&](const auto& table) {
+    table.each_column([&](const store::ColumnInfo& info, const auto& values) {
+      if (info.meaning.target != table.kInfo.target) {
+        return;
+      }
+      for (std::size_t row = 0; row < values.size(); ++row) {
+        std::size_t left = values.size();
+        for (auto at = static_cast<uint64_t>(values[row]); at != store::kNone && left != 0; --left) {
+          at = static_cast<uint64_t>(values[static_cast<std::size_t>(at)]);
+        }
+        good = good && left != 0;
+      }
+    });
+  });
+  return good;
+}
+
 void use(const Store& store) {
+  EXPECT_TRUE(chains_end(store));
   const auto ignore = [](std::string_view) {};
   try {
     write_chrome(store, ignore);
