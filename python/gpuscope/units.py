@@ -98,12 +98,18 @@ def format_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}%" if math.isfinite(ratio) else "+inf"
 
 
+# Rates beyond these are nobody's, and would have hundreds of digits.
+_LEAST_DIGITS, _MOST_DIGITS = 1e-6, 1e21
+
+
 def format_rate(value: float, unit: str) -> str:
     """So much a second: "1.23 TFLOP/s", "4.56 M items/s"."""
+    if value >= _MOST_DIGITS:
+        return f"{value:.3g} {unit}/s"
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * size:
             return f"{format_digits(value / size)} {prefix}{' ' if unit == 'items' else ''}{unit}/s"
-    return f"{format_digits(value)} {unit}/s"
+    return f"{format_digits(value) if value >= _LEAST_DIGITS else f'{value:.3g}'} {unit}/s"
 
 
 def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = False) -> list[str]:

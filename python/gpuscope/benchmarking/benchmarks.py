@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from gpuscope.benchmarking.result import BenchmarkResult, Measured, format_modes
 from gpuscope.benchmarking.roofline import rates
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
 from gpuscope.benchmarking.stopping import (
+    FEWEST_SAMPLES,
     Budget,
     Bursts,
     Progress,
@@ -184,8 +186,9 @@ def _result(
         stopped=run.stopped,
         warnings=(
             *_warnings_of_function(facts, on_gpu=engine.on_gpu, devices=engine.sampler is not None),
-            *run.warm_up.warnings,
-            *_warnings_of_samples(samples, run.headline, progress, modes),
+            *(replace(run.warm_up, note="") if progress.drifts else run.warm_up).warnings,  # it goes on all the time
+            *_warnings_of_samples(samples, progress, modes, run.span),
+            *_unsettled(run, quantities[run.headline]),
             *_warnings_of_quantities(quantities, facts.launches),
             *(rate.alarm for rate in found if rate.alarm),
         ),
@@ -241,6 +244,7 @@ class _Run:
         self.warm_up = WarmUp(False, 0.0, 0)
         self.progress: Progress | None = None
         self.stopped = "budget"
+        self.span = 0.0  # seconds over which the headline was sampled
         self._instead: Quantity | None = None
         self._random = np.random.default_rng()
 
@@ -312,6 +316,7 @@ class _Run:
             del self.parts.setdefault(quantity, [])[:warming]
             self.parts[quantity].append(part)
             warming, span = 0, self.spent.spent - began
+            self.span = span
             if span < bursts.next_look and self.spent.left:
                 continue
             if self._judge(quantity) and self.progress is not None and self.progress.converged:
@@ -325,9 +330,9 @@ class _Run:
                 # Kept until there are others, for Ctrl-C.
                 warming = len(self.parts[quantity])
                 calls = sum(len(part.which) for part in self.parts[quantity])
-                self.warm_up = replace(
-                    self.warm_up, seconds=self.warm_up.seconds + span, calls=self.warm_up.calls + calls
-                )
+                seconds, calls = self.warm_up.seconds + span, self.warm_up.calls + calls
+                note = f"{_drift_sentence(self.progress, span)}: what came before counts as warming up"
+                self.warm_up = replace(self.warm_up, seconds=seconds, calls=calls, note=note)
                 bursts, began = Bursts(self.spent.left, self._random), self.spent.spent
             first = False
         valid = joined(self.parts[quantity]).valid
@@ -405,18 +410,15 @@ def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Itera
 
 
 def _warnings_of_samples(
-    headline: Samples, quantity: Quantity, progress: Progress, modes: tuple[stats.Mode, ...]
+    headline: Samples, progress: Progress, modes: tuple[stats.Mode, ...], span: float
 ) -> Iterator[str]:
-    """What the headline's samples show."""
+    """What the headline's samples show, taken over `span` seconds."""
     throttled = float(headline.throttled.mean())
     if throttled > 0:
         verdict = ": do not rely on it" if throttled > _TAGGED else ""
         yield f"{format_share(throttled)} of the samples were taken throttled or with a clock 2 % off{verdict}"
-    if progress.drifted:
-        yield f"the time drifted by {100 * progress.trend.drift:+.1f} % over the run"
-    elif progress.changed:
-        levels = [format_seconds(level, 4) for level in (progress.change.before, progress.change.after)]
-        yield f"the time changed by {100 * progress.change.size:+.1f} % in the run, from {levels[0]} to {levels[1]}"
+    if progress.drifts:
+        yield _drift_sentence(progress, span)
     if len(modes) > 1:
         shown = format_modes(modes)
         yield f"the samples gather around {len(modes)} values, of which the estimate is one or none: {shown}"
@@ -426,6 +428,35 @@ def _warnings_of_samples(
     works = len(np.unique(headline.signature[headline.valid]))
     if works > 1:
         yield f"the work changes from call to call: {works} different sets of kernels were seen"
+
+
+def _drift_sentence(progress: Progress, span: float) -> str:
+    """How samples drifted or changed that were taken over `span` seconds."""
+    change, drift = progress.change, 100 * progress.trend.drift
+    if not progress.abrupt:
+        rate = f", {drift / span:+.2g} % a second" if span else ""
+        return f"the time drifted by {drift:+.1f} % over the run{rate}"
+    levels = [format_seconds(level, 4) for level in (change.before, change.after)]
+    return (
+        f"the time changed by {100 * change.size:+.1f} % in the run, from {levels[0]} to {levels[1]}, "
+        f"after {change.at} of {progress.estimate.n} samples"
+    )
+
+
+def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
+    """What was seen of a time that neither drifts nor becomes known well enough."""
+    progress = run.progress
+    assert progress is not None
+    estimate = progress.estimate
+    if run.stopped != "budget" or progress.drifts or estimate.n < FEWEST_SAMPLES:
+        return
+    half = estimate.relative_half_width
+    reached = f"known to +-{100 * half:.2g} %" if math.isfinite(half) else "without an interval"
+    low, high = format_seconds(headline.p5, 4), format_seconds(headline.p95, 4)
+    yield (
+        f"the time did not settle: it is {reached} after {run.span:.2g} s of samples, +-{100 * run.target:.2g} % was "
+        f"wanted; nine tenths of them lie between {low} and {high}"
+    )
 
 
 def _warnings_of_quantities(quantities: Mapping[str, Measured], launches: int) -> Iterator[str]:

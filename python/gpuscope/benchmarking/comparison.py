@@ -15,7 +15,7 @@ from gpuscope import stats
 from gpuscope.benchmarking.engine import Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
-from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction, check_quantity
+from gpuscope.benchmarking.stopping import Budget, check_budget, check_count, check_fraction, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Distribution, Result, format_estimate, plain_fields, plain_values
 from gpuscope.stats import Ratio
@@ -214,6 +214,8 @@ def compare(
     if target is not None:
         check_fraction("target", target)
     check_budget(budget)
+    if seed is not None:
+        check_count("seed", seed, 0)
     named = _names(a, b, names)
     spent = Budget(budget)
     with Engine([a, b], stream=stream, device=device, cold=cold) as engine:

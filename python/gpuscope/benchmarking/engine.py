@@ -20,6 +20,7 @@ from gpuscope.benchmarking import kernel_times, stopping
 from gpuscope.benchmarking.samples import Chunks, Quantity, Samples, no_collection
 from gpuscope.benchmarking.stopping import SHORTEST, WINDOW, WarmUp, is_steady
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.text import brief
 from gpuscope.trace import Trace
 
 GPU_TICK = 32e-9  # of an H100's timestamps; older ones are coarser unless a tool is attached
@@ -110,10 +111,12 @@ class Engine:
         if not functions or not all(map(callable, functions)):
             raise InvalidArgument("functions holds none, or what cannot be called; accepted are functions")
         devices = _core.environment()["devices"]
+        if device is not None:
+            stopping.check_count("device", device, 0)
         if device is not None and not devices:
-            raise NotAvailable(f"device is {device}, but this machine has no NVIDIA GPU that CUDA shows")
+            raise NotAvailable(f"device is {brief(device)}, but this machine has no NVIDIA GPU that CUDA shows")
         if device is not None and not 0 <= device < len(devices):
-            raise InvalidArgument(f"device is {device!r}; accepted are 0 to {len(devices) - 1}")
+            raise InvalidArgument(f"device is {brief(device)}; accepted are 0 to {len(devices) - 1}")
         self.stream = streams.resolve(stream, device)
         self.device = self.stream.device
         self.sampler = _core.Sampler(self.device, self.stream.handle) if devices else None
@@ -198,7 +201,7 @@ class Engine:
             steady = spent.spent >= SHORTEST and is_steady(times, clocks)
         known = [clock for clock in clocks[-WINDOW:] if np.isfinite(clock)]
         self.reference_hz = float(np.median(known)) if known else float("nan")
-        return WarmUp(steady, spent.spent, len(times) * len(order))
+        return WarmUp(steady, spent.spent, len(times) * len(order), tuple(times[-WINDOW:]))
 
     def keep_busy(self, seconds: float) -> None:
         """Calls the functions in turn without keeping their times: what idles is slower or faster afterwards."""

@@ -19,6 +19,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.stats.autocorrelation import FEWEST_BURSTS
 from gpuscope.stats.shape import mann_kendall, theil_sen
 from gpuscope.text import brief
+from gpuscope.units import format_seconds
 
 FEWEST_SAMPLES = 30
 FEWEST_INDEPENDENT = 20
@@ -126,13 +127,19 @@ class Progress:
 
     estimate: stats.Estimate  # their centre and its interval
     trend: stats.Trend  # how they drifted
-    change: stats.Change  # where their level changed most
+    change: stats.Change  # where their level changed most, by the number of the sample
     converged: bool  # the interval is as narrow as wanted, on enough independent samples that do not drift
+    step_fits: bool = False  # the samples lie nearer to the two levels of the change than to the line of the trend
 
     @property
     def drifts(self) -> bool:
         """The samples drifted or changed by more than 0.5 % over the run, and not by chance."""
         return self.drifted or self.changed
+
+    @property
+    def abrupt(self) -> bool:
+        """They changed, and one step describes them better than a steady drift."""
+        return self.changed and (not self.drifted or self.step_fits)
 
     @property
     def drifted(self) -> bool:
@@ -154,10 +161,12 @@ def judge(samples: NDArray[np.float64], tick: float, target: float, bursts: Sequ
     came from and where they went.
     """
     estimate = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL, bursts=bursts)
-    moments = samples
+    trend, change = stats.trend(samples), stats.change(samples)
     if bursts is not None and len(bursts) >= FEWEST_BURSTS:
-        moments = np.array([np.median(burst) for burst in np.split(samples, np.cumsum(bursts)[:-1])])
-    progress = Progress(estimate, stats.trend(samples), stats.change(moments), False)
+        ends = np.cumsum(bursts)
+        change = stats.change([np.median(burst) for burst in np.split(samples, ends[:-1])])
+        change = replace(change, at=int(ends[change.at - 1]))
+    progress = Progress(estimate, trend, change, False, _step_fits(samples, trend, change))
     low, high = estimate.low, estimate.high
     if progress.drifted:
         half = abs(progress.trend.drift) / 2 * estimate.value
@@ -169,6 +178,13 @@ def judge(samples: NDArray[np.float64], tick: float, target: float, bursts: Sequ
     enough = estimate.n >= FEWEST_SAMPLES and estimate.n_eff >= FEWEST_INDEPENDENT
     converged = enough and estimate.relative_half_width <= target and not progress.drifts
     return replace(progress, estimate=estimate, converged=converged)
+
+
+def _step_fits(samples: NDArray[np.float64], trend: stats.Trend, change: stats.Change) -> bool:
+    middle = float(np.median(samples))
+    line = middle * (1 + trend.drift * np.linspace(-0.5, 0.5, len(samples)))
+    step = np.where(np.arange(len(samples)) < change.at, change.before, change.after)
+    return float(np.median(np.abs(samples - step))) < float(np.median(np.abs(samples - line)))
 
 
 class Bursts:
@@ -208,11 +224,19 @@ class WarmUp:
     steady: bool  # time and clock were steady; False when the time for it ran out before
     seconds: float  # how long it took
     calls: int  # how many calls were made
+    last: tuple[float, ...] = ()  # the last times, up to `WINDOW` chunks
+    note: str = ""  # what changed while samples were already taken, which count as warming up
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A sentence when time or clock were not steady."""
-        return () if self.steady else (f"time or clock were not steady after {self.seconds:.2g} s of warming up",)
+        """A sentence when time or clock were not steady, and one on what counts as warming up."""
+        found = []
+        if not self.steady:
+            seen = [one for one in self.last if math.isfinite(one)]
+            least, most = (format_seconds(one, 4) for one in (min(seen), max(seen))) if seen else ("", "")
+            span = f": {least} to {most} in its last {len(seen)} rounds" if len(seen) > 1 else ""
+            found.append(f"time or clock were not steady after {self.seconds:.2g} s of warming up{span}")
+        return (*found, self.note) if self.note else tuple(found)
 
 
 def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:

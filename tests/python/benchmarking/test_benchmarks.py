@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpuscope import stats
 from gpuscope.benchmarking import benchmark, benchmarks
 from gpuscope.benchmarking.result import Measured
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.units import format_seconds
 
 OWN_STREAM = 0x5000
 
@@ -194,6 +196,69 @@ def test_arguments_reach_the_function(gpu):
 
 
 # -- warnings --------------------------------------------------------------------------------------------------------
+
+
+def warning(result, words):
+    return next((warning for warning in result.warnings if words in warning), "")
+
+
+def test_work_that_doubles_in_mid_run_is_said_with_both_levels_and_where(gpu):
+    gpu.noise = 0.3
+    result = benchmark(lambda: gpu.launch(seconds=10e-6 if gpu.seconds < 1.2 else 20e-6), target=0.001, budget=2.0)
+    found = re.search(r"from (\S+) us to (\S+) us, after (\d+) of (\d+) samples", warning(result, "changed by"))
+    before, after, at, n = map(float, found.groups())
+    assert (before, after) == (pytest.approx(10, rel=0.1), pytest.approx(20, rel=0.1))
+    assert 0 < at < n == result.n
+    assert np.median(result.samples[: int(at)]) < 11e-6 < 18e-6 < np.median(result.samples[int(at) :])
+
+
+def test_what_counts_as_warming_up_is_said(gpu):
+    result = benchmark(lambda: gpu.launch(seconds=20e-6 if gpu.seconds < 0.2 else 10e-6), budget=4.0)
+    assert result.converged
+    found = re.search(r"from (\S+) us to (\S+) us, after", warning(result, "what came before counts as warming up"))
+    assert [float(level) for level in found.groups()] == pytest.approx([20, 10], rel=0.02)
+
+
+def test_a_drift_is_said_with_its_rate(gpu):
+    gpu.slowdown = lambda seconds: 1 + 0.1 * seconds
+    result = benchmark(gpu.launch, budget=2.0)
+    found = re.search(r"over the run, \+(\S+) % a second", warning(result, "drifted by"))
+    assert float(found[1]) == pytest.approx(8.9, rel=0.1)  # of the median, after 1.2 s
+    assert not warned(result, "warming up")
+
+
+def test_what_does_not_settle_is_said_with_what_was_seen(gpu):
+    gpu.noise = 0.1
+    result = benchmark(lambda: gpu.launch(seconds=1e-4), target=0.0005, budget=0.5)
+    found = warning(result, "did not settle")
+    assert f"known to +-{100 * result.estimate.relative_half_width:.2g} %" in found
+    assert "+-0.05 % was wanted" in found
+    assert format_seconds(result.p95, 4) in found
+
+
+def test_what_settles_is_not_said_to_be_unsettled(gpu):
+    assert not warned(benchmark(gpu.launch), "settle")
+
+
+BAD = [float("nan"), float("inf"), 10**400, 10**5000, -1, 0, True, "1", None, 1j]
+
+
+@pytest.mark.parametrize("value", BAD, ids=map(str, range(len(BAD))))
+@pytest.mark.parametrize("name", ["budget", "target"])
+def test_a_bad_number_gets_one_sentence(gpu, name, value):
+    with pytest.raises(InvalidArgument, match=rf"^{name} is .{{1,40}}; accepted are .{{1,50}} above 0"):
+        benchmark(gpu.launch, **{name: value})
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1.5, True, "0", -1, 10**5000], ids=map(str, range(6)))
+def test_a_bad_device_gets_one_sentence(gpu, value):
+    with pytest.raises(InvalidArgument, match=r"^device is .{1,40}; accepted are 0 "):
+        benchmark(gpu.launch, device=value)
+
+
+def test_a_tiny_number_is_a_number(gpu):
+    assert benchmark(gpu.launch, budget=1e-300).stopped == "budget"
+    assert not benchmark(gpu.launch, target=1e-300, budget=0.1).converged
 
 
 def test_drift_is_said_and_keeps_it_from_converging(gpu):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuscope.benchmarking.comparison import LOOKS, Looks, judge
+from gpuscope.benchmarking.comparison import LOOKS, Looks, compare, judge
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Samples
@@ -388,3 +388,9 @@ def test_blocks_that_repeat_each_other_count_less():
     quiet = random.normal(0, 0.001, 400)
     found = judge(logs, quiet, 0.0001, 0.95, 0.0).ratio
     assert found.high - found.low > 0.03
+
+
+@pytest.mark.parametrize("seed", [float("nan"), 1.5, "1", -1, True])
+def test_a_bad_seed_gets_one_sentence(seed):
+    with pytest.raises(InvalidArgument, match=r"^seed is .*; accepted are 0 and above$"):
+        compare(int, int, seed=seed)

@@ -315,3 +315,9 @@ def test_bad_axes_are_refused(engines, axes, message):
     with pytest.raises(InvalidArgument) as refused:
         crossover(taking(linear_cpu), taking(fixed_gpu), **axes)
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("budget", [float("nan"), None, "1", 10**400, 0])
+def test_a_bad_budget_gets_one_sentence(budget):
+    with pytest.raises(InvalidArgument, match=r"^budget is .*; accepted are seconds above 0$"):
+        crossover(lambda n: int, lambda n: int, n=[1, 2], budget=budget)
