@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from gpuscope import stats
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.engine import Engine
+from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Quantity, Samples
 from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Figures, format_estimate, plain_fields, plain_values
 from gpuscope.text import brief, shown
-from gpuscope.units import format_seconds
 
 FEWEST_VISITS = 6  # to tell how much they differ; the budget is laid out for so many
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
@@ -202,8 +202,7 @@ class Series:
         alike = [measured.value / centre * each for each, centre in zip(self._seconds, self._centres, strict=True)]
         modes = stats.modes(np.concatenate(alike), tick=self._tick)
         if len(modes) > 1:
-            values = ", ".join(f"{format_seconds(mode.value, 4)} ({mode.share:.0%})" for mode in modes)
-            found.append(f"times have {len(modes)} modes: {values}")
+            found.append(f"times have {len(modes)} modes: {format_modes(modes)}")
         return found
 
 
