@@ -2,7 +2,8 @@
 """What a recording holds of programs that launch from many threads at once, and what ending it takes meanwhile.
 
 Every line must have lost none, kept none of what was launched after the end, and be complete; the last line is the
-table. ``--only stop,burst`` runs those whose names begin so; ``--out FILE`` also writes the figures as JSON.
+table. ``--only stop,burst`` runs those whose names begin so; ``--out FILE`` also writes the figures as JSON; ring and
+aggregate mode take ``--seconds`` each.
 """
 
 from __future__ import annotations
@@ -324,9 +325,9 @@ def long_kernel(gpu: Gpu, seconds: float) -> Line:
     return line
 
 
-def scenes(gpu: Gpu, quick: bool) -> dict[str, Callable[[], Line]]:
+def scenes(gpu: Gpu, quick: bool, seconds: float) -> dict[str, Callable[[], Line]]:
     share = 0.1 if quick else 1.0
-    modes_s = MODES_SECONDS * share * 2 if quick else MODES_SECONDS
+    modes_s = seconds * share * 2 if quick else seconds
     stops = 3 if quick else STOPS
     return {
         "burst": lambda: burst(gpu),
@@ -346,7 +347,7 @@ def scenes(gpu: Gpu, quick: bool) -> dict[str, Callable[[], Line]]:
 
 
 def main() -> None:
-    options = measure.arguments(__doc__, only="", out="")
+    options = measure.arguments(__doc__, only="", out="", seconds=MODES_SECONDS)
     why = measure.why_not_available(gpu=True)
     if why:
         print(f"skipped: {why}")
@@ -356,7 +357,7 @@ def main() -> None:
     gpu.kernels.synchronize()
     wanted = tuple(filter(None, options.only.split(",")))
     lines = []
-    for name, scene in scenes(gpu, options.quick).items():
+    for name, scene in scenes(gpu, options.quick, options.seconds).items():
         if not wanted or name.startswith(wanted):
             lines.append(scene())
             gpu.kernels.synchronize()
