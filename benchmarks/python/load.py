@@ -3,7 +3,7 @@
 
 Every line must have lost none, kept none of what was launched after the end, and be complete; the last line is the
 table. ``--only stop,burst`` runs those whose names begin so; ``--out FILE`` also writes the figures as JSON; ring and
-aggregate mode take ``--seconds`` each.
+aggregate mode take ``--seconds`` each, with ``--threads`` that launch: CUPTI needs a core for its own worker, too.
 """
 
 from __future__ import annotations
@@ -183,7 +183,12 @@ def busy(gpu: Gpu, name: str, threads: int, seconds: float, launches: int | None
     third = max(1, len(resident) // 3)
     grown = (statistics.median(resident[-third:]) - statistics.median(resident[third : 2 * third] or resident)) / 1e6
     line = judged(name, prof, sum(counts), stop_ms, grown_mb=round(grown, 1))
-    line.detail = {"launches a second": round(sum(counts) / took), "resident MB": [size >> 20 for size in resident]}
+    info = prof.trace.info
+    line.detail = {
+        "launches a second": round(sum(counts) / took),
+        "resident MB": [size >> 20 for size in resident],
+        **{name: int(info[f"audit.{name}"]) for name in ("decode_cpu_ns", "flush_cpu_ns", "decode_lag_max_ns")},
+    }
     del prof
     gc.collect()
     return line
@@ -325,7 +330,7 @@ def long_kernel(gpu: Gpu, seconds: float) -> Line:
     return line
 
 
-def scenes(gpu: Gpu, quick: bool, seconds: float) -> dict[str, Callable[[], Line]]:
+def scenes(gpu: Gpu, quick: bool, seconds: float, threads: int) -> dict[str, Callable[[], Line]]:
     share = 0.1 if quick else 1.0
     modes_s = seconds * share * 2 if quick else seconds
     stops = 3 if quick else STOPS
@@ -341,13 +346,13 @@ def scenes(gpu: Gpu, quick: bool, seconds: float) -> dict[str, Callable[[], Line
         "cycles": lambda: start_stop(gpu, int(CYCLES * share)),
         "minute": lambda: busy(gpu, "16 threads for a minute", BUSY_THREADS, BUSY_SECONDS * share),
         "ten": lambda: busy(gpu, "10^7 launches of 16 threads", BUSY_THREADS, 0.0, int(TEN_MILLION * share)),
-        "ring": lambda: busy(gpu, "ring of 1 s", BUSY_THREADS, modes_s, mode="ring", ring_seconds=1.0),
-        "aggregate": lambda: busy(gpu, "aggregate", BUSY_THREADS, modes_s, mode="aggregate"),
+        "ring": lambda: busy(gpu, "ring of 1 s", threads, modes_s, mode="ring", ring_seconds=1.0),
+        "aggregate": lambda: busy(gpu, "aggregate", threads, modes_s, mode="aggregate"),
     }
 
 
 def main() -> None:
-    options = measure.arguments(__doc__, only="", out="", seconds=MODES_SECONDS)
+    options = measure.arguments(__doc__, only="", out="", seconds=MODES_SECONDS, threads=BUSY_THREADS)
     why = measure.why_not_available(gpu=True)
     if why:
         print(f"skipped: {why}")
@@ -357,7 +362,7 @@ def main() -> None:
     gpu.kernels.synchronize()
     wanted = tuple(filter(None, options.only.split(",")))
     lines = []
-    for name, scene in scenes(gpu, options.quick, options.seconds).items():
+    for name, scene in scenes(gpu, options.quick, options.seconds, options.threads).items():
         if not wanted or name.startswith(wanted):
             lines.append(scene())
             gpu.kernels.synchronize()

@@ -232,9 +232,10 @@ while trace.regions.parent[region] != NONE:
     region = int(trace.regions.parent[region])
 print(trace.string(int(trace.paths.name[trace.regions.path[region]])))
 print(int(trace.failed_allocations.bytes[row]) >= 1 << 42, int(trace.failed_allocations.ordinal[row]))
-with tempfile.NamedTemporaryFile(suffix=".json") as file:
-    prof.export_chrome_trace(file.name)
-    print([event["args"]["Device Id"] for event in json.load(file)["traceEvents"] if event["name"] == "[OutOfMemory]"])
+with tempfile.TemporaryDirectory() as folder:
+    prof.export_chrome_trace(folder + "/trace.json")
+    events = json.load(open(folder + "/trace.json"))["traceEvents"]
+    print([event["args"]["Device Id"] for event in events if event["name"] == "[OutOfMemory]"])
 """
     )
     assert out.split("\n")[:3] == ["too much", "True 0", "[0]"]

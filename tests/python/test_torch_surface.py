@@ -402,6 +402,24 @@ def test_steps_alone_record_as_in_torch(wait):
     assert seen[ours] == seen[theirs]
 
 
+@pytest.mark.parametrize("daemon", ["", "1"])
+def test_torch_counts_our_steps_as_its_own(daemon, monkeypatch):
+    monkeypatch.setenv("KINETO_USE_DAEMON", daemon)
+    tracker = torch.autograd.profiler.KinetoStepTracker
+    taken, forgotten = [], []
+    for profiler in (theirs, ours):
+        before = tracker.current_step()
+        with profiler.profile(
+            activities=[theirs.ProfilerActivity.CPU], schedule=profiler.schedule(wait=0, warmup=1, active=3)
+        ) as prof:
+            for _ in range(3):
+                prof.step()
+        taken.append(tracker.current_step() - before)
+        forgotten.append(tracker.erase_step_count("ProfilerStep"))
+    assert taken[0] == taken[1]
+    assert forgotten == [False, False]
+
+
 def test_a_step_that_the_schedule_cannot_name_ends_its_region():
     for module in (theirs, ours):
         actions = [module.ProfilerAction.WARMUP, module.ProfilerAction.DEVICE_STOPPED]

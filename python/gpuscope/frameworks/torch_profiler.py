@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -40,6 +41,9 @@ _CALLS_OF_LISTENERS = (
     ("execution trace", _TRACES, "_enable_execution_trace_observer", "_disable_execution_trace_observer"),
 )
 _NO_GRAPH_TASK = -1
+# Under which torch.profiler counts its steps. Newer versions count only where a daemon listens for them.
+_STEPS = "ProfilerStep"
+_DAEMON = "KINETO_USE_DAEMON"
 _PROBE_BYTES = 12_345_664  # the size that a probe counts
 
 
@@ -60,6 +64,26 @@ class Subscriber:
     on_prepare: Callable[[Any], None] = lambda activities: None
     on_start: Callable[[], None] = _nothing
     on_stop: Callable[[], None] = _nothing
+
+
+def count_step() -> None:
+    """Adds a step to torch's count, where torch.profiler's own step does: its daemon finds them by it."""
+    profiler = getattr(sys.modules.get(_TRACES), "profile", None)
+    tracker = getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
+    if tracker is not None and (os.environ.get(_DAEMON) or not _counts_for_a_daemon(profiler)):
+        tracker.increment_step(_STEPS)
+
+
+def forget_steps() -> None:
+    """Ends the count, as torch.profiler does when its block ends."""
+    tracker = getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
+    if tracker is not None:
+        tracker.erase_step_count(_STEPS)
+
+
+@functools.cache
+def _counts_for_a_daemon(profiler: Any) -> bool:
+    return _DAEMON in getattr(getattr(getattr(profiler, "step", None), "__code__", None), "co_consts", (_DAEMON,))
 
 
 class _Wrappers:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
+from gpuscope.frameworks.torch_profiler import count_step, forget_steps
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
 from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, observer_of, options_of
@@ -315,6 +316,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         finally:
             if self._entered:
                 self._entered = False
+                forget_steps()
                 self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -363,6 +365,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             action = self._action_of(self.step_num + 1)
             previous = self.current_action
             self._to_end, self.current_action, self.step_num = previous, action, self.step_num + 1
+            count_step()
             if not self._running:
                 if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
                     self.start()
