@@ -66,24 +66,34 @@ class Subscriber:
     on_stop: Callable[[], None] = _nothing
 
 
-def count_step() -> None:
-    """Adds a step to torch's count, where torch.profiler's own step does: its daemon finds them by it."""
-    profiler = getattr(sys.modules.get(_TRACES), "profile", None)
-    tracker = getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
-    if tracker is not None and (os.environ.get(_DAEMON) or not _counts_for_a_daemon(profiler)):
-        tracker.increment_step(_STEPS)
+class StepCount:
+    """A profiler's steps in torch's own count, by which its daemon finds them. Only as torch.profiler itself counts."""
+
+    def __init__(self) -> None:
+        if (tracker := _step_tracker()) is not None:
+            tracker.init_step_count(_STEPS)
+
+    def add(self) -> None:
+        """A step has ended."""
+        if (tracker := _step_tracker()) is not None and (os.environ.get(_DAEMON) or not _counts_for_a_daemon()):
+            tracker.increment_step(_STEPS)
+
+    def end(self) -> None:
+        """The block of the profiler has ended."""
+        if (tracker := _step_tracker()) is not None:
+            tracker.erase_step_count(_STEPS)
 
 
-def forget_steps() -> None:
-    """Ends the count, as torch.profiler does when its block ends."""
-    tracker = getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
-    if tracker is not None:
-        tracker.erase_step_count(_STEPS)
+def _step_tracker() -> Any:
+    return getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
 
 
 @functools.cache
-def _counts_for_a_daemon(profiler: Any) -> bool:
-    return _DAEMON in getattr(getattr(getattr(profiler, "step", None), "__code__", None), "co_consts", (_DAEMON,))
+def _counts_for_a_daemon() -> bool:
+    from torch.profiler.profiler import profile
+
+    code = getattr(profile.step, "__code__", None)
+    return code is None or _DAEMON in code.co_consts
 
 
 class _Wrappers:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
-from gpuscope.frameworks.torch_profiler import count_step, forget_steps
+from gpuscope.frameworks.torch_profiler import StepCount
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
 from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, observer_of, options_of
@@ -236,6 +236,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._started_at_step: int | None = None
         self.step_rec_fn: record_function | None = None
         self._step_thread = 0  # that it began on
+        self._step_count = StepCount()
         self._collector = Collector(
             cuda=ProfilerActivity.CUDA in self.activities,
             mode=mode,
@@ -316,7 +317,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         finally:
             if self._entered:
                 self._entered = False
-                forget_steps()
+                self._step_count.end()
                 self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -365,7 +366,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             action = self._action_of(self.step_num + 1)
             previous = self.current_action
             self._to_end, self.current_action, self.step_num = previous, action, self.step_num + 1
-            count_step()
+            self._step_count.add()
             if not self._running:
                 if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
                     self.start()
