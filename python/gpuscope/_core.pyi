@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -809,6 +809,10 @@ def devices_in_use() -> list[int]:
     """
     Ordinals of the GPUs on which this process has a primary context. Makes none; raises NotAvailable without a GPU.
     """
+def divide_time(window_starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], window_ends: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], ends: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], classes: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8], count: int) -> tuple:
+    """
+    What fills each window, in ns, from work that has a class each: an array with a row a window and a column a class, each moment of which counts for the lowest class that fills it, with a last column for what none does; and one with all moments that each class fills.
+    """
 def environment() -> dict:
     """
     What this machine and process have for profiling; makes no CUDA context.
@@ -828,6 +832,10 @@ def event_pool(device: int = 0) -> dict:
 def find_device(device: int = 0) -> int:
     """
     The device itself; raises NotAvailable where there is no such GPU. Makes no context.
+    """
+def find_repetition(sequence: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], times: int) -> tuple[int, int]:
+    """
+    Where the longest end of a sequence begins that consists of at least so many equal parts, and the length of a part; 0 where there is none.
     """
 def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: int, overloads: bool) -> RegionGroups:
     """

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Tree
+    from gpuscope.diagnosis import StepBreakdown
     from gpuscope.trace import Trace
 
 
@@ -59,6 +60,19 @@ class Analyses(ABC):
         from gpuscope.analysis import tree
 
         return tree(self.trace)
+
+    def step_breakdown(self) -> StepBreakdown:
+        """What each GPU did in the steps of the program: parts that add up to their time, idle time included.
+
+        Steps are what ``prof.step()`` marks; without it, the turns of the outermost region that repeats, or of the
+        sequence of kernels.
+
+        Raises:
+            NotAvailable: the recording has totals alone (``mode="aggregate"``).
+        """
+        from gpuscope.diagnosis import break_down
+
+        return break_down(self.trace)
 
     def modules(self) -> Modules:
         """What each torch.nn.Module costs, forward and backward; recorded ``with_modules=True``.

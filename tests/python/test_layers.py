@@ -38,6 +38,7 @@ PYTHON_LADDER = (
     ("frameworks",),
     ("timing", "memory"),
     ("analysis", "exporters", "benchmarking"),
+    ("diagnosis",),
     ("recording",),
     ("profiler",),
     ("gpuscope",),

@@ -2,9 +2,13 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpuscope/analysis/breakdown.h"
 #include "gpuscope/analysis/instances.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/base/errors.h"
@@ -33,6 +37,41 @@ std::vector<std::string> kernel_names(const store::Store& store, bool shorten) {
     names.push_back(by_id[id]);
   }
   return names;
+}
+
+using Times = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+
+std::vector<analysis::Interval> intervals(const Times& starts, const Times& ends) {
+  if (starts.ndim() != 1 || ends.ndim() != 1 || starts.size() != ends.size()) {
+    throw base::InvalidArgument("divide_time: starts and ends are not two arrays of one length");
+  }
+  std::vector<analysis::Interval> all;
+  all.reserve(static_cast<std::size_t>(starts.size()));
+  for (py::ssize_t at = 0; at < starts.size(); ++at) {
+    all.push_back({starts.data()[at], ends.data()[at]});
+  }
+  return all;
+}
+
+py::array_t<int64_t> as_rows(const std::vector<int64_t>& values, std::size_t columns) {
+  const std::size_t rows = columns == 0 ? 0 : values.size() / columns;
+  py::array_t<int64_t> array({rows, columns});
+  std::copy(values.begin(), values.end(), array.mutable_data());
+  return array;
+}
+
+py::tuple divide_time(const Times& window_starts, const Times& window_ends, const Times& starts, const Times& ends,
+                      const py::array_t<uint8_t, py::array::c_style | py::array::forcecast>& classes,
+                      std::size_t count) {
+  const std::vector<analysis::Interval> windows = intervals(window_starts, window_ends);
+  const std::vector<analysis::Interval> work = intervals(starts, ends);
+  const std::span<const uint8_t> of_each(classes.data(), static_cast<std::size_t>(classes.size()));
+  analysis::Division division;
+  {
+    const py::gil_scoped_release released;
+    division = analysis::divide_time(windows, work, of_each, count);
+  }
+  return py::make_tuple(as_rows(division.exclusive_ns, count + 1), as_rows(division.covered_ns, count));
 }
 
 /// One column of a C++ object as a read-only array on its memory, which it keeps alive.
@@ -144,6 +183,23 @@ void bind_analysis(py::module_& module) {
              "Statistics per call path and per name.");
   module.def("nest_functions", &analysis::nest_functions, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
              "How Python functions, regions and driver calls lie in each other, by their times.");
+  module.def(
+      "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("starts"), py::arg("ends"),
+      py::arg("classes"), py::arg("count"),
+      "What fills each window, in ns, from work that has a class each: an array with a row a window and a column "
+      "a class, each moment of which counts for the lowest class that fills it, with a last column for what none "
+      "does; and one with all moments that each class fills.");
+  module.def(
+      "find_repetition",
+      [](const py::array_t<uint32_t, py::array::c_style | py::array::forcecast>& sequence, std::size_t times) {
+        const std::span<const uint32_t> entries(sequence.data(), static_cast<std::size_t>(sequence.size()));
+        const py::gil_scoped_release released;
+        const analysis::Repetition found = analysis::find_repetition(entries, times);
+        return std::pair(found.begin, found.period);
+      },
+      py::arg("sequence"), py::arg("times"),
+      "Where the longest end of a sequence begins that consists of at least so many equal parts, and the length of a "
+      "part; 0 where there is none.");
   module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,
              "The demangled name of each row of the variant table.");
   module.def(

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each GPU did in the steps of a program: parts that add up to the time of the steps, to the nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.rows import NS_PER_US, Kind
+from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
+from gpuscope.diagnosis.steps import Array, Steps, find_steps
+from gpuscope.results import Result
+from gpuscope.trace import Trace
+from gpuscope.units import align_columns, format_share, format_time
+
+IDLE = "idle"
+_GRAPHS = "CUDA graphs as a whole"
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a GPU did for some of the time. Times in ns.
+
+    Attributes:
+        name: of the class of work, or of the copy as torch.profiler calls it; "idle".
+        kind: kernel, graph launch, memcpy, memset or idle.
+        per_step_ns: of each step, what this took alone: where several parts ran at once, the first in the list counts.
+        covered_ns: all that it took in the steps, also beside others; of what is idle, the same as alone.
+        fill: of kernels, the share of the multiprocessors that their grids can fill, weighted by time:
+            sum(min(1, blocks / multiprocessors) * duration) / sum(duration); None of others.
+    """
+
+    name: str
+    kind: str
+    per_step_ns: Array
+    covered_ns: int
+    fill: float | None = None
+
+    @property
+    def exclusive_ns(self) -> int:
+        """What it took alone, in all steps."""
+        return int(self.per_step_ns.sum())
+
+    @property
+    def overlapped_ns(self) -> int:
+        """What it took beside an earlier part."""
+        return self.covered_ns - self.exclusive_ns
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceBreakdown:
+    """One GPU.
+
+    Attributes:
+        device: CUDA's number of it.
+        name: the product's.
+        parts: in the order in which they count, idle last; those that took no time are left out but for idle.
+    """
+
+    device: int
+    name: str
+    parts: tuple[Part, ...]
+
+    def __getitem__(self, name: str) -> Part:
+        """The part of that name; KeyError when there is none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StepBreakdown(Result):
+    """The breakdown of a recording; printing it shows it.
+
+    Attributes:
+        steps: the steps that it is about.
+        devices: the GPUs that ran something, by number; of each, the parts of a step add up to the step.
+        all_idle_ns: of each step, how long none of these did anything.
+        verdict: the audit's line, which also says why no GPU was traced.
+    """
+
+    steps: Steps
+    devices: tuple[DeviceBreakdown, ...]
+    all_idle_ns: Array
+    verdict: str
+
+    @cached_property
+    def wall_ns(self) -> int:
+        """The time of all steps."""
+        return int(self.steps.durations_ns.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Seconds, all steps together; `p50` and `p95` are of single steps."""
+        durations = self.steps.durations_ns / _NS_PER_S
+        return {
+            "steps": len(self.steps),
+            "source": self.steps.source,
+            "wall": self.wall_ns / _NS_PER_S,
+            "step": {"p50": float(np.median(durations)), "p95": float(np.quantile(durations, 0.95))},
+            "all_idle": int(self.all_idle_ns.sum()) / _NS_PER_S,
+            "devices": [
+                {
+                    "device": device.device,
+                    "name": device.name,
+                    "parts": [
+                        {
+                            "name": part.name,
+                            "kind": part.kind,
+                            "exclusive": part.exclusive_ns / _NS_PER_S,
+                            "covered": part.covered_ns / _NS_PER_S,
+                            "share": self._share(part.exclusive_ns),
+                            "p50": float(np.median(part.per_step_ns)) / _NS_PER_S,
+                            "p95": float(np.quantile(part.per_step_ns, 0.95)) / _NS_PER_S,
+                            "fill": part.fill,
+                        }
+                        for part in device.parts
+                    ],
+                }
+                for device in self.devices
+            ],
+            "audit": self.verdict,
+        }
+
+    def __str__(self) -> str:
+        durations_us = self.steps.durations_ns / NS_PER_US
+        count = len(self.steps)
+        lines = [
+            f"{count:,} step{'s' * (count != 1)} of {self._a_step(self.wall_ns)} "
+            f"(p50 {format_time(float(np.median(durations_us)))}, "
+            f"p95 {format_time(float(np.quantile(durations_us, 0.95)))}): {self.steps.source}"
+        ]
+        for device in self.devices:
+            rows = [(f"GPU {device.device} {device.name}".rstrip(), "a step", "share", "beside others", "grids fill")]
+            rows += [
+                (
+                    f"  {part.name}",
+                    self._a_step(part.exclusive_ns),
+                    format_share(self._share(part.exclusive_ns)),
+                    self._a_step(part.overlapped_ns) if part.overlapped_ns else "-",
+                    format_share(part.fill) if part.fill is not None else "-",
+                )
+                for part in device.parts
+            ]
+            lines += ["", *align_columns(rows, left=1)]
+        if len(self.devices) > 1:
+            idle_ns = int(self.all_idle_ns.sum())
+            lines += ["", f"no GPU did anything for {format_share(self._share(idle_ns))}"]
+        if not self.devices:
+            lines += ["", "no GPU work was recorded"]
+        return "\n".join([*lines, "", self.verdict])
+
+    def __repr__(self) -> str:
+        return f"<StepBreakdown: {len(self.steps):,} steps, {len(self.devices)} GPUs>"
+
+    def _share(self, time_ns: int) -> float:
+        return time_ns / self.wall_ns if self.wall_ns else 0.0
+
+    def _a_step(self, time_ns: int) -> str:
+        return format_time(time_ns / len(self.steps) / NS_PER_US)
+
+
+def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
+    """What each GPU did in each step.
+
+    A moment belongs to one part alone: to the first that ran, in the order of `KernelClass`, then graphs that were
+    traced as a whole, copies, fills. So communication and copies count only where nothing was computed meanwhile; what
+    of them ran beside is said apart. Work that was launched in one step and runs in the next counts where it runs.
+
+    Args:
+        trace: the recording.
+        steps: those to look at; by default the ones that `find_steps` finds.
+
+    Raises:
+        NotAvailable: the recording keeps totals alone, or no time passed in it.
+    """
+    steps = find_steps(trace) if steps is None else steps
+    work = _Work(trace)
+    numbers = sorted(set(work.device.tolist()))
+    devices = tuple(_device(trace, steps, work, number) for number in numbers)
+    busy, _ = _core.divide_time(
+        steps.start_ns, steps.end_ns, work.start_ns, work.end_ns, np.zeros(len(work.start_ns), np.uint8), 1
+    )
+    return StepBreakdown(steps, devices, busy[:, -1], audit(trace).verdict)
+
+
+class _Work:
+    """All work of GPUs: one entry a kernel, graph, copy and fill, of all devices."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.kinds: list[tuple[str, str]] = [(each.label, Kind.KERNEL.label) for each in KernelClass]
+        self.kinds.append((_GRAPHS, Kind.GRAPH_LAUNCH.label))
+        classes = [self._of_kernels(trace), np.full(len(trace.graph_launches), len(self.kinds) - 1)]
+        classes.append(self._of_copies(trace))
+        self.kinds.append((_core.MEMSET_NAME, Kind.MEMSET.label))
+        classes.append(np.full(len(trace.memset), len(self.kinds) - 1))
+        tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
+        self.classes = np.concatenate(classes).astype(np.uint8)
+        self.start_ns = np.concatenate([table.start_ns for table in tables])
+        self.end_ns = self.start_ns + np.concatenate([table.duration_ns for table in tables])
+        self.device = _devices_of(trace, np.concatenate([table.track for table in tables]))
+
+    @staticmethod
+    def _of_kernels(trace: Trace) -> Array:
+        of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER])
+        found: Array = of_variant[np.minimum(trace.kernels.variant, len(of_variant) - 1)]
+        return found
+
+    def _of_copies(self, trace: Trace) -> Array:
+        copies = trace.memcpy
+        keys = np.stack([copies.kind, copies.source, copies.destination], axis=1)
+        each, place = np.unique(keys, axis=0, return_inverse=True)
+        first = len(self.kinds)
+        self.kinds += [(_core.copy_name(*map(int, key)), Kind.MEMCPY.label) for key in each]
+        found: Array = first + place.reshape(-1)
+        return found
+
+
+def _devices_of(trace: Trace, tracks: Array) -> Array:
+    known = len(trace.tracks)
+    devices = np.append(trace.tracks.device, 0).astype(np.int64)
+    found: Array = devices[np.minimum(tracks, known)]
+    return found
+
+
+def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreakdown:
+    here = work.device == number
+    alone, covered = _core.divide_time(
+        steps.start_ns, steps.end_ns, work.start_ns[here], work.end_ns[here], work.classes[here], len(work.kinds)
+    )
+    fills = _fills(trace, number)
+    parts = [
+        Part(name, kind, alone[:, at], int(covered[:, at].sum()), fills[at] if at < len(fills) else None)
+        for at, (name, kind) in enumerate(work.kinds)
+        if covered[:, at].any()
+    ]
+    idle = alone[:, -1]
+    parts.append(Part(IDLE, IDLE, idle, int(idle.sum())))
+    return DeviceBreakdown(number, _product(trace, number), tuple(parts))
+
+
+def _fills(trace: Trace, device: int) -> Sequence[float | None]:
+    """Of each class of kernels, how far their grids fill the GPU."""
+    known = np.flatnonzero(trace.devices.ordinal == device)
+    processors = int(trace.devices.multiprocessors[known[0]]) if len(known) else 0
+    if processors == 0 or len(trace.variants) == 0:
+        return [None] * len(KernelClass)
+    variants, kernels = trace.variants, trace.kernels
+    blocks = np.prod([variants[f"grid_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
+    of_kernel = np.minimum(kernels.variant, len(variants) - 1)
+    weights = np.where(_devices_of(trace, kernels.track) == device, kernels.duration_ns, 0).astype(np.float64)
+    classes = _Work._of_kernels(trace)
+    total = np.bincount(classes, weights, len(KernelClass))
+    filled = np.bincount(classes, weights * np.minimum(1.0, blocks / processors)[of_kernel], len(KernelClass))
+    return [float(a / b) if b else None for a, b in zip(filled, total, strict=True)]
+
+
+def _product(trace: Trace, device: int) -> str:
+    known = np.flatnonzero(trace.devices.ordinal == device)
+    return trace.string(int(trace.devices.name[known[0]])) if len(known) else ""

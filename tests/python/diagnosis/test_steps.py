@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from fakes.recordings import aggregate, make_trace
+from gpuscope._core import Flag
+from gpuscope.diagnosis import find_steps
+from gpuscope.errors import NotAvailable
+from gpuscope.trace import NONE
+
+SPAN = {"session.start_ns": "0", "session.stop_ns": "250000000"}
+
+
+def regions(rows, info=None):
+    """Rows of name, start, duration, parent and, if it is not the first, thread."""
+    names = sorted({name for name, *_ in rows})
+    columns = {
+        "start_ns": [start for _, start, *_ in rows],
+        "duration_ns": [duration for _, _, duration, *_ in rows],
+        "parent": [parent for *_, parent in rows],
+        "path": [names.index(name) for name, *_ in rows],
+    }
+    return {"path": {"name": names}, "thread": {"system_id": [1]}, "region": columns}
+
+
+def spans(steps):
+    return list(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True))
+
+
+def test_steps_that_the_program_marked_go_to_the_next_and_the_last_to_its_end():
+    rows = [("ProfilerStep#3", 100, 40, NONE), ("other", 105, 10, 0), ("ProfilerStep#4", 150, 30, NONE)]
+    steps = find_steps(make_trace(regions(rows), info=SPAN))
+    assert spans(steps) == [(100, 150), (150, 180)]
+    assert steps.source == "ProfilerStep#N"
+    assert steps.thread == 0
+
+
+def test_without_marks_the_outermost_region_that_takes_most_and_repeats_gives_the_steps():
+    rows = [("once", 0, 10_000, NONE)]
+    rows += [("short", 20_000 + 100 * turn, 5, NONE) for turn in range(6)]
+    rows += [("train", 20_010 + 100 * turn, 80, NONE) for turn in range(6)]
+    rows += [("inner", 20_012 + 100 * turn, 70, 7 + turn) for turn in range(6)]
+    steps = find_steps(make_trace(regions(rows), info=SPAN))
+    assert spans(steps)[0] == (20_010, 20_110)
+    assert spans(steps)[-1] == (20_510, 20_590)
+    assert len(steps) == 6
+    assert steps.source == 'the region "train"'
+
+
+def test_four_turns_are_no_steps():
+    rows = [("train", 100 * turn, 80, NONE) for turn in range(4)]
+    assert find_steps(make_trace(regions(rows), info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+
+
+def test_ranges_that_overlap_whatever_runs_beside_are_no_steps():
+    tables = regions([("request", 100 * turn, 500, NONE) for turn in range(9)])
+    tables["region"]["flags"] = [int(Flag.ASYNC)] * 9
+    assert find_steps(make_trace(tables, info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+
+
+def kernels(sequence, *, launched=True):
+    """A kernel each 100 ns, of 60 ns, launched 30 ns before."""
+    count = len(sequence)
+    names = sorted(set(sequence))
+    tables = {
+        "track": {"device": [0]},
+        "thread": {"system_id": [5]},
+        "variant": {"name": names},
+        "kernel": {
+            "start_ns": [1000 + 100 * at for at in range(count)],
+            "duration_ns": [60] * count,
+            "correlation": list(range(1, count + 1)),
+            "variant": [names.index(name) for name in sequence],
+        },
+    }
+    if launched:
+        tables["call"] = {"name": ["cuLaunchKernel"], "kind": [1]}
+        tables["api"] = {
+            "start_ns": [970 + 100 * at for at in range(count)],
+            "correlation": list(range(1, count + 1)),
+        }
+    return make_trace(tables, info=SPAN)
+
+
+def test_without_regions_the_period_of_the_kernels_gives_the_steps_from_launch_to_launch():
+    steps = find_steps(kernels(["load", *["a", "b", "b"] * 5]))
+    assert spans(steps)[0] == (1070, 1370)
+    assert spans(steps)[-1] == (2270, 2560)
+    assert len(steps) == 5
+    assert steps.source == "every 3 kernels that repeat"
+    assert steps.thread == 0
+
+
+def test_kernels_without_a_launch_begin_where_they_ran():
+    steps = find_steps(kernels(["a", "b"] * 6, launched=False))
+    assert spans(steps)[0] == (1000, 1200)
+    assert steps.thread is None
+
+
+def test_where_nothing_repeats_the_recording_is_cut_each_100_ms():
+    steps = find_steps(kernels(["a", "b", "c"]))
+    assert spans(steps) == [(0, 100_000_000), (100_000_000, 200_000_000), (200_000_000, 250_000_000)]
+
+
+def test_totals_alone_have_no_steps():
+    with pytest.raises(NotAvailable, match='aggregate mode keeps totals alone; record with mode="full" or "ring"'):
+        find_steps(aggregate())
+
+
+def test_a_recording_without_time_has_no_steps():
+    with pytest.raises(NotAvailable, match="no time passed"):
+        find_steps(make_trace({}, info={}))
