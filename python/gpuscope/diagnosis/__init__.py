@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from gpuscope.diagnosis.breakdown import DeviceBreakdown, Part, StepBreakdown, break_down
+from gpuscope.diagnosis.idle import Drain, IdleCause
 from gpuscope.diagnosis.steps import Steps, find_steps
 
-__all__ = ["DeviceBreakdown", "Part", "StepBreakdown", "Steps", "break_down", "find_steps"]
+__all__ = ["DeviceBreakdown", "Drain", "IdleCause", "Part", "StepBreakdown", "Steps", "break_down", "find_steps"]

@@ -13,6 +13,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
+from gpuscope.diagnosis.idle import Drain, IdleCause, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, find_steps
 from gpuscope.results import Result
@@ -20,6 +21,7 @@ from gpuscope.trace import Trace
 from gpuscope.units import align_columns, format_share, format_time
 
 IDLE = "idle"
+_MOST_DRAINS = 3
 _GRAPHS = "CUDA graphs as a whole"
 _NS_PER_S = 1e9
 
@@ -29,10 +31,10 @@ class Part:
     """What a GPU did for some of the time. Times in ns.
 
     Attributes:
-        name: of the class of work, or of the copy as torch.profiler calls it; "idle".
+        name: of the class of work, or of the copy as torch.profiler calls it; of idle time, its cause.
         kind: kernel, graph launch, memcpy, memset or idle.
         per_step_ns: of each step, what this took alone: where several parts ran at once, the first in the list counts.
-        covered_ns: all that it took in the steps, also beside others; of what is idle, the same as alone.
+        covered_ns: all that it took in the steps, also beside others; of idle time, the same as alone.
         fill: of kernels, the share of the multiprocessors that their grids can fill, weighted by time:
             sum(min(1, blocks / multiprocessors) * duration) / sum(duration); None of others.
     """
@@ -61,12 +63,19 @@ class DeviceBreakdown:
     Attributes:
         device: CUDA's number of it.
         name: the product's.
-        parts: in the order in which they count, idle last; those that took no time are left out but for idle.
+        parts: in the order in which they count, idle time by cause last; those that took no time are left out.
+        drains: calls that waited until the GPU had nothing left to do, the one with the most idle time after it first.
     """
 
     device: int
     name: str
     parts: tuple[Part, ...]
+    drains: tuple[Drain, ...]
+
+    @property
+    def idle_ns(self) -> int:
+        """How long it did nothing in the steps."""
+        return sum(part.exclusive_ns for part in self.parts if part.kind == IDLE)
 
     def __getitem__(self, name: str) -> Part:
         """The part of that name; KeyError when there is none."""
@@ -110,6 +119,11 @@ class StepBreakdown(Result):
                 {
                     "device": device.device,
                     "name": device.name,
+                    "idle": device.idle_ns / _NS_PER_S,
+                    "drains": [
+                        {"call": each.call, "where": each.where, "count": each.count, "idle": each.idle_ns / _NS_PER_S}
+                        for each in device.drains
+                    ],
                     "parts": [
                         {
                             "name": part.name,
@@ -138,18 +152,20 @@ class StepBreakdown(Result):
             f"p95 {format_time(float(np.quantile(durations_us, 0.95)))}): {self.steps.source}"
         ]
         for device in self.devices:
-            rows = [(f"GPU {device.device} {device.name}".rstrip(), "a step", "share", "beside others", "grids fill")]
-            rows += [
-                (
-                    f"  {part.name}",
-                    self._a_step(part.exclusive_ns),
-                    format_share(self._share(part.exclusive_ns)),
-                    self._a_step(part.overlapped_ns) if part.overlapped_ns else "-",
-                    format_share(part.fill) if part.fill is not None else "-",
-                )
-                for part in device.parts
-            ]
+            busy = [part for part in device.parts if part.kind != IDLE]
+            idle = [part for part in device.parts if part.kind == IDLE]
+            title = f"GPU {device.device} {device.name}".rstrip()
+            rows: list[tuple[str, ...]] = [(title, "a step", "share", "beside others", "grids fill")]
+            rows += [self._row(f"  {part.name}", part.exclusive_ns, part.overlapped_ns, part.fill) for part in busy]
+            rows.append(self._row("  idle", device.idle_ns))
+            rows += [self._row(f"    {part.name}", part.exclusive_ns) for part in idle]
             lines += ["", *align_columns(rows, left=1)]
+            for drain in device.drains[:_MOST_DRAINS]:
+                place = f" in {drain.where}" if drain.where else ""
+                lines.append(
+                    f"  {drain.call}{place} left it without work {drain.count:,} time{'s' * (drain.count != 1)}, "
+                    f"for {self._a_step(drain.idle_ns)} a step ({format_share(self._share(drain.idle_ns))})"
+                )
         if len(self.devices) > 1:
             idle_ns = int(self.all_idle_ns.sum())
             lines += ["", f"no GPU did anything for {format_share(self._share(idle_ns))}"]
@@ -159,6 +175,10 @@ class StepBreakdown(Result):
 
     def __repr__(self) -> str:
         return f"<StepBreakdown: {len(self.steps):,} steps, {len(self.devices)} GPUs>"
+
+    def _row(self, name: str, time_ns: int, beside_ns: int = 0, fill: float | None = None) -> tuple[str, ...]:
+        share, beside = format_share(self._share(time_ns)), self._a_step(beside_ns) if beside_ns else "-"
+        return name, self._a_step(time_ns), share, beside, format_share(fill) if fill is not None else "-"
 
     def _share(self, time_ns: int) -> float:
         return time_ns / self.wall_ns if self.wall_ns else 0.0
@@ -205,6 +225,7 @@ class _Work:
         self.classes = np.concatenate(classes).astype(np.uint8)
         self.start_ns = np.concatenate([table.start_ns for table in tables])
         self.end_ns = self.start_ns + np.concatenate([table.duration_ns for table in tables])
+        self.correlation = np.concatenate([table.correlation for table in tables])
         self.device = _devices_of(trace, np.concatenate([table.track for table in tables]))
 
     @staticmethod
@@ -241,9 +262,12 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         for at, (name, kind) in enumerate(work.kinds)
         if covered[:, at].any()
     ]
-    idle = alone[:, -1]
-    parts.append(Part(IDLE, IDLE, idle, int(idle.sum())))
-    return DeviceBreakdown(number, _product(trace, number), tuple(parts))
+    idle = explain_idle(trace, steps, Work(work.start_ns[here], work.end_ns[here], work.correlation[here]))
+    for cause in sorted(IdleCause, key=lambda cause: -int(idle.per_step_ns[:, cause].sum())):
+        per_step = idle.per_step_ns[:, cause]
+        if per_step.any():
+            parts.append(Part(cause.label, IDLE, per_step, int(per_step.sum())))
+    return DeviceBreakdown(number, _product(trace, number), tuple(parts), idle.drains)
 
 
 def _fills(trace: Trace, device: int) -> Sequence[float | None]:

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gaps of a GPU that were made for one cause each. Times of the programs below are in us."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.recordings import make_trace
+from gpuscope._core import CallKind, FunctionKind, RegionKind
+from gpuscope.diagnosis import IdleCause, Steps, break_down
+from gpuscope.trace import NONE
+
+US = 1000
+INFO = {"session.tier": "cupti", "session.start_ns": "0", "session.stop_ns": "1000000"}
+CALLS = {
+    "cuLaunchKernel": CallKind.LAUNCH,
+    "cuStreamSynchronize": CallKind.SYNC,
+    "cuMemcpyHtoD": CallKind.MEMCPY,
+    "cuMemAlloc": CallKind.ALLOC,
+    "cuMemFree": CallKind.FREE,
+}
+
+
+class Program:
+    """What one or two threads do, and a GPU with them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, int, int, int, int]] = []  # name, start, end, correlation, thread, region
+        self.kernels: list[tuple[int, int, int]] = []
+        self.regions: list[tuple[str, RegionKind, int, int, int]] = []
+        self.collections: list[tuple[int, int, int]] = []
+        self.lines: dict[int, tuple[str, int]] = {}
+
+    def call(self, name, start, end, *, thread=0, region=NONE, line=None):
+        if line is not None:
+            self.lines[len(self.calls)] = line
+        self.calls.append((name, start, end, len(self.calls) + 1, thread, region))
+
+    def launch(self, start, end, runs, until, *, thread=0):
+        self.call("cuLaunchKernel", start, end, thread=thread)
+        self.kernels.append((runs, until, len(self.calls)))
+
+    def region(self, name, start, end, kind=RegionKind.REGION, *, thread=0):
+        self.regions.append((name, kind, start, end, thread))
+
+    def collect_garbage(self, start, end, thread=0):
+        self.collections.append((start, end, thread))
+
+    def trace(self):
+        names = list(CALLS)
+        files = sorted(set(self.lines.values()))
+        tables = {
+            "thread": {"system_id": [1, 2]},
+            "track": {"device": [0]},
+            "variant": {"name": ["kernel"]},
+            "call": {"name": names, "kind": [int(kind) for kind in CALLS.values()]},
+            "path": {
+                "name": [name for name, *_ in self.regions],
+                "kind": [int(kind) for _, kind, *_ in self.regions],
+            },
+            "region": {
+                "start_ns": [start * US for *_, start, _, _ in self.regions],
+                "duration_ns": [(end - start) * US for *_, start, end, _ in self.regions],
+                "path": list(range(len(self.regions))),
+                "thread": [thread for *_, thread in self.regions],
+            },
+            "api": {
+                "start_ns": [start * US for _, start, *_ in self.calls],
+                "duration_ns": [(end - start) * US for _, start, end, *_ in self.calls],
+                "correlation": [number for *_, number, _, _ in self.calls],
+                "call": [names.index(name) for name, *_ in self.calls],
+                "thread": [thread for *_, thread, _ in self.calls],
+                "region": [region for *_, region in self.calls],
+            },
+            "kernel": {
+                "start_ns": [start * US for start, *_ in self.kernels],
+                "duration_ns": [(end - start) * US for start, end, _ in self.kernels],
+                "correlation": [number for *_, number in self.kernels],
+            },
+            "python_function": {
+                "start_ns": [start * US for start, *_ in self.collections],
+                "duration_ns": [(end - start) * US for start, end, _ in self.collections],
+                "name": ["Garbage collection"] * len(self.collections),
+                "kind": [int(FunctionKind.GARBAGE)] * len(self.collections),
+                "thread": [thread for *_, thread in self.collections],
+            },
+            "stack": {"file": [file for file, _ in files], "line": [line for _, line in files]},
+            "call_stack": {
+                "api": list(self.lines),
+                "stack": [files.index(line) for line in self.lines.values()],
+            },
+        }
+        return make_trace({name: columns for name, columns in tables.items() if any(columns.values())}, info=INFO)
+
+
+def breakdown(program, *borders):
+    edges = np.array(borders) * US
+    return break_down(program.trace(), Steps(edges[:-1], edges[1:], "given")).devices[0]
+
+
+def idle(program, *borders):
+    """us of each cause."""
+    parts = [part for part in breakdown(program, *borders).parts if part.kind == "idle"]
+    return {part.name: part.exclusive_ns / US for part in parts}
+
+
+def two_kernels(next_launch=200):
+    """The first ends at 100 and was waited for until 110; the second starts 5 after its call of 3."""
+    program = Program()
+    program.launch(0, 2, 0, 100)
+    program.call("cuStreamSynchronize", 10, 110, line=("train.py", 77))
+    program.launch(next_launch, next_launch + 3, next_launch + 8, next_launch + 50)
+    return program
+
+
+def test_after_a_wait_time_goes_to_waking_up_to_the_program_to_the_launch_and_to_its_latency():
+    assert idle(two_kernels(), 0, 250) == {
+        IdleCause.WAKE_UP.label: 10,
+        IdleCause.HOST_CODE.label: 90,
+        IdleCause.LAUNCH_CALL.label: 3,
+        IdleCause.LAUNCH_LATENCY.label: 5,
+    }
+
+
+def test_the_call_that_left_the_gpu_without_work_is_named_with_its_line():
+    (drain,) = breakdown(two_kernels(), 0, 250).drains
+    assert (drain.call, drain.where, drain.count, drain.idle_ns) == ("cuStreamSynchronize", "train.py:77", 1, 90 * US)
+
+
+def test_without_stacks_the_call_is_named_by_its_regions():
+    program = two_kernels()
+    program.lines.clear()
+    name, start, end, number, thread, _ = program.calls[1]
+    program.region("validate", 5, 120)
+    program.calls[1] = (name, start, end, number, thread, 0)
+    (drain,) = breakdown(program, 0, 250).drains
+    assert drain.where == "validate"
+
+
+def test_a_wait_that_ended_while_the_gpu_worked_costs_nothing():
+    program = two_kernels()
+    program.calls[1] = ("cuStreamSynchronize", 10, 60, 2, 0, NONE)
+    device = breakdown(program, 0, 250)
+    assert device.drains == ()
+    assert IdleCause.WAKE_UP.label not in [part.name for part in device.parts]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "cause"),
+    [
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", RegionKind.RANGE, IdleCause.DATA_WAIT),
+        ("load data", RegionKind.REGION, IdleCause.DATA_WAIT),
+        ("fetch_batch", RegionKind.REGION, IdleCause.DATA_WAIT),
+        ("aten::batch_norm", RegionKind.OP, IdleCause.FRAMEWORK),
+        ("input_projection", RegionKind.REGION, IdleCause.HOST_CODE),
+        ("_compile.compile_inner (dynamo_timed)", RegionKind.RANGE, IdleCause.COMPILING),
+        ("## Call CompiledFxGraph abc ##", RegionKind.RANGE, IdleCause.HOST_CODE),
+    ],
+)
+def test_a_region_of_the_launching_thread_says_what_it_did(name, kind, cause):
+    program = two_kernels()
+    program.region(name, 130, 180, kind)
+    found = idle(program, 0, 250)
+    assert found[cause.label] == (50 if cause is not IdleCause.HOST_CODE else 90)
+
+
+def test_of_regions_in_each_other_the_more_telling_one_counts():
+    program = two_kernels()
+    program.region("aten::empty", 140, 150, RegionKind.OP)
+    program.region("load", 130, 180)
+    found = idle(program, 0, 250)
+    assert found[IdleCause.DATA_WAIT.label] == 50
+    assert IdleCause.FRAMEWORK.label not in found
+
+
+def test_what_another_thread_did_is_no_cause():
+    program = two_kernels()
+    program.region("load", 130, 180, thread=1)
+    program.call("cuMemAlloc", 130, 150, thread=1)
+    assert idle(program, 0, 250)[IdleCause.HOST_CODE.label] == 90
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        ("cuMemAlloc", IdleCause.ALLOCATION),
+        ("cuMemFree", IdleCause.ALLOCATION),
+        ("cuMemcpyHtoD", IdleCause.COPY_CALL),
+        ("cuStreamSynchronize", IdleCause.DRIVER_CALL),
+    ],
+)
+def test_a_call_while_the_gpu_is_idle_has_its_own_time(call, cause):
+    program = two_kernels()
+    program.call(call, 120, 160)
+    found = idle(program, 0, 250)
+    assert found[cause.label] == 40
+    assert found[IdleCause.HOST_CODE.label] == 50
+
+
+def test_a_pause_of_the_garbage_collector_is_told():
+    program = two_kernels()
+    program.collect_garbage(150, 170)
+    assert idle(program, 0, 250)[IdleCause.GARBAGE.label] == 20
+
+
+def test_work_that_was_queued_follows_back_to_back():
+    program = Program()
+    program.launch(0, 2, 5, 100)
+    program.launch(3, 5, 101, 200)
+    program.launch(6, 8, 201, 300)
+    assert idle(program, 5, 300) == {IdleCause.BACK_TO_BACK.label: 2}
+
+
+def test_queued_work_that_starts_late_was_held_back_on_the_gpu():
+    program = Program()
+    program.launch(0, 2, 5, 100)
+    for turn in range(5):
+        program.launch(3 + turn, 4 + turn, 101 + 10 * turn, 110 + 10 * turn)
+    program.launch(9, 10, 250, 300)
+    found = idle(program, 5, 300)
+    assert found == {IdleCause.BACK_TO_BACK.label: 5, IdleCause.DEVICE_WAIT.label: 100}
+
+
+def test_work_whose_launch_was_not_recorded_has_no_other_cause():
+    program = two_kernels()
+    program.kernels[1] = (208, 250, 999)
+    assert idle(program, 0, 250) == {IdleCause.UNSEEN.label: 108}
+
+
+def test_time_after_the_last_work_is_told_apart():
+    assert idle(two_kernels(), 0, 400)[IdleCause.NO_WORK_AFTER.label] == 150
+
+
+def test_a_gap_is_shared_by_the_steps_that_it_lies_in():
+    device = breakdown(two_kernels(), 0, 150, 250)
+    steps = {part.name: (part.per_step_ns / US).tolist() for part in device.parts if part.kind == "idle"}
+    assert steps[IdleCause.WAKE_UP.label] == [10, 0]
+    assert steps[IdleCause.HOST_CODE.label] == [40, 50]
+
+
+def test_the_text_has_the_causes_and_the_call_under_idle():
+    program = two_kernels()
+    edges = np.array([0, 250]) * US
+    lines = str(break_down(program.trace(), Steps(edges[:-1], edges[1:], "given"))).splitlines()
+    assert any(line.startswith("    other code of the program") and "36 %" in line for line in lines)
+    assert "  cuStreamSynchronize in train.py:77 left it without work 1 time, for 90.000us a step (36 %)" in lines
+
+
+TIMES = st.integers(0, 300)
+
+
+@given(
+    launches=st.lists(st.tuples(TIMES, st.integers(0, 9), st.integers(-20, 60), st.integers(0, 40)), max_size=10),
+    calls=st.lists(st.tuples(st.sampled_from(list(CALLS)), TIMES, st.integers(0, 80), st.integers(0, 1)), max_size=8),
+    regions=st.lists(st.tuples(st.sampled_from(["load", "compile", "x"]), TIMES, st.integers(0, 90)), max_size=5),
+    borders=st.lists(TIMES, min_size=2, max_size=5, unique=True).map(sorted),
+)
+def test_causes_add_up_to_the_time_in_which_nothing_ran(launches, calls, regions, borders):
+    program = Program()
+    for start, call, delay, length in launches:
+        runs = max(0, start + call + delay)
+        program.launch(start, start + call, runs, runs + length, thread=start % 2)
+    for name, start, length, thread in calls:
+        program.call(name, start, start + length, thread=thread)
+    for name, start, length in regions:
+        program.region(name, start, start + length)
+    if not launches:
+        program.launch(0, 1, 2, 3)
+    busy = np.zeros(500, bool)
+    for start, end, _ in program.kernels:
+        busy[start:end] = True
+    device = breakdown(program, *borders)
+    expected = [(~busy[start:end]).sum() for start, end in itertools.pairwise(borders)]
+    got = sum((part.per_step_ns for part in device.parts if part.kind == "idle"), np.zeros(len(expected)))
+    assert (got / US).tolist() == expected
+    assert all((part.per_step_ns >= 0).all() for part in device.parts)
