@@ -13,6 +13,7 @@ from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.export import add_recording, exit_code, open_recording
 from gpuscope.cli.options import positive
+from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, number_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--no-table", action="store_true", help="leave the table out")
     group.add_argument("--tree", action="store_true", help="the call tree too")
+    group.add_argument("--steps", action="store_true", help="what each GPU did in a step, and why it was idle")
     group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the tree (default: all)")
 
 
@@ -108,7 +110,20 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
         )
     if options.tree:
         show_tree(results, out, max_depth=options.max_depth)
+    if options.steps:
+        show_steps(results, out)
     show_audit(results.audit(), out)
+
+
+def show_steps(results: Analyses, out: Console) -> None:
+    """What each GPU did in a step; why not, where the recording cannot tell."""
+    try:
+        text = results.step_breakdown().table()
+    except NotAvailable as error:
+        text = str(error)
+    for line in text.split("\n"):
+        out.line(line)
+    out.line()
 
 
 def show_table(

@@ -143,7 +143,8 @@ class StepBreakdown(Result):
             "audit": self.verdict,
         }
 
-    def __str__(self) -> str:
+    def table(self) -> str:
+        """The parts of each GPU, as text without the verdict."""
         durations_us = self.steps.durations_ns / NS_PER_US
         count = len(self.steps)
         lines = [
@@ -155,7 +156,7 @@ class StepBreakdown(Result):
             busy = [part for part in device.parts if part.kind != IDLE]
             idle = [part for part in device.parts if part.kind == IDLE]
             title = f"GPU {device.device} {device.name}".rstrip()
-            rows: list[tuple[str, ...]] = [(title, "a step", "share", "beside others", "grids fill")]
+            rows: list[tuple[str, ...]] = [(title, "a step", "share", "hidden", "grid fill")]
             rows += [self._row(f"  {part.name}", part.exclusive_ns, part.overlapped_ns, part.fill) for part in busy]
             rows.append(self._row("  idle", device.idle_ns))
             rows += [self._row(f"    {part.name}", part.exclusive_ns) for part in idle]
@@ -171,7 +172,10 @@ class StepBreakdown(Result):
             lines += ["", f"no GPU did anything for {format_share(self._share(idle_ns))}"]
         if not self.devices:
             lines += ["", "no GPU work was recorded"]
-        return "\n".join([*lines, "", self.verdict])
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.verdict}"
 
     def __repr__(self) -> str:
         return f"<StepBreakdown: {len(self.steps):,} steps, {len(self.devices)} GPUs>"

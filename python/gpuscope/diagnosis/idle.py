@@ -47,7 +47,7 @@ class IdleCause(IntEnum):
 
 
 _LABELS = {
-    IdleCause.WAKE_UP: "waking up from a wait for the GPU",
+    IdleCause.WAKE_UP: "waking up from a wait",
     IdleCause.ALLOCATION: "allocating memory",
     IdleCause.COPY_CALL: "in a call that copies",
     IdleCause.DRIVER_CALL: "in another driver call",
@@ -59,7 +59,7 @@ _LABELS = {
     IdleCause.LAUNCH_CALL: "in the launching call",
     IdleCause.LAUNCH_LATENCY: "from launch to start",
     IdleCause.BACK_TO_BACK: "between work that was queued",
-    IdleCause.DEVICE_WAIT: "queued, but held back on the GPU",
+    IdleCause.DEVICE_WAIT: "queued, held back on the GPU",
     IdleCause.UNSEEN: "launch not recorded",
     IdleCause.NO_WORK_AFTER: "no work after it",
 }

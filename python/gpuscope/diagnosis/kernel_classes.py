@@ -26,11 +26,11 @@ class KernelClass(IntEnum):
 
 
 _LABELS = {
-    KernelClass.TENSOR_PRODUCT: "matrix products and convolutions on tensor cores",
-    KernelClass.PRODUCT: "other matrix products and convolutions",
+    KernelClass.TENSOR_PRODUCT: "matmul, conv on tensor cores",
+    KernelClass.PRODUCT: "other matmul, conv",
     KernelClass.ATTENTION: "attention",
     KernelClass.REDUCTION: "norms, reductions, sorting",
-    KernelClass.ELEMENTWISE: "elementwise and copying kernels",
+    KernelClass.ELEMENTWISE: "elementwise, copying kernels",
     KernelClass.OTHER: "other kernels",
     KernelClass.COMMUNICATION: "communication",
 }

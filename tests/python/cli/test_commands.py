@@ -14,7 +14,9 @@ import pytest
 
 from fakes.gscope import NONE, gscope_bytes
 from fakes.machines import WITH_GPU, WITHOUT_GPU
+from fakes.recordings import aggregate, training
 from gpuscope import _core, cli
+from gpuscope.recording import Recording
 
 
 @pytest.fixture
@@ -265,3 +267,22 @@ def test_an_unknown_option_is_answered_with_the_help_of_its_command(gpuscope, co
     done = gpuscope(*command, "--wrong")
     assert done.returncode == 2
     assert done.stderr.strip().endswith(f"see gpuscope {' '.join(command)} --help")
+
+
+def test_report_says_what_each_gpu_did_in_a_step(gpuscope, tmp_path):
+    path = tmp_path / "training.gscope"
+    Recording(training().store).save(path)
+    done = gpuscope("report", "--no-table", "--steps", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    steps = lines[lines.index(next(line for line in lines if line.startswith("GPU 0"))) :]
+    assert any(line.startswith("  idle") for line in steps)
+    assert max(map(len, steps[:6])) <= 80
+
+
+def test_report_of_totals_alone_says_why_there_are_no_steps(gpuscope, tmp_path):
+    path = tmp_path / "totals.gscope"
+    Recording(aggregate().store).save(path)
+    done = gpuscope("report", "--steps", path)
+    assert done.returncode == 0
+    assert 'aggregate mode keeps totals alone; record with mode="full" or "ring"' in done.stdout

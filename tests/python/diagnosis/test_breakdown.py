@@ -75,14 +75,14 @@ def test_time_is_what_computes_first_and_the_rest_is_idle():
     trace = recording([(ELEMENTWISE, 100, 300), (PRODUCT, 200, 400)], copies=[(350, 500)], fills=[(490, 520)])
     (device,) = break_down(trace, steps(0, 1000)).devices
     assert parts(device) == {
-        "other matrix products and convolutions": 200,
-        "elementwise and copying kernels": 100,
+        "other matmul, conv": 200,
+        "elementwise, copying kernels": 100,
         "Memcpy HtoD (Pageable -> Device)": 100,
         MEMSET_NAME: 20,
         "idle": 580,
     }
     assert device["Memcpy HtoD (Pageable -> Device)"].overlapped_ns == 50
-    assert device["elementwise and copying kernels"].overlapped_ns == 100
+    assert device["elementwise, copying kernels"].overlapped_ns == 100
 
 
 def test_communication_counts_only_where_nothing_is_computed_meanwhile():
@@ -94,7 +94,7 @@ def test_communication_counts_only_where_nothing_is_computed_meanwhile():
 
 def test_work_counts_in_the_step_in_which_it_runs():
     (device,) = break_down(recording([(PRODUCT, 80, 130)]), steps(0, 100, 200)).devices
-    assert device["other matrix products and convolutions"].per_step_ns.tolist() == [20, 30]
+    assert device["other matmul, conv"].per_step_ns.tolist() == [20, 30]
     assert sum(part.per_step_ns for part in device.parts if part.kind == "idle").tolist() == [80, 70]
 
 
@@ -105,8 +105,8 @@ def test_graphs_that_were_traced_as_a_whole_are_a_part():
 
 def test_grids_fill_a_gpu_as_far_as_they_have_a_block_for_each_multiprocessor():
     (device,) = break_down(recording([(PRODUCT, 0, 100), (ELEMENTWISE, 100, 200)]), steps(0, 1000)).devices
-    assert device["other matrix products and convolutions"].fill == 0.5
-    assert device["elementwise and copying kernels"].fill == 1.0
+    assert device["other matmul, conv"].fill == 0.5
+    assert device["elementwise, copying kernels"].fill == 1.0
     assert [part.fill for part in device.parts if part.kind == "idle"] == [None]
 
 
@@ -139,7 +139,7 @@ def test_the_text_says_how_long_a_step_takes_and_where_its_time_went():
     assert lines[0] == "2 steps of 1.000us (p50 1.000us, p95 1.000us): given"
     columns = [[cell for cell in line.split("  ") if cell] for line in lines[2:5]]
     assert [cell.strip() for cell in columns[1]] == [
-        "other matrix products and convolutions",
+        "other matmul, conv",
         "0.300us",
         "30 %",
         "-",
