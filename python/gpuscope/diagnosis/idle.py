@@ -183,10 +183,11 @@ class _Gaps:
 
 
 def _gaps(steps: Steps, work: Work) -> _Gaps:
-    """Where nothing ran, from the first step to the last work."""
+    """Where nothing ran, from the first step to the last work or the end of the last step."""
     ran = work.end_ns > work.start_ns
     order = np.flatnonzero(ran)[np.argsort(work.start_ns[ran], kind="stable")]
-    starts, first_ns = work.start_ns[order], int(steps.start_ns[0])
+    first_ns, last_ns = int(steps.start_ns[0]), int(steps.end_ns[-1])
+    starts = np.minimum(work.start_ns[order], last_ns)
     until = np.maximum.accumulate(np.append(first_ns, work.end_ns[order]))[:-1]
     idle = starts > until
     return _Gaps(until[idle], starts[idle], order[idle])

@@ -132,6 +132,11 @@ def test_the_call_that_left_the_gpu_without_work_is_named_with_its_line():
     assert (drain.call, drain.where, drain.count, drain.idle_ns) == ("cuStreamSynchronize", "train.py:77", 1, 90 * US)
 
 
+def test_idle_time_after_the_last_step_is_nobodys():
+    (drain,) = breakdown(two_kernels(), 0, 150).drains
+    assert drain.idle_ns == 40 * US
+
+
 def test_without_stacks_the_call_is_named_by_its_regions():
     program = two_kernels()
     program.lines.clear()
