@@ -92,6 +92,8 @@ def test_lines_end_where_they_did():
         lambda results: results.tree().render(max_depth=2),
         lambda results: str(results.modules()),
         lambda results: repr(results.modules()),
+        lambda results: str(results.step_breakdown()),
+        lambda results: results.step_breakdown().table(),
         lambda results: str(results.audit()),
     ],
 )
