@@ -80,7 +80,7 @@ def cover(function: Callable[[], object], quick: bool) -> measure.Row:
     samples, ends = [], []
     with Engine([function]) as engine:
         warm_up = engine.warm_up(2.0)
-        call_seconds = warm_up.seconds / max(1, warm_up.calls)
+        call_seconds = warm_up.seconds / max(1, warm_up.samples)
         began = time.monotonic()
         while len(ends) < (QUICK if quick else MOST):
             spent = time.monotonic() - began

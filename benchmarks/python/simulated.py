@@ -18,7 +18,7 @@ from gpuscope import _core
 from gpuscope.benchmarking import engine, stopping
 
 Floats = NDArray[np.float64]
-OVERHEAD = 2e-6  # seconds that a call costs beyond its time
+OVERHEAD = 2e-6  # seconds that a call, or a row of them, costs beyond its time
 TICK = 32e-9
 
 
@@ -129,6 +129,8 @@ SERIES = {
     ),
     "drift 4 % a second": Series(of_time(lambda when, phase: 1 + 0.04 * (when + phase)), of_run),
     "step of 3 %": Series(of_time(lambda when, phase: np.where(when > phase, 1.03, 1.0)), of_run),
+    "rows of short calls": Series(independent(lambda random, n: 1 + 0.05 * random.normal(size=n)), 1.0, 0.2e-6),
+    "rows, two states 70/30": Series(states(0.1, 0.028, 0.012), _upper(0.7, 0.001), 0.2e-6),
     "ticks told": Series(independent(lambda random, n: 1 + 0.005 * random.normal(size=n)), 1.0, 2.01e-6, TICK),
     "ticks untold": Series(independent(lambda random, n: 1 + 0.005 * random.normal(size=n)), 1.0, 2.01e-6, TICK, False),
 }
@@ -147,19 +149,22 @@ class Machine:
         self.noise = series.noise(random)
         self._random, self._factors, self._evicted, self._last = random, np.array(factors), evicted, 0
 
-    def time_calls(self, functions: object, order: NDArray[np.uint32]) -> dict[str, Any]:
-        """As ``_core.time_calls``."""
-        series = self.series
-        changed = np.diff(order.astype(np.int64), prepend=self._last) != 0
+    def time_calls(
+        self, functions: object, order: NDArray[np.uint32], *, repeat: int = 1, longest_ns: int = 0
+    ) -> dict[str, Any]:
+        """As ``_core.time_calls``, without rows that end early."""
+        series, rows = self.series, len(order)
+        calls = np.repeat(order, repeat)
+        changed = np.diff(calls.astype(np.int64), prepend=self._last) != 0
         self._last = int(order[-1])
-        true = series.call * self._factors[order] * np.where(changed, self._evicted, 1.0)
-        steps = true + OVERHEAD
+        true = series.call * self._factors[calls] * np.where(changed, self._evicted, 1.0)
+        overhead = np.where(np.arange(1, len(calls) + 1) % repeat, 0.0, OVERHEAD)
+        steps = true + overhead
         seconds = true * self.noise(self.now + np.cumsum(steps) - steps)
-        ends = self.now + np.cumsum(seconds + OVERHEAD)
-        self.now = float(ends[-1])
-        begin = self._random.random(len(order))  # between two ticks
-        returned = np.floor(begin + seconds / series.tick) * series.tick
-        return {"called_ns": np.zeros(len(order)), "returned_ns": returned * 1e9}
+        self.now += float((seconds + overhead).sum())
+        begin = self._random.random(rows)  # between two ticks
+        returned = np.floor(begin + seconds.reshape(rows, repeat).sum(axis=1) / series.tick) * series.tick
+        return {"called_ns": np.zeros(rows), "returned_ns": returned * 1e9, "calls": np.full(rows, repeat)}
 
     def clock(self) -> float:
         """As ``stopping.now``."""
@@ -174,5 +179,7 @@ class Machine:
             mock.patch.object(stopping, "now", self.clock),
             mock.patch.multiple(engine, _QUEUE_A_CHUNK=4096, _LARGEST_CHUNK=256),  # larger chunks simulate faster
             mock.patch.object(engine, "CPU_TICK", self.series.tick if self.series.told else 1e-9),
+            # Coarse ticks are a GPU's, whose calls are not repeated.
+            mock.patch.object(engine, "TINY", engine.TINY if self.series.tick < TICK else 0.0),
         ):
             yield

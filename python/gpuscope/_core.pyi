@@ -966,9 +966,9 @@ def synchronize_stream(stream: int, device: int = 0) -> float:
     """
     Waits for one stream; seconds waited.
     """
-def time_calls(functions: collections.abc.Sequence, order: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32]) -> dict:
+def time_calls(functions: collections.abc.Sequence, order: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], *, repeat: int = 1, longest_ns: int = 10000000) -> dict:
     """
-    Calls functions[order[i]] for each i, on the CPU alone: called_ns and returned_ns of each call.
+    Calls functions[order[i]] `repeat` times in a row for each i, on the CPU alone. Gives a row an i: called_ns before its first call and returned_ns after its last, since the epoch, and calls, how many were made: fewer where a row took longer than longest_ns. What a function raises comes through.
     """
 def unwatch_allocations() -> None:
     """

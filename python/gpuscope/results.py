@@ -46,7 +46,11 @@ class Result(ABC):
 
 
 class Figures:
-    """What every result says of its samples: seconds, nan where there are none."""
+    """What every result says of its samples: seconds, nan where there are none.
+
+    Where a sample is the mean of a row of calls (``calls_per_sample`` above 1), all figures are of such means: `min`,
+    `max` and the percentiles are not those of single calls, which differ more.
+    """
 
     @property
     def _values(self) -> NDArray[np.float64]:
@@ -70,7 +74,7 @@ class Figures:
 
     @property
     def max(self) -> float:
-        """Longest."""
+        """Longest sample."""
         return float(self._values.max())
 
     @property
@@ -170,6 +174,11 @@ def format_half_width(estimate: stats.Estimate) -> str:
     """Half of the interval in percent of the value, as "+-1.2 %"."""
     spread = estimate.relative_half_width
     return f"+-{100 * spread:.1f} %" if math.isfinite(spread) else "+-?"
+
+
+def format_rows(calls_per_sample: int) -> str:
+    """What follows the number of samples, as ", 500 calls a sample"; nothing where each is of one call."""
+    return f", {calls_per_sample} calls a sample" if calls_per_sample > 1 else ""
 
 
 def import_pandas() -> Any:

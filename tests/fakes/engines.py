@@ -66,7 +66,7 @@ class _Engine:
     def warm_up(self, seconds):
         taken = self.function()
         self.engines.clock.now += taken
-        return SimpleNamespace(steady=self.engines.steady, seconds=taken, calls=1)
+        return SimpleNamespace(steady=self.engines.steady, seconds=taken, samples=1)
 
     def sample(self, quantity, order):
         seconds = np.array([self.function() for _ in order])

@@ -12,6 +12,7 @@ behaves by its attributes.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from fakes.gscope import COLUMNS, NONE
 from gpuscope import _core, errors
 
+READING_THE_CLOCK = 50e-9  # seconds, of each row of calls on the CPU
 START = 1_700_000_000_000_000_000
 TIMED, OTHER = 7, 13  # numbers that CUPTI gives to streams: the sampler's, and another one
 KINDS = {
@@ -382,7 +384,7 @@ def install(patch: Any, **behaviour: Any) -> GPU:
         "synchronize_stream": lambda stream, device=0: gpu.synchronize(),
         "clock_state": lambda device=0: {"sm_hz": None, "reasons": gpu.reasons(gpu.seconds), "why": "simulated"},
         "device_limits": lambda device=0: dict(LIMITS),
-        "time_calls": lambda functions, order: _time_calls(gpu, functions, order),
+        "time_calls": functools.partial(_time_calls, gpu),
     }
     for name, value in replaced.items():
         patch(_core, name, value, raising=False)
@@ -392,14 +394,16 @@ def install(patch: Any, **behaviour: Any) -> GPU:
     return gpu
 
 
-def _time_calls(gpu: GPU, functions, order):
+def _time_calls(gpu: GPU, functions, order, *, repeat=1, longest_ns=10_000_000):
     times = []
     for function in order:
-        called = gpu.now_ns
-        functions[function]()
-        gpu.work(50e-9)
-        times.append((called, gpu.now_ns))
-    return _columns(times, "called_ns", "returned_ns")
+        called, calls = gpu.now_ns, 0
+        while calls < repeat and gpu.now_ns - called <= longest_ns:
+            functions[function]()
+            calls += 1
+        gpu.work(READING_THE_CLOCK)
+        times.append((called, gpu.now_ns, calls))
+    return _columns(times, "called_ns", "returned_ns", "calls")
 
 
 def _columns(times: list[tuple[int, ...]], *names: str) -> dict[str, Any]:

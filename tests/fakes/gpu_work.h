@@ -179,9 +179,11 @@ struct GpuWork {
 struct CalledProgram : timing::Program {
   explicit CalledProgram(std::function<void(uint32_t)> function = [](uint32_t) {}) : called(std::move(function)) {}
 
-  void call(uint32_t number) override {
-    GpuWork::instance().note("call " + std::to_string(number));
-    called(number);
+  void call(uint32_t number, uint32_t times) override {
+    for (uint32_t call = 0; call < times; ++call) {
+      GpuWork::instance().note("call " + std::to_string(number));
+      called(number);
+    }
   }
   void check() override {
     if (interrupted) {

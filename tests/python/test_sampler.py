@@ -31,6 +31,27 @@ def test_functions_are_called_in_the_order_given() -> None:
     assert len(times["called_ns"]) == len(times["returned_ns"]) == 3
 
 
+def test_functions_are_repeated_in_rows() -> None:
+    called: list[str] = []
+    functions = [functools.partial(called.append, name) for name in "ab"]
+    times = _core.time_calls(functions, np.array([1, 0, 1], np.uint32), repeat=333)
+    assert called == ["b"] * 333 + ["a"] * 333 + ["b"] * 333
+    assert times["calls"].tolist() == [333] * 3
+    assert (times["returned_ns"] >= times["called_ns"]).all()
+
+
+def test_a_row_of_long_calls_ends_early_and_says_so() -> None:
+    called: list[int] = []
+
+    def function() -> None:
+        called.append(1)
+        time.sleep(0.002)
+
+    times = _core.time_calls([function], np.zeros(2, np.uint32), repeat=1000, longest_ns=1_000_000)
+    assert times["calls"].tolist() == [1, 1]
+    assert len(called) == 2
+
+
 def test_times_are_of_the_calls_on_the_clock_of_the_epoch() -> None:
     before = time.time_ns()
     times = _core.time_calls([lambda: time.sleep(0.002)], np.zeros(2, np.uint32))
@@ -48,6 +69,19 @@ def test_what_a_function_raises_comes_through_with_its_traceback() -> None:
     with pytest.raises(LookupError, match="theirs") as raised:
         _core.time_calls([fails], once())
     assert traceback.extract_tb(raised.value.__traceback__)[-1].name == "fails"
+
+
+def test_what_a_function_raises_ends_its_row() -> None:
+    called: list[int] = []
+
+    def fails() -> None:
+        called.append(1)
+        if len(called) == 77:
+            raise LookupError("theirs")
+
+    with pytest.raises(LookupError, match="theirs"):
+        _core.time_calls([fails], np.zeros(9, np.uint32), repeat=100)
+    assert len(called) == 77
 
 
 def test_an_interrupt_ends_the_calls() -> None:
@@ -68,7 +102,7 @@ def test_what_functions_return_is_not_kept() -> None:
         def __del__(self) -> None:
             Value.alive -= 1
 
-    _core.time_calls([Value], np.zeros(3, np.uint32))
+    _core.time_calls([Value], np.zeros(3, np.uint32), repeat=50)
     assert Value.alive == 0
 
 
@@ -78,6 +112,9 @@ def test_what_functions_return_is_not_kept() -> None:
         (lambda: _core.time_calls([print], np.zeros(0, np.uint32)), "order is empty"),
         (lambda: _core.time_calls([print], np.array([0, 1], np.uint32)), "order holds 1; accepted are numbers below"),
         (lambda: _core.time_calls([print, 3], once()), "functions holds 3; accepted are callables"),
+        (lambda: _core.time_calls([print], once(), repeat=0), "repeat is 0; accepted are 1 to 4294967295"),
+        (lambda: _core.time_calls([print], once(), repeat=1 << 32), "repeat is 4294967296; accepted are 1 to"),
+        (lambda: _core.time_calls([print], once(), longest_ns=0), "longest_ns is 0; accepted are positive"),
         (lambda: _core.Sampler(flush_bytes=-2), "flush_bytes is -2; accepted are 0 and more"),
         (lambda: _core.Graph.capture(print, 1, stream=0), "stream is the legacy default stream"),
         (lambda: _core.Graph.capture(print, 0, stream=8), "calls is 0; accepted are positive numbers"),

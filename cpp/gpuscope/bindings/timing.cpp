@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -131,9 +132,15 @@ class Functions : public timing::Program {
 
   std::size_t size() const { return functions_.size(); }
 
-  void call(uint32_t function) override {
-    // What it returns is dropped within the call's time, as a statement in Python would.
-    py::reinterpret_steal<py::object>(returned(PyObject_CallNoArgs(functions_[function].ptr())));
+  void call(uint32_t function, uint32_t times) override {
+    PyObject* const callable = functions_[function].ptr();
+    for (uint32_t call = 0; call < times; ++call) {
+      PyObject* const value = PyObject_CallNoArgs(callable);
+      if (value == nullptr) {
+        throw py::error_already_set();
+      }
+      Py_DECREF(value);  // dropped within the call's time, as a statement in Python would
+    }
   }
   void check() override {
     if (PyErr_CheckSignals() != 0) {
@@ -153,13 +160,6 @@ class Functions : public timing::Program {
     }
     functions_.push_back(py::reinterpret_borrow<py::object>(function));
   }
-  static PyObject* returned(PyObject* value) {
-    if (value == nullptr) {
-      throw py::error_already_set();
-    }
-    return value;
-  }
-
   std::vector<py::object> functions_;
 };
 
@@ -206,10 +206,21 @@ py::dict sample_wall(timing::Sampler& sampler, const py::sequence& functions, co
                   "done_ns"_a = to_array(chunk.done_ns), "clock_hz"_a = chunk.clock_hz);
 }
 
-py::dict time_calls(const py::sequence& functions, const Order& order) {
+py::dict time_calls(const py::sequence& functions, const Order& order, int64_t repeat, int64_t longest_ns) {
+  constexpr int64_t kMostCalls = std::numeric_limits<uint32_t>::max();
+  if (repeat < 1 || repeat > kMostCalls) {
+    throw base::InvalidArgument(std::string("repeat is ") + std::to_string(repeat) + "; accepted are 1 to " +
+                                std::to_string(kMostCalls));
+  }
+  if (longest_ns <= 0) {
+    throw base::InvalidArgument(std::string("longest_ns is ") + std::to_string(longest_ns) +
+                                "; accepted are positive numbers");
+  }
   Functions program(functions);
-  const timing::CallTimes times = timing::time_calls(program, checked(order, program.size()));
-  return py::dict("called_ns"_a = to_array(times.called_ns), "returned_ns"_a = to_array(times.returned_ns));
+  const timing::RowTimes times =
+      timing::time_calls(program, checked(order, program.size()), static_cast<uint32_t>(repeat), longest_ns);
+  return py::dict("called_ns"_a = to_array(times.called_ns), "returned_ns"_a = to_array(times.returned_ns),
+                  "calls"_a = to_array(times.calls));
 }
 
 std::unique_ptr<timing::Graph> capture(const py::object& function, int64_t calls, int device, uint64_t stream) {
@@ -239,8 +250,11 @@ void bind_sampler(py::module_& module) {
           "Makes each call alone on an idle GPU and waits for it: called_ns, returned_ns and done_ns of each call, and "
           "clock_hz.")
       .def("synchronize", &Sampler::synchronize, release(), "Waits for the device.");
-  module.def("time_calls", &time_calls, py::arg("functions"), py::arg("order"),
-             "Calls functions[order[i]] for each i, on the CPU alone: called_ns and returned_ns of each call.");
+  module.def("time_calls", &time_calls, py::arg("functions"), py::arg("order"), py::kw_only(), py::arg("repeat") = 1,
+             py::arg("longest_ns") = 10'000'000,
+             "Calls functions[order[i]] `repeat` times in a row for each i, on the CPU alone. Gives a row an i: "
+             "called_ns before its first call and returned_ns after its last, since the epoch, and calls, how many "
+             "were made: fewer where a row took longer than longest_ns. What a function raises comes through.");
 
   py::class_<Graph>(module, "Graph", "Work captured from a stream, to be launched again and again on it.")
       .def_static(

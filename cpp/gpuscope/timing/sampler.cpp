@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/timing/sampler.h"
 
+#include <algorithm>
+
 #include "gpuscope/base/clock.h"
 
 namespace gpuscope::timing {
@@ -37,7 +39,7 @@ class BusyGuard {
 void time_call(Program& program, std::span<const uint32_t> order, std::size_t row, CallTimes& times) {
   const base::Clock& clock = base::Clock::process();
   times.called_ns[row] = clock.now_ns();
-  program.call(order[row]);
+  program.call(order[row], 1);
   times.returned_ns[row] = clock.now_ns();
 }
 
@@ -213,11 +215,24 @@ void Sampler::synchronize() {
   GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
 }
 
-CallTimes time_calls(Program& program, std::span<const uint32_t> order) {
-  CallTimes times(order.size());
+RowTimes time_calls(Program& program, std::span<const uint32_t> order, uint32_t repeat, int64_t longest_ns) {
+  const base::Clock& clock = base::Clock::process();
+  RowTimes times(order.size());
   for (std::size_t row = 0; row < order.size(); ++row) {
     program.check();
-    time_call(program, order, row, times);
+    uint32_t calls = 0;
+    const int64_t called_ns = clock.now_ns();
+    int64_t now_ns = called_ns;
+    // As many calls again as there were: a row of calls that suddenly take long is seen after few of them.
+    while (calls < repeat && now_ns - called_ns <= longest_ns) {
+      const uint32_t more = std::min(std::clamp(calls, 1U, kUnwatched), repeat - calls);
+      program.call(order[row], more);
+      now_ns = clock.now_ns();
+      calls += more;
+    }
+    times.called_ns[row] = called_ns;
+    times.returned_ns[row] = now_ns;
+    times.calls[row] = calls;
   }
   return times;
 }
@@ -276,7 +291,7 @@ Graph::Graph(const driver::Cuda& cuda, int device, uint64_t stream, Program& pro
   Capture capture(context_, stream_);
   for (uint64_t call = 0; call < calls; ++call) {
     program.check();
-    program.call(0);
+    program.call(0, 1);
   }
   const driver::CuGraph graph = capture.end();
   const PrimaryContext::Current current(context_);

@@ -99,8 +99,9 @@ class Program {
  public:
   virtual ~Program() = default;
 
-  /// Calls a function by its number. What it throws goes through to whoever asked for the measurement.
-  virtual void call(uint32_t function) = 0;
+  /// Calls a function so many times in a row, by its number. What it throws ends the row and goes through to whoever
+  /// asked for the measurement.
+  virtual void call(uint32_t function, uint32_t times) = 0;
   /// Between two calls, outside of what is timed; may throw to end the measurement.
   virtual void check() {}
   /// Runs something that blocks, with the program's lock (Python's GIL) released. `blocking` does not throw.
@@ -193,8 +194,19 @@ class Sampler {
   std::atomic<bool> busy_{false};
 };
 
-/// Calls functions on the CPU alone.
-CallTimes time_calls(Program& program, std::span<const uint32_t> order);
+/// Rows of calls of one function, each between two readings of the clock: one row a number in the order.
+struct RowTimes : CallTimes {
+  explicit RowTimes(std::size_t rows) : CallTimes(rows), calls(rows) {}
+
+  std::vector<uint32_t> calls;  // made in the row
+};
+
+/// Calls of a row between two looks at the clock, at most: with fewer, looking would be more than 1 % of an empty call.
+inline constexpr uint32_t kUnwatched = 64;
+
+/// Calls functions on the CPU alone, each `repeat` times in a row. A row that has taken longer than `longest_ns` ends
+/// early, after kUnwatched more calls at the latest.
+RowTimes time_calls(Program& program, std::span<const uint32_t> order, uint32_t repeat, int64_t longest_ns);
 
 /// Work captured from a stream, to be launched again and again on it. One thread at a time.
 class Graph {

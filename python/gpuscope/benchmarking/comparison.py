@@ -17,7 +17,7 @@ from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, joined
 from gpuscope.benchmarking.stopping import Budget, check_budget, check_count, check_fraction, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Distribution, Result, format_estimate, plain_fields, plain_values
+from gpuscope.results import Distribution, Result, format_estimate, format_rows, plain_fields, plain_values
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log
@@ -92,6 +92,9 @@ class Comparison(Result):
         advice: what would settle it, when it is inconclusive.
         carry_over: the time of a call after the other function over that of one after its own: above 1 where they
             evict each other's data from a cache. The ratio has as many of the one kind as of the other.
+        calls_per_sample: how many calls each of `a` and `b` is the mean of, at most: more than 1 where a call of one is
+            so short that rows of calls take turns, which are as many of both. Then only the first of a row comes after
+            the other function.
     """
 
     verdict: Verdict
@@ -109,6 +112,7 @@ class Comparison(Result):
     seconds: float
     advice: str = ""
     carry_over: Ratio | None = None
+    calls_per_sample: int = 1
 
     @property
     def culprit(self) -> Growth | None:
@@ -137,7 +141,8 @@ class Comparison(Result):
             value, low, high = 1 / value, 1 / high, 1 / low if low else math.inf
         facts = (
             f"({100 * CONFIDENCE:g} %: {_short(low)} to {_short(high)}, {self.quantity} time, "
-            f"{self.blocks} block{'' if self.blocks == 1 else 's'}, margin {100 * self.margin:.3g} %)"
+            f"{self.blocks} block{'' if self.blocks == 1 else 's'}{format_rows(self.calls_per_sample)}, "
+            f"margin {100 * self.margin:.3g} %)"
         )
         if self.verdict == "slower" and self.culprit is not None and sum(map(len, self.kernels)) > 2:
             grown = self.culprit.after - self.culprit.before
@@ -185,7 +190,8 @@ def compare(
 
     The two take turns, back and forth, so that drifting clocks affect both alike, and each follows itself as often as
     the other, so that what one leaves in caches for the next does too; `carry_over` says how much that is. Neighbouring
-    blocks of the same function are the control, which must show no difference. Sampling ends when the verdict is
+    blocks of the same function are the control, which must show no difference. Where a call of one takes less than 5 us
+    and neither uses the GPU, rows of calls take turns, as many of each. Sampling ends when the verdict is
     settled, at one of a few looks that share the 5 % of error among them.
 
     Args:
@@ -408,7 +414,7 @@ class _Run:
             warm_up = self.engine.warm_up(self.spent.share(WARM_UP).seconds)
             self.warnings += warm_up.warnings
             self._began = self.spent.spent
-            self._pilot(warm_up.seconds / max(warm_up.calls, 1))
+            self._pilot(warm_up.seconds / max(warm_up.samples, 1))
             for share in LOOKS:
                 self._sample_until(share)
                 if self._look(share):
@@ -418,12 +424,12 @@ class _Run:
             if not self._parts:
                 raise
 
-    def _pilot(self, call_seconds: float) -> None:
+    def _pilot(self, sample_seconds: float) -> None:
         """Samples some blocks in each possible quantity, the best one first, until one is available.
 
         They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
         """
-        block = (1 + 2 * FEWEST_CALLS) * call_seconds
+        block = (1 + 2 * FEWEST_CALLS) * sample_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
         while True:
             self._quantity = self._given or self.engine.headline
@@ -516,6 +522,7 @@ class _Run:
             seconds=spent,
             advice=_advice(judgement, spent),
             carry_over=self._carry_over,
+            calls_per_sample=samples.calls_per_sample,
         )
 
     def _cautions(self, judgement: Judgement, samples: Samples) -> list[str]:
@@ -530,7 +537,8 @@ class _Run:
         carried = self._carry_over
         if carried is not None and (carried.low > 1 + self.margin or carried.high < 1 / (1 + self.margin)):
             found.append(
-                f"a call takes {_short(carried.value)} times as long after the other function as after its own, as "
+                f"a {'call' if samples.calls_per_sample == 1 else 'row of calls'} takes {_short(carried.value)} times "
+                "as long after the other function as after its own, as "
                 "where they share a cache; the ratio has half of each"
             )
         lost = int(np.count_nonzero(~samples.valid))

@@ -305,7 +305,8 @@ def combined(
     warnings = _failed(failures, count)
     if others:
         warnings.append(f"{others} of {count} processes did not come to measure {headline} time and are left out")
-    tick = GPU_TICK if first.on_gpu else CPU_TICK
+    calls_per_sample = max(each.calls_per_sample for each in results)
+    tick = GPU_TICK if first.on_gpu else CPU_TICK / calls_per_sample
     made = replace(
         first,
         quantities=quantities,
@@ -320,6 +321,7 @@ def combined(
         bursts=np.concatenate([each.bursts for each in results]),
         rates=tuple(rate_at(rate, estimate, first.bytes, first.flops) for rate in first.rates),
         seconds=sum(each.seconds for each in results),
+        calls_per_sample=calls_per_sample,
         processes=Processes(
             count, tuple(each.estimate for each in results), tuple(starts[number] for number in used), tuple(failures)
         ),

@@ -18,7 +18,7 @@ from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.paths import read_text
-from gpuscope.results import Figures, Result, plain_fields
+from gpuscope.results import Figures, Result, format_rows, plain_fields
 from gpuscope.units import format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class Measured(Figures):
 
     Attributes:
         quantity: kernel, span, stream, launch, wall or marginal.
-        samples: seconds, one a call, in the order of the calls; nan where a call has no such time.
+        samples: seconds, one a call, in the order of the calls; nan where a call has no such time. Where the result's
+            `calls_per_sample` is above 1, each is the mean of so many calls; `max` and the percentiles are of means.
         valid: the samples that the estimate is made of. Samples are left out for lost records and gates that did not
             hold, never for their value.
         estimate: their centre with its interval.
@@ -127,6 +128,9 @@ class BenchmarkResult(Figures, Result):
         bursts: how many of the headline's samples were taken at each moment, in order; empty where that is not known.
         modes: what the headline's samples gather around, from the smallest: one, or several with their shares.
         processes: how the processes differ that `benchmark` was told to start; None when it started none.
+        calls_per_sample: how many calls each of the headline's samples is the mean of, at most: 1, or more of a call on
+            the CPU that takes less than 5 us. `min`, `max`, `std` and the percentiles are then of such means: single
+            calls differ more, and the estimate is drawn towards their mean where few are much longer than the others.
     """
 
     name: str
@@ -150,6 +154,7 @@ class BenchmarkResult(Figures, Result):
     bursts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     modes: tuple[stats.Mode, ...] = ()
     processes: Processes | None = None
+    calls_per_sample: int = 1
 
     @property
     def headline(self) -> Measured:
@@ -216,7 +221,8 @@ class BenchmarkResult(Figures, Result):
         """One line; the warnings are only counted."""
         estimate = self.estimate
         cache = ("cold" if self.cold else "hot") if self.on_gpu else "CPU"
-        parts = [f"{self.name}: {self.quantity} {_interval(estimate)}, {cache})"]
+        rows = format_rows(self.calls_per_sample)
+        parts = [f"{self.name}: {self.quantity} {_interval(estimate)}{rows}, {cache})"]
         if self.processes is not None:
             parts.append(str(self.processes))
         if len(self.modes) > 1:
@@ -244,7 +250,7 @@ class BenchmarkResult(Figures, Result):
                 f"{f', {left_out} invalid' if left_out else ''})"
             )
             figures = ", ".join(f"{figure} {format_seconds(getattr(measured, figure), 4)}" for figure in _FIGURES)
-            lines.append(f"  {'':<9} {figures}")
+            lines.append(f"  {'':<9} {figures}{format_rows(self.calls_per_sample)}")
         if self.processes is not None:
             times = [format_seconds(each.value, 4) for each in self.processes.estimates]
             lines.append(
@@ -312,6 +318,7 @@ class BenchmarkResult(Figures, Result):
                 bursts=np.array(content.get("bursts", []), np.int64),
                 modes=tuple(stats.Mode(**row) for row in content.get("modes", ())),
                 processes=_read_processes(content.get("processes")),
+                calls_per_sample=int(content.get("calls_per_sample", 1)),
             )
             rows = len(result.headline.samples)
             for column in ("clock_hz", "throttled", "capped"):

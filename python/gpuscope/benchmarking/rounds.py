@@ -30,8 +30,8 @@ NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
 SHORTEST_VISIT, LONGEST_VISIT = 0.05, 1.0
 WARM_UP = 0.5  # of that, at most
 LONGEST_SAMPLING = 0.2  # more visits say more than longer ones
-MOST_CALLS = 100  # between two looks at the clock
-MOST_CALLS_OF_A_VISIT = 500
+MOST_SAMPLES = 100  # between two looks at the clock
+MOST_SAMPLES_OF_A_VISIT = 500
 
 FIGURES = ("min", "p5", "p95", "max", "std")
 
@@ -44,11 +44,13 @@ class SweepPoint(Figures):
         parameters: the value of each axis.
         estimate: centre and confidence interval in seconds; None where nothing was measured.
         quantity: what was measured: kernel, span, stream, launch or wall; None where nothing was.
-        samples: seconds of each valid call, in the order called.
+        samples: seconds of each valid call, in the order called; of very short calls the means of rows.
         converged: the interval is as narrow as was asked for.
         warnings: what a reader should know, a sentence each.
         error: why the point could not be measured, as "OutOfMemoryError: ..."; None where it could.
         visits: seconds of each visit, the centre of its samples. The estimate is their mean.
+        calls: how many calls the samples are of.
+        calls_per_sample: how many calls a sample is the mean of, at most.
     """
 
     parameters: Mapping[str, object]
@@ -59,6 +61,8 @@ class SweepPoint(Figures):
     warnings: tuple[str, ...]
     error: str | None
     visits: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    calls: int = 0
+    calls_per_sample: int = 1
 
     @property
     def name(self) -> str:
@@ -75,14 +79,14 @@ class SweepPoint(Figures):
         if self.estimate is None:
             return f"{self.name}: {self.error}"
         count = len(self.visits)
-        calls = f"{self.estimate.n} calls in {count} visit{'' if count == 1 else 's'}"
+        calls = f"{self.calls} calls in {count} visit{'' if count == 1 else 's'}"
         return f"{self.name}: {self.quantity} {format_estimate(self.estimate)}, {calls}"
 
     def row(self) -> dict[str, Any]:
         """The columns of a frame; an axis keeps its name, also when a column has it."""
         found = self.to_dict()
         columns = {"seconds": found["value"], **{name: found[name] for name in ("low", "high", *FIGURES)}}
-        columns |= {"visits": len(self.visits), "calls": found["n"]}
+        columns |= {"visits": len(self.visits), "calls": self.calls}
         columns |= {name: found[name] for name in ("quantity", "converged", "error")}
         return {**found["parameters"], **columns, **found["parameters"]}
 
@@ -121,7 +125,8 @@ class Series:
         self.overhead = 0.0  # seconds of a visit beyond those that it was given
         self._seconds: list[NDArray[np.float64]] = []  # of each visit
         self._centres: list[float] = []
-        self._calls = self._throttled = self._invalid = 0
+        self._taken = self._throttled = self._invalid = self._calls = 0
+        self._calls_per_sample = 1
         self._steady = True
         self._tick = 0.0
 
@@ -135,7 +140,9 @@ class Series:
             return
         seconds = np.concatenate([part.times(quantity) for part in parts])
         usable = seconds[np.isfinite(seconds)]
-        self._calls += len(seconds)
+        self._taken += len(seconds)
+        self._calls += sum(part.calls_of(quantity) for part in parts)
+        self._calls_per_sample = max(self._calls_per_sample, *(part.calls_per_sample for part in parts))
         self._invalid += len(seconds) - len(usable)
         self._throttled += sum(int(part.throttled.sum()) for part in parts)
         if len(usable):
@@ -175,7 +182,7 @@ class Series:
     def point(self, target: float, otherwise: str) -> SweepPoint:
         """The result; `otherwise` says why there is nothing if the point was not reached."""
         measured = self.estimate
-        why = self.error or ("none of its calls could be used" if self._calls else otherwise)
+        why = self.error or ("none of its calls could be used" if self._taken else otherwise)
         return SweepPoint(
             parameters=self.parameters,
             estimate=measured,
@@ -185,6 +192,8 @@ class Series:
             warnings=tuple(self._warnings(measured)),
             error=None if measured else why,
             visits=self.centres,
+            calls=self._calls,
+            calls_per_sample=self._calls_per_sample,
         )
 
     def _warnings(self, measured: stats.Estimate | None) -> list[str]:
@@ -196,8 +205,8 @@ class Series:
         if not self._steady:
             found.append("not steady after the warm-up")
         for count, what in ((self._throttled, "ran with a throttled clock"), (self._invalid, "could not be used")):
-            if count > NOTEWORTHY_SHARE * self._calls:
-                found.append(f"{count / self._calls:.0%} of the calls {what}")
+            if count > NOTEWORTHY_SHARE * self._taken:
+                found.append(f"{count / self._taken:.0%} of the calls {what}")
         # What differs between visits is no mode of the calls.
         alike = [measured.value / centre * each for each, centre in zip(self._seconds, self._centres, strict=True)]
         modes = stats.modes(np.concatenate(alike), tick=self._tick)
@@ -316,11 +325,11 @@ class Rounds:
             spent = Budget(seconds)
             warm = engine.warm_up(WARM_UP * seconds)
             spent = Budget(min(spent.left, LONGEST_SAMPLING))
-            a_call = warm.seconds / max(warm.calls, 1)
-            calls = int(min(max(spent.left / 4 / max(a_call, 1e-9), 1), MOST_CALLS))
+            cost = warm.seconds / max(warm.samples, 1)
+            count = int(min(max(spent.left / 4 / max(cost, 1e-9), 1), MOST_SAMPLES))
             parts: list[Samples] = []
             try:
-                while not parts or (spent.left and len(parts) * calls < MOST_CALLS_OF_A_VISIT):
-                    parts.append(engine.sample(quantity, np.zeros(calls, dtype=np.uint32)))
+                while not parts or (spent.left and len(parts) * count < MOST_SAMPLES_OF_A_VISIT):
+                    parts.append(engine.sample(quantity, np.zeros(count, dtype=np.uint32)))
             finally:
                 series.add(parts, quantity, engine.tick_of(quantity), warm.steady)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples: times of single calls in the order they were made, each with what was true of the GPU at that time."""
+"""Samples: times of calls in the order they were made, each with what was true of the GPU at that time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _CLOCK_SHIFT = 0.02
 
 @dataclass(frozen=True)
 class Samples:
-    """One row a call, in the order called.
+    """One entry a call, in the order called; a short call of the CPU's is repeated, and its time the mean of the row.
 
     `capped`: the power limit held the clock down, which is normal for work that uses the whole chip. `signature`: equal
-    for calls that ran the same kernels; zeros where that is not known.
+    for calls that ran the same kernels; zeros where that is not known. `calls`: how many each time is the mean of;
+    empty where each is of one.
     """
 
     which: NDArray[np.uint32]  # the function called, by its index
@@ -40,6 +41,17 @@ class Samples:
     kernels: tuple[tuple[Kernel, ...], ...] = ()  # per function, what ran in its valid calls; empty without CUPTI
     capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     signature: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    calls: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+
+    @property
+    def calls_per_sample(self) -> int:
+        """How many calls a time is the mean of, at most: a row that took far too long has fewer than others."""
+        return int(self.calls.max(initial=1))
+
+    def calls_of(self, quantity: Quantity) -> int:
+        """How many calls the valid times are of."""
+        usable = np.isfinite(self.times(quantity))
+        return int(self.calls[usable].sum() if len(self.calls) else usable.sum())
 
     def times(self, quantity: Quantity) -> NDArray[np.float64]:
         """Seconds of each call; nan where it is not valid or has no such time."""
@@ -100,6 +112,7 @@ class Chunks:
         row["throttled"] = np.full(calls, bool(reasons & _THROTTLED))
         row["capped"] = np.full(calls, bool(reasons & _POWER_CAPPED))
         row["held"] = np.full(calls, bool(chunk.get("held", True)))
+        row.setdefault("calls", np.ones(calls, np.uint32))
         for name, column in row.items():
             self._columns.setdefault(name, []).append(column)
 
@@ -122,7 +135,8 @@ class Chunks:
             **others,
         }
         throttled = self.column("throttled").astype(bool) | shifted
-        return Samples(which, seconds, clock, throttled, capped=self.column("capped").astype(bool), **facts)
+        columns: dict[str, Any] = {"capped": self.column("capped").astype(bool), "calls": self.column("calls")}
+        return Samples(which, seconds, clock, throttled, **columns, **facts)
 
 
 @contextlib.contextmanager

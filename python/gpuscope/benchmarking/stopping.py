@@ -223,7 +223,7 @@ class WarmUp:
 
     steady: bool  # time and clock were steady; False when the time for it ran out before
     seconds: float  # how long it took
-    calls: int  # how many calls were made
+    samples: int  # how many were taken
     last: tuple[float, ...] = ()  # the last times, up to `WINDOW` chunks
     note: str = ""  # what changed while samples were already taken, which count as warming up
 

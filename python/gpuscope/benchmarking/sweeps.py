@@ -158,7 +158,7 @@ class Sweep(Result):
             return (*values, "-", *[""] * (4 + len(figures)))
         times = [format_seconds(getattr(point, name)) for name in figures]
         time, spread = format_seconds(point.estimate.value, 4), format_half_width(point.estimate)
-        return (*values, point.quantity or "", time, spread, *times, str(len(point.visits)), str(point.estimate.n))
+        return (*values, point.quantity or "", time, spread, *times, str(len(point.visits)), str(point.calls))
 
     def _fastest_line(self) -> list[str]:
         if len(self._measured) < 2:

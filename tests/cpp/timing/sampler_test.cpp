@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 
 #include "fakes/gpu_work.h"
 
@@ -177,14 +179,74 @@ TEST_F(Samplers, GiveEverythingBack) {
   EXPECT_EQ(gpu_.allocations, 0);
 }
 
-TEST(CallTimes, HoldARowForEachCall) {
-  GpuWork::reset();
-  CalledProgram program;
-  const std::vector<uint32_t> order{2, 0};
-  const CallTimes times = time_calls(program, order);
-  EXPECT_THAT(GpuWork::instance().log, ElementsAre("call 2", "call 0"));
+class Rows : public testing::Test {
+ protected:
+  RowTimes time_calls(std::vector<uint32_t> order, uint32_t repeat, int64_t longest_ns = kLong) {
+    return timing::time_calls(program_, order, repeat, longest_ns);
+  }
+
+  static constexpr int64_t kLong = 60'000'000'000;
+  static constexpr int64_t kShort = 1'000'000;
+  GpuWork& gpu_ = GpuWork::reset();
+  CalledProgram program_;
+};
+
+TEST_F(Rows, HoldOneCallUnlessTold) {
+  const RowTimes times = time_calls({2, 0}, 1);
+  EXPECT_THAT(gpu_.log, ElementsAre("call 2", "call 0"));
+  EXPECT_THAT(times.calls, ElementsAre(1, 1));
   EXPECT_LE(times.called_ns[0], times.returned_ns[0]);
   EXPECT_LE(times.returned_ns[0], times.called_ns[1]);
+}
+
+TEST_F(Rows, RepeatOneFunctionBeforeTheNext) {
+  const RowTimes times = time_calls({2, 0}, 3);
+  EXPECT_THAT(gpu_.log, ElementsAre("call 2", "call 2", "call 2", "call 0", "call 0", "call 0"));
+  EXPECT_THAT(times.calls, ElementsAre(3, 3));
+  EXPECT_LE(times.returned_ns[0], times.called_ns[1]);
+}
+
+TEST_F(Rows, HoldAsManyCallsAsTheyWereTold) {
+  for (const uint32_t repeat : {1U, 2U, 7U, kUnwatched, 5 * kUnwatched + 3}) {
+    gpu_.log.clear();
+    EXPECT_THAT(time_calls({0}, repeat).calls, ElementsAre(repeat));
+    EXPECT_EQ(gpu_.log.size(), repeat);
+  }
+}
+
+TEST_F(Rows, OfLongCallsHoldOneOnly) {
+  program_.called = [](uint32_t) { std::this_thread::sleep_for(std::chrono::nanoseconds(2 * kShort)); };
+  EXPECT_THAT(time_calls({0, 0}, 1000, kShort).calls, ElementsAre(1, 1));
+  EXPECT_EQ(gpu_.log.size(), 2U);
+}
+
+TEST_F(Rows, EndSoonAfterCallsBecameLong) {
+  constexpr uint32_t kQuick = 200;
+  uint32_t called = 0;
+  program_.called = [&](uint32_t) {
+    if (++called > kQuick) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kShort / 8));
+    }
+  };
+  const RowTimes times = time_calls({0}, 100'000, kShort);
+  EXPECT_EQ(times.calls[0], called);
+  EXPECT_LE(called, kQuick + 8 + kUnwatched);
+}
+
+TEST_F(Rows, EndWithWhatACallThrows) {
+  program_.called = [&](uint32_t) {
+    if (gpu_.log.size() == 5) {
+      throw std::runtime_error("theirs");
+    }
+  };
+  EXPECT_THROW(time_calls({0}, 100), std::runtime_error);
+  EXPECT_EQ(gpu_.log.size(), 5U);
+}
+
+TEST_F(Rows, AreFollowedByNoneWhenInterrupted) {
+  program_.called = [&](uint32_t) { program_.interrupted = true; };
+  EXPECT_THROW(time_calls({0, 0}, 3), std::runtime_error);
+  EXPECT_EQ(gpu_.log.size(), 3U);
 }
 
 }  // namespace

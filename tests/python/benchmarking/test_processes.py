@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,11 @@ def test_how_much_they_differ_is_in_the_json_and_survives_it():
     result = combined([found(1e-3), found(1.02e-3)], count=3, failures=["ValueError: no"])
     assert json.loads(result.to_json())["processes"]["spread"] == result.processes.spread
     assert BenchmarkResult.from_json(result.to_json()).processes == result.processes
+
+
+def test_samples_are_of_as_many_calls_as_any_process_has_in_one():
+    results = [replace(found(1e-8), calls_per_sample=calls) for calls in (500, 1000, 500)]
+    assert combined(results).calls_per_sample == 1000
 
 
 def test_one_process_says_nothing_of_others():
@@ -261,6 +267,7 @@ def test_a_stream_stays_in_its_process():
 
 SCRIPT = """
 import time
+from dataclasses import replace
 import gpuscope
 def work():
     time.sleep(0.001)
