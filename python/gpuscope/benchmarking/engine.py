@@ -206,16 +206,17 @@ class Engine:
         """
         self.prepare()
         spent = stopping.Budget(seconds)
-        order = np.arange(max(self.chunk, len(self._functions)), dtype=np.uint32) % np.uint32(len(self._functions))
         times: list[float] = []
         clocks: list[float] = []
         steady, samples = False, 0
         while not steady and spent.left > 0:
             quantity = self._cheapest
+            count = max(self.chunk, len(self._functions))
+            order = np.arange(count, dtype=np.uint32) % np.uint32(len(self._functions))
             chunks = self._chunks(quantity, order)
             samples += len(order)
             column = chunks.column("stream_s") if quantity == _EVENTS else _wall(chunks)
-            if self._lengthen_rows(order, column):  # the time of a call was mostly that of reading the clock
+            if self._on_cpu and self._lengthen_rows(order, column):  # it was mostly the time of reading the clock
                 continue
             times.append(float(np.median(column)))
             clocks.append(float(np.median(chunks.column("clock_hz"))))
@@ -225,11 +226,13 @@ class Engine:
         return WarmUp(steady, spent.spent, samples, tuple(times[-WINDOW:]))
 
     def _lengthen_rows(self, order: NDArray[np.uint32], seconds: NDArray[np.float64]) -> bool:
-        """Fits the rows to what calls take; whether they got more calls, as long as they are too short."""
+        """Fits the plan to what calls take, which the first one need not show; whether rows got more calls by that."""
         before = self.calls_per_sample
-        if self._on_cpu:
-            medians = [float(np.median(seconds[order == function])) for function in range(len(self._functions))]
-            self.calls_per_sample = max(before, calls_in_a_row(medians))
+        medians = [float(np.median(seconds[order == function])) for function in range(len(self._functions))]
+        pairs = zip(self.facts, medians, strict=True)
+        self.facts = tuple(replace(fact, launch_seconds=each, call_seconds=each) for fact, each in pairs)
+        self._plan = _plan(self.facts)
+        self.calls_per_sample = max(before, calls_in_a_row(medians))
         return self.calls_per_sample > before
 
     def keep_busy(self, seconds: float) -> None:

@@ -146,6 +146,17 @@ def test_a_row_that_ended_early_counts_with_the_calls_that_it_has(gpu):
     assert usual == 200
 
 
+def test_a_long_first_call_does_not_make_rows_few_at_a_time(gpu):
+    work = Work(gpu, 0.5)
+    with Engine([work]) as measuring:
+        measuring.prepare()
+        assert measuring.chunk == 1
+        work.seconds = SHORT
+        measuring.warm_up(0.01)
+        assert measuring.chunk > 10
+        assert measuring.facts[0].call_seconds == pytest.approx(SHORT, rel=0.01)
+
+
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
