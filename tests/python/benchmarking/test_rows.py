@@ -118,6 +118,13 @@ def test_rows_get_no_more_calls_once_warm(gpu):
     assert measuring.calls_per_sample == calls
 
 
+def test_rows_keep_their_number_while_times_swing(gpu):
+    work = Steps(gpu, SHORT, after=5000, later=2 * SHORT)
+    with Engine([work]) as measuring:
+        measuring.warm_up(0.05)
+    assert measuring.calls_per_sample == CALLS
+
+
 def test_a_row_ends_early_when_its_calls_became_long(gpu):
     work = Work(gpu, 50e-9)
     with Engine([work]) as measuring:
