@@ -128,6 +128,12 @@ def test_a_function_without_gpu_work_is_measured_on_the_cpu():
     assert warned(result, "no work on the GPU")
 
 
+def test_short_calls_without_gpu_work_are_timed_in_rows():
+    result = benchmark(lambda: None, budget=0.5)
+    assert result.calls_per_sample > 1
+    assert result.median < 2e-6
+
+
 def test_another_profile_leaves_stream_time(kernels):
     with gs.profile():
         result = benchmark(lambda: kernels.spin(SPIN_NS), budget=0.5)

@@ -79,9 +79,10 @@ def benchmark(
 
     A function without work on a GPU whose call takes less than 5 us is called in rows of at most 20 us, between two
     readings of the clock, and each sample is the mean of a row (`BenchmarkResult.calls_per_sample`). Nothing is taken
-    off: clock and loop are about 1 ns of a call, where `timeit` has the 5 to 10 ns of its own loop in its times. The
-    garbage collector is off during samples, as in `timeit`. Beside a GPU this needs CUPTI, which shows that the
-    function launches nothing: else each call is timed alone, with a wait for the GPU.
+    off: clock and loop are about 1 ns of a call, where `timeit` has the 5 to 10 ns of its own loop in its times. Calls
+    come from C++, which takes some 15 ns less than the interpreter does to call what is written in C. The garbage
+    collector is off during samples, as in `timeit`. Beside a GPU this needs CUPTI, which shows that the function
+    launches nothing: else each call is timed alone, with a wait for the GPU.
 
     Args:
         fn: what to measure. It is called many times with the same arguments.
