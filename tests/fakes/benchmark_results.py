@@ -44,6 +44,7 @@ class Canned:
     throttled: float = 0.0
     warnings: tuple[str, ...] = ()
     absent: dict[str, str] = field(default_factory=dict)
+    calls_per_sample: int = 1
 
     def result(self, value: object, cold: bool) -> BenchmarkResult:
         noise = np.random.default_rng(self.seed).normal(0, self.noise, self.n)
@@ -66,6 +67,7 @@ class Canned:
             environment={"gpu": self.gpu, "driver": self.driver, "power_limit_w": self.power_limit_w},
             seconds=0.5,
             value=value,
+            calls_per_sample=self.calls_per_sample,
         )
 
     def comparison(self, slower: float, names: tuple[str, str] | None, margin: float) -> Comparison:
@@ -87,6 +89,7 @@ class Canned:
             warnings=self.warnings,
             stopped="verdict",
             seconds=0.5,
+            calls_per_sample=self.calls_per_sample,
         )
 
 

@@ -47,6 +47,7 @@ class Measured:
             "quantity": quantity,
             "cold": result.cold,
             **_estimate(measured.estimate),
+            "calls_per_sample": result.calls_per_sample if quantity == result.quantity else 1,
             "converged": precise,
             "stopped": result.stopped,
             "throttled": float(result.throttled.mean()) if len(result.throttled) else 0.0,
@@ -74,6 +75,7 @@ class Measured:
             "quantity": comparison.quantity,
             "cold": options.cold,
             **_estimate(found),
+            "calls_per_sample": comparison.calls_per_sample,
             "converged": comparison.stopped in ("verdict", "target"),
             "stopped": comparison.stopped,
             "throttled": 0.0,  # what there was of it is among the warnings

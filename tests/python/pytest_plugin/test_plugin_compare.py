@@ -55,9 +55,12 @@ def test_table_shows_the_second_function(run, bench, pytester, saved):
 
 def test_first_function_and_ratio_are_saved_beside(run, bench, pytester, saved):
     bench.slower = 1.5
+    bench.now(calls_per_sample=20)
     pytester.makepyfile(COMPARING.format(verdict="slower"))
     run("--benchmark-save=x")
-    comparison = saved()[0]["benchmarks"][0]["extra_info"]["gpuscope"]["comparison"]
+    facts = saved()[0]["benchmarks"][0]["extra_info"]["gpuscope"]
+    comparison = facts["comparison"]
+    assert facts["calls_per_sample"] == 20
     assert comparison["samples"] == bench.canned.result(None, True).samples.tolist()
     assert (comparison["ratio"], comparison["verdict"]) == (1.5, "slower")
     assert comparison["ci"] == pytest.approx([1.4985, 1.5015])

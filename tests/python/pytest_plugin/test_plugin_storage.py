@@ -33,7 +33,7 @@ def test_saved_samples_are_thinned_in_their_order(run, bench, one_test, saved):
 
 
 def test_saved_facts_say_what_was_measured_and_where(run, bench, one_test, saved):
-    bench.now(warnings=("it was windy",))
+    bench.now(warnings=("it was windy",), calls_per_sample=500)
     run("--benchmark-save=x")
     facts = facts_of(saved()[0])
     estimate = bench.canned.result(None, True).quantities["kernel"].estimate
@@ -46,6 +46,7 @@ def test_saved_facts_say_what_was_measured_and_where(run, bench, one_test, saved
         "method": "median",
         "n": 200,
         "n_eff": estimate.n_eff,
+        "calls_per_sample": 500,
         "converged": True,
         "stopped": "target",
         "throttled": 0.0,
