@@ -17,6 +17,8 @@ ACCEPTED = (
 )
 HOST = -1
 """What stands for the host's memory in place of a GPU's ordinal."""
+LARGEST = 2**31 - 1
+"""The largest ordinal that the driver's type holds."""
 
 _NAME = re.compile(r"(?:cuda|gpu)(?::(\d+))?", re.IGNORECASE)
 _CPU = re.compile(r"cpu(?::\d+)?")
@@ -52,7 +54,7 @@ def ordinal_of(device: object) -> int:
         InvalidArgument: it is no GPU.
     """
     ordinal = current() if device is None else find_ordinal(device)
-    if ordinal is None or ordinal < 0:
+    if ordinal is None or not 0 <= ordinal <= LARGEST:
         raise InvalidArgument(f"device is {streams.shown(device)}; accepted are {ACCEPTED}")
     return ordinal
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import stats
+from gpuscope.arguments import as_float
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
-from gpuscope.text import shown
+from gpuscope.text import brief, shown
 from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ class Figures:
         Raises:
             InvalidArgument: `q` is not between 0 and 1.
         """
-        if not isinstance(q, (int, float)) or not 0 <= q <= 1:
-            raise InvalidArgument(f"q is {q!r}; accepted are fractions from 0 to 1")
-        return float(np.quantile(self._values, q))
+        share = as_float(q)
+        if not 0 <= share <= 1:
+            raise InvalidArgument(f"q is {brief(q)}; accepted are fractions from 0 to 1")
+        return float(np.quantile(self._values, share))
 
 
 class Distribution(Figures):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ def resolve(stream: object = None, device: int | None = None) -> Stream:
     if handle is None:
         raise InvalidArgument(f"stream is {shown(stream)}, which is closed; accepted are open streams")
     if not 0 <= handle <= _LARGEST:
-        raise InvalidArgument(f"stream is {handle}; accepted handles are 0 to 2**64 - 1")
+        raise InvalidArgument(f"stream is {brief(handle)}; accepted handles are 0 to 2**64 - 1")
     if own_device is None:
         own_device = device if device is not None and handle <= _LAST_DEFAULT else _device_of(handle)
     return _checked(Stream(handle, own_device, form.source), device)
@@ -121,8 +122,7 @@ def _device_of(handle: int) -> int:
 
 def shown(value: object) -> str:
     """A value and its type, short enough for a sentence."""
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__module__}.{type(value).__qualname__})"
+    return f"{brief(value)} ({type(value).__module__}.{type(value).__qualname__})"
 
 
 def _package(value: object) -> str:

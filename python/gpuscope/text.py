@@ -13,6 +13,7 @@ Arguments = ParamSpec("Arguments")
 # What a terminal obeys, or draws where it does not stand: C0, DEL and C1 (ECMA-48), the line and paragraph separators,
 # what turns the direction of writing (Unicode, UAX 9), and halves of surrogate pairs, which cannot be encoded.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+LONGEST_INTEGER = 256  # bits; Python refuses to print some thousands of digits
 _LONGEST = 80  # characters of an argument in a message
 _CONTROL_IN_LINES = re.compile(r"(?![\n\t])" + _CONTROL.pattern)
 
@@ -38,8 +39,8 @@ def shown(make: Callable[Arguments, str]) -> Callable[Arguments, str]:
 
 
 def brief(value: object) -> str:
-    """An argument in a sentence: integers may have thousands of digits, which Python refuses to print."""
-    if isinstance(value, int) and value.bit_length() > 256:
+    """An argument in a sentence: long texts and integers are cut short."""
+    if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.text import one_line
+from gpuscope.text import brief, one_line
 
 US_PER_S = 1e6
 US_PER_MS = 1e3
@@ -171,7 +171,7 @@ def parse_seconds(text: str) -> float:
     unit = next((unit for unit in _PARSED_SECONDS if stripped.endswith(unit)), "")
     value = _number(stripped.removesuffix(unit)) * _PARSED_SECONDS[unit or "s"]
     if not 0 < value < math.inf:
-        raise InvalidArgument(f"{text!r} is not a time above 0, as 2s, 500ms or 1min")
+        raise InvalidArgument(f"{brief(text)} is not a time above 0, as 2s, 500ms or 1min")
     return value
 
 
@@ -184,7 +184,7 @@ def parse_share(text: str) -> float:
     number, percent, rest = text.strip().partition("%")
     value = _number(number) / (100 if percent else 1)
     if rest or not 0 < value < 1:
-        raise InvalidArgument(f"{text!r} is not a share above 0 and below 1, as 1% or 0.01")
+        raise InvalidArgument(f"{brief(text)} is not a share above 0 and below 1, as 1% or 0.01")
     return value
 
 

@@ -32,6 +32,7 @@ CPP_LADDER = (
 PYTHON_LADDER = (
     ("_core", "text"),
     ("errors",),
+    ("arguments",),
     ("paths", "stats", "units"),
     ("results", "streams"),
     ("devices", "distributed", "late_imports", "regions", "system", "trace"),

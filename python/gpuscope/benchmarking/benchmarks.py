@@ -14,6 +14,14 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core, stats
+from gpuscope.arguments import (
+    check_budget,
+    check_count,
+    check_fraction,
+    check_function,
+    check_positive,
+    check_progress,
+)
 from gpuscope.benchmarking import cuda_graphs
 from gpuscope.benchmarking.engine import Engine, Facts, function_name
 from gpuscope.benchmarking.processes import MOST_PROCESSES, in_processes, pickled
@@ -26,15 +34,12 @@ from gpuscope.benchmarking.stopping import (
     Bursts,
     Progress,
     WarmUp,
-    check_budget,
-    check_count,
-    check_fraction,
-    check_positive,
     judge,
 )
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.streams import resolve
 from gpuscope.system import environment
+from gpuscope.text import brief
 from gpuscope.units import format_seconds, format_share
 
 # Parts of the budget: the headline has what the others leave.
@@ -62,8 +67,8 @@ def benchmark(
     graph: bool = False,
     target: float = 0.01,
     budget: float = 2.0,
-    bytes: int | None = None,  # noqa: A002 - what users call it
-    flops: int | None = None,
+    bytes: float | None = None,  # noqa: A002 - what users call it
+    flops: float | None = None,
     dtype: object = "float32",
     processes: int | None = None,
     progress: Callable[[str], object] | None = None,
@@ -109,15 +114,17 @@ def benchmark(
         NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU.
         Exception: whatever `fn` raises.
     """
-    if not callable(fn):
-        raise InvalidArgument(f"fn is {fn!r}; accepted is a function or anything else that can be called")
-    check_fraction("target", target)
-    check_budget(budget)
-    for work, amount in (("bytes", bytes), ("flops", flops)):
-        if amount is not None:
-            check_positive(work, amount)
+    check_function("fn", fn, "a function or anything else that can be called")
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgument(f"name is {brief(name)}; accepted is text")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidArgument(f"kwargs is {brief(kwargs)}; accepted is a mapping of names to values")
+    target, budget = check_fraction("target", target), check_budget(budget)
+    bytes = None if bytes is None else check_positive("bytes", bytes)  # noqa: A001
+    flops = None if flops is None else check_positive("flops", flops)
+    check_progress(progress)
     if processes is not None:
-        check_count("processes", processes, 1, MOST_PROCESSES)
+        processes = check_count("processes", processes, 1, MOST_PROCESSES)
         if stream is not None:
             raise InvalidArgument(f"stream is {stream!r}; accepted with processes= is None: streams are of one process")
     call: Callable[[], object] = (
@@ -144,8 +151,8 @@ def _benchmark(
     cold: bool,
     graph: bool,
     target: float,
-    bytes: int | None,  # noqa: A002
-    flops: int | None,
+    bytes: float | None,  # noqa: A002
+    flops: float | None,
     dtype: object,
     fresh: bool = False,
 ) -> BenchmarkResult:
@@ -172,8 +179,8 @@ def _result(
     run: _Run,
     name: str,
     cold: bool,
-    bytes: int | None,  # noqa: A002
-    flops: int | None,
+    bytes: float | None,  # noqa: A002
+    flops: float | None,
     dtype: object,
 ) -> BenchmarkResult:
     engine, samples, quantities = run.engine, run.samples, run.quantities()

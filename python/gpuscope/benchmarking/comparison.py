@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.arguments import check_budget, check_count, check_fraction, check_function
 from gpuscope.benchmarking.engine import Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
-from gpuscope.benchmarking.samples import Quantity, Samples, joined
-from gpuscope.benchmarking.stopping import Budget, check_budget, check_count, check_fraction, check_quantity
+from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
+from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Distribution, Result, format_estimate, format_rows, plain_fields, plain_values
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log
+from gpuscope.text import brief
 from gpuscope.units import format_seconds
 
 SCHEMA = "gpuscope.comparison"
@@ -213,17 +215,15 @@ def compare(
         Exception: whatever the functions raise.
     """
     for name, function in (("a", a), ("b", b)):
-        if not callable(function):
-            raise InvalidArgument(f"{name} is {function!r}; accepted is a function called without arguments")
+        check_function(name, function, "a function called without arguments")
     check_quantity(quantity)
-    check_fraction("margin", margin)
+    margin = check_fraction("margin", margin)
     if target is not None:
-        check_fraction("target", target)
-    check_budget(budget)
+        target = check_fraction("target", target)
+    spent = Budget(check_budget(budget))
     if seed is not None:
-        check_count("seed", seed, 0)
+        seed = check_count("seed", seed, 0)
     named = _names(a, b, names)
-    spent = Budget(budget)
     with Engine([a, b], stream=stream, device=device, cold=cold) as engine:
         run = _Run(engine, quantity, np.random.default_rng(seed), spent, margin, target)
         run.measure()
@@ -365,8 +365,9 @@ def _budget_factor(judgement: Judgement) -> float | None:
     if not math.isfinite(high - low):
         return None
     away = abs(abs(log(judgement.ratio.value)) - math.log1p(judgement.margin))
-    factor = ((high - low) / 2 / away) ** 2 if away else math.inf
-    return max(factor, 1.5) if factor <= LARGEST_BUDGET_FACTOR else None
+    if (high - low) / 2 > math.sqrt(LARGEST_BUDGET_FACTOR) * away:
+        return None
+    return max(((high - low) / 2 / away) ** 2, 1.5) if away else None
 
 
 def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
@@ -565,8 +566,9 @@ def _advice(judgement: Judgement, seconds: float) -> str:
 
 def _names(a: object, b: object, names: Sequence[str] | None) -> tuple[str, str]:
     if names is not None:
-        if isinstance(names, str) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
-            raise InvalidArgument(f"names is {names!r}; accepted are two names, of a and of b")
+        given = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else []
+        if len(given) != 2 or not all(isinstance(name, str) and name for name in given):
+            raise InvalidArgument(f"names is {brief(names)}; accepted are two names, of a and of b")
         return names[0], names[1]
     own = function_name(a), function_name(b)
     return own if own[0] != own[1] and "<lambda>" not in own else ("a", "b")

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import isfinite, log10, sqrt
-from numbers import Integral, Real
+from math import inf, isfinite, log10, sqrt
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.arguments import as_float, check_budget
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, Series, SweepPoint
-from gpuscope.benchmarking.stopping import Budget, check_budget
+from gpuscope.benchmarking.stopping import Budget
 from gpuscope.benchmarking.sweeps import check_maker, checked_axes, prepared
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, format_estimate, import_pandas, plain_fields
@@ -36,7 +36,6 @@ SURE = 0.99
 Array = NDArray[np.float64]
 
 SCHEMA = 1
-LARGEST = sys.float_info.max
 FOR_THE_GRID = 0.6  # of the budget; the rest refines
 REFINEMENTS = 8  # most sizes added for one answer
 CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
@@ -272,12 +271,12 @@ def crossover(
     check_maker("gpu_fn", gpu_fn)
     if transfers is not None:
         check_maker("transfers", transfers)
-    check_budget(budget)
+    budget = check_budget(budget)
     name, sizes = _checked_sizes(axis)
     makers = {"cpu": cpu_fn, "gpu": gpu_fn} | ({"transfers": transfers} if transfers is not None else {})
     search = _Search(name, makers, Rounds(target, cold=cold, stream=stream, device=device, progress=progress))
     stopped = search.measure(sizes, budget)
-    curves = search.curves(target)
+    curves = search.curves()
     return Crossover(
         axis=name,
         without_transfers=search.answer("gpu"),
@@ -354,10 +353,13 @@ class _Search:
         both = [size for size in sorted(cpu) if min(len(cpu[size].centres), len(gpu[size].centres)) > 1]
         return answer(both, [cpu[size].centres for size in both], [gpu[size].centres for size in both])
 
-    def curves(self, target: float) -> dict[str, tuple[SweepPoint, ...]]:
+    def curves(self) -> dict[str, tuple[SweepPoint, ...]]:
         """The results by ascending size."""
         why = "not measured: interrupted"
-        return {key: tuple(sizes[n].point(target, why) for n in sorted(sizes)) for key, sizes in self.series.items()}
+        return {
+            key: tuple(sizes[n].point(self.rounds.target, why) for n in sorted(sizes))
+            for key, sizes in self.series.items()
+        }
 
 
 def _checked_sizes(axis: Mapping[str, Iterable[float]]) -> tuple[str, list[float]]:
@@ -366,7 +368,7 @@ def _checked_sizes(axis: Mapping[str, Iterable[float]]) -> tuple[str, list[float
         raise InvalidArgument(f"axis is {given}; accepted is exactly one, as n=[64, 256, 1024]")
     ((name, values),) = checked_axes(axis).items()
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < cast(float, value) <= LARGEST:
+        if not 0 < as_float(value) < inf:
             raise InvalidArgument(f"{name} has {brief(value)}; accepted are numbers above 0")
     sizes = sorted({cast(float, value) for value in values})
     if len(sizes) < 2:

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.benchmarking.stopping import check_batches, check_count, check_positive
+from gpuscope.arguments import check_count, check_positive
+from gpuscope.benchmarking.workloads import check_batches
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
 from gpuscope.results import Distribution, Figures, Result, import_pandas, plain_fields
+from gpuscope.text import brief
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+MOST_BATCHES, MOST_WORKERS = 100_000_000, 1024
 
 NOISE = 0.05  # within which two worker counts are equally fast
 SLOW_START = 10  # times the median at which the first batch is reported, if it also takes SLOW_SECONDS
@@ -192,9 +195,9 @@ def benchmark_dataloader(
         InvalidArgument: the loader is empty or cannot be rebuilt, or another argument is out of range.
     """
     check_batches(loader)
-    check_count("num_batches", num_batches, 1)
+    num_batches = check_count("num_batches", num_batches, 1, MOST_BATCHES)
     if step_ms is not None:
-        check_positive("step_ms", step_ms, "milliseconds")
+        step_ms = check_positive("step_ms", step_ms, "milliseconds")
     if workers is None:
         result = _measured(loader, num_batches)
         return result if step_ms is None else _judged(result, step_ms)
@@ -303,10 +306,16 @@ def _advice(results: Mapping[int, DataLoaderResult], loader: Any) -> list[str]:
 
 
 def _checked(workers: Sequence[int]) -> list[int]:
-    counts = list(dict.fromkeys(workers)) if isinstance(workers, Iterable) else []
-    if not counts or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in counts):
-        raise InvalidArgument(f"workers is {workers!r}; accepted is a list of counts from 0, as [0, 2, 4]")
-    return counts
+    given = list(workers) if isinstance(workers, Iterable) else []
+    try:
+        counts = [check_count("workers", each, 0, MOST_WORKERS) for each in given]
+    except InvalidArgument:
+        counts = []
+    if not counts:
+        raise InvalidArgument(
+            f"workers is {brief(workers)}; accepted is a list of counts from 0 to {MOST_WORKERS}, as [0, 2, 4]"
+        )
+    return list(dict.fromkeys(counts))
 
 
 def _cpu_cores() -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpuscope import _core, streams
 from gpuscope._core import CallKind, MemoryKind
+from gpuscope.arguments import check_count
 from gpuscope.benchmarking import kernel_times, stopping
 from gpuscope.benchmarking.samples import Chunks, Quantity, Samples, no_collection
 from gpuscope.benchmarking.stopping import SHORTEST, WINDOW, WarmUp, is_steady
@@ -123,7 +124,7 @@ class Engine:
             raise InvalidArgument("functions holds none, or what cannot be called; accepted are functions")
         devices = _core.environment()["devices"]
         if device is not None:
-            stopping.check_count("device", device, 0)
+            device = check_count("device", device, 0)
         if device is not None and not devices:
             raise NotAvailable(f"device is {brief(device)}, but this machine has no NVIDIA GPU that CUDA shows")
         if device is not None and not 0 <= device < len(devices):

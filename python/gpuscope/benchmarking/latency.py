@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope import stats
+from gpuscope import stats, streams
+from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
-from gpuscope.benchmarking.stopping import check_count
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.frameworks import torch
 from gpuscope.results import Distribution, Figures, Result, plain_fields
 
 SCHEMA = 1
+MOST_CALLS = 100_000_000  # whose times take 1.6 GB
 DRIFT, SURE = 0.05, 0.01  # relative change over the run that is reported, and the p from which it is believed
 
 
@@ -109,8 +110,11 @@ def measure_latency(
     Raises:
         InvalidArgument: a count is out of range, or the stream is none.
     """
-    check_count("num_iterations", num_iterations, 1)
-    check_count("warmup", warmup, 0)
+    check_function("model", model, "a torch.nn.Module or any other function")
+    num_iterations = check_count("num_iterations", num_iterations, 1, MOST_CALLS)
+    warmup = check_count("warmup", warmup, 0, MOST_CALLS)
+    if stream is not None:
+        streams.resolve(stream)  # a bad one is told before the model runs
     is_module = torch.is_module(model)
     device = torch.device_of(model) if is_module else None
     inputs = sample_input if device is None else workloads.to_device(sample_input, device)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.arguments import check_positive
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
@@ -144,8 +145,8 @@ class BenchmarkResult(Figures, Result):
     cold: bool
     clock_hz: NDArray[np.float64]
     throttled: NDArray[np.bool_]
-    bytes: int | None
-    flops: int | None
+    bytes: float | None
+    flops: float | None
     rates: tuple[Rate, ...]
     environment: dict[str, object]
     seconds: float
@@ -206,8 +207,10 @@ class BenchmarkResult(Figures, Result):
 
         Raises:
             AssertionError: they do not, even at the fast end of the interval.
-            InvalidArgument: the benchmark was not given `bytes`, or the peak is not known.
+            InvalidArgument: `fraction` is no number above 0, the benchmark was not given `bytes`, or the peak is not
+                known.
         """
+        fraction = check_positive("fraction", fraction)
         rate = next((rate for rate in self.rates if rate.kind == "bandwidth"), None)
         if rate is None or not rate.peak:
             raise InvalidArgument("bytes was not given to the benchmark, or the peak is not known: there is no rate")

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from gpuscope import _core, stats, streams
-from gpuscope.benchmarking.stopping import check_positive
+from gpuscope.arguments import check_positive
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.frameworks import cupy, torch
 from gpuscope.units import first_line, format_rate

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
+from gpuscope.arguments import check_budget, check_fraction, check_progress
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Quantity, Samples
-from gpuscope.benchmarking.stopping import Budget, check_budget, check_fraction
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.benchmarking.stopping import Budget
+from gpuscope.errors import NotAvailable
 from gpuscope.results import Figures, format_estimate, plain_fields, plain_values
-from gpuscope.text import brief, shown
+from gpuscope.text import LONGEST_INTEGER, brief, shown
 
 FEWEST_VISITS = 6  # to tell how much they differ; the budget is laid out for so many
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
@@ -219,6 +220,8 @@ def _plain(value: object) -> Any:
     """A value that JSON knows, or its text; "float16" of torch.float16."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
+        return brief(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, type):
@@ -239,13 +242,9 @@ class Rounds:
         device: int | None = None,
         progress: Callable[[str], object] | None = None,
     ) -> None:
-        check_fraction("target", target)
-        if progress is not None and not callable(progress):
-            raise InvalidArgument(
-                f"progress is {brief(progress)}; accepted is a function of one line of text, as print"
-            )
+        self.target = check_fraction("target", target)
+        check_progress(progress)
         Engine([int], stream=stream, device=device, cold=cold).close()  # a bad stream or device is no point's failure
-        self.target = target
         self.cold = cold
         self.stream = stream
         self.device = device
@@ -257,8 +256,7 @@ class Rounds:
 
         Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" where every point raised.
         """
-        check_budget(budget)
-        spent = Budget(budget)
+        spent = Budget(check_budget(budget))
         try:
             while waiting := self._waiting(series):
                 fewest = min(each.visits for each in waiting)

@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When warming up and sampling stop, by steadiness, convergence and budget; the checks of options."""
+"""When warming up and sampling stop, by steadiness, convergence and budget."""
 
 from __future__ import annotations
 
 import math
-import numbers
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.benchmarking.samples import Quantity
-from gpuscope.errors import InvalidArgument
 from gpuscope.stats.autocorrelation import FEWEST_BURSTS
 from gpuscope.stats.shape import mann_kendall, theil_sen
-from gpuscope.text import brief
 from gpuscope.units import format_seconds
 
 FEWEST_SAMPLES = 30
@@ -47,52 +42,6 @@ SHORTEST = 0.02
 _DRIFT = 0.005
 _CLEAR = 1.645  # standard deviations: p below 0.1
 _CLOCK_RANGE = 0.01
-
-
-def check_fraction(name: str, value: object) -> None:
-    """Raises InvalidArgument unless the argument lies between 0 and 1."""
-    if not 0 < _number(value) < 1:
-        raise InvalidArgument(f"{name} is {brief(value)}; accepted are fractions above 0 and below 1")
-
-
-def check_positive(name: str, value: object, unit: str = "numbers") -> None:
-    """Raises InvalidArgument unless the argument is a finite number above 0."""
-    if not 0 < _number(value) < math.inf:
-        raise InvalidArgument(f"{name} is {brief(value)}; accepted are {unit} above 0")
-
-
-def check_budget(value: object) -> None:
-    """Raises InvalidArgument unless it is a time above 0."""
-    check_positive("budget", value, "seconds")
-
-
-def check_batches(loader: object) -> None:
-    """Raises InvalidArgument unless it can be iterated over."""
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise InvalidArgument(f"loader is {loader!r}; accepted are a DataLoader and any other iterable of batches")
-
-
-def check_count(name: str, value: object, least: int, most: float = math.inf) -> None:
-    """Raises InvalidArgument unless the argument is an integer from `least` to `most`."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
-        accepted = f"{least} to {most}" if most < math.inf else f"{least} and above"
-        raise InvalidArgument(f"{name} is {brief(value)}; accepted are {accepted}")
-
-
-def check_quantity(value: object) -> None:
-    """Raises InvalidArgument unless it is a quantity that can be sampled, or None."""
-    if value is not None and value not in get_args(Quantity):
-        raise InvalidArgument(f"quantity is {value!r}; accepted are {', '.join(get_args(Quantity))}, or None")
-
-
-def _number(value: object) -> float:
-    """The argument as a float: nan where it is no number, infinite where no float is as large."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def now() -> float:

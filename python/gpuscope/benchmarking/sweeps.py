@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpuscope import stats
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
-from gpuscope.benchmarking.samples import Quantity
-from gpuscope.benchmarking.stopping import check_quantity
+from gpuscope.benchmarking.samples import Quantity, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, format_half_width, import_pandas, plain_fields, plain_values
 from gpuscope.text import brief
@@ -248,8 +247,8 @@ def sweep(
     series = [Series(parameters, partial(prepared, function, parameters), quantity) for parameters in combinations]
     rounds = Rounds(target, cold=cold, stream=stream, device=device, progress=progress)
     stopped = rounds.run(series, budget)
-    points = tuple(each.point(target, "not measured: interrupted") for each in series)
-    return Sweep(values, points, stopped, target)
+    points = tuple(each.point(rounds.target, "not measured: interrupted") for each in series)
+    return Sweep(values, points, stopped, rounds.target)
 
 
 def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> Callable[[], object]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope import stats
+from gpuscope import devices, stats
+from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
-from gpuscope.benchmarking.stopping import check_batches, check_count
-from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
 from gpuscope.results import Figures, Result, plain_fields
@@ -124,14 +124,15 @@ def measure_throughput(
         warmup: batches before them, not measured; with them goes the start of the loader's workers.
         criterion: of output and target.
         optimizer: with ``step`` and ``zero_grad``.
-        device: for a module, a torch device to move batches to (its own by default); for a callable, the GPU's ordinal.
+        device: for a module, a torch device to move batches to (its own by default); for a callable, the GPU that it
+            uses, in any form that `memory_summary` takes.
 
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
     """
     check_batches(loader)
-    check_count("num_batches", num_batches, 1)
-    check_count("warmup", warmup, 0)
+    check_function("step", step, "a torch.nn.Module or any other function of a batch")
+    num_batches, warmup = check_count("num_batches", num_batches, 1), check_count("warmup", warmup, 0)
     if criterion is not None and optimizer is None:
         raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
     mode: AbstractContextManager[None] = nullcontext()
@@ -141,13 +142,15 @@ def measure_throughput(
         target = torch.device_of(step) if device is None else torch.make_device(device)
         run = _training(step, criterion, optimizer, target) if optimizer is not None else _inference(step, target)
         mode = torch.in_mode(step, training=optimizer is not None)
-    elif optimizer is not None:
+    elif optimizer is None:
+        device = None if device is None else devices.ordinal_or_host(device)
+    else:
         raise InvalidArgument("step is no torch.nn.Module; accepted with an optimizer is the module that it trains")
 
     def marks() -> StreamMarks | None:
         if target is not None:
             return marks_of_device(target.type, target.index)
-        return marks_of_process(device=device if isinstance(device, int) else None)
+        return None if device == devices.HOST else marks_of_process(device=device)
 
     with mode:
         return _run(run, loader, num_batches, warmup, marks)

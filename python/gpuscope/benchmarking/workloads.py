@@ -11,8 +11,16 @@ from gpuscope import _core, streams
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
 from gpuscope.streams import Stream
+from gpuscope.text import brief
 
 TARGETS = ("target", "targets", "label", "labels", "y")
+
+
+def check_batches(loader: object) -> None:
+    """Raises InvalidArgument unless it can be iterated over."""
+    iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    if not iterable or getattr(loader, "ndim", 1) == 0:  # NumPy's numbers pass for sequences
+        raise InvalidArgument(f"loader is {brief(loader)}; accepted are a DataLoader and any other iterable of batches")
 
 
 def batch_size(batch: Any) -> int | None:

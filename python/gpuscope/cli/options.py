@@ -5,34 +5,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from gpuscope import units
+from gpuscope.arguments import type_of_option
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import check_writable
-
-T = TypeVar("T")
 
 PAGE_SUFFIXES = (".html", ".htm")
 _STANDARD_OUTPUT = "/dev/stdout"
 
 
-def _of_argparse(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """The same for an option's ``type=``: argparse shows the message of no other error."""
-
-    def parse_option(text: str) -> T:
-        try:
-            return parse(text)
-        except InvalidArgument as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse_option
-
-
-share = _of_argparse(units.parse_share)
-seconds = _of_argparse(units.parse_seconds)
+share = type_of_option(units.parse_share)
+seconds = type_of_option(units.parse_seconds)
 
 
 def positive(text: str) -> int:

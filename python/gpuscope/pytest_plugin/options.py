@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
 
+from gpuscope.arguments import check_budget, check_fraction, check_positive, type_of_option
+from gpuscope.errors import InvalidArgument
 from gpuscope.pytest_plugin.replay import ReplayClock
+from gpuscope.text import brief
+from gpuscope.units import parse_seconds, parse_share
 
 QUANTITIES = ("kernel", "span", "stream", "launch", "wall", "marginal")
 
@@ -35,8 +38,8 @@ class Options:
     quantity: str | None = None
     target: float = 0.01
     budget: float = 2.0
-    bytes: int | None = None
-    flops: int | None = None
+    bytes: float | None = None
+    flops: float | None = None
     margin: float = 0.05
     stream: object = None
     graph: bool = False
@@ -50,43 +53,28 @@ MARKER = (
 )
 
 
-def fraction(text: str) -> float:
-    """``5%`` or ``0.05``, as a number."""
-    try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a fraction; accepted are 5% or 0.05, above 0 and below 1")
-    return value
+_share = type_of_option(parse_share)
+_seconds = type_of_option(parse_seconds)
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time; accepted are seconds above 0")
-    return value
-
-
+@type_of_option
 def _quantity(text: str) -> str:
     if text not in QUANTITIES:
-        raise argparse.ArgumentTypeError(f"{text} is not a quantity; accepted are {', '.join(QUANTITIES)}")
+        raise InvalidArgument(f"{brief(text)} is not a quantity; accepted are {', '.join(QUANTITIES)}")
     return text
 
 
+@type_of_option
 def _mode(text: str) -> bool:
     if text not in ("cold", "hot"):
-        raise argparse.ArgumentTypeError(f"{text} is not a state of the cache; accepted are cold and hot")
+        raise InvalidArgument(f"{brief(text)} is not a state of the cache; accepted are cold and hot")
     return text == "cold"
 
 
 # Command line and ini name, the field of Options, how its text is read, help.
 _SETTINGS = (
-    ("target", "target", fraction, "confidence interval's half-width at which measuring ends, as 1%% or 0.01"),
-    ("budget", "budget", _seconds, "seconds after which measuring ends at the latest"),
+    ("target", "target", _share, "confidence interval's half-width at which measuring ends, as 1%% or 0.01"),
+    ("budget", "budget", _seconds, "time after which measuring ends at the latest, as 2s, 500ms or 2"),
     ("quantity", "quantity", _quantity, f"the time to show: {', '.join(QUANTITIES)}; default: the GPU's"),
     ("cache", "cold", _mode, "cold: flush the L2 cache before each call; hot: leave it as it is"),
 )
@@ -101,7 +89,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpu-benchmark-fail",
         nargs="?",
-        type=fraction,
+        type=_share,
         const=True,
         metavar="MARGIN",
         help="fail the run when a test is surely slower than its --benchmark-compare baseline by more than MARGIN"
@@ -131,18 +119,11 @@ def check(config: pytest.Config) -> None:
         )
 
 
-def _is_margin(value: object) -> bool:
-    try:
-        return isinstance(value, (int, float)) and value > 0 and math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
-        return False
-
-
 def of(item: pytest.Item) -> Options:
     """The options of one test; a marker on it wins over one on its class or module.
 
     Raises:
-        pytest.UsageError: a marker has an argument that it does not know, or a timer.
+        pytest.UsageError: a marker has an argument that it does not know or of a value that cannot be used, or a timer.
     """
     own = [marker for marker in item.iter_markers("benchmark") if "timer" in marker.kwargs]
     if any(not isinstance(marker.kwargs["timer"], ReplayClock) for marker in own):
@@ -157,16 +138,32 @@ def of(item: pytest.Item) -> Options:
                     f"@pytest.mark.gpu_benchmark has no argument {name}; accepted are {', '.join(NAMES)}"
                 )
         chosen |= marker.kwargs
-    if chosen.get("quantity") not in (None, *QUANTITIES):
-        raise pytest.UsageError(f"quantity is {chosen['quantity']!r}; accepted are {', '.join(QUANTITIES)}")
-    if not _is_margin(chosen.get("margin", Options.margin)):
-        raise pytest.UsageError(f"margin is {chosen['margin']!r}; accepted are fractions above 0")
-    return Options(**chosen)
+    try:
+        return _checked(Options(**chosen))
+    except InvalidArgument as error:
+        raise pytest.UsageError(f"@pytest.mark.gpu_benchmark: {error}") from None
+
+
+def _checked(given: Options) -> Options:
+    """The options with plain numbers; raises InvalidArgument for one that cannot be used."""
+    for name in ("cold", "graph"):
+        if not isinstance(getattr(given, name), bool):
+            raise InvalidArgument(f"{name} is {brief(getattr(given, name))}; accepted are True and False")
+    if given.quantity is not None and not (isinstance(given.quantity, str) and given.quantity in QUANTITIES):
+        raise InvalidArgument(f"quantity is {brief(given.quantity)}; accepted are {', '.join(QUANTITIES)}, or None")
+    return replace(
+        given,
+        target=check_fraction("target", given.target),
+        budget=check_budget(given.budget),
+        bytes=None if given.bytes is None else check_positive("bytes", given.bytes),
+        flops=None if given.flops is None else check_positive("flops", given.flops),
+        margin=check_positive("margin", given.margin, "fractions"),
+    )
 
 
 def _defaults(config: pytest.Config) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
-    for name, field, read, _ in (*_SETTINGS, ("margin", "margin", fraction, "")):
+    for name, field, read, _ in (*_SETTINGS, ("margin", "margin", _share, "")):
         if text := config.getini(f"gpu_benchmark_{name}"):
             try:
                 chosen[field] = read(text)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuscope.arguments import as_float, check_fraction
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import brief
 
 # Correlations of neighbours above this cannot be distinguished from drift.
 STRONGEST = 0.98
@@ -47,15 +49,13 @@ def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
 
 def checked_confidence(confidence: float) -> float:
     """The confidence; raises InvalidArgument unless it lies between 0 and 1."""
-    if not 0 < confidence < 1:
-        raise InvalidArgument(f"confidence is {confidence}; accepted are fractions above 0 and below 1")
-    return float(confidence)
+    return check_fraction("confidence", confidence)
 
 
 def checked_tick(tick: float) -> float:
     """The tick; raises InvalidArgument when it is negative or not finite."""
-    if not (np.isfinite(tick) and tick >= 0):
-        raise InvalidArgument(f"tick is {tick}; accepted is the clock's resolution, 0 or above")
+    if not 0 <= as_float(tick) < math.inf:
+        raise InvalidArgument(f"tick is {brief(tick)}; accepted is the clock's resolution, 0 or above")
     return float(tick)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuscope.errors import InvalidArgument
+from gpuscope.arguments import check_fraction
 from gpuscope.stats.autocorrelation import (
     Dependence,
     autocorrelation_time,
@@ -289,15 +289,14 @@ def quantile(samples: ArrayLike, q: float) -> Quantile:
     Raises:
         InvalidArgument: the samples are empty or not finite, or q is out of range.
     """
-    if not 0 < q < 1:
-        raise InvalidArgument(f"q is {q}; accepted are fractions above 0 and below 1")
+    q = check_fraction("q", q)
     values = checked(samples)
     value = float(np.quantile(values, q))
     n = max(int(len(values) / autocorrelation_time(values)), 1)
     needed = fewest_samples(q)
     if n < needed:
         worth = "" if n == len(values) else f", worth {n} independent ones,"
-        why = f"p{100 * q:g} of {len(values)} samples{worth} has no interval: {needed} are needed"
+        why = f"p{100 * q:g} of {len(values)} samples{worth} has no interval: {needed:.7g} are needed"
         return Quantile(q, value, None, None, why)
     ordered = np.sort(values)
     scale = len(ordered) / n
@@ -305,12 +304,12 @@ def quantile(samples: ArrayLike, q: float) -> Quantile:
     return Quantile(q, value, float(min(low, value)), float(max(high, value)), "")
 
 
-def fewest_samples(q: float) -> int:
+def fewest_samples(q: float) -> float:
     """From how many on the smallest and the largest of them enclose the quantile often enough on both sides.
 
     All n samples lie below the quantile with probability q^n, which may be half of what the interval may miss.
     """
-    return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(max(q, 1 - q)))
+    return float(np.ceil(math.log((1 - CONFIDENCE) / 2) / math.log1p(-min(q, 1 - q))))
 
 
 def quantile_ranks(n: int, q: float) -> tuple[int, int]:

@@ -7,8 +7,9 @@ import time
 from typing import Any, Literal
 
 from gpuscope import _core, streams
-from gpuscope.devices import ACCEPTED, current, find_ordinal, is_cpu, ordinal_of, why_no_gpu
+from gpuscope.devices import ACCEPTED, LARGEST, current, find_ordinal, is_cpu, ordinal_of, why_no_gpu
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.text import brief
 
 
 class Event:
@@ -207,8 +208,8 @@ def synchronize(target: Any = None) -> float:
         return time.perf_counter() - start if on_gpu else 0.0
     ordinal = current() if target is None else find_ordinal(target)
     if ordinal is not None:
-        if ordinal < 0:
-            raise InvalidArgument(f"target is {ordinal}; accepted are device ordinals from 0")
+        if not 0 <= ordinal <= LARGEST:
+            raise InvalidArgument(f"target is {brief(target)}; accepted are device ordinals from 0")
         return 0.0 if why_no_gpu() else _core.synchronize(ordinal)
     if is_cpu(target):
         return 0.0

@@ -252,7 +252,7 @@ def test_a_bad_number_gets_one_sentence(gpu, name, value):
 
 @pytest.mark.parametrize("value", [float("nan"), 1.5, True, "0", -1, 10**5000], ids=map(str, range(6)))
 def test_a_bad_device_gets_one_sentence(gpu, value):
-    with pytest.raises(InvalidArgument, match=r"^device is .{1,40}; accepted are 0 "):
+    with pytest.raises(InvalidArgument, match=r"^device is .{1,40}; accepted are (integers from )?0"):
         benchmark(gpu.launch, device=value)
 
 

@@ -252,7 +252,7 @@ def test_bad_worker_counts_are_refused(workers):
 
 
 def test_other_bad_arguments_are_refused():
-    with pytest.raises(InvalidArgument, match="num_batches is 0; accepted are 1 and above"):
+    with pytest.raises(InvalidArgument, match="num_batches is 0; accepted are integers from 1"):
         benchmark_dataloader([1], 0)
     with pytest.raises(InvalidArgument, match="step_ms is 0; accepted are milliseconds above 0"):
         benchmark_dataloader([1], step_ms=0)

@@ -163,9 +163,9 @@ def test_json_holds_the_figures(clock):
 
 
 def test_bad_counts_are_refused(clock):
-    with pytest.raises(InvalidArgument, match="num_batches is 0; accepted are 1 and above"):
+    with pytest.raises(InvalidArgument, match="num_batches is 0; accepted are integers from 1"):
         measure_throughput(lambda batch: None, [BATCH], num_batches=0)
-    with pytest.raises(InvalidArgument, match="warmup is -1; accepted are 0 and above"):
+    with pytest.raises(InvalidArgument, match="warmup is -1; accepted are integers from 0"):
         measure_throughput(lambda batch: None, [BATCH], warmup=-1)
 
 

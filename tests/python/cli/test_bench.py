@@ -47,7 +47,7 @@ def test_an_error_in_a_process_is_shown_with_its_own_traceback_alone(gpuscope):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("1", "--processes", "2000"), "--processes is 2000; accepted are 1 to 1000"),
+        (("1", "--processes", "2000"), "--processes is 2000; accepted are integers from 1 to 1000"),
         (("1", "--processes", "2", "--compare", "2"), "--processes cannot go with --compare"),
         (("1", "--processes", "2", "--stream", "7"), "--stream is 7; accepted with processes= is None"),
         (("a +", "--processes", "2"), "expression is not valid Python"),

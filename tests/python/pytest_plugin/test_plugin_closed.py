@@ -181,7 +181,7 @@ def test_margin_that_is_no_number_is_one_sentence(run, bench, pytester, margin):
     )
     result = run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["margin is *; accepted are fractions above 0"])
+    result.stdout.fnmatch_lines(["@pytest.mark.gpu_benchmark: margin is *; accepted are fractions above 0*"])
 
 
 def test_smallest_margin_is_accepted(run, bench, pytester):

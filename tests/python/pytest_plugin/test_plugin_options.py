@@ -95,8 +95,14 @@ def test_quantity_that_was_not_measured_fails_with_the_reason(run, bench, pytest
     [
         ("rounds=5", "@pytest.mark.gpu_benchmark has no argument rounds; accepted are cold, quantity, *"),
         ("0.01", "@pytest.mark.gpu_benchmark takes no positional arguments; name them"),
-        ("quantity='time'", "quantity is 'time'; accepted are kernel, span, stream, launch, wall, marginal"),
-        ("margin=-1", "margin is -1; accepted are fractions above 0"),
+        (
+            "quantity='time'",
+            "*: quantity is 'time'; accepted are kernel, span, stream, launch, wall, *, or None",
+        ),
+        ("quantity=[1]", "*: quantity is [[]1[]]; accepted are kernel, *"),
+        ("cold='no'", "*: cold is 'no'; accepted are True and False"),
+        ("graph=0", "*: graph is 0; accepted are True and False"),
+        ("margin=-1", "@pytest.mark.gpu_benchmark: margin is -1; accepted are fractions above 0"),
     ],
 )
 def test_wrong_marker_is_one_sentence(run, bench, pytester, arguments, said):
@@ -110,20 +116,65 @@ def test_wrong_marker_is_one_sentence(run, bench, pytester, arguments, said):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--gpu-benchmark-target=2", "2 is not a fraction; accepted are 5% or 0.05, above 0 and below 1"),
-        ("--gpu-benchmark-budget=-1", "-1 is not a time; accepted are seconds above 0"),
-        ("--gpu-benchmark-cache=warm", "warm is not a state of the cache; accepted are cold and hot"),
-        ("--gpu-benchmark-fail=tests", "tests is not a fraction; accepted are 5% or 0.05, above 0 and below 1"),
+        ("--gpu-benchmark-target=2", "'2' is not a share above 0 and below 1, as 1% or 0.01"),
+        ("--gpu-benchmark-budget=-1", "'-1' is not a time above 0, as 2s, 500ms or 1min"),
+        (
+            "--gpu-benchmark-quantity=time",
+            "'time' is not a quantity; accepted are kernel, span, stream, ",
+        ),
+        ("--gpu-benchmark-cache=warm", "'warm' is not a state of the cache; accepted are cold and hot"),
+        ("--gpu-benchmark-fail=tests", "'tests' is not a share above 0 and below 1, as 1% or 0.01"),
     ],
 )
-def test_wrong_option_is_a_usage_error(run, one_test, option, said):
+def test_wrong_option_is_a_usage_error(run, bench, one_test, option, said):
     result = run(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert said in result.stderr.str()
+    assert not bench.asked
 
 
-def test_wrong_configuration_is_a_usage_error(run, one_test, pytester):
-    pytester.makeini("[pytest]\ngpu_benchmark_target = lots\n")
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "1e-400", "0", "-5%", "-1", "many", "", "9" * 500])
+@pytest.mark.parametrize("option", ["target", "budget", "fail"])
+def test_wrong_number_of_an_option_is_a_usage_error_of_one_sentence(run, bench, one_test, option, text):
+    result = run(f"--gpu-benchmark-{option}={text}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (error,) = [line for line in result.stderr.lines if "error:" in line]
+    assert f"argument --gpu-benchmark-{option}: '{text[:9]}" in error
+    assert error.endswith((" above 0, as 2s, 500ms or 1min", " above 0 and below 1, as 1% or 0.01"))
+    assert len(error) < 250
+    assert not bench.asked
+
+
+@pytest.mark.parametrize("text", ["lots", "nan", "inf", "1e400", "-1", "0"])
+@pytest.mark.parametrize("setting", ["target", "budget", "margin"])
+def test_wrong_configuration_is_a_usage_error(run, bench, one_test, pytester, setting, text):
+    pytester.makeini(f"[pytest]\ngpu_benchmark_{setting} = {text}\n")
     result = run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "gpu_benchmark_target: lots is not a fraction" in result.stderr.str()
+    assert f"gpu_benchmark_{setting}: '{text}' is not a " in result.stderr.str()
+    assert not bench.asked
+
+
+@pytest.mark.parametrize(
+    "value", ["float('nan')", "float('inf')", "-float('inf')", "10**400", "-10**5000", "-1", "0", "'1'", "[1]", "True"]
+)
+@pytest.mark.parametrize("argument", ["target", "budget", "bytes", "flops", "margin"])
+def test_wrong_number_of_the_marker_is_the_error_of_its_test(run, bench, pytester, argument, value):
+    pytester.makepyfile(MARKED.format(arguments=f"{argument}={value}") + "\ndef test_other(): pass\n")
+    result = run("-W", "error")
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.re_match_lines([rf"@pytest.mark.gpu_benchmark: {argument} is .{{1,90}}; accepted are .* above 0.*"])
+    assert not bench.asked
+
+
+def test_numbers_of_the_marker_may_be_of_any_type(run, bench, pytester):
+    arguments = "target=Fraction(1, 50), budget=np.float32(0.5), bytes=np.int64(8), margin=1e-300"
+    imports = "from fractions import Fraction\nimport numpy as np\n"
+    pytester.makepyfile(imports + MARKED.format(arguments=arguments))
+    run("-W", "error").assert_outcomes(passed=1)
+    assert bench.asked[0] == bench.asked[0] | {"target": 0.02, "budget": 0.5, "bytes": 8}
+
+
+def test_budget_of_the_command_line_may_have_a_unit(run, bench, one_test):
+    run("--gpu-benchmark-budget=500ms")
+    assert bench.asked[0]["budget"] == 0.5

@@ -14,13 +14,13 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.arguments import check_budget
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.crossovers import answer
 from gpuscope.benchmarking.explorer import backends
 from gpuscope.benchmarking.explorer.backends import Backend, Operation, chosen
 from gpuscope.benchmarking.explorer.exploration import SIDES, Exploration, OperationCrossover, Point, Side
 from gpuscope.benchmarking.rounds import Rounds, Series, SweepPoint
-from gpuscope.benchmarking.stopping import check_budget
 from gpuscope.errors import InvalidArgument
 from gpuscope.system import environment as look
 from gpuscope.text import brief
@@ -74,7 +74,7 @@ def explore(
     numbers = _checked_sizes(sizes)
     if dtype not in DTYPES:
         raise InvalidArgument(f"dtype is {dtype!r}; accepted are {' and '.join(DTYPES)}")
-    check_budget(budget)
+    budget = check_budget(budget)
     cpu, gpu, why = backends.choose(backend)
     started, clock = time.time(), time.perf_counter()
 

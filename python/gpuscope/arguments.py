@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is accepted as an argument: a wrong one gets a sentence with its name, what was given and what is accepted.
+
+A number may be of any type that says it is one, as NumPy's and `fractions.Fraction`; what comes back is Python's own.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from gpuscope.errors import InvalidArgument
+from gpuscope.text import brief
+
+T = TypeVar("T")
+
+
+def as_float(value: object) -> float:
+    """A number as a float: nan where it is none, infinite where no float is as large."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if cast(int, value) > 0 else -math.inf
+
+
+def type_of_option(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """For argparse's ``type=``: it shows the messages of its own errors alone."""
+
+    def parse_option(text: str) -> T:
+        try:
+            return parse(text)
+        except InvalidArgument as error:
+            from argparse import ArgumentTypeError
+
+            raise ArgumentTypeError(str(error)) from None
+
+    return parse_option
+
+
+def check_fraction(name: str, value: object) -> float:
+    """The argument, if it lies between 0 and 1.
+
+    Raises:
+        InvalidArgument: it does not.
+    """
+    number = as_float(value)
+    if not 0 < number < 1:
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are fractions above 0 and below 1")
+    return number
+
+
+def check_positive(name: str, value: object, unit: str = "numbers") -> float:
+    """The argument, if it is a finite number above 0; integers stay integers.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    number = as_float(value)
+    if not 0 < number < math.inf:
+        limit = ", which a float can hold" if number == math.inf else ""
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are {unit} above 0{limit}")
+    return int(value) if isinstance(value, numbers.Integral) else number
+
+
+def check_budget(value: object) -> float:
+    """The argument, if it is a time above 0.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    return check_positive("budget", value, "seconds")
+
+
+def check_count(name: str, value: object, least: int, most: float = math.inf) -> int:
+    """The argument, if it is an integer from `least` to `most`.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+        limit = f" to {most}" if most < math.inf else ""
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are integers from {least}{limit}")
+    return int(value)
+
+
+def check_function(name: str, value: object, accepted: str) -> None:
+    """Raises InvalidArgument unless the argument can be called; `accepted` says in words what can be given."""
+    if not callable(value):
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted is {accepted}")
+
+
+def check_progress(value: object) -> None:
+    """Raises InvalidArgument unless the argument can be told of progress, or is None."""
+    if value is not None:
+        check_function("progress", value, "a function of one line of text, as print")
