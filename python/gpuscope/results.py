@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,21 @@ class Distribution(Figures):
             "quantiles": [asdict(self.interval(q)) for q in (0.5, 0.9, 0.95, 0.99)],
             "samples": self.samples.tolist(),
         }
+
+
+@contextlib.contextmanager
+def kept_on_error(partial: Callable[[], object]) -> Iterator[None]:
+    """An error that ends a measurement takes along what was measured until then, as its attribute ``measured``.
+
+    `partial` makes the result, or None before the first sample; where it cannot, the error goes on without.
+    """
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            if (measured := partial()) is not None:
+                error.measured = measured  # type: ignore[attr-defined]
+        raise
 
 
 def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:

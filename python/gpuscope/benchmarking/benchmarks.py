@@ -37,6 +37,7 @@ from gpuscope.benchmarking.stopping import (
     judge,
 )
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.results import kept_on_error
 from gpuscope.streams import resolve
 from gpuscope.system import environment
 from gpuscope.text import brief
@@ -112,7 +113,7 @@ def benchmark(
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
         NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU.
-        Exception: whatever `fn` raises.
+        Exception: whatever `fn` or `progress` raises; what was measured until then is its attribute ``measured``.
     """
     check_function("fn", fn, "a function or anything else that can be called")
     if name is not None and not isinstance(name, str):
@@ -170,9 +171,11 @@ def _benchmark(
             engine.prepare()
             spent = Budget(budget)
         run = _Run(engine, spent, target)
-        run.measure(None if graph else measured)
-        engine.release_cupti()
-        return _result(run, name, cold, bytes, flops, dtype)
+        result = functools.partial(_result, run, name, cold, bytes, flops, dtype)
+        with kept_on_error(lambda: result() if run.cut_short("error") else None):
+            run.measure(None if graph else measured)
+            engine.release_cupti()
+            return result()
 
 
 def _result(
@@ -283,9 +286,13 @@ class _Run:
             self._slope(captured)
             self._sample_headline()
         except KeyboardInterrupt:
-            self.stopped = "interrupted"
-            if not self._judge(self.headline) and not self._fall_back():
+            if not self.cut_short("interrupted"):
                 raise
+
+    def cut_short(self, why: str) -> bool:
+        """Judges what was sampled; False when nothing was."""
+        self.stopped = why
+        return self._judge(self.headline) or self._fall_back()
 
     def _sample_side(self, quantity: Quantity) -> None:
         has_stream_pass = quantity == "launch" and "stream" not in self.engine.absent

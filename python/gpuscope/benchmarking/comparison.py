@@ -18,7 +18,15 @@ from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Distribution, Result, format_estimate, format_rows, plain_fields, plain_values
+from gpuscope.results import (
+    Distribution,
+    Result,
+    format_estimate,
+    format_rows,
+    kept_on_error,
+    plain_fields,
+    plain_values,
+)
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log
@@ -42,6 +50,8 @@ ABBA = (A_AFTER_A, B_AFTER_A, B_AFTER_B, A_AFTER_B)
 BAAB = (B_AFTER_B, A_AFTER_B, A_AFTER_A, B_AFTER_A)
 # Calls of a function in a block, more where the clock is coarse.
 FEWEST_CALLS, MOST_CALLS = 2, 32
+
+_CUT_SHORT = {"interrupted": "interrupted", "error": "ended by an error"}
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
@@ -89,7 +99,7 @@ class Comparison(Result):
         names: of a and b.
         kernels: what ran in a call of a, and of b; empty without CUPTI.
         warnings: what a reader should know, a sentence each.
-        stopped: "verdict", "target", "budget" or "interrupted".
+        stopped: "verdict", "target", "budget", "interrupted" or "error".
         seconds: what the comparison took, everything included.
         advice: what would settle it, when it is inconclusive.
         carry_over: the time of a call after the other function over that of one after its own: above 1 where they
@@ -165,8 +175,8 @@ class Comparison(Result):
             lines.append(f"  {name:<{width}}  {self.quantity} {format_estimate(time)}, {time.n} samples")
         for name, kernels in zip(self.names, self.kernels, strict=False):
             lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
-        if self.stopped == "interrupted":
-            lines.append("  warning: interrupted before the verdict was settled")
+        if self.stopped in _CUT_SHORT:
+            lines.append(f"  warning: {_CUT_SHORT[self.stopped]} before the verdict was settled")
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 
 
@@ -212,7 +222,7 @@ def compare(
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
         NotAvailable: the quantity cannot be measured here, or no call could be measured whole.
-        Exception: whatever the functions raise.
+        Exception: whatever the functions raise; what was measured until then is its attribute ``measured``.
     """
     for name, function in (("a", a), ("b", b)):
         check_function(name, function, "a function called without arguments")
@@ -226,8 +236,9 @@ def compare(
     named = _names(a, b, names)
     with Engine([a, b], stream=stream, device=device, cold=cold) as engine:
         run = _Run(engine, quantity, np.random.default_rng(seed), spent, margin, target)
-        run.measure()
-        return run.result(named)
+        with kept_on_error(lambda: run.result(named, "error") if run.blocks else None):
+            run.measure()
+            return run.result(named, run.stopped)
 
 
 def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
@@ -408,6 +419,11 @@ class _Run:
         self._carry_over: Ratio | None = None
         self._judged = -1
 
+    @property
+    def blocks(self) -> int:
+        """How many were sampled."""
+        return sum(map(len, self._cells)) // (1 + 2 * self._calls)
+
     def measure(self) -> None:
         """Samples and looks until the verdict is settled, the budget is used up, or Ctrl-C is pressed."""
         try:
@@ -422,7 +438,7 @@ class _Run:
                     return
         except KeyboardInterrupt:
             self.stopped = "interrupted"
-            if not self._parts:
+            if not self.blocks:
                 raise
 
     def _pilot(self, sample_seconds: float) -> None:
@@ -498,7 +514,7 @@ class _Run:
         logs = log_ratios(kept, cells, self._calls, max(1, blocks // JOINED_BLOCKS) if coarse else 1)
         return logs, max(coarse, self._tick)
 
-    def result(self, names: tuple[str, str]) -> Comparison:
+    def result(self, names: tuple[str, str], stopped: str) -> Comparison:
         """The comparison of what was sampled."""
         judgement = self.judgement
         if judgement is None or self._judged < len(self._parts):
@@ -519,7 +535,7 @@ class _Run:
             names=names,
             kernels=samples.kernels,
             warnings=(*self.warnings, *self._cautions(judgement, samples)),
-            stopped=self.stopped,
+            stopped=stopped,
             seconds=spent,
             advice=_advice(judgement, spent),
             carry_over=self._carry_over,

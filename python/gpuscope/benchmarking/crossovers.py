@@ -18,9 +18,9 @@ from gpuscope.arguments import as_float, check_budget
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.stopping import Budget
-from gpuscope.benchmarking.sweeps import check_maker, checked_axes, prepared
+from gpuscope.benchmarking.sweeps import check_maker, checked_axes, not_measured, prepared
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Result, format_estimate, import_pandas, plain_fields
+from gpuscope.results import Result, format_estimate, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
 from gpuscope.units import align_columns
 
@@ -179,7 +179,7 @@ class Crossover(Result):
         without_transfers: the answer for the computation alone.
         with_transfers: the answer for copying in, computing and copying out; None when it was not asked for.
         curves: "cpu", "gpu" and, if asked for, "transfers": the points by ascending size, of wall time.
-        stopped: "target", "budget", "interrupted" or "failed".
+        stopped: "target", "budget", "interrupted", "error" or "failed".
         warnings: what a reader should know, a sentence each.
     """
 
@@ -249,7 +249,8 @@ def crossover(
     to time. What is compared is wall time, from the call to the completion of its work, as a caller waits for it.
     The sizes given are visited in rounds of random order; then further sizes are measured where the curves cross, each
     in the (geometric) middle of what is left, whole numbers when all sizes are; what is left of the budget goes to the
-    points known worst. How the visits to each size differ decides, as in ``sweep``. Ctrl-C keeps what there is.
+    points known worst. How the visits to each size differ decides, as in ``sweep``. Ctrl-C and errors keep what there
+    is, as they do there.
 
     Args:
         cpu_fn: factory of the computation on the CPU.
@@ -275,16 +276,20 @@ def crossover(
     name, sizes = _checked_sizes(axis)
     makers = {"cpu": cpu_fn, "gpu": gpu_fn} | ({"transfers": transfers} if transfers is not None else {})
     search = _Search(name, makers, Rounds(target, cold=cold, stream=stream, device=device, progress=progress))
-    stopped = search.measure(sizes, budget)
-    curves = search.curves()
-    return Crossover(
-        axis=name,
-        without_transfers=search.answer("gpu"),
-        with_transfers=search.answer("transfers") if transfers is not None else None,
-        curves=curves,
-        stopped=stopped,
-        warnings=tuple(_remarks(curves)),
-    )
+
+    def result(stopped: str) -> Crossover:
+        curves = search.curves(not_measured(stopped))
+        return Crossover(
+            axis=name,
+            without_transfers=search.answer("gpu"),
+            with_transfers=search.answer("transfers") if transfers is not None else None,
+            curves=curves,
+            stopped=stopped,
+            warnings=tuple(_remarks(curves)),
+        )
+
+    with kept_on_error(partial(result, "error")):
+        return result(search.measure(sizes, budget))
 
 
 class _Search:
@@ -353,11 +358,11 @@ class _Search:
         both = [size for size in sorted(cpu) if min(len(cpu[size].centres), len(gpu[size].centres)) > 1]
         return answer(both, [cpu[size].centres for size in both], [gpu[size].centres for size in both])
 
-    def curves(self) -> dict[str, tuple[SweepPoint, ...]]:
-        """The results by ascending size."""
-        why = "not measured: interrupted"
+    def curves(self, otherwise: str) -> dict[str, tuple[SweepPoint, ...]]:
+        """The results by ascending size; `otherwise` says why one was not visited."""
+        target = self.rounds.target
         return {
-            key: tuple(sizes[n].point(self.rounds.target, why) for n in sorted(sizes))
+            key: tuple(sizes[size].point(target, otherwise) for size in sorted(sizes))
             for key, sizes in self.series.items()
         }
 

@@ -18,7 +18,7 @@ from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.workloads import check_batches
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
-from gpuscope.results import Distribution, Figures, Result, import_pandas, plain_fields
+from gpuscope.results import Distribution, Figures, Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def benchmark_dataloader(
 
     With `workers` a torch DataLoader is rebuilt for each count, with the same dataset, samplers, collation, pinning
     and prefetching, and persistent workers; these are shut down before the next count begins. Ctrl-C keeps the counts
-    that are done.
+    that are done, and without `workers` the batches; an error of the loader has them as its attribute ``measured``.
 
     Args:
         loader: a DataLoader or any iterable of batches. It is restarted when it ends, if it can be.
@@ -206,18 +206,22 @@ def benchmark_dataloader(
         kind = type(loader).__name__
         raise InvalidArgument(f"loader is a {kind}; accepted with workers is a torch DataLoader, which can be rebuilt")
     results: dict[int, DataLoaderResult] = {}
-    remarks = []
-    for count in counts:
+
+    def compared(cut_short: str = "") -> DataLoaderWorkers:
+        recommended, why = recommendation({count: r["avg_batch_time_ms"] for count, r in results.items()}, step_ms)
+        texts = [f"workers={count}: {text}" for count, result in results.items() for text in result.warnings]
+        remarks = [f"{cut_short}: {len(results)} of {len(counts)} worker counts were measured"] if cut_short else []
+        return DataLoaderWorkers(results, recommended, why, (*remarks, *_advice(results, loader), *texts))
+
+    with kept_on_error(lambda: compared("an error ended it") if results else None):
         try:
-            results[count] = _measured(torch.rebuilt(loader, count), num_batches, own=True)
+            for count in counts:
+                results[count] = _measured(torch.rebuilt(loader, count), num_batches, own=True)
         except KeyboardInterrupt:
             if not results:
                 raise
-            remarks.append(f"interrupted: {len(results)} of {len(counts)} worker counts were measured")
-            break
-    recommended, why = recommendation({count: r["avg_batch_time_ms"] for count, r in results.items()}, step_ms)
-    texts = [f"workers={count}: {text}" for count, result in results.items() for text in result.warnings]
-    return DataLoaderWorkers(results, recommended, why, (*remarks, *_advice(results, loader), *texts))
+            return compared("interrupted")
+    return compared()
 
 
 def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) -> tuple[int, str]:
@@ -238,46 +242,58 @@ def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) 
 
 
 def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> DataLoaderResult:
-    """Times a loader, then shuts its workers down; of a loader that is not our `own`, not the persistent ones."""
+    """Times a loader, then shuts its workers down; of a loader that is not our `own`, not the persistent ones.
+
+    Ctrl-C keeps what was timed of a loader that is not our own.
+    """
     workers = getattr(loader, "num_workers", None)
     skipped = max(workers or 0, 1) - 1  # after the first batch
     steady: list[float] = []
     starts: list[float] = []
-    warnings: list[str] = []
     source: Iterator[Any] | None = None
-    try:
-        while len(steady) < num_batches and len(starts) <= num_batches:
-            begun = perf_counter()
-            with torch.many_workers() if own else nullcontext():
-                source = iter(loader)
-            taken = next(source, _END)
-            if taken is _END:
-                break
-            starts.append(perf_counter() - begun)
-            while len(steady) < num_batches:
-                taken = None
+
+    def result(ended: str) -> DataLoaderResult:
+        warnings = []
+        if not starts:
+            raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
+        if not steady:
+            warnings.append("an epoch is a single batch: each time has the start of one")
+        elif len(steady) < num_batches:
+            warnings.append(f"{ended} after {len(steady)} of {num_batches} batches")
+        times = Distribution(steady or starts[1:] or starts)
+        if starts[0] > max(SLOW_SECONDS, SLOW_START * times.median):
+            seconds = f"{starts[0]:.1f} s"
+            warnings.append(f"the first batch took {seconds}: the start of the workers, or a dataset slow to open")
+        return DataLoaderResult(times, starts[0], tuple(starts[1:]), workers, tuple(warnings))
+
+    with kept_on_error(lambda: result("ended by an error") if steady and not own else None):
+        try:
+            while len(steady) < num_batches and len(starts) <= num_batches:
                 begun = perf_counter()
+                with torch.many_workers() if own else nullcontext():
+                    source = iter(loader)
                 taken = next(source, _END)
                 if taken is _END:
                     break
-                if skipped:
-                    skipped -= 1
-                else:
-                    steady.append(perf_counter() - begun)
-    finally:
-        if own or not getattr(loader, "persistent_workers", False):
-            torch.shut_down(source)
-    if not starts:
-        raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
-    if not steady:
-        steady = starts[1:] or starts
-        warnings.append("an epoch is a single batch: each time has the start of one")
-    elif len(steady) < num_batches:
-        warnings.append(f"the loader ended after {len(steady)} of {num_batches} batches")
-    times = Distribution(steady)
-    if starts[0] > max(SLOW_SECONDS, SLOW_START * times.median):
-        warnings.append(f"the first batch took {starts[0]:.1f} s: the start of the workers, or a dataset slow to open")
-    return DataLoaderResult(times, starts[0], tuple(starts[1:]), workers, tuple(warnings))
+                starts.append(perf_counter() - begun)
+                while len(steady) < num_batches:
+                    taken = None
+                    begun = perf_counter()
+                    taken = next(source, _END)
+                    if taken is _END:
+                        break
+                    if skipped:
+                        skipped -= 1
+                    else:
+                        steady.append(perf_counter() - begun)
+        except KeyboardInterrupt:
+            if own or not steady:
+                raise
+            return result("interrupted")
+        finally:
+            if own or not getattr(loader, "persistent_workers", False):
+                torch.shut_down(source)
+    return result("the loader ended")
 
 
 def _judged(result: DataLoaderResult, step_ms: float) -> DataLoaderResult:

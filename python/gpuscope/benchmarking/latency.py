@@ -17,7 +17,7 @@ from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.frameworks import torch
-from gpuscope.results import Distribution, Figures, Result, plain_fields
+from gpuscope.results import Distribution, Figures, Result, kept_on_error, plain_fields
 
 SCHEMA = 1
 MOST_CALLS = 100_000_000  # whose times take 1.6 GB
@@ -97,7 +97,8 @@ def measure_latency(
     """Times single calls, each waited for before the next.
 
     A torch.nn.Module runs in evaluation mode without gradients, its input moved to its device first; afterwards each
-    submodule is back in its mode.
+    submodule is back in its mode. Ctrl-C keeps the calls that are done; an error of the model has them as its attribute
+    ``measured``.
 
     Args:
         model: a module or any callable.
@@ -128,22 +129,35 @@ def measure_latency(
 def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: StreamMarks | None) -> Latency:
     wall = np.empty(iterations)
     gpu = np.empty(iterations)
+    done = 0
+
+    def result(*cut_short: str) -> Latency:
+        times, absent = wall[:done], "" if marks else "nothing of the model is on a GPU"
+        on_gpu = Distribution(gpu[:done]) if marks else None
+        return Latency(Distribution(times), on_gpu, absent, warmup, (*cut_short, *_remarks(times)))
+
     begin, end = (marks.mark(), marks.mark()) if marks else (None, None)
-    for i in range(iterations):
-        if marks:
-            marks.synchronize()
-            begin = marks.mark(begin)
-        started = perf_counter()
-        output = workloads.call(model, inputs)
-        if marks:
-            end = marks.mark(end)
-            marks.synchronize()
-        wall[i] = perf_counter() - started
-        if marks and begin and end:
-            gpu[i] = marks.seconds(begin, end)
-        del output  # its memory is there for the next call
-    absent = "" if marks else "nothing of the model is on a GPU"
-    return Latency(Distribution(wall), Distribution(gpu) if marks else None, absent, warmup, tuple(_remarks(wall)))
+    with kept_on_error(lambda: result(f"ended by an error after {done} of {iterations} calls") if done else None):
+        try:
+            while done < iterations:
+                if marks:
+                    marks.synchronize()
+                    begin = marks.mark(begin)
+                started = perf_counter()
+                output = workloads.call(model, inputs)
+                if marks:
+                    end = marks.mark(end)
+                    marks.synchronize()
+                wall[done] = perf_counter() - started
+                if marks and begin and end:
+                    gpu[done] = marks.seconds(begin, end)
+                done += 1
+                del output  # its memory is there for the next call
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            return result(f"interrupted after {done} of {iterations} calls")
+    return result()
 
 
 def _remarks(wall: NDArray[np.float64]) -> list[str]:

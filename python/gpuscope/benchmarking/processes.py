@@ -33,6 +33,7 @@ from gpuscope.benchmarking.roofline import rate_at
 from gpuscope.benchmarking.samples import mean_kernels
 from gpuscope.benchmarking.stopping import CONFIDENCE, now
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.results import kept_on_error
 from gpuscope.stats.distributions import student_factor
 from gpuscope.units import first_line
 
@@ -113,7 +114,7 @@ def in_processes(
 
     Raises:
         NotAvailable: a process ended before it could measure.
-        Exception: what the task raised, when it did so in all processes.
+        Exception: what the task raised, when it did so in all processes, or `progress`.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise InvalidArgument(
@@ -124,29 +125,42 @@ def in_processes(
     results: list[BenchmarkResult] = []
     starts: list[float] = []
     failures: list[_Failure] = []
-    interrupted = False
-    for number in range(1, count + 1):
-        left = budget - sum(each.seconds for each in results)
-        share = max(left, 0.0) / (count + 1 - number) or sys.float_info.min
-        began = now()
-        say(f"{name}: starting process {number} of {count}")
-        measuring = functools.partial(say, f"{name}: measuring in process {number} of {count}")
-        outcome, interrupted = _outcome(task, share, measuring)
-        if isinstance(outcome, BenchmarkResult):
-            results.append(outcome)
-            starts.append(max(now() - began - outcome.seconds, 0.0))
-            interrupted = interrupted or outcome.stopped == "interrupted"
-        elif outcome.error is not None:
-            failures.append(outcome)
-        else:
-            interrupted = True
-        if interrupted or (not results and (len(failures) >= _FAILURES or failures[-1].before)):
-            break
+
+    def result(cut_short: str) -> BenchmarkResult:
+        return combined(results, starts, [each.sentence for each in failures], count, target, cut_short)
+
+    def measure() -> str:
+        for number in range(1, count + 1):
+            left = budget - sum(each.seconds for each in results)
+            share = max(left, 0.0) / (count + 1 - number) or sys.float_info.min
+            began = now()
+            say(f"{name}: starting process {number} of {count}")
+            measuring = functools.partial(say, f"{name}: measuring in process {number} of {count}")
+            outcome, interrupted = _outcome(task, share, measuring)
+            if isinstance(outcome, BenchmarkResult):
+                results.append(outcome)
+                starts.append(max(now() - began - outcome.seconds, 0.0))
+                interrupted = interrupted or outcome.stopped == "interrupted"
+            elif outcome.error is not None:
+                failures.append(outcome)
+            else:
+                interrupted = True
+            if interrupted:
+                return "interrupted"
+            if not results and (len(failures) >= _FAILURES or failures[-1].before):
+                break
+        return ""
+
+    with kept_on_error(lambda: result("error") if results else None):
+        try:
+            cut_short = measure()
+        except KeyboardInterrupt:
+            cut_short = "interrupted"
     if not results:
         if failures and failures[0].error is not None:
             raise failures[0].error from (InProcess(failures[0].traceback) if failures[0].traceback else None)
         raise KeyboardInterrupt
-    return combined(results, starts, [each.sentence for each in failures], count, target, interrupted=interrupted)
+    return result(cut_short)
 
 
 def _outcome(task: bytes, budget: float, measuring: Callable[[], object]) -> tuple[BenchmarkResult | _Failure, bool]:
@@ -240,6 +254,10 @@ def _child(sender: connection.Connection, task: bytes, budget: float) -> None:
     except KeyboardInterrupt:
         outcome = _Failure(None)
     except BaseException as error:  # SystemExit among them
+        partial = getattr(error, "measured", None)
+        if isinstance(partial, BenchmarkResult):
+            with contextlib.suppress(Exception):
+                error.measured = replace(partial, value=None)  # type: ignore[attr-defined]
         outcome = _Failure(_sendable(error), traceback.format_exc())
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -279,10 +297,12 @@ def combined(
     failures: Sequence[str],
     count: int,
     target: float,
-    *,
-    interrupted: bool,
+    cut_short: str = "",
 ) -> BenchmarkResult:
-    """One result of those of several processes: all their samples, and intervals from how the processes differ."""
+    """One result of those of several processes: all their samples, and intervals from how the processes differ.
+
+    `cut_short` is "interrupted" or "error" where that ended the measurement before all processes had measured.
+    """
     headline = Counter(each.quantity for each in results).most_common(1)[0][0]
     used = [number for number, each in enumerate(results) if each.quantity == headline]
     others, results = len(results) - len(used), [results[number] for number in used]
@@ -295,9 +315,9 @@ def combined(
     absent = {name: why for each in results for name, why in each.absent.items() if name not in quantities}
     absent |= {name: "not all processes have it" for name in first.quantities if name not in quantities | absent}
     estimate = quantities[headline].estimate
-    converged = not interrupted and len(results) == count and estimate.relative_half_width <= target
-    if interrupted:
-        stopped = "interrupted"
+    converged = not cut_short and len(results) == count and estimate.relative_half_width <= target
+    if cut_short:
+        stopped = cut_short
     elif converged:
         stopped = "target"
     else:

@@ -35,6 +35,7 @@ _STOPPED = {
     "budget": "NOT converged: the budget ran out",
     "processes": "NOT converged: the processes differ",
     "interrupted": "NOT converged: interrupted",
+    "error": "NOT converged: an error ended it",
 }
 _FIGURES = ("min", "p5", "p95", "max", "std")
 # A chart shows the samples between these quantiles, and this share of their distance beside them: one far out would
@@ -114,7 +115,8 @@ class BenchmarkResult(Figures, Result):
         absent: why a quantity was not measured.
         kernels: what ran, per call.
         converged: the headline's interval is as narrow as was asked for.
-        stopped: "target", "budget" or "interrupted"; "processes" when each of them reached the target, and they differ.
+        stopped: "target", "budget", "interrupted" or "error"; "processes" when each of them reached the target, and
+            they differ.
         warnings: what a reader should know, a sentence each.
         cold: the L2 cache was cleared before each call.
         clock_hz: the SM clock at each of the headline's samples; nan where it is not known.

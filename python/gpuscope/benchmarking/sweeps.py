@@ -16,7 +16,7 @@ from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.samples import Quantity, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Result, format_half_width, import_pandas, plain_fields, plain_values
+from gpuscope.results import Result, format_half_width, import_pandas, kept_on_error, plain_fields, plain_values
 from gpuscope.text import brief
 from gpuscope.units import align_columns, format_seconds
 
@@ -37,6 +37,7 @@ _STOPPED = {
     "target": "all points reached the target",
     "budget": "the budget was spent",
     "interrupted": "interrupted",
+    "error": "an error ended the measurement",
     "failed": "no point could be measured",
 }
 
@@ -51,7 +52,7 @@ class Sweep(Result):
     Attributes:
         axes: names of the axes, and the values of each.
         points: one for each combination.
-        stopped: "target", "budget", "interrupted" or "failed".
+        stopped: "target", "budget", "interrupted", "error" or "failed".
         target: the relative half width of the interval that was asked for.
     """
 
@@ -219,7 +220,8 @@ def sweep(
     parameter; after six rounds the budget goes to the points whose intervals are widest. All calls of a visit share
     clocks, caches and the placement of memory, so that intervals come from how the visits differ; what they cannot tell
     apart is said as a tie (`Sweep.fastest`). One point's inputs exist at a time: they are made for each visit, and
-    released after it. A point that raises is kept with its error's text. Ctrl-C ends the sweep and keeps what there is.
+    released after it. A point that raises is kept with its error's text. Ctrl-C ends the sweep and keeps what there is;
+    any other error, as one of `progress`, goes on to the caller with what there is as its attribute ``measured``.
 
     Args:
         function: see above. An axis cannot have the name of one of the arguments below.
@@ -246,9 +248,18 @@ def sweep(
     combinations = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
     series = [Series(parameters, partial(prepared, function, parameters), quantity) for parameters in combinations]
     rounds = Rounds(target, cold=cold, stream=stream, device=device, progress=progress)
-    stopped = rounds.run(series, budget)
-    points = tuple(each.point(rounds.target, "not measured: interrupted") for each in series)
-    return Sweep(values, points, stopped, rounds.target)
+
+    def result(stopped: str) -> Sweep:
+        points = tuple(each.point(rounds.target, not_measured(stopped)) for each in series)
+        return Sweep(values, points, stopped, rounds.target)
+
+    with kept_on_error(partial(result, "error")):
+        return result(rounds.run(series, budget))
+
+
+def not_measured(stopped: str) -> str:
+    """Why a point was never visited."""
+    return f"not measured: {'an error ended the measurement' if stopped == 'error' else 'interrupted'}"
 
 
 def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> Callable[[], object]:

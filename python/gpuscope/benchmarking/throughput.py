@@ -18,7 +18,7 @@ from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
-from gpuscope.results import Figures, Result, plain_fields
+from gpuscope.results import Figures, Result, kept_on_error, plain_fields
 
 SCHEMA = 1
 
@@ -114,8 +114,9 @@ def measure_throughput(
     The last of a (data, target) pair, or "target" or "labels" of a mapping, is the target.
 
     The time of GPU work is taken by events around each step, so that time in which the GPU had nothing to do is known
-    although nothing is waited for. Pauses within a step count as computing;
-    whether the GPU still had work when a step had been given to it says whether the step keeps it busy.
+    although nothing is waited for. Pauses within a step count as computing; whether the GPU still had work when a step
+    had been given to it says whether the step keeps it busy. Ctrl-C keeps the batches that are done; an error of the
+    loader or the step has them as its attribute ``measured``.
 
     Args:
         step: see above.
@@ -195,38 +196,50 @@ def _run(
         marks.synchronize()
     last = started = perf_counter()
     first = marks.mark() if marks else None
-    while len(sizes) < num_batches:
-        asked = perf_counter()
-        batch = next(source, _END)
-        if batch is _END:
-            break
-        waits.append(perf_counter() - asked)
-        sizes.append(workloads.batch_size(batch))
+
+    def result(cut_short: str) -> Throughput:
+        """Of the batches whose steps returned."""
         if marks:
-            drained += bool(ends) and marks.passed(ends[-1])
-            begins.append(marks.mark())
-        step(batch)
-        if marks:
-            ends.append(marks.mark())
-        del batch
-        now = perf_counter()
-        periods.append(now - last)
-        last = now
-    if marks:
-        marks.synchronize()
-    seconds = perf_counter() - started
-    if not sizes:
-        raise InvalidArgument(f"loader gave no batch beyond the {warmup} of the warm-up; accepted is one more")
-    idle = None
-    if marks and first:
-        # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
-        befores = [first, *ends[:-1]]
-        periods = [marks.seconds(before, end) for before, end in zip(befores, ends, strict=True)]
-        gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins, strict=True)]
-        idle = sum(gaps) / sum(periods)
-    if len(sizes) < num_batches:
-        warnings.append(f"the loader ended after {len(sizes)} of {num_batches} batches")
-    return _result(sizes, sum(waits), np.array(periods), seconds, idle, drained / len(sizes), warnings)
+            marks.synchronize()
+        done = len(periods)
+        if not done:
+            raise InvalidArgument(f"loader gave no batch beyond the {warmup} of the warm-up; accepted is one more")
+        found, idle = periods, None
+        seconds = sum(periods) if cut_short else perf_counter() - started
+        if marks and first:
+            # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
+            befores = [first, *ends[: done - 1]]
+            found = [marks.seconds(before, end) for before, end in zip(befores, ends[:done], strict=True)]
+            gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins[:done], strict=True)]
+            idle = sum(gaps) / sum(found)
+        if done < num_batches:
+            warnings.append(f"{cut_short or 'the loader ended'} after {done} of {num_batches} batches")
+        return _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings)
+
+    with kept_on_error(lambda: result("ended by an error") if periods else None):
+        try:
+            while len(sizes) < num_batches:
+                asked = perf_counter()
+                batch = next(source, _END)
+                if batch is _END:
+                    break
+                waits.append(perf_counter() - asked)
+                sizes.append(workloads.batch_size(batch))
+                if marks:
+                    drained += bool(ends) and marks.passed(ends[-1])
+                    begins.append(marks.mark())
+                step(batch)
+                if marks:
+                    ends.append(marks.mark())
+                del batch
+                now = perf_counter()
+                periods.append(now - last)
+                last = now
+        except KeyboardInterrupt:
+            if not periods:
+                raise
+            return result("interrupted")
+        return result("")
 
 
 def _result(

@@ -74,7 +74,7 @@ def found(median, spread=0.001, *, random=None, quantity="wall", stopped="target
 def combined(results, count=None, failures=(), interrupted=False, target=0.01):
     starts = [0.5] * len(results)
     count = count or len(results)
-    return processes.combined(results, starts, failures, count, target, interrupted=interrupted)
+    return processes.combined(results, starts, failures, count, target, "interrupted" if interrupted else "")
 
 
 # -- the interval ----------------------------------------------------------------------------------------------------
