@@ -66,15 +66,19 @@ class _Engine:
     def warm_up(self, seconds):
         taken = self.function()
         self.engines.clock.now += taken
-        return SimpleNamespace(steady=self.engines.steady, seconds=taken, samples=1)
+        return SimpleNamespace(steady=self.engines.steady, seconds=taken, samples=1, sample_seconds=taken)
 
-    def sample(self, quantity, order):
-        seconds = np.array([self.function() for _ in order])
-        self.engines.clock.now += seconds.sum()
-        self.engines.calls += len(order)
+    def sample(self, quantity, order, seconds=float("inf")):
+        end = self.engines.clock.now + seconds
+        taken = []
+        while len(taken) < len(order) and (not taken or self.engines.clock.now < end):
+            taken.append(self.function())
+            self.engines.clock.now += taken[-1]
+        n, seconds = len(taken), np.array(taken)
+        order = order[:n]
+        self.engines.calls += n
         if self.engines.calls >= self.engines.interrupt_after:
             raise KeyboardInterrupt
-        n = len(order)
         throttled, valid = np.full(n, self.engines.throttled), np.ones(n, dtype=bool)
         return Samples(order, {quantity: seconds}, np.full(n, np.nan), throttled, valid)
 

@@ -100,7 +100,8 @@ def benchmark(
         cold: clear the L2 cache before each call.
         graph: capture `fn` into a CUDA graph once and measure its replay.
         target: half of the interval's width to reach, relative to the time.
-        budget: seconds for everything, warming up included. A single call is not cut short.
+        budget: seconds for everything, warming up included. A single call is not cut short, and half of the budget is
+            for samples, whatever the first call and what is found out once a process take.
         bytes: read and written by a call, for a rate.
         flops: floating-point operations in a call, for a rate.
         dtype: what they are done in, as "bfloat16"; for the peak to compare with.
@@ -158,7 +159,7 @@ def _benchmark(
     fresh: bool = False,
 ) -> BenchmarkResult:
     """Measures in this process. In a `fresh` one the budget begins after the first calls, which set up what stays."""
-    spent = Budget(budget)
+    whole = Budget(budget)
     environment()  # found once a process, which counts too
     with contextlib.ExitStack() as stack:
         measured = call
@@ -167,10 +168,7 @@ def _benchmark(
                 raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
             measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
         engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
-        if fresh:
-            engine.prepare()
-            spent = Budget(budget)
-        run = _Run(engine, spent, target)
+        run = _Run(engine, whole, target, fresh=fresh)
         result = functools.partial(_result, run, name, cold, bytes, flops, dtype)
         with kept_on_error(lambda: result() if run.cut_short("error") else None):
             run.measure(None if graph else measured)
@@ -216,7 +214,7 @@ def _result(
         flops=flops,
         rates=found,
         environment=_environment(engine),
-        seconds=run.spent.spent,
+        seconds=run.whole.spent,
         value=engine.values[0] if engine.values else None,
         capped=samples.capped,
         modes=modes,
@@ -254,8 +252,9 @@ def _environment(engine: Engine) -> dict[str, object]:
 class _Run:
     """The samples of one benchmark so far, kept when it is interrupted."""
 
-    def __init__(self, engine: Engine, spent: Budget, target: float) -> None:
-        self.engine, self.spent, self.target = engine, spent, target
+    def __init__(self, engine: Engine, whole: Budget, target: float, *, fresh: bool) -> None:
+        self.engine, self.whole, self.target, self.fresh = engine, whole, target, fresh
+        self.spent = whole  # of it, for what is done now
         self.parts: dict[Quantity, list[Samples]] = {}
         self.slope: Measured | None = None
         self.absent: dict[str, str] = {}
@@ -280,10 +279,16 @@ class _Run:
         """Takes all quantities, those first that CUPTI would disturb; marginal time of `captured`, where given."""
         try:
             self.engine.prepare()
-            self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds)
+            if self.fresh:
+                self.whole = Budget(self.whole.seconds)
+            self.spent = self.whole.for_samples()
+            # A call that leaves no room for a sample is no warming up.
+            fits = self.spent.left >= 2 * self.engine.sample_seconds
+            self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds if fits else 0.0)
             for quantity in ("stream", "launch", "wall"):
                 self._sample_side(quantity)
             self._slope(captured)
+            self.spent = self.whole.for_samples()
             self._sample_headline()
         except KeyboardInterrupt:
             if not self.cut_short("interrupted"):
@@ -323,7 +328,7 @@ class _Run:
         self.slope = Measured("marginal", slope.samples, np.ones(len(slope.samples), bool), slope.estimate)
 
     def _sample_headline(self) -> None:
-        cost = self.warm_up.seconds / max(1, self.warm_up.samples)
+        cost = self.warm_up.sample_seconds
         bursts, began, first = Bursts(self.spent.left, self._random), self.spent.spent, True
         warming = 0  # parts that count as warming up once there are others
         while True:
@@ -331,8 +336,8 @@ class _Run:
             size = bursts.size(cost, self.spent.left)
             self.engine.keep_busy(bursts.pause(size, cost, self.spent.left))
             burst_began = self.spent.spent
-            part = self.engine.sample(quantity, np.zeros(size, np.uint32))
-            cost = (self.spent.spent - burst_began) / size
+            part = self.engine.sample(quantity, np.zeros(size, np.uint32), self.spent.left)
+            cost = (self.spent.spent - burst_began) / len(part.which)
             if quantity in self.engine.absent:  # a gate that did not hold: go on with another headline
                 continue
             del self.parts.setdefault(quantity, [])[:warming]

@@ -216,7 +216,8 @@ def compare(
         quantity: "kernel", "stream", "wall" and so on; None takes the first of these three that both functions have.
         margin: ratios this close to 1 count as no difference, as a fraction.
         target: half of the interval's width to reach, as a fraction; sampling then goes on until it is reached.
-        budget: seconds for everything, warming up included. A single call is not cut short.
+        budget: seconds for everything, warming up included. A single call is not cut short, half of the budget is for
+            samples, whatever the first calls take, and a block of five calls is measured in any case.
         seed: of the order of turns; None takes another one each time.
 
     Raises:
@@ -248,6 +249,11 @@ def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray
     """
     rows = np.array([[LEAD_A, *ABBA * (calls // 2)], [LEAD_B, *BAAB * (calls // 2)]], np.uint32)
     return rows[random.integers(0, 2, blocks)].reshape(-1)
+
+
+def _width(calls: int) -> int:
+    """Calls in a block, of which so many are of each function."""
+    return 1 + 2 * calls
 
 
 def calls_per_block(seconds: NDArray[np.float64], cells: NDArray[np.uint32], tick: float) -> int:
@@ -299,7 +305,7 @@ def log_ratios(seconds: NDArray[np.float64], cells: NDArray[np.uint32], calls: i
 
     `seconds` is nan where a call is not valid; blocks without a valid call of each kind are left out.
     """
-    width = together * (1 + 2 * calls)
+    width = together * _width(calls)
     end = len(seconds) // width * width
     rows, kinds = seconds[:end].reshape(-1, width), cells[:end].reshape(-1, width)
     valid = np.isfinite(rows)
@@ -402,16 +408,17 @@ class _Run:
         engine: Engine,
         quantity: Quantity | None,
         random: np.random.Generator,
-        spent: Budget,
+        whole: Budget,
         margin: float,
         target: float | None,
     ) -> None:
-        self.engine, self.spent, self.margin, self.target = engine, spent, margin, target
+        self.engine, self.whole, self.margin, self.target = engine, whole, margin, target
+        self.spent = whole  # of it, for what is done now
         self._given, self._random = quantity, random
         self.stopped = "budget"
         self.warnings: list[str] = []
         self.judgement: Judgement | None = None
-        self._began, self._calls, self._cost = 0.0, FEWEST_CALLS, 0.0
+        self._calls, self._cost = FEWEST_CALLS, 0.0
         self._looks = Looks()
         self._quantity: Quantity = "wall"
         self._parts: list[Samples] = []
@@ -422,16 +429,19 @@ class _Run:
     @property
     def blocks(self) -> int:
         """How many were sampled."""
-        return sum(map(len, self._cells)) // (1 + 2 * self._calls)
+        return sum(map(len, self._cells)) // _width(self._calls)
 
     def measure(self) -> None:
         """Samples and looks until the verdict is settled, the budget is used up, or Ctrl-C is pressed."""
         try:
             self.engine.prepare()
-            warm_up = self.engine.warm_up(self.spent.share(WARM_UP).seconds)
+            self.spent = self.whole.for_samples()
+            # Warming up must leave room for a block.
+            fits = self.spent.left >= (2 + _width(FEWEST_CALLS)) * self.engine.sample_seconds
+            warm_up = self.engine.warm_up(self.spent.share(WARM_UP).seconds if fits else 0.0)
             self.warnings += warm_up.warnings
-            self._began = self.spent.spent
-            self._pilot(warm_up.seconds / max(warm_up.samples, 1))
+            self.spent = self.whole.for_samples()
+            self._pilot(warm_up.sample_seconds)
             for share in LOOKS:
                 self._sample_until(share)
                 if self._look(share):
@@ -446,7 +456,7 @@ class _Run:
 
         They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
         """
-        block = (1 + 2 * FEWEST_CALLS) * sample_seconds
+        block = _width(FEWEST_CALLS) * sample_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
         while True:
             self._quantity = self._given or self.engine.headline
@@ -457,7 +467,9 @@ class _Run:
         times = self._parts[0].times(self._quantity)
         valid = times[np.isfinite(times)]
         tick = on_ticks(valid, self._tick)[1] if len(valid) else self._tick
-        self._calls = calls_per_block(times, self._cells[0], tick)
+        room = self.spent.left / FEWEST_BLOCKS / max(self._cost, 1e-9)  # a block's, as multiples of the shortest one's
+        most = FEWEST_CALLS * max(int(room), 1)
+        self._calls = min(calls_per_block(times, self._cells[0], tick), most)
         if self._calls > FEWEST_CALLS:
             self._cost *= self._calls / FEWEST_CALLS
             self._parts, self._cells = [], []
@@ -468,18 +480,27 @@ class _Run:
 
     def _sample_until(self, share: float) -> None:
         """Samples blocks up to this share of the time that there is for them."""
-        end = self._began + share * (self.spent.seconds - self._began)
+        end = share * self.spent.seconds
         while not self._parts or end - self.spent.spent >= self._cost / 2:
             room = min(end - self.spent.spent, LONGEST_BATCH)
             self._sample(max(1, int(room / max(self._cost, 1e-9))))
 
     def _sample(self, count: int) -> None:
-        cells = block_order(self._random, count, self._calls)
+        """Samples so many blocks, or those that fit into what is left; the first one is whole in any case."""
+        if not self._parts:
+            self._append(block_order(self._random, 1, self._calls), math.inf)
+            count -= 1
+        if count and self._quantity not in self.engine.absent:  # as where the gate did not hold
+            self._append(block_order(self._random, count, self._calls), self.spent.left)
+
+    def _append(self, cells: NDArray[np.uint32], seconds: float) -> None:
         began = self.spent.spent
-        samples = self.engine.sample(self._quantity, FUNCTION[cells])
-        self._cost = (self.spent.spent - began) / count
-        self._parts.append(samples)
-        self._cells.append(cells)
+        samples = self.engine.sample(self._quantity, FUNCTION[cells], seconds)
+        width, called = _width(self._calls), len(samples.which)
+        self._cost = (self.spent.spent - began) / called * width
+        if whole := called // width * width:
+            self._parts.append(samples.first(whole))
+            self._cells.append(cells[:whole])
 
     def _look(self, share: float) -> bool:
         """Judges the blocks so far; whether that settles it."""
@@ -510,7 +531,7 @@ class _Run:
         """Those of the blocks so far, and the clock's tick."""
         seconds, cells = joined(self._parts).times(self._quantity), np.concatenate(self._cells)
         kept, coarse = without_outliers_on(self._tick, seconds, cells)
-        blocks = len(cells) // (1 + 2 * self._calls)
+        blocks = len(cells) // _width(self._calls)
         logs = log_ratios(kept, cells, self._calls, max(1, blocks // JOINED_BLOCKS) if coarse else 1)
         return logs, max(coarse, self._tick)
 
@@ -522,7 +543,6 @@ class _Run:
         samples = joined(self._parts)
         seconds = samples.times(self._quantity)
         valid = np.isfinite(seconds)
-        spent = self.spent.spent
         return Comparison(
             verdict=judgement.verdict,
             ratio=judgement.ratio,
@@ -536,8 +556,8 @@ class _Run:
             kernels=samples.kernels,
             warnings=(*self.warnings, *self._cautions(judgement, samples)),
             stopped=stopped,
-            seconds=spent,
-            advice=_advice(judgement, spent),
+            seconds=self.whole.spent,
+            advice=_advice(judgement, self.whole.spent),
             carry_over=self._carry_over,
             calls_per_sample=samples.calls_per_sample,
         )

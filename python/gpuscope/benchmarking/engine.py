@@ -7,6 +7,7 @@ A dry run first finds out what each function does, which decides how it is sampl
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from gpuscope._core import CallKind, MemoryKind
 from gpuscope.arguments import check_count
 from gpuscope.benchmarking import kernel_times, stopping
 from gpuscope.benchmarking.samples import Chunks, Quantity, Samples, no_collection
-from gpuscope.benchmarking.stopping import SHORTEST, WINDOW, WarmUp, is_steady
+from gpuscope.benchmarking.stopping import SHORTEST, WINDOW, Budget, WarmUp, is_steady
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.text import brief
 from gpuscope.trace import Trace
@@ -166,6 +167,11 @@ class Engine:
         return self._plan.chunk
 
     @property
+    def sample_seconds(self) -> float:
+        """What a sample of the longest of the functions takes, as far as is known: first calls may take longer."""
+        return max(fact.call_seconds for fact in self.facts) * self.calls_per_sample
+
+    @property
     def gated(self) -> bool:
         """Whether the stream is held back until a chunk is queued."""
         return self._plan.gate
@@ -201,12 +207,12 @@ class Engine:
         self._plan = _plan(self.facts)
 
     def warm_up(self, seconds: float) -> WarmUp:
-        """Calls the functions in turn until time and clock are steady, or `seconds` have passed.
+        """Calls the functions in turn until time and clock are steady, or `seconds` have passed; not at all in 0 s.
 
         Also finds out how many calls a sample needs.
         """
         self.prepare()
-        spent = stopping.Budget(seconds)
+        spent = Budget(seconds)
         times: list[float] = []
         clocks: list[float] = []
         steady, samples = False, 0
@@ -224,7 +230,8 @@ class Engine:
             steady = spent.spent >= SHORTEST and is_steady(times, clocks)
         known = [clock for clock in clocks[-WINDOW:] if np.isfinite(clock)]
         self.reference_hz = float(np.median(known)) if known else float("nan")
-        return WarmUp(steady, spent.spent, samples, tuple(times[-WINDOW:]))
+        sample_seconds = spent.spent / samples if samples else self.sample_seconds
+        return WarmUp(steady, spent.spent, samples, tuple(times[-WINDOW:]), sample_seconds=sample_seconds)
 
     def _lengthen_rows(self, order: NDArray[np.uint32], seconds: NDArray[np.float64]) -> bool:
         """Fits the plan to what calls take, which the first one need not show; whether rows got more calls by that."""
@@ -238,10 +245,9 @@ class Engine:
 
     def keep_busy(self, seconds: float) -> None:
         """Calls the functions in turn without keeping their times: what idles is slower or faster afterwards."""
-        spent = stopping.Budget(seconds)
-        call_seconds = max(max(fact.call_seconds for fact in self.facts) * self.calls_per_sample, 1e-9)
+        spent = Budget(seconds)
         while spent.left > 0:
-            count = max(len(self._functions), min(self.chunk, int(spent.left / call_seconds)))
+            count = max(len(self._functions), min(self.chunk, int(spent.left / max(self.sample_seconds, 1e-9))))
             order = np.arange(count, dtype=np.uint32) % np.uint32(len(self._functions))
             self._chunks(self._cheapest, order)
 
@@ -250,28 +256,29 @@ class Engine:
         """What is sampled only to call the functions. A gate that does not hold changes it."""
         return _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
 
-    def sample(self, quantity: Quantity, order: NDArray[np.uint32]) -> Samples:
+    def sample(self, quantity: Quantity, order: NDArray[np.uint32], seconds: float = math.inf) -> Samples:
         """Calls ``functions[i]`` for each i of `order`, `calls_per_sample` times in a row, and gives a time for each.
 
-        "kernel" and "span" come together, as do "stream" and "launch". Raises NotAvailable where `absent` has it.
+        Once `seconds` have passed, no further ones. "kernel" and "span" come together, as do "stream" and "launch". Raises NotAvailable where `absent` has it.
         """
         self.prepare()
         if quantity in self.absent:
             raise NotAvailable(f"{quantity} time cannot be measured: {self.absent[quantity]}")
         order = np.ascontiguousarray(order, dtype=np.uint32)
         if quantity in ("kernel", "span"):
-            return self._sample_kernels(order)
+            return self._sample_kernels(order, seconds)
         self.release_cupti()
-        chunks = self._chunks(quantity, order)
+        chunks = self._chunks(quantity, order, seconds)
+        order = order[: chunks.calls]
         if quantity == "wall":
             return chunks.samples(order, {"wall": _wall(chunks)})
-        seconds: dict[Quantity, NDArray[np.float64]] = {"launch": _since_call(chunks, "returned_ns")}
+        times: dict[Quantity, NDArray[np.float64]] = {"launch": _since_call(chunks, "returned_ns")}
         if _EVENTS not in self.absent:
             held = chunks.column("held").astype(bool)
-            seconds["stream"] = np.where(held, chunks.column("stream_s"), np.nan)
-        return chunks.samples(order, seconds)
+            times["stream"] = np.where(held, chunks.column("stream_s"), np.nan)
+        return chunks.samples(order, times)
 
-    def _sample_kernels(self, order: NDArray[np.uint32]) -> Samples:
+    def _sample_kernels(self, order: NDArray[np.uint32], seconds: float) -> Samples:
         if self._session is None:
             if _core.Session.active():
                 raise NotAvailable("kernel time cannot be measured: another profile is active in this process")
@@ -283,9 +290,10 @@ class Engine:
                 # CUPTI's first records are the least sure, and the GPU has idled while it started.
                 self._chunks("kernel", order[: self.chunk])
             self._session_is_new = False
-            chunks = self._chunks("kernel", order)
+            chunks = self._chunks("kernel", order, seconds)
         finally:
             trace = Trace(self._session.cut())
+        order = order[: chunks.calls]
         times = kernel_times.measure(trace, chunks.column("called_ns"))
         kernels = tuple(times.shares(times.valid & (order == function)) for function in range(len(self._functions)))
         span = np.where(chunks.column("held").astype(bool), times.span, np.nan)
@@ -297,14 +305,12 @@ class Engine:
             kernels=kernels,
         )
 
-    def _chunks(self, quantity: Quantity, order: NDArray[np.uint32]) -> Chunks:
-        chunks = Chunks(None if self._on_cpu else self.device, self.reference_hz)
-        position = 0
+    def _chunks(self, quantity: Quantity, order: NDArray[np.uint32], seconds: float = math.inf) -> Chunks:
+        chunks, spent = Chunks(None if self._on_cpu else self.device, self.reference_hz), Budget(seconds)
         with no_collection():
-            while position < len(order):
-                part = order[position : position + self.chunk]
+            while chunks.calls < len(order) and (spent.left or not chunks.calls):
+                part = order[chunks.calls : chunks.calls + self.chunk]
                 chunks.add(self._chunk(quantity, part), len(part))
-                position += len(part)
         return chunks
 
     def _chunk(self, quantity: Quantity, part: NDArray[np.uint32]) -> dict[str, Any]:

@@ -323,11 +323,10 @@ class Rounds:
             spent = Budget(seconds)
             warm = engine.warm_up(WARM_UP * seconds)
             spent = Budget(min(spent.left, LONGEST_SAMPLING))
-            cost = warm.seconds / max(warm.samples, 1)
-            count = int(min(max(spent.left / 4 / max(cost, 1e-9), 1), MOST_SAMPLES))
+            count = int(min(max(spent.left / 4 / max(warm.sample_seconds, 1e-9), 1), MOST_SAMPLES))
             parts: list[Samples] = []
             try:
                 while not parts or (spent.left and len(parts) * count < MOST_SAMPLES_OF_A_VISIT):
-                    parts.append(engine.sample(quantity, np.zeros(count, dtype=np.uint32)))
+                    parts.append(engine.sample(quantity, np.zeros(count, dtype=np.uint32), spent.left))
             finally:
                 series.add(parts, quantity, engine.tick_of(quantity), warm.steady)

@@ -59,6 +59,18 @@ class Samples:
         """Seconds of each call; nan where it is not valid or has no such time."""
         return np.where(self.valid, self.seconds[quantity], np.nan)
 
+    def first(self, count: int) -> Samples:
+        """The first rows; `kernels` stays that of all."""
+        if count == len(self.which):
+            return self
+        arrays: dict[str, Any] = {
+            column.name: getattr(self, column.name)[:count]
+            for column in fields(Samples)
+            if column.name not in ("seconds", "kernels")
+        }
+        seconds = {quantity: times[:count] for quantity, times in self.seconds.items()}
+        return Samples(seconds=seconds, kernels=self.kernels, **arrays)
+
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """One after the other, of the same kind of pass; `kernels` averaged by the valid calls of each part."""
@@ -103,14 +115,20 @@ def check_quantity(value: object) -> None:
 
 
 class Chunks:
-    """Collects the sampler's chunks and the state of the clocks in each; no device without a GPU."""
+    """Collects the sampler's chunks and the state of the clocks in each; no device without a GPU.
+
+    Attributes:
+        calls: how many were made in them.
+    """
 
     def __init__(self, device: int | None, reference_hz: float) -> None:
+        self.calls = 0
         self._device, self._reference = device, reference_hz
         self._columns: dict[str, list[NDArray[Any]]] = {}
 
     def add(self, chunk: dict[str, Any], calls: int) -> None:
         """Adds one chunk of the sampler; its SM clock is as the GPU counted it, or else as NVML reports it."""
+        self.calls += calls
         state = _core.clock_state(self._device) if self._device is not None else {}
         clock, reasons = float(chunk.get("clock_hz", np.nan)), int(state.get("reasons") or 0)
         if not np.isfinite(clock) or clock <= 0:

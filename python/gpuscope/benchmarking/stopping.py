@@ -28,6 +28,9 @@ FILLED, FIRST_BURST, GROWTH, LARGEST_BURST = 0.5, 64, 4, 5000
 NEXT_LOOK = 1.5
 # Of a budget too small for the span.
 SHORTEST_SPAN = 0.6
+# Of any budget, for samples: libraries start and functions are compiled when they are first called, which may take more
+# than all of it.
+FOR_SAMPLES = 0.5
 
 # A drift over a run that is reported (fraction of the value), and the p below which it is believed.
 DRIFT = 0.005
@@ -68,6 +71,10 @@ class Budget:
     def share(self, fraction: float) -> Budget:
         """A part of the whole, from now on, as far as it is there."""
         return Budget(min(self.left, fraction * self.seconds))
+
+    def for_samples(self) -> Budget:
+        """What is left: half of the whole at least, whatever what came before took."""
+        return Budget(max(self.left, FOR_SAMPLES * self.seconds))
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,7 @@ class WarmUp:
     samples: int  # how many were taken
     last: tuple[float, ...] = ()  # the last times, up to `WINDOW` chunks
     note: str = ""  # what changed while samples were already taken, which count as warming up
+    sample_seconds: float = 0.0  # what a sample takes
 
     @property
     def warnings(self) -> tuple[str, ...]:
