@@ -19,7 +19,7 @@ from gpuscope.arguments import as_float
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.text import brief, shown
-from gpuscope.units import format_seconds
+from gpuscope.units import first_line, format_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,10 @@ class Result(ABC):
         for name in ("__str__", "__repr__", "render", "report", "summary", "table"):
             if name in cls.__dict__:
                 setattr(cls, name, shown(cls.__dict__[name]))
+
+    def __repr__(self) -> str:
+        """What kind of result it is and the first line of its text: dataclasses show whole arrays."""
+        return f"<{type(self).__name__}: {first_line(str(self))}>"
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -138,6 +142,9 @@ class Distribution(Figures):
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self)} samples, median {format_seconds(self.median)}>"
 
     def interval(self, q: float) -> stats.Quantile:
         """A quantile, 0 < q < 1, with its 95 % interval where there are enough samples for one."""

@@ -82,7 +82,7 @@ class Growth:
     after: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Result):
     """The result of `compare`, on the ratio of b's time over a's. ``print(result)`` says it in one line.
 

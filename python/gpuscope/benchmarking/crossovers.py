@@ -170,7 +170,7 @@ def size_text(size: float) -> str:
     return f"{size:,.0f}" if size >= 100 or float(size).is_integer() else f"{size:.3g}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Crossover(Result):
     """Which is faster at which size. ``str(crossover)`` gives the answers in words, then the figures.
 

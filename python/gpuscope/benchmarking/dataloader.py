@@ -35,7 +35,7 @@ GAIN = 1.1  # speed-up below which workers did not help
 _END = object()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataLoaderResult(Figures, Result, Mapping[str, float]):
     """Times of a loader's batches. As a mapping it has avg_batch_time_ms, batches_per_second and the like.
 
@@ -113,7 +113,7 @@ class DataLoaderResult(Figures, Result, Mapping[str, float]):
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataLoaderWorkers(Result):
     """A loader with several counts of workers. ``str(...)`` is the table and the advice.
 
@@ -140,7 +140,14 @@ class DataLoaderWorkers(Result):
 
     def __str__(self) -> str:
         rows = [result.row for result in self]
-        return "\n".join([*rows, f"recommended: num_workers={self.recommended}: {self.why}", *self.warnings])
+        return "\n".join([*rows, self._advice, *self.warnings])
+
+    @property
+    def _advice(self) -> str:
+        return f"recommended: num_workers={self.recommended}: {self.why}"
+
+    def __repr__(self) -> str:
+        return f"<DataLoaderWorkers of {', '.join(map(str, self.results))}: {self._advice}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

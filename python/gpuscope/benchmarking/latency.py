@@ -24,7 +24,7 @@ MOST_CALLS = 100_000_000  # whose times take 1.6 GB
 DRIFT, SURE = 0.05, 0.01  # relative change over the run that is reported, and the p from which it is believed
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Latency(Figures, Result):
     """Latencies of single calls.
 
@@ -80,6 +80,9 @@ class Latency(Figures, Result):
         if known:
             lines.append(f"95 % intervals of {len(self)} calls: {', '.join(known)}")
         return "\n".join([*lines, *(x.why for x in quantiles if x.why), *self.warnings])
+
+    def __repr__(self) -> str:
+        return f"<Latency of {len(self)} calls: {_line(self.wall)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in seconds, ready for JSON."""

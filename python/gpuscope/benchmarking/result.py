@@ -45,7 +45,7 @@ _BESIDE = ("stream", "launch", "wall", "marginal")
 _COLOURS = {"sample": "#4477aa", "tagged": "#ee6677", "invalid": "#bbbbbb"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measured(Figures):
     """One quantity of a call.
 
@@ -66,6 +66,9 @@ class Measured(Figures):
     @property
     def _values(self) -> NDArray[np.float64]:
         return self.samples[self.valid]
+
+    def __repr__(self) -> str:
+        return f"<Measured: {self.quantity} {_interval(self.estimate)})>"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import NotAvailable
 from gpuscope.results import Figures, format_estimate, plain_fields, plain_values
 from gpuscope.text import LONGEST_INTEGER, brief, shown
+from gpuscope.units import first_line
 
 FEWEST_VISITS = 6  # to tell how much they differ; the budget is laid out for so many
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
@@ -37,7 +38,7 @@ MOST_SAMPLES_OF_A_VISIT = 500
 FIGURES = ("min", "p5", "p95", "max", "std")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SweepPoint(Figures):
     """The result of one point of a sweep.
 
@@ -82,6 +83,9 @@ class SweepPoint(Figures):
         count = len(self.visits)
         calls = f"{self.calls} calls in {count} visit{'' if count == 1 else 's'}"
         return f"{self.name}: {self.quantity} {format_estimate(self.estimate)}, {calls}"
+
+    def __repr__(self) -> str:
+        return f"<SweepPoint: {first_line(str(self))}>"
 
     def row(self) -> dict[str, Any]:
         """The columns of a frame; an axis keeps its name, also when a column has it."""

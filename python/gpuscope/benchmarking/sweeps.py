@@ -42,7 +42,7 @@ _STOPPED = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sweep(Result):
     """The points of a sweep, in the order of the product of their axes.
 
@@ -173,12 +173,17 @@ class Sweep(Result):
             return [f"fastest cannot be told, as some were visited once: {names}"]
         return [f"fastest within {100 * within:.2g} %, not told apart: {names}"]
 
-    def __str__(self) -> str:
+    def _verdict(self) -> str:
         done = sum(point.converged for point in self.points)
         failed = sum(point.estimate is None for point in self.points)
         verdict = f"{_STOPPED[self.stopped]}: {done} of {len(self.points)} points within +-{100 * self.target:g} %"
-        lines = [self.table(), *self._fastest_line(), verdict + (f", {failed} not measured" if failed else "")]
-        return "\n".join([*lines, *self.warnings])
+        return verdict + (f", {failed} not measured" if failed else "")
+
+    def __str__(self) -> str:
+        return "\n".join([self.table(), *self._fastest_line(), self._verdict(), *self.warnings])
+
+    def __repr__(self) -> str:
+        return f"<Sweep of {', '.join(self.axes)}: {'; '.join([self._verdict(), *self._fastest_line()])}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""

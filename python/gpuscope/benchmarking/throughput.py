@@ -33,7 +33,7 @@ IDLE = 0.1  # share of the time that a GPU may wait before something other than 
 _END = object()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Throughput(Figures, Result):
     """The throughput of a loader and a step. ``float(throughput)`` is samples a second, and so are formats as ``:.2f``.
 
@@ -90,6 +90,9 @@ class Throughput(Figures, Result):
         idle = "" if self.gpu_idle_share is None else f", GPU idle {self.gpu_idle_share:.0%}"
         remarks = "".join(f"; {text}" for text in self.warnings)
         return f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({self.batches} batches{remarks})"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from typing import Any, Literal
@@ -78,7 +78,7 @@ class OperationCrossover:
         return {"operation": self.operation, "transfers": self.transfers, **self.answer.to_dict()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exploration(Result):
     """CPU against GPU over kinds of work and sizes.
 
@@ -107,7 +107,7 @@ class Exploration(Result):
     why_no_gpu: str
     remarks: tuple[str, ...]
     warnings: tuple[str, ...]
-    environment: dict[str, str] = field(repr=False)
+    environment: dict[str, str]
     started: float
     seconds: float
     interrupted: bool
@@ -150,6 +150,12 @@ class Exploration(Result):
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        sizes = sorted({point.n for point in self.points})
+        of_sizes = f", n from {sizes[0]} to {sizes[-1]}" if sizes else ""
+        kinds = ", ".join(operation.name for operation in self.operations)
+        return f"<Exploration: {kinds}: {len(self.points)} points{of_sizes}>"
 
 
 def _block(found: Exploration, operation: Operation) -> list[str]:
