@@ -3,7 +3,8 @@
 
 A session has many tests; each was saved in some runs before and is measured once now. A run's level differs from the
 test's true time by a normal share ("spread"), and its samples by 2 % within the run. The rules of pytest-benchmark,
-asv, criterion and benchstat, written down here from their documentation, judge the same samples. Needs no GPU.
+asv, pyperf, criterion and benchstat judge the same samples: the first three by these tools' own functions where they
+are installed, else, as the others, by what their documentation says. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,11 +20,25 @@ from numpy.typing import NDArray
 from gpuscope.pytest_plugin.baselines import Baseline
 from gpuscope.pytest_plugin.gate import judge
 from gpuscope.pytest_plugin.measured import Measured
-from gpuscope.stats.distributions import normal_quantile, normal_two_sided
+from gpuscope.stats.distributions import normal_quantile, normal_two_sided, student_factor
 
 WITHIN = 0.02  # standard deviation of a sample within its run
 SAMPLES = 40  # of a run
 MARGIN = 0.05
+
+# The tools' own judgements.
+try:
+    from pytest_benchmark.utils import PercentageRegressionCheck
+except ImportError:
+    PercentageRegressionCheck = None
+try:
+    from asv._stats import is_different
+except ImportError:
+    is_different = None
+try:
+    from pyperf._utils import is_significant
+except ImportError:
+    is_significant = None
 
 Times = NDArray[np.float64]
 Rule = Callable[[Times, Times], NDArray[np.bool_]]  # of the saved runs and this one, which tests fail
@@ -77,23 +92,44 @@ def gpuscope_rule(before: Times, now: Times) -> NDArray[np.bool_]:
 
 def pytest_benchmark_rule(before: Times, now: Times) -> NDArray[np.bool_]:
     """`--benchmark-compare --benchmark-compare-fail=median:5%`: the median against the last saved run's."""
-    failed: NDArray[np.bool_] = np.median(now, axis=1) > (1 + MARGIN) * np.median(before[:, -1], axis=1)
-    return failed
+    return _beyond(np.median(before[:, -1], axis=1), np.median(now, axis=1))
 
 
 def pytest_benchmark_all_rule(before: Times, now: Times) -> NDArray[np.bool_]:
     """The same with `--benchmark-compare='0*'`: against each of the saved runs; one is enough."""
-    medians = np.median(before, axis=2)
-    failed: NDArray[np.bool_] = (np.median(now, axis=1)[:, None] > (1 + MARGIN) * medians).any(axis=1)
+    runs = [_beyond(np.median(run, axis=1), np.median(now, axis=1)) for run in before.transpose(1, 0, 2)]
+    failed: NDArray[np.bool_] = np.any(runs, axis=0)
     return failed
+
+
+def _beyond(before: Times, now: Times) -> NDArray[np.bool_]:
+    if PercentageRegressionCheck is None:
+        failed: NDArray[np.bool_] = now > (1 + MARGIN) * before
+        return failed
+    check = PercentageRegressionCheck("median", round(100 * MARGIN))
+    return np.array([bool(check.fails({"median": b}, {"median": a})) for a, b in zip(before, now, strict=True)])
 
 
 def asv_rule(before: Times, now: Times) -> NDArray[np.bool_]:
     """`asv continuous`: medians that differ by the factor 1.1, and a U test of the samples with p below 0.002."""
     last = before[:, -1]
-    larger = np.median(now, axis=1) > 1.1 * np.median(last, axis=1)
-    different: NDArray[np.bool_] = larger & (_u_test(last, now) < 0.002)
-    return different
+    larger: NDArray[np.bool_] = np.median(last, axis=1) < np.median(now, axis=1) / 1.1
+    if is_different is None:
+        return larger & (_u_test(last, now) < 0.002)
+    rows = zip(larger, last.tolist(), now.tolist(), strict=True)  # its test takes 1,600 steps of Python
+    return np.array([bool(beyond) and is_different(a, b, None, None) for beyond, a, b in rows])
+
+
+def pyperf_rule(before: Times, now: Times) -> NDArray[np.bool_]:
+    """`pyperf compare_to`: a larger mean, and a t test of the values at 95 %."""
+    last = before[:, -1]
+    slower: NDArray[np.bool_] = now.mean(axis=1) > last.mean(axis=1)
+    if is_significant is None:
+        error = np.sqrt((now.var(axis=1, ddof=1) + last.var(axis=1, ddof=1)) / SAMPLES)
+        t = (now.mean(axis=1) - last.mean(axis=1)) / error
+        return slower & (np.abs(t) >= student_factor(0.95, 2 * SAMPLES - 2))
+    rows = zip(slower, last.tolist(), now.tolist(), strict=True)
+    return np.array([bool(larger) and bool(is_significant(a, b)[0]) for larger, a, b in rows])
 
 
 def criterion_rule(before: Times, now: Times) -> NDArray[np.bool_]:
@@ -129,6 +165,7 @@ RULES: dict[str, Rule] = {
     "pytest-benchmark, last run": pytest_benchmark_rule,
     "pytest-benchmark, all runs": pytest_benchmark_all_rule,
     "asv": asv_rule,
+    "pyperf": pyperf_rule,
     "criterion": criterion_rule,
     "benchstat, values of a run": benchstat_rule,
     "benchstat, a value a run": benchstat_runs_rule,
@@ -228,6 +265,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     chosen = parser.parse_args()
+    own = {"pytest-benchmark": PercentageRegressionCheck, "asv": is_different, "pyperf": is_significant}
+    print(f"by their own functions: {', '.join(name for name, rule in own.items() if rule is not None) or 'none'}")
     same = {name: case for name, case in SAME.items() if chosen.only in name}
     slower = {name: case for name, case in SLOWER.items() if chosen.only in name}
     _table("sessions of unchanged code that fail", same, chosen.sessions, chosen.seed, found=False)
