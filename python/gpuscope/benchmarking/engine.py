@@ -259,7 +259,8 @@ class Engine:
     def sample(self, quantity: Quantity, order: NDArray[np.uint32], seconds: float = math.inf) -> Samples:
         """Calls ``functions[i]`` for each i of `order`, `calls_per_sample` times in a row, and gives a time for each.
 
-        Once `seconds` have passed, no further ones. "kernel" and "span" come together, as do "stream" and "launch". Raises NotAvailable where `absent` has it.
+        Once `seconds` have passed, no further ones. "kernel" and "span" come together, as do "stream" and "launch".
+        Raises NotAvailable where `absent` has it.
         """
         self.prepare()
         if quantity in self.absent:

@@ -203,6 +203,16 @@ class BenchmarkResult(Figures, Result):
         return self.estimate.low, self.estimate.high
 
     @property
+    def scope(self) -> str:
+        """What the interval holds for: "within this process", or "between processes" where several measured.
+
+        What a process keeps for its life, as where its memory lies, is no part of the former: `benchmark` with
+        ``processes=5`` shows it.
+        """
+        several = self.processes is not None and len(self.processes.estimates) > 1
+        return "between processes" if several else "within this process"
+
+    @property
     def n(self) -> int:
         """How many `samples` there are."""
         return len(self.samples)
@@ -230,7 +240,7 @@ class BenchmarkResult(Figures, Result):
         estimate = self.estimate
         cache = ("cold" if self.cold else "hot") if self.on_gpu else "CPU"
         rows = format_rows(self.calls_per_sample)
-        parts = [f"{self.name}: {self.quantity} {_interval(estimate)}{rows}, {cache})"]
+        parts = [f"{self.name}: {self.quantity} {_interval(estimate, f' {self.scope}')}{rows}, {cache})"]
         if self.processes is not None:
             parts.append(str(self.processes))
         if len(self.modes) > 1:
@@ -298,7 +308,7 @@ class BenchmarkResult(Figures, Result):
         """Everything but `value` as plain values; None stands for nan and for the ends of an interval that has none."""
         quantities = {name: plain_fields(each, without=("quantity",)) for name, each in self.quantities.items()}
         others = plain_fields(self, without=("quantities", "value"))
-        return {"schema": SCHEMA, "version": VERSION, **others, "quantities": quantities}
+        return {"schema": SCHEMA, "version": VERSION, **others, "scope": self.scope, "quantities": quantities}
 
     @staticmethod
     def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:
@@ -348,10 +358,10 @@ def format_modes(modes: Sequence[stats.Mode]) -> str:
     return ", ".join(f"{format_seconds(mode.value, 4)} ({format_share(mode.share)})" for mode in modes)
 
 
-def _interval(estimate: stats.Estimate) -> str:
+def _interval(estimate: stats.Estimate, scope: str = "") -> str:
     half = 100 * estimate.relative_half_width
     width = f"+-{half:.2g} %" if math.isfinite(half) else "+-? %"
-    confidence = f"{100 * estimate.confidence:g} %"
+    confidence = f"{100 * estimate.confidence:g} %{scope}"
     return f"{format_seconds(estimate.value, 4)} {width} ({confidence}, n={estimate.n}, n_eff={estimate.n_eff:.0f}"
 
 

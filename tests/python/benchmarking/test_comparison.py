@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -147,8 +148,30 @@ def test_outliers_on_a_coarse_clock_do_not_widen_the_interval(compared):
 def test_what_cannot_be_told_says_what_would_tell_it(compared):
     found = compared(ModelEngine(20e-6, 20.6e-6, noise=0.3), budget=0.1)
     assert (found.verdict, found.stopped) == ("inconclusive", "budget")
-    assert "a budget of about" in found.advice
+    assert re.fullmatch(
+        r"the noise is too large for a margin of 1 %: the ratio is known to \+-[1-9](\.\d)? % after 0\.1 s; "
+        r"a budget of about \d[\d.e+]* s would settle it",
+        found.advice,
+    )
     assert found.advice in str(found)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.02])
+def test_the_budget_that_is_advised_mostly_settles_it(compared, ratio):
+    settled = []
+    for seed in range(10):
+        found = compared(ModelEngine(20e-6, ratio * 20e-6, noise=0.1, seed=seed), budget=0.1, seed=seed)
+        if found.advice:
+            (seconds,) = re.findall(r"a budget of about ([\d.e+]+) s would settle it", found.advice)
+            again = compared(ModelEngine(20e-6, ratio * 20e-6, noise=0.1, seed=seed), budget=float(seconds), seed=seed)
+            settled.append(again.verdict in ("same", "slower"))
+    assert len(settled) >= 5
+    assert sum(settled) >= 0.7 * len(settled)
+
+
+def test_noise_for_which_no_budget_is_long_enough_is_said(compared):
+    found = compared(ModelEngine(20e-6, 20e-6, noise=0.3), margin=1e-4, budget=0.1)
+    assert re.search(r"too large for a margin of 0.01 %.*; a budget of more than 1e\+02 s would", found.advice)
 
 
 def test_too_few_blocks_have_no_verdict(compared):

@@ -13,7 +13,7 @@ import pytest
 
 from gpuscope import stats
 from gpuscope.benchmarking.kernel_times import Kernel
-from gpuscope.benchmarking.result import BenchmarkResult, Measured
+from gpuscope.benchmarking.result import BenchmarkResult, Measured, Processes
 from gpuscope.benchmarking.roofline import Rate
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.units import format_seconds
@@ -60,10 +60,21 @@ def result(**changes):
 def test_a_line_says_the_time_its_interval_and_what_it_is():
     line = str(result())
     assert line.startswith("matmul: kernel 12.3")
-    for part in ("+-0.", "(95 %, n=59, n_eff=", ", cold)", " | stream 14.", " | 2.41 TB/s = 79 % of measured peak"):
+    for part in ("+-0.", "(95 % within this process, n=59, n_eff=", ", cold)", " | stream 14."):
         assert part in line
+    assert " | 2.41 TB/s = 79 % of measured peak" in line
     assert " | SM 1755 MHz, power-capped 100 %, throttled or shifted 10 % | converged | 1 warning" in line
     assert "\n" not in line
+
+
+def test_the_interval_says_whether_it_is_of_one_process_or_of_several():
+    several = Processes(3, (result().estimate,) * 3, (0.1,) * 3)
+    one = dataclasses.replace(several, estimates=several.estimates[:1])
+    scopes = [result(processes=each).scope for each in (None, one, several)]
+    assert scopes == ["within this process", "within this process", "between processes"]
+    assert "(95 % between processes, n=59" in str(result(processes=several))
+    assert json.loads(result(processes=several).to_json())["scope"] == "between processes"
+    assert BenchmarkResult.from_json(result().to_json()).scope == "within this process"
 
 
 @pytest.mark.parametrize(
