@@ -17,7 +17,8 @@ from gpuscope.trace import NONE, Trace, number_of
 REPEATS = 5
 """So often must a region or a sequence of kernels come for its turns to count as steps."""
 WINDOW_NS = 100_000_000
-"""The length of windows where nothing repeats."""
+"""The length of windows where nothing repeats; longer where there were more than `MOST_WINDOWS`."""
+MOST_WINDOWS = 100_000
 
 Array = np.ndarray[Any, Any]
 
@@ -141,7 +142,9 @@ def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:
 
 def _windows(trace: Trace) -> Steps | None:
     first_ns, last_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
-    if last_ns <= first_ns:
+    if not 0 <= first_ns < last_ns < 1 << 63:  # a damaged file may say anything
         return None
-    starts = np.arange(first_ns, last_ns, WINDOW_NS, dtype=np.int64)
-    return Steps(starts, np.append(starts[1:], last_ns), "windows of 100 ms, as nothing repeats")
+    length_ns = max(WINDOW_NS, -(-(last_ns - first_ns) // MOST_WINDOWS))
+    starts = np.arange(first_ns, last_ns, length_ns, dtype=np.int64)
+    source = f"windows of {length_ns / 1e6:g} ms, as nothing repeats"
+    return Steps(starts, np.append(starts[1:], last_ns), source)

@@ -111,3 +111,14 @@ def test_totals_alone_have_no_steps():
 def test_a_recording_without_time_has_no_steps():
     with pytest.raises(NotAvailable, match="no time passed"):
         find_steps(make_trace({}, info={}))
+
+
+def test_windows_of_a_very_long_recording_are_longer():
+    steps = find_steps(make_trace({}, info={"session.start_ns": "0", "session.stop_ns": str((1 << 63) - 1)}))
+    assert 90_000 < len(steps) <= 100_000
+    assert (steps.durations_ns > 0).all()
+
+
+def test_a_recording_that_ends_at_no_time_has_no_steps():
+    with pytest.raises(NotAvailable, match="no time passed"):
+        find_steps(make_trace({}, info={"session.start_ns": "0", "session.stop_ns": "9" * 40}))
