@@ -22,6 +22,8 @@ from gpuscope.units import align_columns, format_share, format_time
 
 IDLE = "idle"
 _MOST_DRAINS = 3
+# So many kinds of copies have a part of their own: a damaged file may name more than there are.
+_MOST_COPIES, _OTHER_COPIES = 32, "other copies"
 _GRAPHS = "CUDA graphs as a whole"
 _NS_PER_S = 1e9
 
@@ -216,42 +218,44 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
 
 
 class _Work:
-    """All work of GPUs: one entry a kernel, graph, copy and fill, of all devices."""
+    """All work of GPUs: one entry a kernel, graph, copy and fill, of all devices. Kernels come first."""
 
     def __init__(self, trace: Trace) -> None:
         self.kinds: list[tuple[str, str]] = [(each.label, Kind.KERNEL.label) for each in KernelClass]
-        self.kinds.append((_GRAPHS, Kind.GRAPH_LAUNCH.label))
-        classes = [self._of_kernels(trace), np.full(len(trace.graph_launches), len(self.kinds) - 1)]
-        classes.append(self._of_copies(trace))
-        self.kinds.append((_core.MEMSET_NAME, Kind.MEMSET.label))
-        classes.append(np.full(len(trace.memset), len(self.kinds) - 1))
+        classes = [_classes_of_kernels(trace)]
+        classes.append(self._add_kind(_GRAPHS, Kind.GRAPH_LAUNCH, len(trace.graph_launches)))
+        classes.append(self._add_copies(trace))
+        classes.append(self._add_kind(_core.MEMSET_NAME, Kind.MEMSET, len(trace.memset)))
         tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
         self.classes = np.concatenate(classes).astype(np.uint8)
         self.start_ns = np.concatenate([table.start_ns for table in tables])
         self.end_ns = self.start_ns + np.concatenate([table.duration_ns for table in tables])
         self.correlation = np.concatenate([table.correlation for table in tables])
-        self.device = _devices_of(trace, np.concatenate([table.track for table in tables]))
+        devices = np.append(trace.tracks.device, 0).astype(np.int64)
+        tracks = np.concatenate([table.track for table in tables])
+        self.device = devices[np.minimum(tracks, len(devices) - 1)]
 
-    @staticmethod
-    def _of_kernels(trace: Trace) -> Array:
-        of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER])
-        found: Array = of_variant[np.minimum(trace.kernels.variant, len(of_variant) - 1)]
-        return found
+    def _add_kind(self, name: str, kind: Kind, count: int) -> Array:
+        self.kinds.append((name, kind.label))
+        return np.full(count, len(self.kinds) - 1)
 
-    def _of_copies(self, trace: Trace) -> Array:
+    def _add_copies(self, trace: Trace) -> Array:
         copies = trace.memcpy
         keys = np.stack([copies.kind, copies.source, copies.destination], axis=1)
         each, place = np.unique(keys, axis=0, return_inverse=True)
-        first = len(self.kinds)
-        self.kinds += [(_core.copy_name(*map(int, key)), Kind.MEMCPY.label) for key in each]
-        found: Array = first + place.reshape(-1)
+        names = [_core.copy_name(*map(int, key)) for key in each]
+        known = sorted(set(names))[:_MOST_COPIES]
+        names = [name if name in known else _OTHER_COPIES for name in names]
+        first, known = len(self.kinds), list(dict.fromkeys(names))
+        self.kinds += [(name, Kind.MEMCPY.label) for name in known]
+        classes = np.array([first + known.index(name) for name in names], int)
+        found: Array = classes[place.reshape(-1)]
         return found
 
 
-def _devices_of(trace: Trace, tracks: Array) -> Array:
-    known = len(trace.tracks)
-    devices = np.append(trace.tracks.device, 0).astype(np.int64)
-    found: Array = devices[np.minimum(tracks, known)]
+def _classes_of_kernels(trace: Trace) -> Array:
+    of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER])
+    found: Array = of_variant[np.minimum(trace.kernels.variant, len(of_variant) - 1)]
     return found
 
 
@@ -260,36 +264,31 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
     alone, covered = _core.divide_time(
         steps.start_ns, steps.end_ns, work.start_ns[here], work.end_ns[here], work.classes[here], len(work.kinds)
     )
-    fills = _fills(trace, number)
+    known = np.flatnonzero(trace.devices.ordinal == number)
+    product = trace.string(int(trace.devices.name[known[0]])) if len(known) else ""
+    fills = _fills(trace, work, here, int(trace.devices.multiprocessors[known[0]]) if len(known) else 0)
     parts = [
         Part(name, kind, alone[:, at], int(covered[:, at].sum()), fills[at] if at < len(fills) else None)
         for at, (name, kind) in enumerate(work.kinds)
         if covered[:, at].any()
     ]
-    idle = explain_idle(trace, steps, Work(work.start_ns[here], work.end_ns[here], work.correlation[here]))
+    on_device = Work(work.start_ns[here], work.end_ns[here], work.correlation[here])
+    idle = explain_idle(trace, steps, on_device, alone[:, -1])
     for cause in sorted(IdleCause, key=lambda cause: -int(idle.per_step_ns[:, cause].sum())):
         per_step = idle.per_step_ns[:, cause]
         if per_step.any():
             parts.append(Part(cause.label, IDLE, per_step, int(per_step.sum())))
-    return DeviceBreakdown(number, _product(trace, number), tuple(parts), idle.drains)
+    return DeviceBreakdown(number, product, tuple(parts), idle.drains)
 
 
-def _fills(trace: Trace, device: int) -> Sequence[float | None]:
+def _fills(trace: Trace, work: _Work, here: Array, processors: int) -> Sequence[float | None]:
     """Of each class of kernels, how far their grids fill the GPU."""
-    known = np.flatnonzero(trace.devices.ordinal == device)
-    processors = int(trace.devices.multiprocessors[known[0]]) if len(known) else 0
-    if processors == 0 or len(trace.variants) == 0:
-        return [None] * len(KernelClass)
     variants, kernels = trace.variants, trace.kernels
+    if processors == 0 or len(variants) == 0:
+        return [None] * len(KernelClass)
     blocks = np.prod([variants[f"grid_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
-    of_kernel = np.minimum(kernels.variant, len(variants) - 1)
-    weights = np.where(_devices_of(trace, kernels.track) == device, kernels.duration_ns, 0).astype(np.float64)
-    classes = _Work._of_kernels(trace)
-    total = np.bincount(classes, weights, len(KernelClass))
-    filled = np.bincount(classes, weights * np.minimum(1.0, blocks / processors)[of_kernel], len(KernelClass))
-    return [float(a / b) if b else None for a, b in zip(filled, total, strict=True)]
-
-
-def _product(trace: Trace, device: int) -> str:
-    known = np.flatnonzero(trace.devices.ordinal == device)
-    return trace.string(int(trace.devices.name[known[0]])) if len(known) else ""
+    filled = np.minimum(1.0, blocks / processors)[np.minimum(kernels.variant, len(variants) - 1)]
+    classes, count = work.classes[: len(kernels)], len(KernelClass)
+    weights = np.where(here[: len(kernels)], kernels.duration_ns, 0).astype(np.float64)
+    sums = zip(np.bincount(classes, weights * filled, count), np.bincount(classes, weights, count), strict=True)
+    return [float(a / b) if b else None for a, b in sums]

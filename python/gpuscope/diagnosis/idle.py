@@ -119,8 +119,8 @@ class Idle:
     drains: tuple[Drain, ...]
 
 
-def explain_idle(trace: Trace, steps: Steps, device_work: Work) -> Idle:
-    """The causes of the idle time of the GPU that the work is of, in each step; they add up to it."""
+def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) -> Idle:
+    """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`."""
     gaps = _gaps(steps, device_work)
     per_step = np.zeros((len(steps), len(IdleCause)), np.int64)
     calls = _Calls(trace)
@@ -156,10 +156,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work) -> Idle:
         _explain_host(trace, steps, calls, int(thread), gaps.start_ns[of_thread], host_end[of_thread], per_step)
         calls.add_drained(int(thread), gaps.start_ns[of_thread], host_end[of_thread], drained)
 
-    busy, _ = _core.divide_time(
-        steps.start_ns, steps.end_ns, device_work.start_ns, device_work.end_ns, np.zeros(len(device_work), np.uint8), 1
-    )
-    per_step[:, IdleCause.NO_WORK_AFTER] += busy[:, -1] - per_step.sum(axis=1)
+    per_step[:, IdleCause.NO_WORK_AFTER] += idle_ns - per_step.sum(axis=1)
     return Idle(per_step, _grouped(trace, drained))
 
 
@@ -170,9 +167,6 @@ class Work:
     start_ns: Array
     end_ns: Array
     correlation: Array
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_work_counts_in_the_step_in_which_it_runs():
     (device,) = break_down(recording([(PRODUCT, 80, 130)]), steps(0, 100, 200)).devices
     assert device["other matmul, conv"].per_step_ns.tolist() == [20, 30]
     assert sum(part.per_step_ns for part in device.parts if part.kind == "idle").tolist() == [80, 70]
+
+
+def test_copies_of_more_kinds_than_there_are_share_a_part():
+    kinds = list(itertools.product(range(11), range(9), range(9)))
+    columns = {name: [kind[at] for kind in kinds] for at, name in enumerate(("kind", "source", "destination"))}
+    times = {"start_ns": list(range(len(kinds))), "duration_ns": [1] * len(kinds)}
+    trace = make_trace({"track": {"device": [0]}, "memcpy": {**times, **columns}}, info=INFO)
+    (device,) = break_down(trace, steps(0, len(kinds))).devices
+    assert device["other copies"].exclusive_ns > 0
+    assert sum(part.exclusive_ns for part in device.parts) == len(kinds)
 
 
 def test_graphs_that_were_traced_as_a_whole_are_a_part():
