@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <type_traits>
 
 #include "gpuscope/attribution/decode_state.h"
@@ -138,6 +139,16 @@ void drop_orphans(Table& table) {
   table.truncate(kept.size());
 }
 
+// Rows move seldom: once the ring has moved on by a quarter, or a quarter more rows came, of whatever time.
+bool is_due(const LastEviction& last, int64_t newest_ns, std::size_t bytes, int64_t ring_ns) {
+  constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
+  if (!last.newest_ns || bytes >= last.bytes_left + std::max(last.bytes_left / 4, kLeastBytes)) {
+    return true;
+  }
+  const auto [before_ns, after_ns] = std::minmax(newest_ns, *last.newest_ns);  // a wrong time may have been the newest
+  return after_ns - before_ns >= ring_ns / 4;
+}
+
 Eviction evict_before(DecodeState& state, int64_t cutoff_ns) {
   Store& store = *state.store;
   Eviction evicted;
@@ -210,13 +221,19 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
   });
   // A quarter of slack, so that rows move seldom.
   const int64_t ring_ns = state.settings.ring_ns;
-  const bool too_long = newest_ns > oldest_ns && newest_ns - oldest_ns > ring_ns + ring_ns / 4;
+  const bool too_long = newest_ns > oldest_ns && newest_ns - oldest_ns > ring_ns + ring_ns / 4 &&
+                        is_due(state.last_eviction, newest_ns, bytes, ring_ns);
   const auto most = static_cast<double>(max_bytes) / static_cast<double>(bytes);
   const double share = most < 0.75 ? 1 - 0.75 * most : 0.25;
   const int64_t by_time = too_long ? newest_ns - ring_ns : INT64_MIN;
   const int64_t by_size = bytes > max_bytes ? moment_of_share(*state.store, share) : INT64_MIN;
   const int64_t cutoff_ns = by_size != kStays ? std::max(by_time, by_size) : by_time;
-  return cutoff_ns != INT64_MIN ? std::optional(evict_before(state, cutoff_ns)) : std::nullopt;
+  if (cutoff_ns == INT64_MIN) {
+    return {};
+  }
+  Eviction evicted = evict_before(state, cutoff_ns);
+  state.last_eviction = {newest_ns, event_bytes(*state.store)};
+  return evicted;
 }
 
 }  // namespace gpuscope::attribution

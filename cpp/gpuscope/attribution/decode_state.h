@@ -232,6 +232,13 @@ struct CallInParts {
   int64_t suspended_ns = 0;
 };
 
+/// How far the ring was when it last evicted: what lags behind its newest row by more than the ring must not make it
+/// look through all rows at each buffer.
+struct LastEviction {
+  std::optional<int64_t> newest_ns;
+  std::size_t bytes_left = 0;
+};
+
 /// What the parts of the decoder share. The decode thread alone, but for `window`.
 struct DecodeState {
   explicit DecodeState(const Settings& with) : settings(with) {}
@@ -244,7 +251,8 @@ struct DecodeState {
   Totals totals;
   std::unique_ptr<store::Store> store = std::make_unique<store::Store>();
   Counters counters;
-  bool full = false;                   // full mode has reached its cap: nothing more is added
+  bool full = false;  // full mode has reached its cap: nothing more is added
+  LastEviction last_eviction;
   std::size_t unread_names_bytes = 0;  // of base::Names, that are on their way into the dictionaries
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;

@@ -309,6 +309,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   state_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
   state_.origins.change_rows([](uint32_t) { return store::kNone; });
   state_.full = false;
+  state_.last_eviction = {};
   log_dropped_ = 0;
   gpu_records_.start_window();
   return finished;

@@ -143,6 +143,36 @@ TEST_F(Bounds, OfTheRingMoveRowsSeldom) {
   EXPECT_LE(moves, 100'000 / 250);
 }
 
+TEST_F(Bounds, OfTheRingMoveRowsSeldomWhereKernelsComeLate) {
+  set_up({.mode = Mode::Ring, .ring_ns = 1000});
+  int moves = 0;
+  std::size_t most = 0;
+  for (int64_t start_ns = 0; start_ns < 100'000; ++start_ns) {
+    rows().api.append({.start_ns = start_ns});
+    kernel(start_ns - 3000);
+    moves += keep().has_value();
+    most = std::max(most, rows().kernel.size());
+  }
+  EXPECT_LE(moves, 100'000 / 250);
+  EXPECT_LE(most, 1500U) << "older than the ring, all of them";
+}
+
+TEST_F(Bounds, OfTheRingHoldWhileLateKernelsComeInOneGo) {
+  set_up({.mode = Mode::Ring, .ring_ns = 1000});
+  for (int64_t start_ns = 0; start_ns < 10'000; ++start_ns) {
+    rows().api.append({.start_ns = start_ns});
+  }
+  keep();
+  int moves = 0;
+  const std::size_t before = event_bytes(rows());
+  for (int64_t start_ns = 0; start_ns < 500'000; ++start_ns) {
+    kernel(start_ns / 100);
+    moves += keep().has_value();
+    ASSERT_LE(event_bytes(rows()), before + (std::size_t{2} << 20));
+  }
+  EXPECT_LE(moves, 500'000 / 10'000);
+}
+
 TEST_F(Bounds, KeepOpenRegionsClippedToTheRing) {
   set_up({.mode = Mode::Ring, .ring_ns = 100});
   const uint32_t outer = region(0, 0, kNone, store::kOpen);
