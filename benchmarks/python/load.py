@@ -33,6 +33,7 @@ BUSY_SECONDS = 60.0
 LONG_KERNEL_SECONDS = 10.0
 CHUNK = 200  # launches of one call, without the GIL
 MAX_BYTES = 16 << 30
+THREADS = ("decode_cpu_ns", "decode_lag_max_ns", "flush_cpu_ns", "flush_max_ns")
 
 
 @dataclass
@@ -187,7 +188,7 @@ def busy(gpu: Gpu, name: str, threads: int, seconds: float, launches: int | None
     line.detail = {
         "launches a second": round(sum(counts) / took),
         "resident MB": [size >> 20 for size in resident],
-        **{name: int(info[f"audit.{name}"]) for name in ("decode_cpu_ns", "flush_cpu_ns", "decode_lag_max_ns")},
+        **{name: int(info[f"audit.{name}"]) for name in THREADS},
     }
     del prof
     gc.collect()

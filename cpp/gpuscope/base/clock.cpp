@@ -36,6 +36,8 @@ const bool kUseCounter = counter_is_invariant();
 
 uint64_t monotonic_raw_ns() noexcept { return static_cast<uint64_t>(read_clock(CLOCK_MONOTONIC_RAW)); }
 
+int64_t thread_cpu_ns() noexcept { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
+
 Anchor take_anchor() noexcept {
   Anchor best{};
   uint64_t tightest = UINT64_MAX;

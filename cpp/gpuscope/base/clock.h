@@ -30,6 +30,9 @@ inline uint64_t ticks() noexcept {
   return monotonic_raw_ns();
 }
 
+/// What the calling thread has run so far, in ns.
+int64_t thread_cpu_ns() noexcept;
+
 /// One moment on three clocks, read as close together as the machine allows.
 struct Anchor {
   uint64_t ticks;

@@ -2,7 +2,6 @@
 #include "gpuscope/session/recorder.h"
 
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,12 +36,8 @@ constexpr auto kNewGraphGrace = 20ms;
 constexpr auto kShortGraphGrace = 250ms;
 constexpr auto kQuietInterval = 5ms;
 constexpr int kQuietRounds = 4;
-
-int64_t thread_cpu_ns() {
-  timespec value{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &value);
-  return value.tv_sec * 1'000'000'000LL + value.tv_nsec;
-}
+// While a flush is waited for, what it has delivered so far is decoded this often.
+constexpr auto kDecodeInterval = 1ms;
 
 // Two clocks of one epoch differ by the wall clock's slewing since start; different epochs differ by far more.
 constexpr int64_t kSameEpochNs = 1'000'000;
@@ -127,7 +122,8 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.regions_off_ns", facts.regions_off.duration_ns);
   number("audit.decode_lag_max_ns", facts.decode_lag_max_ns);
   number("audit.decode_cpu_ns", facts.decode_cpu_ns);
-  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on our thread
+  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on a thread of ours
+  number("audit.flush_max_ns", facts.flush_max_ns);
   number("audit.callbacks", counters.calls);
   number("audit.gpu_records", counters.gpu_records);
   number("audit.region_events", counters.region_events);
@@ -225,9 +221,15 @@ void Recorder::begin(bool collecting) {
   const activity::CompletedBuffers late(vendor_.collector.buffers());  // of an earlier session
 }
 
+void Recorder::start_flusher() {
+  if (collecting_) {
+    flusher_ = std::make_unique<Flusher>(vendor_.collector);
+  }
+}
+
 void Recorder::enter_thread() {
   base::prepare_to_throw();
-  decode_cpu_start_ns_ = thread_cpu_ns();
+  decode_cpu_start_ns_ = base::thread_cpu_ns();
 }
 
 void Recorder::make_decoder() {
@@ -261,10 +263,8 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
 void Recorder::poll(bool flush) {
   const auto before = std::chrono::steady_clock::now();
   activity::Collector& collector = vendor_.collector;
-  if (collecting_ && flush) {
-    const int64_t cpu_ns = thread_cpu_ns();
-    collector.flush(false);
-    flush_cpu_ns_ += thread_cpu_ns() - cpu_ns;
+  if (flusher_ != nullptr && flush) {
+    flusher_->begin();
   }
   // An exception that leaves this thread would end the program.
   try {
@@ -285,8 +285,23 @@ void Recorder::poll(bool flush) {
   decode_lag_max_ns_ = std::max(decode_lag_max_ns_, took_ns);
 }
 
+// Buffers are emptied meanwhile: CUPTI may need them to come to the end of it.
+void Recorder::flush_and_decode() {
+  if (flusher_ != nullptr) {
+    while (!flusher_->wait(kDecodeInterval)) {  // one that began earlier may have missed the newest records
+      poll(false);
+    }
+    flusher_->begin();
+    while (!flusher_->wait(kDecodeInterval)) {
+      poll(false);
+    }
+  }
+  poll(false);
+}
+
 void Recorder::release_cupti() {
   wait_for_gpu_work(kGpuWaitLimit, true);
+  flusher_.reset();
   vendor_.collector.stop();
   poll(false);
   collecting_ = false;
@@ -316,7 +331,7 @@ void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit, bool last) {
   auto newest = start;  // when the last record arrived
   std::chrono::nanoseconds interval = kFirstPollInterval;
   for (uint64_t records = counters.gpu_records; !failed_;) {
-    poll(true);
+    flush_and_decode();
     const auto now = std::chrono::steady_clock::now();
     if (std::exchange(records, counters.gpu_records) != counters.gpu_records) {
       newest = now;
@@ -342,7 +357,7 @@ void Recorder::wait_for_gpu_records(std::chrono::nanoseconds limit) {
   const auto start = std::chrono::steady_clock::now();
   while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
     const uint64_t before = counters.gpu_records + counters.calls;
-    poll(true);
+    flush_and_decode();
     quiet = counters.gpu_records + counters.calls == before ? quiet + 1 : 0;
     std::this_thread::sleep_for(kQuietInterval);
   }
@@ -390,8 +405,12 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
   facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);
   facts.decode_lag_max_ns = decode_lag_max_ns_;
-  facts.flush_cpu_ns = std::exchange(flush_cpu_ns_, 0);
-  facts.decode_cpu_ns = thread_cpu_ns() - decode_cpu_start_ns_ - facts.flush_cpu_ns;
+  facts.decode_cpu_ns = base::thread_cpu_ns() - decode_cpu_start_ns_;
+  if (flusher_ != nullptr) {
+    const Flusher::Spent spent = flusher_->take_spent();
+    facts.flush_cpu_ns = spent.cpu_ns;
+    facts.flush_max_ns = spent.longest_ns;
+  }
   if (std::exchange(has_collected_, collecting_)) {
     const uint64_t dropped = vendor_.collector.dropped();
     facts.dropped = dropped - dropped_start_;
@@ -402,7 +421,7 @@ Facts Recorder::gather_facts(Facts facts) {
     foreign_start_ = vendor_.collector.buffers().foreign();
     facts.cupti_broke = vendor_.collector.broken();
   }
-  decode_cpu_start_ns_ = thread_cpu_ns();
+  decode_cpu_start_ns_ = base::thread_cpu_ns();
   decode_lag_max_ns_ = 0;
   return facts;
 }

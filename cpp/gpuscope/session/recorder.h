@@ -14,6 +14,7 @@
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/driver/libraries.h"
+#include "gpuscope/session/flusher.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -50,7 +51,7 @@ struct Facts {
   attribution::Counters counters;
   attribution::Switch::Total gpu_off, regions_off;
   uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
-  int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0;
+  int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0, flush_max_ns = 0;
   bool cupti_broke = false;
 };
 
@@ -79,21 +80,31 @@ class Recorder {
 
   /// `collecting`: CUPTI delivers.
   void begin(bool collecting);
+  /// Throws std::system_error where no thread can be started.
+  void start_flusher();
   void enter_thread();
+  /// From then on CUPTI may be called by any thread.
+  void leave_thread() noexcept { flusher_.reset(); }
   attribution::Window& window() noexcept { return decoder_->window(); }
 
-  /// Fetches and decodes once. Never throws: when memory runs out the rest of the window is dropped.
+  /// Decodes what was delivered. `flush`: and has more delivered, which may come only later. Never throws: when memory
+  /// runs out the rest of the window is dropped.
   void poll(bool flush);
   /// Waits for the window's GPU work, at most so long, and hands its rows over. `about`: what the session knows of it.
   /// `last`: no other window follows.
   std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last);
   /// Decodes the GPU work so far and stops the collector.
   void release_cupti();
-  /// In the child of a fork: leaks the decoder, which the decode thread may have been changing.
-  void abandon() noexcept { (void)decoder_.release(); }
+  /// In the child of a fork: leaks the decoder, which the decode thread may have been changing, and the flusher, whose
+  /// thread does not exist there.
+  void abandon() noexcept {
+    (void)decoder_.release();
+    (void)flusher_.release();
+  }
 
  private:
   void make_decoder();
+  void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
   bool awaits_gpu_work() const;
@@ -105,13 +116,13 @@ class Recorder {
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
+  std::unique_ptr<Flusher> flusher_;  // where CUPTI delivers
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;
   bool has_collected_ = false;  // in this window
   bool failed_ = false;         // memory ran out: the rest of the window is dropped
   int64_t decode_cpu_start_ns_ = 0;
-  int64_t flush_cpu_ns_ = 0;
   int64_t decode_lag_max_ns_ = 0;
   uint64_t unloads_ = 0;
   uint64_t exhausted_start_;

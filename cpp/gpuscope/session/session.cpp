@@ -106,6 +106,7 @@ void Session::start_thread() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
+    recorder_.start_flusher();
     thread_ = std::make_unique<std::thread>([this] { run(); });
   } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -283,7 +284,7 @@ void Session::run() {
       const auto now = std::chrono::steady_clock::now();
       const bool flush = now - flushed >= kPollInterval;
       recorder_.poll(flush);
-      flushed = flush ? std::chrono::steady_clock::now() : flushed;
+      flushed = flush ? now : flushed;
       continue;
     }
     std::unique_ptr<store::Store> store;
@@ -301,6 +302,9 @@ void Session::run() {
       store = ends ? recorder_.end_window(about, wait_limit, wanted == Request::Stop) : nullptr;
     } catch (...) {
       error = std::current_exception();
+    }
+    if (wanted == Request::Stop) {
+      recorder_.leave_thread();
     }
     {
       const std::lock_guard lock(mutex_);

@@ -55,8 +55,9 @@ class Audit(Result):
         regions_off_ns: for how long in all.
         unread_bytes: bytes of CUPTI's buffers that made no record.
         decode_lag_max_ns: the longest a record waited to be decoded.
-        decode_cpu_ns: CPU time of the decode thread, without CUPTI's own.
-        flush_cpu_ns: CPU time of CUPTI itself on that thread.
+        decode_cpu_ns: CPU time of the decode thread.
+        flush_cpu_ns: CPU time of flushes of CUPTI's buffers, which have a thread of their own.
+        flush_max_ns: the longest flush.
         callbacks: driver calls observed.
         overhead_ns: estimated time added to the program's threads.
         recorded_ns: length of the recorded window.
@@ -95,6 +96,7 @@ class Audit(Result):
     decode_lag_max_ns: int
     decode_cpu_ns: int
     flush_cpu_ns: int
+    flush_max_ns: int
     callbacks: int
     overhead_ns: int
     recorded_ns: int

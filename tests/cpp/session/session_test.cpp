@@ -478,6 +478,35 @@ TEST_F(Sessions, GiveNoLaterWindowWhatCameTooLate) {
   EXPECT_EQ(audit(*store, "gpu_records"), 1U);
 }
 
+TEST_F(Sessions, EmptyBuffersWhileAFlushWaits) {
+  Session& session = start();
+  session.open();
+  std::atomic<bool> waits{false};
+  std::atomic<bool> returns{false};
+  const auto on_flush = [&](bool) {
+    waits = true;
+    while (!returns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
+  while (!waits) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  cupti_.launch();
+  cupti_.deliver();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  const activity::BufferPool& buffers = vendor_->collector.buffers();
+  while (buffers.unread() != 0 && std::chrono::steady_clock::now() < limit) {
+    base::EventLogs::process().wake().release();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(buffers.unread(), 0U);
+  returns = true;
+  cupti_.change([&] { cupti_.on_flush = nullptr; });
+  EXPECT_EQ(session.cut()->kernel.size(), 1U);
+}
+
 // -- other threads go on launching
 
 TEST_F(Sessions, WaitForALaunchThatWasUnderWay) {
