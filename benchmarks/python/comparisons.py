@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often compare() calls a function different from itself, and how often it misses a difference of 2 %."""
+"""How often compare() calls a function different from itself, and how often it misses a difference of 2 %.
+
+And how often it blames the place: two copies that evict each other's data from the L2 cache are compared in both
+orders. One of the two may be slower, as memory lies at different distances, but then it is so in either order.
+"""
 
 from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import time
 from typing import Any
 
@@ -14,7 +19,9 @@ SPIN_NS = 20_000
 SLOWER_NS = 20_400
 SAME = {"most": 300, "quick": 30, "budget": 0.2, "seconds": 50.0}
 SLOWER = {"most": 60, "quick": 10, "budget": 1.0, "seconds": 60.0}
-ROWS = ("compare_false", "compare_missed")
+EVICTING_MIB = (8, 16, 24)  # read and as much written, of a cache of 50 MiB on an H100
+EVICTING = {"most": 60, "quick": 6, "budget": 0.3, "seconds": 40.0}
+ROWS = ("compare_false", "compare_missed", "compare_false_evicting")
 
 
 def verdicts(kernels: Any, nanoseconds: int, plan: dict[str, Any], quick: bool) -> tuple[dict[str, int], float]:
@@ -29,6 +36,24 @@ def verdicts(kernels: Any, nanoseconds: int, plan: dict[str, Any], quick: bool) 
         found[result.verdict] += 1
         seconds.append(result.seconds)
     return dict(found), sorted(seconds)[len(seconds) // 2]
+
+
+def in_both_orders(plan: dict[str, Any], quick: bool) -> measure.Row:
+    """The share of pairs of which the same place was called faster, or slower, in either order."""
+    from gpuscope import _core
+    from gpuscope.benchmarking.comparison import compare
+
+    found: collections.Counter[str] = collections.Counter()
+    began = time.monotonic()
+    for pair, mebibytes in enumerate(itertools.cycle(EVICTING_MIB)):
+        if pair == plan["quick" if quick else "most"] or time.monotonic() - began > plan["seconds"]:
+            break
+        a, b = (functools.partial(_core.Kernels().copy, mebibytes << 20) for _ in range(2))
+        verdicts = [compare(*order, budget=plan["budget"], seed=pair).verdict for order in ((a, b), (b, a))]
+        found[f"{mebibytes} MiB: " + ", then ".join(verdicts)] += 1
+    wrong = sum(count for said, count in found.items() if said.endswith(("faster, then faster", "slower, then slower")))
+    pairs = sum(found.values())
+    return {"value": round(wrong / pairs, 4), "detail": {"pairs": pairs, "verdicts": dict(found)}}
 
 
 def row(found: dict[str, int], seconds: float, wrong: list[str]) -> measure.Row:
@@ -52,6 +77,7 @@ def main() -> None:
     rows = {
         "compare_false": row(*same, ["faster", "slower"]),
         "compare_missed": row(*slower, ["faster", "same", "inconclusive"]),
+        "compare_false_evicting": in_both_orders(EVICTING, options.quick),
     }
     measure.answer({"rows": rows})
 
