@@ -40,6 +40,19 @@ def test_functions_are_repeated_in_rows() -> None:
     assert (times["returned_ns"] >= times["called_ns"]).all()
 
 
+def test_a_function_that_can_repeat_itself_does_so_in_rows() -> None:
+    called: list[int] = []
+
+    def function() -> None:
+        called.append(1)
+
+    function.gpuscope_repeat = called.append  # type: ignore[attr-defined]
+    _core.time_calls([function], np.zeros(1, np.uint32), repeat=100)
+    assert called[0] == 1
+    assert sum(called) == 100
+    assert len(called) < 20
+
+
 def test_a_row_of_long_calls_ends_early_and_says_so() -> None:
     called: list[int] = []
 

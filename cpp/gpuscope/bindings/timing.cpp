@@ -133,7 +133,11 @@ class Functions : public timing::Program {
   std::size_t size() const { return functions_.size(); }
 
   void call(uint32_t function, uint32_t times) override {
-    PyObject* const callable = functions_[function].ptr();
+    if (times > 1 && loops(function)) {
+      functions_[function].repeat(times);
+      return;
+    }
+    PyObject* const callable = functions_[function].once.ptr();
     for (uint32_t call = 0; call < times; ++call) {
       PyObject* const value = PyObject_CallNoArgs(callable);
       if (value == nullptr) {
@@ -142,6 +146,7 @@ class Functions : public timing::Program {
       Py_DECREF(value);  // dropped within the call's time, as a statement in Python would
     }
   }
+  bool loops(uint32_t function) const override { return static_cast<bool>(functions_[function].repeat); }
   void check() override {
     if (PyErr_CheckSignals() != 0) {
       throw py::error_already_set();
@@ -158,9 +163,14 @@ class Functions : public timing::Program {
       throw base::InvalidArgument(
           complaint.append(py::repr(function)).append("; accepted are callables without arguments"));
     }
-    functions_.push_back(py::reinterpret_borrow<py::object>(function));
+    functions_.push_back({py::reinterpret_borrow<py::object>(function), py::getattr(function, kRepeat, py::object())});
   }
-  std::vector<py::object> functions_;
+  /// Of a function made from lines of Python: one that runs them so often, without a call each time.
+  static constexpr const char* kRepeat = "gpuscope_repeat";
+  struct Function {
+    py::object once, repeat;
+  };
+  std::vector<Function> functions_;
 };
 
 /// A copy: the functions may change the array.

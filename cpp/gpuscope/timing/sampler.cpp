@@ -224,8 +224,10 @@ RowTimes time_calls(Program& program, std::span<const uint32_t> order, uint32_t 
     const int64_t called_ns = clock.now_ns();
     int64_t now_ns = called_ns;
     // As many calls again as there were: a row of calls that suddenly take long is seen after few of them.
+    const bool loops = program.loops(order[row]);
     while (calls < repeat && now_ns - called_ns <= longest_ns) {
-      const uint32_t more = std::min(std::clamp(calls, 1U, kUnwatched), repeat - calls);
+      const uint32_t further = loops ? std::max(kLoopGrowth * calls, 1U) : std::clamp(calls, 1U, kUnwatched);
+      const uint32_t more = std::min(further, repeat - calls);
       program.call(order[row], more);
       now_ns = clock.now_ns();
       calls += more;

@@ -102,6 +102,8 @@ class Program {
   /// Calls a function so many times in a row, by its number. What it throws ends the row and goes through to whoever
   /// asked for the measurement.
   virtual void call(uint32_t function, uint32_t times) = 0;
+  /// Whether several calls of it are a loop of its own, which takes some time to begin.
+  virtual bool loops(uint32_t /*function*/) const { return false; }
   /// Between two calls, outside of what is timed; may throw to end the measurement.
   virtual void check() {}
   /// Runs something that blocks, with the program's lock (Python's GIL) released. `blocking` does not throw.
@@ -203,9 +205,11 @@ struct RowTimes : CallTimes {
 
 /// Calls of a row between two looks at the clock, at most: with fewer, looking would be more than 1 % of an empty call.
 inline constexpr uint32_t kUnwatched = 64;
+/// Where they loop by themselves, so many times those that were made: a loop of Python takes some 200 ns to begin.
+inline constexpr uint32_t kLoopGrowth = 16;
 
 /// Calls functions on the CPU alone, each `repeat` times in a row. A row that has taken longer than `longest_ns` ends
-/// early, after kUnwatched more calls at the latest.
+/// early, after kUnwatched more calls at the latest, or kLoopGrowth times as many where they loop by themselves.
 RowTimes time_calls(Program& program, std::span<const uint32_t> order, uint32_t repeat, int64_t longest_ns);
 
 /// Work captured from a stream, to be launched again and again on it. One thread at a time.

@@ -8,6 +8,7 @@ import ast
 import builtins
 import contextlib
 import inspect
+import itertools
 import linecache
 import os
 import signal
@@ -292,21 +293,36 @@ class Namespace:
         exec(_compiled(tree, "setup"), self._names)
 
     def function(self, source: str, label: str) -> Callable[[], object]:
-        """A function without arguments whose value is that of the last expression, which may follow statements."""
+        """A function without arguments whose value is that of the last expression, which may follow statements.
+
+        Where it is measured in rows of calls, its attribute ``gpuscope_repeat`` runs the text so often in a loop, as
+        timeit does: a line of some 20 ns would otherwise be half the call of the function around it.
+        """
         tree = _parsed(source, label)
         if not tree.body:
             raise InvalidArgument(f"{label} is empty; give Python, as 'a @ b'")
         last = tree.body[-1]
-        if isinstance(last, ast.Expr):
-            tree.body[-1] = ast.copy_location(ast.Return(last.value), last)
-        shell = ast.parse("def measured(): pass", _file(label))
-        definition = shell.body[0]
-        assert isinstance(definition, ast.FunctionDef)
-        definition.body = tree.body
-        exec(_compiled(shell, label), self._names)
-        function: Callable[[], object] = self._names.pop("measured")
+        once = (
+            [*tree.body[:-1], ast.copy_location(ast.Return(last.value), last)] if isinstance(last, ast.Expr) else None
+        )
+        function = self._defined("def measured(): pass", once or tree.body, label)
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"{label} contains yield or await, so that a call of it would do nothing")
+        if not any(isinstance(node, ast.Return) for node in ast.walk(tree)):
+            shell = "def measured(gpuscope_calls):\n  for gpuscope_call in gpuscope_calls: pass"
+            loop = self._defined(shell, tree.body, label)
+            function.gpuscope_repeat = lambda calls: loop(itertools.repeat(None, calls))  # type: ignore[attr-defined]
+        return function
+
+    def _defined(self, shell: str, body: list[ast.stmt], label: str) -> Callable[..., object]:
+        """The function `measured` of the shell, with that body instead of its ``pass``."""
+        tree = ast.parse(shell, _file(label))
+        outer: Any = tree.body[0]
+        while not isinstance(outer.body[0], ast.Pass):
+            outer = outer.body[0]
+        outer.body = body
+        exec(_compiled(tree, label), self._names)
+        function: Callable[..., object] = self._names.pop("measured")
         return function
 
     def value(self, source: str, label: str) -> Any:

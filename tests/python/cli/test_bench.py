@@ -71,6 +71,17 @@ def test_an_expression_may_be_indented_and_span_lines():
     assert Namespace("").function("\n    sum(\n        [1, 2]\n    )\n", "expression")() == 3
 
 
+def test_a_text_can_run_in_a_loop_of_its_own():
+    names = Namespace("seen = []")
+    function = names.function("x = len(seen)\nseen.append(x)", "expression")
+    assert function.gpuscope_repeat(3) is None
+    assert names.value("seen", "seen") == [0, 1, 2]
+
+
+def test_a_text_that_returns_runs_by_calls_alone():
+    assert not hasattr(Namespace("").function("if True:\n    return 1\n2", "expression"), "gpuscope_repeat")
+
+
 def test_setups_are_one_program_and_run_once(gpuscope, script):
     script("calls = []", "counted.py")
     done = gpuscope(
