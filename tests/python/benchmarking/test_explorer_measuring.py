@@ -106,6 +106,28 @@ def test_an_interruption_before_anything_was_measured_is_passed_on(exploring):
         exploring(FakeBackend(functions={"copy": interrupt}))
 
 
+def test_an_error_of_the_progress_ends_it_and_keeps_what_was_measured(exploring):
+    told = []
+
+    def progress(line):
+        told.append(line)
+        if len(told) == 3:
+            raise ValueError("the terminal is gone")
+
+    with pytest.raises(ValueError, match="the terminal is gone") as caught:
+        exploring(sizes=[4, 8, 16], budget=1, progress=progress, operations=["sort"])
+    assert len(told) == 3
+    assert 0 < len(caught.value.measured.points) < 9
+
+
+def test_an_error_of_the_progress_before_anything_was_measured_is_raised(exploring):
+    def progress(line):
+        raise ValueError("the terminal is gone")
+
+    with pytest.raises(ValueError, match="the terminal is gone"):
+        exploring(sizes=[4], budget=1, progress=progress, operations=["sort"])
+
+
 def test_progress_says_what_is_measured_and_how_much_time_is_left(exploring):
     lines: list[str] = []
     exploring(sizes=[4], budget=1, progress=lines.append, operations=["sort"])

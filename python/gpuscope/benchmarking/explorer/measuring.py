@@ -22,6 +22,7 @@ from gpuscope.benchmarking.explorer.backends import Backend, Operation, chosen
 from gpuscope.benchmarking.explorer.exploration import SIDES, Exploration, OperationCrossover, Point, Side
 from gpuscope.benchmarking.rounds import Rounds, Series, SweepPoint
 from gpuscope.errors import InvalidArgument
+from gpuscope.results import kept_on_error
 from gpuscope.system import environment as look
 from gpuscope.text import brief
 from gpuscope.units import first_line
@@ -77,11 +78,17 @@ def explore(
     budget = check_budget(budget)
     cpu, gpu, why = backends.choose(backend)
     started, clock = time.time(), time.perf_counter()
+    failures: list[Exception] = []
 
     def say(text: str) -> None:
-        if progress is not None:
-            left = max(0.0, budget - (time.perf_counter() - clock))
+        if progress is None:
+            return
+        left = max(0.0, budget - (time.perf_counter() - clock))
+        try:
             progress(f"{text}; about {left:.0f} s left")
+        except Exception as error:  # the caller's, not that of the work which is being prepared
+            failures.append(error)
+            raise KeyboardInterrupt from error
 
     series, remarks = _plan(kinds, numbers, cpu, gpu, dtype, say)
     stopped = Rounds(TARGET, cold=False).run(series, budget) if series else "failed"
@@ -89,11 +96,11 @@ def explore(
     measured = {_key(point): point for point in all_points if point.estimate is not None}
     points = _points(kinds, measured, np.dtype(dtype).itemsize)
     if stopped == "interrupted" and not points:
-        raise KeyboardInterrupt
+        raise failures[0] if failures else KeyboardInterrupt
     for each, point in zip(series, all_points, strict=True):
         if point.error is not None and each.failed:
             remarks.append(f"{_place(*_key(point))}: {_shortened(point.error)}")
-    return Exploration(
+    found = Exploration(
         operations=kinds,
         points=points,
         crossovers=_crossovers(kinds, measured) if gpu is not None else (),
@@ -108,6 +115,10 @@ def explore(
         seconds=time.perf_counter() - clock,
         interrupted=stopped == "interrupted",
     )
+    if failures:
+        with kept_on_error(lambda: found):
+            raise failures[0]
+    return found
 
 
 def _checked_sizes(sizes: Sequence[int]) -> list[int]:
