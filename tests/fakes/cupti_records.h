@@ -35,7 +35,7 @@ constexpr std::size_t record_bytes(uint32_t kind) {
       return 128;
     case activity::kMemoryPool:
       return 80;
-    case 17:  // overhead, which nobody here reads
+    case activity::kOverhead:
       return 56;
     default:
       return 0;
@@ -153,6 +153,17 @@ inline Record sync_record(const Gpu& gpu, uint32_t type) {
   record.correlation = gpu.correlation;
   record.context = gpu.context;
   record.stream = gpu.stream;
+  return as_record(record);
+}
+
+inline Record overhead_record(store::OverheadKind kind, uint32_t thread, uint64_t start, uint64_t end) {
+  activity::OverheadRecord record{};
+  record.kind = activity::kOverhead;
+  record.overhead_kind = static_cast<uint32_t>(kind);
+  record.object_kind = activity::kThreadObject;
+  record.thread = thread;
+  record.start = start;
+  record.end = end;
   return as_record(record);
 }
 

@@ -83,6 +83,7 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.memcpy.append({kStart + 1500, 1000, 4096, 11, inner, 0, 0, 1, 2, 3, 255});
   store.memset.append({kStart + 5500, 100, 256, 0, 13, inner, 1, kNoLaunch});
   store.sync.append({kStart + 6000, 500, 14, inner, 0, static_cast<uint16_t>(SyncKind::Stream)});
+  store.overhead.append({kStart + 2100, 300, static_cast<uint32_t>(OverheadKind::LazyFunctionLoading), 7});
   store.mark.append({kStart + 7000, make.id("epoch"), inner, 0, 0});
   store.graph_node.append({0, 5, 77, forward, static_cast<uint16_t>(Work::Kernel), 0});
   store.graph_launch.append({kStart + 7000, 900, 15, 5, outer, 0, 0});

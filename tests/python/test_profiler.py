@@ -510,6 +510,7 @@ def test_the_core_is_asked_for_the_defaults(log):
         "mode": "full",
         "graphs": "node",
         "sync": False,
+        "overheads": False,
         "max_bytes": 1 << 30,
         "ring_ns": 10_000_000_000,
         "stacks": False,
@@ -524,6 +525,7 @@ def test_the_core_is_asked_for_what_was_given(log):
         mode="ring",
         graphs="launch",
         sync=True,
+        overheads=True,
         max_bytes="512MB",
         ring_seconds=2.5,
     ):
@@ -533,6 +535,7 @@ def test_the_core_is_asked_for_what_was_given(log):
         "mode": "ring",
         "graphs": "launch",
         "sync": True,
+        "overheads": True,
         "max_bytes": 512_000_000,
         "ring_ns": 2_500_000_000,
         "stacks": False,

@@ -272,6 +272,9 @@ bool Collector::enable_kinds(const Options& options) {
   if (options.synchronization) {
     enable(kSynchronization);
   }
+  if (options.overheads) {
+    enable(kOverhead);
+  }
   if (options.memory) {
     for (const Kind kind : {kMemory, kMemoryPool}) {
       if (const auto code = enable(kind); code != driver::kCuptiSuccess && memory_why_.empty()) {

@@ -60,6 +60,7 @@ class Collector {
   struct Options {
     bool graph_trace = false;      // one record a graph launch instead of one a node
     bool synchronization = false;  // records of synchronizing calls as the GPU saw them
+    bool overheads = false;        // records of what the driver and CUPTI take for themselves
     bool memory = false;           // records of memory taken from the driver and given back
     bool may_share = false;        // tier Shared is worth trying: the slot's holder is known to be idle
   };

@@ -66,6 +66,15 @@ GPUSCOPE_SAME(SynchronizationRecord, start, Synchronization, start);
 GPUSCOPE_SAME(SynchronizationRecord, correlation, Synchronization, correlationId);
 GPUSCOPE_SAME(SynchronizationRecord, stream, Synchronization, streamId);
 
+// CUpti_ActivityOverhead2 and before have no more than the beginning of it.
+using Overhead = CUpti_ActivityOverhead3;
+GPUSCOPE_SAME(OverheadRecord, overhead_kind, Overhead, overheadKind);
+GPUSCOPE_SAME(OverheadRecord, object_kind, Overhead, objectKind);
+GPUSCOPE_SAME(OverheadRecord, process, Overhead, objectId.pt.processId);
+GPUSCOPE_SAME(OverheadRecord, thread, Overhead, objectId.pt.threadId);
+GPUSCOPE_SAME(OverheadRecord, start, Overhead, start);
+GPUSCOPE_SAME(OverheadRecord, end, Overhead, end);
+
 GPUSCOPE_SAME(ApiRecord, callback, CUpti_ActivityAPI, cbid);
 GPUSCOPE_SAME(ApiRecord, start, CUpti_ActivityAPI, start);
 GPUSCOPE_SAME(ApiRecord, thread, CUpti_ActivityAPI, threadId);
@@ -142,6 +151,10 @@ static_assert(same(kRuntime, CUPTI_ACTIVITY_KIND_RUNTIME));
 static_assert(same(kDriver, CUPTI_ACTIVITY_KIND_DRIVER) && same(kMemcpyPeer, CUPTI_ACTIVITY_KIND_MEMCPY2));
 static_assert(same(kConcurrentKernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
 static_assert(same(kSynchronization, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION));
+static_assert(same(kOverhead, CUPTI_ACTIVITY_KIND_OVERHEAD) && same(kThreadObject, CUPTI_ACTIVITY_OBJECT_THREAD));
+static_assert(same(store::OverheadKind::DriverCompiler, CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER));
+static_assert(same(store::OverheadKind::LazyFunctionLoading, CUPTI_ACTIVITY_OVERHEAD_LAZY_FUNCTION_LOADING));
+static_assert(same(store::OverheadKind::UvmActivityInit, CUPTI_ACTIVITY_OVERHEAD_UVM_ACTIVITY_INIT));
 static_assert(same(kGraphTrace, CUPTI_ACTIVITY_KIND_GRAPH_TRACE));
 static_assert(same(kMemory, CUPTI_ACTIVITY_KIND_MEMORY2) && same(kMemoryPool, CUPTI_ACTIVITY_KIND_MEMORY_POOL));
 static_assert(same(kAllocate, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION));

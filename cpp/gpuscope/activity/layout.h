@@ -14,6 +14,7 @@ enum Kind : uint32_t {
   kDriver = 4,
   kRuntime = 5,
   kConcurrentKernel = 10,
+  kOverhead = 17,
   kMemcpyPeer = 22,
   kSynchronization = 38,
   kMemory = 49,  // MEMORY2: a record each for taking and giving back
@@ -130,6 +131,17 @@ struct SynchronizationRecord {
   uint32_t stream;
 };
 
+struct OverheadRecord {
+  uint32_t kind;
+  uint32_t overhead_kind;  // store::OverheadKind
+  uint32_t object_kind;    // ObjectKind
+  uint32_t process;
+  uint32_t thread;  // of a thread
+  uint32_t unused;
+  uint64_t start;
+  uint64_t end;
+};
+
 struct ApiRecord {
   uint32_t kind;
   uint32_t callback;
@@ -197,6 +209,7 @@ struct MemoryPoolRecord {
   uint64_t used;
 };
 
+enum ObjectKind : uint32_t { kThreadObject = 2 };
 enum MemoryOperation : uint32_t { kAllocate = 1, kRelease = 2 };
 enum PoolType : uint32_t { kLocalPool = 1, kImportedPool = 2 };
 
@@ -213,6 +226,8 @@ constexpr std::size_t smallest_record(uint32_t kind) noexcept {
       return sizeof(MemsetRecord);
     case kSynchronization:
       return sizeof(SynchronizationRecord);
+    case kOverhead:
+      return sizeof(OverheadRecord);
     case kDriver:
     case kRuntime:
       return sizeof(ApiRecord);

@@ -35,6 +35,8 @@ void GpuRecords::take(uint32_t kind, const uint8_t* record) {
       return memset(as<activity::MemsetRecord>(record));
     case activity::kSynchronization:
       return synchronization(as<activity::SynchronizationRecord>(record));
+    case activity::kOverhead:
+      return overhead(as<activity::OverheadRecord>(record));
     case activity::kGraphTrace:
       return graph_trace(as<activity::GraphTraceRecord>(record));
     case activity::kMemory:
@@ -306,6 +308,19 @@ void GpuRecords::synchronization(const activity::SynchronizationRecord& record) 
     state_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
                                 state_->dictionaries.track(0, record.context, record.stream),
                                 static_cast<uint16_t>(record.type)});
+  } else {
+    state_->counters.refused += state_->full;
+  }
+}
+
+void GpuRecords::overhead(const activity::OverheadRecord& record) {
+  const int64_t start_ns = ns(record.start);
+  if (record.start == 0 || record.end < record.start || !state_->window.keeps_calls(start_ns)) {
+    return;
+  }
+  if (state_->keeps_rows()) {
+    const uint32_t thread = record.object_kind == activity::kThreadObject ? record.thread : 0;
+    state_->store->overhead.append({start_ns, ns(record.end) - start_ns, record.overhead_kind, thread});
   } else {
     state_->counters.refused += state_->full;
   }

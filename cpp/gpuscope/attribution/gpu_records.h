@@ -65,6 +65,7 @@ class GpuRecords {
   void memcpy_peer(const activity::MemcpyPeerRecord& record);
   void memset(const activity::MemsetRecord& record);
   void synchronization(const activity::SynchronizationRecord& record);
+  void overhead(const activity::OverheadRecord& record);
   void graph_trace(const activity::GraphTraceRecord& record);
   void memory(const activity::MemoryRecord& record);
   void memory_pool(const activity::MemoryPoolRecord& record);

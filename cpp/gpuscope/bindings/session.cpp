@@ -60,8 +60,9 @@ struct EndWithoutGil {
 };
 
 std::unique_ptr<session::Session, EndWithoutGil> start(bool cuda, const std::string& mode, const std::string& graphs,
-                                                       bool sync, uint64_t max_bytes, int64_t ring_ns, bool stacks,
-                                                       bool memory, const std::set<std::string>& left_out) {
+                                                       bool sync, bool overheads, uint64_t max_bytes, int64_t ring_ns,
+                                                       bool stacks, bool memory,
+                                                       const std::set<std::string>& left_out) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -74,6 +75,7 @@ std::unique_ptr<session::Session, EndWithoutGil> start(bool cuda, const std::str
   options.cuda = cuda;
   options.no_cuda_reason = cuda ? "" : "the profiler was not asked for CUDA activity";
   options.synchronization = sync;
+  options.overheads = overheads;
   options.stacks = stacks && watch_stacks();
   options.memory = memory;
   options.may_share_cupti = torch_profiler_is_idle();
@@ -126,9 +128,9 @@ void bind_session(py::module_& module) {
   py::class_<Session, std::unique_ptr<Session, EndWithoutGil>>(
       module, "Session", "One span of collecting, with any number of recorded windows in it.")
       .def(py::init(&start), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
-           py::arg("graphs") = "node", py::arg("sync") = false, py::arg("max_bytes") = uint64_t{1} << 30,
-           py::arg("ring_ns") = int64_t{10'000'000'000}, py::arg("stacks") = false, py::arg("memory") = false,
-           py::arg("left_out") = std::set<std::string>{},
+           py::arg("graphs") = "node", py::arg("sync") = false, py::arg("overheads") = false,
+           py::arg("max_bytes") = uint64_t{1} << 30, py::arg("ring_ns") = int64_t{10'000'000'000},
+           py::arg("stacks") = false, py::arg("memory") = false, py::arg("left_out") = std::set<std::string>{},
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
            "that get no rows.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")

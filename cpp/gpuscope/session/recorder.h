@@ -37,6 +37,7 @@ struct Options {
   bool cuda = true;
   std::string no_cuda_reason;  // why `cuda` is false
   bool synchronization = false;
+  bool overheads = false;
   bool memory = false;  // what libraries allocate from the driver
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;

@@ -128,9 +128,13 @@ void Session::choose_tier() {
     tier_reason_ = "no NVIDIA driver was found (" + vendor_.cuda.library.why() + ")";
     return;
   }
+  const bool keeps_rows = options_.settings.mode != attribution::Mode::Aggregate;
   const activity::Collector::Options wanted{
-      options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda), options_.synchronization,
-      options_.memory && options_.settings.mode != attribution::Mode::Aggregate, options_.may_share_cupti};
+      .graph_trace = options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda),
+      .synchronization = options_.synchronization,
+      .overheads = options_.overheads && keeps_rows,
+      .memory = options_.memory && keeps_rows,
+      .may_share = options_.may_share_cupti};
   cupti_was_started.store(true);
   const activity::Tier got = vendor_.collector.start(wanted);
   collecting_ = got != activity::Tier::None;

@@ -83,6 +83,11 @@
   X(uint32_t, region, optional(row(Regions)), "where it waited")                    \
   X(uint16_t, track, row(Tracks), "what was waited for")                            \
   X(uint16_t, kind, values<SyncKind>, "what kind of wait it was")
+#define GPUSCOPE_OVERHEAD(X)                                          \
+  X(int64_t, start_ns, time, "when it began")                         \
+  X(int64_t, duration_ns, duration, "how long it held the thread up") \
+  X(uint32_t, kind, values<OverheadKind>, "what did")                 \
+  X(uint32_t, system_id, number, "Linux's id of the thread; 0 where it is of none")
 #define GPUSCOPE_API(X)                                                                  \
   X(int64_t, start_ns, time, "when it was called")                                       \
   X(int64_t, duration_ns, duration, "until it returned")                                 \
@@ -273,6 +278,8 @@
     "Launches of CUDA graphs, where graphs are traced as a whole.")                                                  \
   X(Memcpys, memcpy, GPUSCOPE_MEMCPY, Event, memcpy, "Copies of memory.")                                            \
   X(Memsets, memset, GPUSCOPE_MEMSET, Event, memset, "Fills of memory.")                                             \
+  X(Overheads, overhead, GPUSCOPE_OVERHEAD, Event, overheads,                                                        \
+    "What the driver and CUPTI take of the program's threads for themselves, with `overheads`.")                     \
   X(Syncs, sync, GPUSCOPE_SYNC, Event, sync, "Waits for the GPU.")                                                   \
   X(Regions, region, GPUSCOPE_REGION, Event, regions, "Regions of the program, operators and ranges.")               \
   X(RegionGpus, region_gpu, GPUSCOPE_REGION_GPU, Event, region_gpu,                                                  \

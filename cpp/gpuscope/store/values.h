@@ -35,6 +35,17 @@
   X(ManagedStatic, 7)
 #define GPUSCOPE_POOL_OPERATION(X) X(Unknown, 0) X(Created, 1) X(Destroyed, 2) X(Trimmed, 3)
 #define GPUSCOPE_SYNC_KIND(X) X(Unknown, 0) X(Event, 1) X(StreamWaitEvent, 2) X(Stream, 3) X(Context, 4)
+#define GPUSCOPE_OVERHEAD_KIND(X)           \
+  X(Unknown, 0)                             \
+  X(DriverCompiler, 1)                      \
+  X(CuptiBufferFlush, 1 << 16)              \
+  X(CuptiInstrumentation, 2 << 16)          \
+  X(CuptiResource, 3 << 16)                 \
+  X(RuntimeTriggeredModuleLoading, 4 << 16) \
+  X(LazyFunctionLoading, 5 << 16)           \
+  X(CommandBufferFull, 6 << 16)             \
+  X(ActivityBufferRequest, 7 << 16)         \
+  X(UvmActivityInit, 8 << 16)
 #define GPUSCOPE_CALL_KIND(X) \
   X(Other, 0)                 \
   X(Launch, 1)                \
@@ -58,15 +69,16 @@
   X(Async, 1 << 8)        /* region: a start/end range, nested in nothing, which may end on another thread */
 
 // X(Type, underlying type, LIST, documentation)
-#define GPUSCOPE_SCOPED_ENUMS(X)                                                                                 \
-  X(Work, uint16_t, GPUSCOPE_WORK, "What the GPU or the driver did.")                                            \
-  X(CopyKind, uint8_t, GPUSCOPE_COPY_KIND, "Between what a copy went; CUpti_ActivityMemcpyKind's numbers.")      \
-  X(MemoryKind, uint8_t, GPUSCOPE_MEMORY_KIND, "What memory is; CUpti_ActivityMemoryKind's numbers.")            \
-  X(PoolOperation, uint8_t, GPUSCOPE_POOL_OPERATION,                                                             \
-    "What was done to a CUDA memory pool; CUpti_ActivityMemoryPoolOperationType's numbers.")                     \
-  X(SyncKind, uint16_t, GPUSCOPE_SYNC_KIND, "What was waited for; CUpti_ActivitySynchronizationType's numbers.") \
-  X(CallKind, uint16_t, GPUSCOPE_CALL_KIND, "What a driver call does.")                                          \
-  X(PayloadType, uint16_t, GPUSCOPE_PAYLOAD_TYPE,                                                                \
+#define GPUSCOPE_SCOPED_ENUMS(X)                                                                                    \
+  X(Work, uint16_t, GPUSCOPE_WORK, "What the GPU or the driver did.")                                               \
+  X(CopyKind, uint8_t, GPUSCOPE_COPY_KIND, "Between what a copy went; CUpti_ActivityMemcpyKind's numbers.")         \
+  X(MemoryKind, uint8_t, GPUSCOPE_MEMORY_KIND, "What memory is; CUpti_ActivityMemoryKind's numbers.")               \
+  X(PoolOperation, uint8_t, GPUSCOPE_POOL_OPERATION,                                                                \
+    "What was done to a CUDA memory pool; CUpti_ActivityMemoryPoolOperationType's numbers.")                        \
+  X(SyncKind, uint16_t, GPUSCOPE_SYNC_KIND, "What was waited for; CUpti_ActivitySynchronizationType's numbers.")    \
+  X(OverheadKind, uint32_t, GPUSCOPE_OVERHEAD_KIND, "What held a thread up; CUpti_ActivityOverheadKind's numbers.") \
+  X(CallKind, uint16_t, GPUSCOPE_CALL_KIND, "What a driver call does.")                                             \
+  X(PayloadType, uint16_t, GPUSCOPE_PAYLOAD_TYPE,                                                                   \
     "How to read the 64 bits of a payload; TEXT, LIST and COMPLEX are string ids.")
 #define GPUSCOPE_ENUMS(X)                                               \
   GPUSCOPE_SCOPED_ENUMS(X)                                              \

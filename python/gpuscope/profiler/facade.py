@@ -139,6 +139,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
         sync: also records when the GPU was waited for.
+        overheads: also records what the driver and CUPTI take for themselves: loading of modules and functions,
+            compiling, full command buffers, buffers of records. Not in aggregate mode.
         max_bytes: cap on the memory that the events of a window and their names take, in bytes or as ``"512MB"``.
         ring_seconds: how much time a ring holds.
         counters: hardware counters; not available yet.
@@ -177,6 +179,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         mode: str = "full",
         graphs: str = "node",
         sync: bool = False,
+        overheads: bool = False,
         max_bytes: int | str = 1 << 30,
         ring_seconds: float = 10.0,
         counters: object = None,
@@ -242,6 +245,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             mode=mode,
             graphs=graphs,
             sync=sync or selected.sync or "enable_cuda_sync_events" in asked,
+            overheads=overheads,
             left_out=selected.left_out,
             stacks=self.with_stack,
             memory=self.profile_memory,

@@ -63,8 +63,9 @@ TEST_F(Collectors, NeverSwitchSerializingKindsOn) {
 
 TEST_F(Collectors, SwitchOptionalKindsOnWhenAsked) {
   const auto collector = make();
-  collector->start({.graph_trace = true, .synchronization = true});
+  collector->start({.graph_trace = true, .synchronization = true, .overheads = true});
   EXPECT_EQ(cupti_.kinds.count(kGraphTrace), 1U);
+  EXPECT_EQ(cupti_.kinds.count(kOverhead), 1U);
   EXPECT_EQ(cupti_.kinds.count(kSynchronization), 1U);
 }
 

@@ -47,6 +47,7 @@ TEST_F(Bounds, CountEveryTableOfEvents) {
   store.memcpy.append({});
   store.memset.append({});
   store.sync.append({});
+  store.overhead.append({});
   store.api.append({});
   store.region.append({});
   store.mark.append({});
@@ -56,8 +57,8 @@ TEST_F(Bounds, CountEveryTableOfEvents) {
   store.device_memory.append({});
   store.memory_pool.append({});
   EXPECT_EQ(event_bytes(store), store::Kernels::kRowBytes + store::Memcpys::kRowBytes + store::Memsets::kRowBytes +
-                                    store::Syncs::kRowBytes + store::Apis::kRowBytes + store::Regions::kRowBytes +
-                                    store::Marks::kRowBytes + store::GraphNodes::kRowBytes +
+                                    store::Syncs::kRowBytes + store::Overheads::kRowBytes + store::Apis::kRowBytes +
+                                    store::Regions::kRowBytes + store::Marks::kRowBytes + store::GraphNodes::kRowBytes +
                                     store::GraphLaunches::kRowBytes + store::RegionGpus::kRowBytes +
                                     store::DeviceMemories::kRowBytes + store::MemoryPools::kRowBytes);
 }

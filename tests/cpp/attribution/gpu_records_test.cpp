@@ -177,6 +177,22 @@ TEST_F(GpuRecord, OfASynchronizationOutsideTheWindowIsLeftOut) {
   EXPECT_EQ(rows().sync.size(), 0U);
 }
 
+TEST_F(GpuRecord, OfAnOverheadNamesItsThread) {
+  take(fakes::overhead_record(store::OverheadKind::LazyFunctionLoading, 77, 1100, 1150));
+  ASSERT_EQ(rows().overhead.size(), 1U);
+  EXPECT_EQ(rows().overhead.start_ns[0], 1100);
+  EXPECT_EQ(rows().overhead.duration_ns[0], 50);
+  EXPECT_EQ(rows().overhead.kind[0], static_cast<uint32_t>(store::OverheadKind::LazyFunctionLoading));
+  EXPECT_EQ(rows().overhead.system_id[0], 77U);
+}
+
+TEST_F(GpuRecord, OfAnOverheadOutsideTheWindowIsLeftOut) {
+  take(fakes::overhead_record(store::OverheadKind::CuptiResource, 77, 2100, 2150));
+  take(fakes::overhead_record(store::OverheadKind::CuptiResource, 77, 0, 0));
+  take(fakes::overhead_record(store::OverheadKind::CuptiResource, 77, 1150, 1100));
+  EXPECT_EQ(rows().overhead.size(), 0U);
+}
+
 TEST_F(GpuRecord, OfAnUnknownKindIsIgnored) {
   Record record;
   record.size = 56;
