@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "gpuscope/analysis/breakdown.h"
 #include "gpuscope/analysis/instances.h"
+#include "gpuscope/analysis/queue_model.h"
 #include "gpuscope/analysis/summary.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
@@ -82,6 +84,67 @@ py::array column(const py::object& owner) {
   py::array_t<T> array(static_cast<py::ssize_t>(values.size()), values.data(), owner);
   array.attr("setflags")(py::arg("write") = false);
   return array;
+}
+
+using Factors = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+template <class T>
+std::span<const T> entries(const py::array_t<T, py::array::c_style | py::array::forcecast>& array) {
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+py::array_t<int64_t> as_array(const std::vector<int64_t>& values) {
+  return py::array_t<int64_t>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+py::array_t<int64_t> replay(const analysis::QueueModel& model, const Times& moments, std::optional<uint16_t> thread,
+                            const Times& unwaited, const Times& removed_calls, const Times& host_spans,
+                            const Times& kernels, const Factors& kernel_factors, const Times& copies,
+                            const Factors& copy_factors) {
+  analysis::QueueEdits edits{.unwaited = entries(unwaited),
+                             .removed_calls = entries(removed_calls),
+                             .host_spans = {},
+                             .kernels = entries(kernels),
+                             .kernel_factors = entries(kernel_factors),
+                             .copies = entries(copies),
+                             .copy_factors = entries(copy_factors)};
+  const std::span<const int64_t> spans = entries(host_spans);
+  if (host_spans.size() != 0 && (host_spans.ndim() != 2 || host_spans.shape(1) != 3)) {
+    throw base::InvalidArgument("replayed: host_spans is not an array with three columns");
+  }
+  for (std::size_t at = 0; at + 2 < spans.size(); at += 3) {
+    edits.host_spans.push_back({spans[at], spans[at + 1], spans[at + 2]});
+  }
+  std::vector<int64_t> passed;
+  {
+    const py::gil_scoped_release released;
+    passed = model.replayed(entries(moments), thread, edits);
+  }
+  return as_array(passed);
+}
+
+void bind_queue_model(py::module_& module) {
+  using analysis::QueueModel;
+  py::class_<QueueModel>(module, "QueueModel",
+                         "A recording as threads, streams and what they wait for, which can run again. Moments are in "
+                         "order, in ns; times that are returned are in ns after the first call.")
+      .def(py::init<const store::Store&>(), py::arg("store"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "recorded",
+          [](const QueueModel& model, const Times& moments, std::optional<uint16_t> thread) {
+            return as_array(model.recorded(entries(moments), thread));
+          },
+          py::arg("moments"), py::arg("thread"),
+          "When the thread was through with what it did before each moment, and the GPU with what was launched by "
+          "then.")
+      .def("replayed", &replay, py::arg("moments"), py::arg("thread"), py::arg("unwaited"), py::arg("removed_calls"),
+           py::arg("host_spans"), py::arg("kernels"), py::arg("kernel_factors"), py::arg("copies"),
+           py::arg("copy_factors"), "The same when it runs again, with edits.")
+      .def_property_readonly("works", &QueueModel::works, "How much work the replay has.")
+      .def_property_readonly("unlaunched", &QueueModel::unlaunched, "Work that it is without: its call is not known.")
+      .def("waited_ns", &QueueModel::waited_ns, py::arg("row"), "How long a row of `api` waited for the GPU.")
+      .def("launched_ns", &QueueModel::launched_ns, py::arg("row"),
+           "How long the work ran that a row of `api` launched.");
 }
 
 }  // namespace
@@ -200,6 +263,7 @@ void bind_analysis(py::module_& module) {
       py::arg("sequence"), py::arg("times"),
       "Where the longest end of a sequence begins that consists of at least so many equal parts, and the length of a "
       "part; 0 where there is none.");
+  bind_queue_model(module);
   module.def("kernel_names", &kernel_names, py::arg("store"), py::arg("shorten") = false,
              "The demangled name of each row of the variant table.");
   module.def(

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from gpuscope import _core
 from gpuscope.diagnosis.steps import Array, Steps
+from gpuscope.errors import InvalidArgument
+from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Trace
+from gpuscope.units import format_share
+
+ACCEPTED_ERROR = 0.03
+"""How far a replayed step may be from the recorded one for the model to be accepted."""
+ACCEPTED_UNLAUNCHED = 0.05
+"""Of how much of the work the launch may be missing."""
+LEAST_STEPS = 2
+CONFIDENCE = 0.95
 
 
 def _no_rows() -> Array:
@@ -56,9 +67,9 @@ class Saving:
 
     Attributes:
         value: the median over the steps; of a bound, the most that can be saved.
-        low: the lower end of the interval of that median over the steps; 0 of a bound.
+        low: the lower end of the interval of that median.
         high: the upper end.
-        is_bound: no model reproduced the steps: `value` is an upper bound.
+        is_bound: no model reproduced the steps: `value` and `high` are the most that can be saved, `low` is 0.
     """
 
     value: float
@@ -70,53 +81,103 @@ class Saving:
 class Replay:
     """Recorded steps that can be run again with edits.
 
+    A step ends when the host has left it and the work is done that was launched by then, so that a program whose host
+    runs ahead is as fast as its GPU.
+
     Attributes:
         error: how far the replayed unchanged steps are from the recorded ones: |replayed / recorded - 1|, the median
             over the steps; inf without a model.
         reason: why the model is not accepted, so that savings are bounds; None when it is.
     """
 
-    def __init__(self, trace: Trace, steps: Steps, error: float, reason: str | None) -> None:
+    def __init__(self, trace: Trace, steps: Steps) -> None:
         self._trace, self._steps = trace, steps
-        self.error = error
-        self.reason = reason
+        self._model: _core.QueueModel | None = None
+        self._unchanged_ns = np.zeros(0)
+        self.error = math.inf
+        self.reason: str | None = _missing(trace, steps)
+        if self.reason is not None:
+            return
+        self._model = model = _core.QueueModel(trace.store)
+        self.reason = _unlaunched(model)
+        recorded_ns = self._durations(model.recorded(self._moments(), steps.thread))
+        self._unchanged_ns = self._replayed(model, Edit())
+        lasted = recorded_ns > 0
+        if lasted.any():
+            self.error = float(np.median(np.abs(self._unchanged_ns[lasted] / recorded_ns[lasted] - 1)))
+        if self.reason is None and self.error > ACCEPTED_ERROR:
+            found = format_share(self.error) if math.isfinite(self.error) else "without any time"
+            self.reason = f"the replayed steps are off by {found}; {format_share(ACCEPTED_ERROR)} are accepted"
 
     def saving(self, edits: Sequence[Edit]) -> Saving:
-        """What all these edits save together."""
-        return self._bound(edits)
+        """What all these edits save together.
 
-    def _bound(self, edits: Sequence[Edit]) -> Saving:
-        """No step gets shorter by more than is taken out of it; and what the host does less of only ends idle time.
+        The median over the steps of 1 - time with the edits / time without, both replayed, and its interval at 95 % by
+        order statistics; with too few steps for one, the least and the most of any step. A negative value is a loss.
 
-        The time of a step is the length of a longest path through waits and work, which no edit shortens by more than
-        the sum of what it takes from pieces of that path.
+        Where the model is not accepted, a bound: see `_bound`.
+
+        Raises:
+            InvalidArgument: a field of an edit has another shape than it says.
+        """
+        edit = _joined(edits)
+        if self._model is None or self.reason is not None:
+            return self._bound(edit)
+        lasted = self._unchanged_ns > 0
+        shares = 1 - self._replayed(self._model, edit)[lasted] / self._unchanged_ns[lasted]
+        ordered = np.sort(shares)
+        rank = max(median_rank(len(ordered), CONFIDENCE), 1.0)
+        low, high = np.interp([rank - 1, len(ordered) - rank], np.arange(len(ordered)), ordered)
+        return Saving(float(np.median(ordered)), float(low), float(high), is_bound=False)
+
+    def _moments(self) -> Array:
+        """Where the steps begin and end, one after the other."""
+        moments: Array = np.stack([self._steps.start_ns, self._steps.end_ns], axis=1).reshape(-1)
+        return moments
+
+    def _durations(self, passed: Array) -> Array:
+        durations: Array = np.maximum(passed[1::2] - passed[::2], 0)
+        return durations
+
+    def _replayed(self, model: _core.QueueModel, edit: Edit) -> Array:
+        changes = {each.name: getattr(edit, each.name) for each in fields(Edit)}
+        return self._durations(model.replayed(self._moments(), self._steps.thread, **changes))
+
+    def _bound(self, edit: Edit) -> Saving:
+        """The most that can be saved, as the value; nothing is promised, so that the interval begins at 0.
+
+        The time of a step is that of a longest path through pieces of the host, waits and work, which no edit shortens
+        by more than it takes from these; and where the host does less, only time ends in which no GPU did anything.
         """
         trace, steps = self._trace, self._steps
-        host_ns, device_ns = np.zeros(len(steps)), np.zeros(len(steps))
-        for edit in edits:
-            calls = np.union1d(edit.unwaited, edit.removed_calls).astype(np.int64)
-            calls = calls[(calls >= 0) & (calls < len(trace.api))]
-            host_ns += self._in_steps(trace.api.start_ns[calls], trace.api.duration_ns[calls])
-            spans = edit.host_spans
-            host_ns += self._in_steps(spans[:, 1], spans[:, 2] - spans[:, 1])
-            for table, rows, factors in (
-                (trace.kernels, edit.kernels, edit.kernel_factors),
-                (trace.memcpy, edit.copies, edit.copy_factors),
-            ):
-                known = (rows >= 0) & (rows < len(table))
-                saved = table.duration_ns[rows[known]] * (1 - np.clip(factors[known], 0, 1))
-                device_ns += self._in_steps(table.start_ns[rows[known]], saved)
-        idle_ns = self._idle_ns()
+        calls = np.union1d(edit.unwaited, edit.removed_calls)
+        calls = calls[(calls >= 0) & (calls < len(trace.api))]
+        host_ns = self._in_steps(trace.api.start_ns[calls], trace.api.duration_ns[calls])
+        starts, ends = edit.host_spans[:, 1], edit.host_spans[:, 2]
+        host_ns += self._in_steps(starts, np.maximum(ends.astype(float) - starts, 0))
+        device_ns = np.zeros(len(steps))
+        removed = trace.api.correlation[calls[np.isin(calls, edit.removed_calls)]]
+        for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
+            gone = np.isin(table.correlation, removed)
+            device_ns += self._in_steps(table.start_ns[gone], table.duration_ns[gone])
+        for table, rows, factors in (
+            (trace.kernels, edit.kernels, edit.kernel_factors),
+            (trace.memcpy, edit.copies, edit.copy_factors),
+        ):
+            known = (rows >= 0) & (rows < len(table))
+            saved = table.duration_ns[rows[known]] * np.clip(1 - factors[known], 0, 1)
+            device_ns += self._in_steps(table.start_ns[rows[known]], saved)
         durations = np.maximum(steps.durations_ns, 1)
-        value = float(np.median(np.minimum((np.minimum(host_ns, idle_ns) + device_ns) / durations, 1.0)))
+        shares = (np.minimum(host_ns, self._idle_ns()) + device_ns) / durations
+        value = float(np.median(np.minimum(shares, 1.0))) if len(shares) else 0.0
         return Saving(value, 0.0, value, is_bound=True)
 
     def _in_steps(self, starts: Array, lengths: Array) -> Array:
         """The sum of the lengths in each step."""
         steps = self._steps
         at = np.searchsorted(steps.start_ns, starts, side="right") - 1
-        inside = (at >= 0) & (starts < steps.end_ns[np.maximum(at, 0)])
-        sums: Array = np.bincount(at[inside], lengths[inside], len(steps))
+        inside = (at >= 0) & (starts < np.append(steps.end_ns, 0)[at])
+        sums: Array = np.bincount(at[inside], lengths[inside], len(steps)).astype(float)
         return sums
 
     def _idle_ns(self) -> Array:
@@ -131,5 +192,56 @@ class Replay:
 
 
 def make_replay(trace: Trace, steps: Steps) -> Replay:
-    """The steps of a recording, to be run again with edits."""
-    return Replay(trace, steps, float("inf"), "no model of the recording was made")
+    """The steps of a recording, to be run again with edits.
+
+    The whole recording runs as one, through a model of queues: host threads are pieces of fixed length between calls of
+    the driver, streams begin their work in order, and what one waits for is taken from the calls and from when things
+    happened. It is accepted when the unchanged steps come out as they were recorded, within `ACCEPTED_ERROR`.
+
+    Args:
+        trace: the recording.
+        steps: those that count, as `find_steps` gives them.
+    """
+    return Replay(trace, steps)
+
+
+def _missing(trace: Trace, steps: Steps) -> str | None:
+    """What a replay needs and the recording does not have."""
+    if trace.info.get("session.mode") == "aggregate":
+        return 'aggregate mode keeps totals alone; record with mode="full" or "ring"'
+    if not any(map(len, (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset))):
+        return "no GPU work was recorded"
+    if len(trace.api) == 0:
+        return "no calls of the driver were recorded"
+    if len(steps) < LEAST_STEPS:
+        count = "one step says" if len(steps) == 1 else "no step says"
+        return f"{count} nothing of others; {LEAST_STEPS} are needed"
+    return None
+
+
+def _unlaunched(model: _core.QueueModel) -> str | None:
+    """Why too little is known of what launched the work."""
+    every = model.works + model.unlaunched
+    if model.unlaunched <= ACCEPTED_UNLAUNCHED * every:
+        return None
+    return f"the launches of {model.unlaunched:,} of {every:,} kernels, copies and fills were not recorded"
+
+
+def _joined(edits: Sequence[Edit]) -> Edit:
+    """One edit that is all of them."""
+    every = [Edit(), *edits]
+    parts = {each.name: [np.asarray(getattr(edit, each.name)) for edit in every] for each in fields(Edit)}
+    for edit in edits:
+        _check(edit)
+    return Edit(**{name: np.concatenate(values).astype(values[0].dtype) for name, values in parts.items()})
+
+
+def _check(edit: Edit) -> None:
+    for name, factors in (("kernels", "kernel_factors"), ("copies", "copy_factors")):
+        rows, of_each = len(getattr(edit, name)), len(getattr(edit, factors))
+        if rows != of_each:
+            raise InvalidArgument(f"{factors} has {of_each:,} entries; accepted is one for each of the {rows:,} {name}")
+    if edit.host_spans.ndim != 2 or edit.host_spans.shape[1] != 3:
+        raise InvalidArgument(
+            f"host_spans has the shape {edit.host_spans.shape}; accepted is (n, 3): thread, start and end in ns"
+        )

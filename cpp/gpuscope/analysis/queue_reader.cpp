@@ -1,0 +1,697 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a QueueModel is made from a recording: what was launched by which call, what waited for what, and how long it
+// takes from one to the next where nothing else is in the way.
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "gpuscope/analysis/queue_model.h"
+#include "gpuscope/store/values.h"
+
+namespace gpuscope::analysis {
+namespace {
+
+using store::CallKind;
+
+// Clocks of the GPU and of the host agree to within this.
+constexpr int64_t kClocks = 2'000;
+// Work that begins later than all known reasons by this much was held back by another stream.
+constexpr int64_t kLate = 3'000;
+// ... whose work ended at most so long before.
+constexpr int64_t kHeldGap = 20'000;
+// How far to look back for the work that was waited for.
+constexpr std::size_t kLookBack = 64;
+// Where nothing is learned: from a launch to its start, from work to work, from the end of work to that of the call.
+constexpr int32_t kLatency = 2'000;
+constexpr int32_t kGap = 1'000;
+constexpr int32_t kWake = 4'000;
+// A call that only waited takes as long without.
+constexpr int64_t kOwn = 4'000;
+// Copies from pageable memory of up to 64 KiB return before they have run.
+constexpr uint64_t kStaged = 65'536;
+// A copy is one that its call waits for when as many of its kind ended in their call.
+constexpr double kBlockingShare = 0.9;
+// A thread waited for another when that one, long silent before, called at least so often meanwhile.
+constexpr std::size_t kBurst = 4;
+constexpr int64_t kSilence = 10;  // times the usual distance of those calls
+// A queue of fewer launches does not fill.
+constexpr std::size_t kLeastQueue = 256;
+
+/// Numbers of one kind, and the one that stands for all: the mean of their middle half, which outliers do not move and
+/// which adds up as the mean does.
+class Samples {
+ public:
+  void add(int64_t value) { values_.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX))); }
+  bool empty() const { return values_.empty(); }
+  int32_t middle(int32_t otherwise) {
+    if (values_.empty()) {
+      return otherwise;
+    }
+    std::sort(values_.begin(), values_.end());
+    const std::size_t cut = values_.size() / 4;
+    int64_t sum = 0;
+    for (std::size_t at = cut; at < values_.size() - cut; ++at) {
+      sum += values_[at];
+    }
+    return static_cast<int32_t>(sum / static_cast<int64_t>(values_.size() - 2 * cut));
+  }
+  int32_t median() {
+    const auto half = values_.begin() + static_cast<std::ptrdiff_t>(values_.size() / 2);
+    std::nth_element(values_.begin(), half, values_.end());
+    return *half;
+  }
+
+ private:
+  std::vector<int32_t> values_;
+};
+
+int32_t to_int32(int64_t value) { return static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)); }
+
+template <class Rows, class Before>
+void sort_rows(Rows& rows, Before before) {
+  if (!std::is_sorted(rows.begin(), rows.end(), before)) {
+    std::stable_sort(rows.begin(), rows.end(), before);
+  }
+}
+
+enum class Waits : uint8_t { No, Stream, Device, Event };
+
+}  // namespace
+
+class QueueReader {
+ public:
+  QueueReader(QueueModel& model, const store::Store& store) : model_(model), store_(store) {}
+
+  void read() {
+    read_calls();
+    read_work();
+    chain_work();
+    learn_latencies();
+    find_held();
+    find_waits();
+    find_limits();
+    find_hand_overs();
+  }
+
+ private:
+  static constexpr uint32_t kNone = QueueModel::kNone;
+  static constexpr int64_t kFar = QueueModel::kFar;
+  using Call = QueueModel::Call;
+  using Work = QueueModel::Work;
+
+  /// What is known of work while the model is made.
+  struct About {
+    uint16_t track;
+    uint16_t kind;  // of its latency and gap
+    bool copies = false;
+    bool pageable = false;
+    bool big = false;
+  };
+
+  std::vector<Call>& calls() { return model_.calls_; }
+  std::vector<Work>& works() { return model_.works_; }
+  const store::Calls& functions() const { return store_.call; }
+  uint16_t function_of(const Call& call) const { return store_.api.call[call.row]; }
+  CallKind kind_of(const Call& call) const {
+    const uint16_t function = function_of(call);
+    return function < functions().size() ? static_cast<CallKind>(functions().kind[function]) : CallKind::Other;
+  }
+  std::string_view name_of(uint16_t function) const {
+    const uint32_t id = function < functions().size() ? functions().name[function] : kNone;
+    return id < store_.strings.size() ? std::string_view(store_.strings[id]) : std::string_view();
+  }
+  std::size_t end_of_works(std::size_t call) {
+    return call + 1 < calls().size() ? calls()[call + 1].first_work : works().size();
+  }
+
+  void read_calls() {
+    const store::Apis& api = store_.api;
+    std::vector<uint32_t> rows(api.size());
+    for (uint32_t row = 0; row < rows.size(); ++row) {
+      rows[row] = row;
+    }
+    sort_rows(rows, [&](uint32_t a, uint32_t b) { return api.start_ns[a] < api.start_ns[b]; });
+    model_.base_ = rows.empty() ? 0 : api.start_ns[rows.front()];
+    model_.call_of_row_.resize(rows.size());
+    calls().reserve(rows.size());
+    last_of_thread_.assign(std::size_t{UINT16_MAX} + 1, kNone);
+    previous_.assign(rows.size(), kNone);
+    for (uint32_t at = 0; at < rows.size(); ++at) {
+      const uint32_t row = rows[at];
+      const uint16_t thread = api.thread[row];
+      const uint32_t before = last_of_thread_[thread];
+      const int64_t start = model_.after_base(api.start_ns[row]);
+      const int64_t free = before == kNone ? 0 : calls()[before].end;
+      // A call inside another is over with that one, and has no time of its own.
+      const int64_t end = std::max(free, start + std::clamp<int64_t>(api.duration_ns[row], 0, kFar));
+      model_.call_of_row_[row] = at;
+      calls().push_back({.start = start,
+                         .end = end,
+                         .piece = std::max<int64_t>(0, start - free),
+                         .own = end - std::max(start, free),
+                         .row = row,
+                         .after = before,
+                         .thread = thread});
+      previous_[at] = before;
+      last_of_thread_[thread] = at;
+    }
+  }
+
+  template <class Table>
+  void add_works(const Table& table, store::Work kind, std::vector<uint32_t>* index) {
+    if (index != nullptr) {
+      index->assign(table.size(), kNone);
+    }
+    const auto& api = store_.api;
+    if (by_correlation_.empty()) {
+      by_correlation_.reserve(calls().size());
+      for (uint32_t at = 0; at < calls().size(); ++at) {
+        by_correlation_.emplace_back(api.correlation[calls()[at].row], at);
+      }
+      sort_rows(by_correlation_, [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
+    std::size_t hint = 0;
+    for (uint32_t row = 0; row < table.size(); ++row) {
+      const uint32_t correlation = table.correlation[row];
+      if (hint >= by_correlation_.size() || by_correlation_[hint].first != correlation) {
+        if (hint + 1 < by_correlation_.size() && by_correlation_[hint + 1].first == correlation) {
+          ++hint;
+        } else {
+          hint = static_cast<std::size_t>(
+              std::lower_bound(by_correlation_.begin(), by_correlation_.end(), std::pair{correlation, uint32_t{0}}) -
+              by_correlation_.begin());
+        }
+      }
+      const bool known = hint < by_correlation_.size() && by_correlation_[hint].first == correlation;
+      if (!known || (table.flags[row] & store::kZeroTime) != 0) {
+        ++model_.unlaunched_;
+        continue;
+      }
+      found_.push_back({model_.after_base(table.start_ns[row]), std::clamp<int64_t>(table.duration_ns[row], 0, kFar),
+                        by_correlation_[hint].second, row, kind});
+    }
+  }
+
+  void read_work() {
+    found_.reserve(store_.kernel.size() + store_.memcpy.size() + store_.memset.size() + store_.graph_launch.size());
+    add_works(store_.kernel, store::Work::Kernel, &model_.work_of_kernel_);
+    add_works(store_.memcpy, store::Work::Memcpy, &model_.work_of_copy_);
+    add_works(store_.memset, store::Work::Memset, nullptr);
+    add_works(store_.graph_launch, store::Work::GraphLaunch, nullptr);
+    sort_rows(found_,
+              [](const Found& a, const Found& b) { return std::tie(a.call, a.start) < std::tie(b.call, b.start); });
+    std::map<uint32_t, uint16_t> devices;
+    std::vector<uint16_t> device_of_track;
+    for (std::size_t track = 0; track <= store_.track.size(); ++track) {
+      const uint32_t device = track < store_.track.size() ? store_.track.device[track] : kNone;
+      const auto number = static_cast<uint16_t>(devices.size());
+      device_of_track.push_back(devices.try_emplace(device, number).first->second);
+    }
+    model_.devices_ = devices.size();
+    works().reserve(found_.size());
+    about_.reserve(found_.size());
+    uint32_t call = 0;
+    for (const Found& each : found_) {
+      const auto at = static_cast<uint32_t>(works().size());
+      for (; call <= each.call; ++call) {
+        calls()[call].first_work = at;
+      }
+      About about = describe(each);
+      works().push_back({.start = each.start,
+                         .end = each.start + each.duration,
+                         .call = each.call,
+                         .device = device_of_track[std::min<std::size_t>(about.track, store_.track.size())]});
+      about_.push_back(about);
+      if (each.kind == store::Work::Kernel) {
+        model_.work_of_kernel_[each.row] = at;
+      } else if (each.kind == store::Work::Memcpy) {
+        model_.work_of_copy_[each.row] = at;
+      }
+    }
+    for (; call < calls().size(); ++call) {
+      calls()[call].first_work = static_cast<uint32_t>(works().size());
+    }
+    found_ = {};
+    by_correlation_ = {};
+  }
+
+  struct Found {
+    int64_t start;
+    int64_t duration;
+    uint32_t call;
+    uint32_t row;
+    store::Work kind;
+  };
+
+  About describe(const Found& found) {
+    uint16_t function = 0;
+    uint16_t flags = 0;
+    uint16_t track = 0;
+    uint32_t what = 0;
+    About about{};
+    const auto common = [&](const auto& table) {
+      track = table.track[found.row];
+      flags = table.flags[found.row];
+    };
+    switch (found.kind) {
+      case store::Work::Kernel:
+        common(store_.kernel);
+        break;
+      case store::Work::Memset:
+        common(store_.memset);
+        break;
+      case store::Work::GraphLaunch:
+        common(store_.graph_launch);
+        break;
+      default: {
+        const store::Memcpys& copies = store_.memcpy;
+        common(copies);
+        function = function_of(calls()[found.call]);
+        const auto pageable = static_cast<uint8_t>(store::MemoryKind::Pageable);
+        about.copies = true;
+        about.pageable = copies.source[found.row] == pageable || copies.destination[found.row] == pageable;
+        about.big = copies.bytes[found.row] > kStaged;
+        what = uint32_t{copies.kind[found.row]} << 24 | uint32_t{copies.source[found.row]} << 16 |
+               uint32_t{copies.destination[found.row]} << 8 | (about.big ? 1U : 0U);
+      }
+    }
+    const bool in_graph = (flags & store::kInGraph) != 0;
+    const uint64_t key =
+        uint64_t{static_cast<uint16_t>(found.kind)} << 56 | uint64_t{in_graph} << 48 | uint64_t{function} << 32 | what;
+    about.track = track;
+    about.kind =
+        kinds_.try_emplace(key, static_cast<uint16_t>(std::min<std::size_t>(kinds_.size(), kKinds - 1))).first->second;
+    return about;
+  }
+
+  // Which work of its stream each follows. Nodes of a graph may run beside each other, and so may kernels whose launch
+  // does not wait for the end of the one before.
+  void chain_work() {
+    struct Track {
+      uint32_t last = kNone;
+      uint32_t latest = kNone;  // the one that ends last
+    };
+    std::vector<Track> tracks(std::size_t{UINT16_MAX} + 1);
+    const auto before = [&](const Work& work, uint32_t other) {  // all but some of its end
+      const Work& it = works()[other];
+      return it.end - work.start <= (it.end - it.start) / 2;
+    };
+    for (uint32_t at = 0; at < works().size(); ++at) {
+      Work& work = works()[at];
+      Track& track = tracks[about_[at].track];
+      if (track.latest != kNone) {
+        if (before(work, track.latest)) {
+          work.after = track.latest;
+        } else {
+          if (works()[track.latest].start <= work.start) {
+            work.beside = track.latest;
+          }
+          if (track.last != track.latest && before(work, track.last)) {
+            work.after = track.last;
+          }
+        }
+      }
+      track.last = at;
+      if (track.latest == kNone || work.end >= works()[track.latest].end) {
+        track.latest = at;
+      }
+    }
+  }
+
+  bool in_one_call(const Work& work) { return work.after != kNone && works()[work.after].call == work.call; }
+
+  void learn_latencies() {
+    std::vector<std::pair<std::size_t, std::size_t>> ended_in_call(kKinds);  // of copies: those, all
+    for (uint32_t at = 0; at < works().size(); ++at) {
+      if (about_[at].copies) {
+        const Work& work = works()[at];
+        auto& [those, all] = ended_in_call[about_[at].kind];
+        those += calls()[work.call].end >= work.start + (work.end - work.start) / 2 ? 1 : 0;
+        ++all;
+      }
+    }
+    for (uint32_t at = 0; at < works().size(); ++at) {
+      const auto& [those, all] = ended_in_call[about_[at].kind];
+      const bool may_wait = about_[at].pageable || !name_of(function_of(calls()[works()[at].call])).ends_with("Async");
+      works()[at].from_start =
+          about_[at].copies && may_wait && static_cast<double>(those) >= kBlockingShare * static_cast<double>(all);
+    }
+    std::vector<Samples> latencies(kKinds);
+    std::vector<Samples> gaps(2 * kKinds);
+    Samples all_latencies;
+    for (uint32_t at = 0; at < works().size(); ++at) {
+      const Work& work = works()[at];
+      const Call& call = calls()[work.call];
+      const int64_t from = work.from_start ? call.start : call.end;
+      if (call.first_work == at && (work.after == kNone || works()[work.after].end <= from)) {
+        latencies[about_[at].kind].add(work.start - from);
+        if (!work.from_start) {
+          all_latencies.add(work.start - from);
+        }
+      }
+    }
+    const int32_t usual = all_latencies.middle(kLatency);
+    std::vector<int32_t> latency;
+    for (Samples& each : latencies) {
+      latency.push_back(each.middle(usual));
+    }
+    Samples all_gaps;
+    for (uint32_t at = 0; at < works().size(); ++at) {
+      Work& work = works()[at];
+      const Call& call = calls()[work.call];
+      // Of one call, what follows its first work is not held by the call.
+      const bool inside = in_one_call(work);
+      work.latency = inside ? INT32_MIN : latency[about_[at].kind];
+      if (work.after == kNone) {
+        continue;
+      }
+      const int64_t end = works()[work.after].end;
+      if (inside || (work.from_start ? call.start : call.end) + work.latency < end) {
+        gaps[2U * about_[at].kind + (inside ? 1U : 0U)].add(work.start - end);
+        if (!inside) {
+          all_gaps.add(work.start - end);
+        }
+      }
+    }
+    const int32_t usual_gap = all_gaps.middle(kGap);
+    std::vector<int32_t> gap;
+    for (Samples& each : gaps) {
+      gap.push_back(each.middle(usual_gap));
+    }
+    for (uint32_t at = 0; at < works().size(); ++at) {
+      Work& work = works()[at];
+      if (work.after != kNone) {
+        const int64_t recorded = work.start - works()[work.after].end;
+        const int32_t learned = gap[2U * about_[at].kind + (in_one_call(work) ? 1U : 0U)];
+        work.gap = recorded < 0 ? to_int32(std::min<int64_t>(recorded, learned)) : learned;
+      }
+    }
+  }
+
+  /// The work before a call that ended last by some time, and on another stream than `track` where one is given.
+  uint32_t ended_before(int64_t time, uint32_t call, uint32_t track) {
+    if (by_end_.empty()) {
+      by_end_.resize(works().size());
+      for (uint32_t at = 0; at < by_end_.size(); ++at) {
+        by_end_[at] = at;
+      }
+      sort_rows(by_end_, [&](uint32_t a, uint32_t b) { return works()[a].end < works()[b].end; });
+    }
+    auto next =
+        std::partition_point(by_end_.begin(), by_end_.end(), [&](uint32_t at) { return works()[at].end <= time; });
+    for (std::size_t back = 0; back < kLookBack && next != by_end_.begin(); ++back) {
+      const uint32_t at = *--next;
+      if (works()[at].call < call && about_[at].track != track) {
+        return at;
+      }
+    }
+    return kNone;
+  }
+
+  // Work that waited for another stream: it began later than its call and its own stream say, just when work of another
+  // one had ended.
+  void find_held() {
+    if (store_.track.size() < 2) {
+      return;
+    }
+    Samples gaps;
+    for (Work& work : works()) {
+      const auto at = static_cast<uint32_t>(&work - works().data());
+      const Call& call = calls()[work.call];
+      int64_t explained = (work.from_start ? call.start : call.end) + work.latency;
+      if (work.after != kNone) {
+        explained = std::max(explained, works()[work.after].end + work.gap);
+      }
+      if (work.beside != kNone || work.start <= explained + kLate) {
+        continue;
+      }
+      const uint32_t other = ended_before(work.start, work.call, about_[at].track);
+      if (other != kNone && works()[other].end > explained - kLate && work.start - works()[other].end <= kHeldGap &&
+          works()[other].device == work.device) {
+        work.held = other;
+        gaps.add(work.start - works()[other].end);
+      }
+    }
+    model_.held_gap_ = gaps.middle(kGap);
+  }
+
+  Waits waits_of(uint16_t function) const {
+    const std::string_view name = name_of(function);
+    if (name.starts_with("cuCtxSynchronize")) {
+      return Waits::Device;
+    }
+    if (name.starts_with("cuStreamSynchronize")) {
+      return Waits::Stream;
+    }
+    return name.starts_with("cuStreamWaitEvent") ? Waits::No : Waits::Event;
+  }
+
+  void find_waits() {
+    std::vector<Waits> waits;
+    for (std::size_t function = 0; function < functions().size(); ++function) {
+      const bool syncs = static_cast<CallKind>(functions().kind[function]) == CallKind::Sync;
+      waits.push_back(syncs ? waits_of(static_cast<uint16_t>(function)) : Waits::No);
+    }
+    std::unordered_map<uint32_t, uint16_t> asked;  // streams that waits were for, where these are recorded
+    for (std::size_t row = 0; row < store_.sync.size(); ++row) {
+      if (static_cast<store::SyncKind>(store_.sync.kind[row]) == store::SyncKind::Stream) {
+        asked.try_emplace(store_.sync.correlation[row], store_.sync.track[row]);
+      }
+    }
+    std::vector<uint32_t> last_of_track(std::size_t{UINT16_MAX} + 1, kNone);
+    std::vector<uint32_t> last_of_thread(std::size_t{UINT16_MAX} + 1, kNone);
+    std::vector<int64_t> device_ends(model_.devices_, -kFar);
+    std::vector<int64_t> waited_until(calls().size(), INT64_MIN);
+    const std::size_t functions_and_none = functions().size() + 1;
+    std::vector<Samples> wakes(functions_and_none + kKinds);
+    std::vector<Samples> unwaited(functions_and_none);
+    std::vector<uint16_t> groups(calls().size());
+    Samples launches;
+    for (uint32_t at = 0; at < calls().size(); ++at) {
+      Call& call = calls()[at];
+      const uint16_t function = std::min<uint16_t>(function_of(call), static_cast<uint16_t>(functions().size()));
+      const Waits what = function < waits.size() ? waits[function] : Waits::No;
+      std::size_t group = function;
+      int64_t until = INT64_MIN;
+      const auto wait_for = [&](uint32_t work) {
+        call.wait = work;
+        until = works()[work].end;
+      };
+      if (what == Waits::Device && last_of_thread[call.thread] != kNone) {
+        const uint16_t device = works()[last_of_thread[call.thread]].device;
+        if (device_ends[device] <= call.end + kClocks) {
+          call.wait_device = static_cast<uint16_t>(device + 1);
+          until = device_ends[device];
+        }
+      } else if (what == Waits::Stream) {
+        uint32_t work =
+            last_of_thread[call.thread] == kNone ? kNone : last_of_track[about_[last_of_thread[call.thread]].track];
+        if (const auto found = asked.find(store_.api.correlation[call.row]); found != asked.end()) {
+          work = last_of_track[found->second];
+        }
+        if (work != kNone && works()[work].end <= call.end + kClocks) {
+          wait_for(work);
+        }
+      }
+      if (what != Waits::No && until == INT64_MIN) {
+        if (const uint32_t work = ended_before(call.end + kClocks, at, kNone); work != kNone) {
+          wait_for(work);
+        }
+      }
+      for (std::size_t each = call.first_work; each < end_of_works(at); ++each) {
+        if (works()[each].from_start) {
+          wait_for(static_cast<uint32_t>(each));
+          group = functions_and_none + about_[each].kind;
+        }
+        last_of_track[about_[each].track] = static_cast<uint32_t>(each);
+        last_of_thread[call.thread] = static_cast<uint32_t>(each);
+        device_ends[works()[each].device] = std::max(device_ends[works()[each].device], works()[each].end);
+      }
+      groups[at] = static_cast<uint16_t>(std::min<std::size_t>(group, UINT16_MAX));
+      if (until > call.start) {
+        wakes[group].add(call.end - until);
+        waited_until[at] = until;
+      } else {
+        unwaited[function].add(call.end - call.start);
+        if (kind_of(call) == CallKind::Launch) {
+          launches.add(call.end - call.start);
+        }
+      }
+    }
+    Samples all;
+    std::vector<int32_t> wake;
+    for (Samples& each : wakes) {
+      if (!each.empty()) {
+        all.add(each.middle(kWake));
+      }
+    }
+    const int32_t usual = all.empty() ? kWake : all.median();
+    for (Samples& each : wakes) {
+      wake.push_back(each.middle(usual));
+    }
+    const int64_t other = launches.empty() ? kOwn : launches.median();
+    own_.clear();
+    for (Samples& each : unwaited) {
+      own_.push_back(each.empty() ? other : each.median());
+    }
+    for (uint32_t at = 0; at < calls().size(); ++at) {
+      Call& call = calls()[at];
+      call.wake = wake[groups[at]];
+      if (waited_until[at] != INT64_MIN) {
+        const std::size_t function = std::min<std::size_t>(function_of(call), functions().size());
+        call.own = std::min(call.own, own_[function]);
+      }
+    }
+  }
+
+  // A stream takes only so many launches that have not begun: a launch into a full one waits. That is seen where many
+  // launches are queued and most calls then take much longer than others.
+  void find_limits() {
+    std::vector<std::vector<uint32_t>> launches(store_.track.size() + 1);  // the first work of each
+    for (uint32_t at = 0; at < calls().size(); ++at) {
+      const std::size_t first = calls()[at].first_work;
+      if (first < end_of_works(at) && kind_of(calls()[at]) != CallKind::Memcpy) {
+        launches[std::min<std::size_t>(about_[first].track, store_.track.size())].push_back(
+            static_cast<uint32_t>(first));
+      }
+    }
+    for (const std::vector<uint32_t>& track : launches) {
+      if (track.size() > kLeastQueue) {
+        limit(track);
+      }
+    }
+  }
+
+  void limit(const std::vector<uint32_t>& launches) {
+    std::vector<std::size_t> queued(launches.size());
+    std::size_t begun = 0;
+    std::size_t most = 0;
+    for (std::size_t at = 0; at < launches.size(); ++at) {
+      const int64_t end = calls()[works()[launches[at]].call].end;
+      while (begun < at && works()[launches[begun]].start <= end) {
+        ++begun;
+      }
+      queued[at] = at - begun + 1;
+      most = std::max(most, queued[at]);
+    }
+    if (most < kLeastQueue) {
+      return;
+    }
+    const auto usual = [&](const Call& call) {
+      return own_[std::min<std::size_t>(function_of(call), functions().size())];
+    };
+    const auto slow = [&](const Call& call) { return call.end - call.start > 2 * usual(call); };
+    std::size_t full = 0;
+    std::size_t slow_when_full = 0;
+    std::size_t slow_otherwise = 0;
+    for (std::size_t at = 0; at < launches.size(); ++at) {
+      const bool is_slow = slow(calls()[works()[launches[at]].call]);
+      if (queued[at] + 1 >= most) {
+        ++full;
+        slow_when_full += is_slow ? 1 : 0;
+      } else {
+        slow_otherwise += is_slow ? 1 : 0;
+      }
+    }
+    // Often full, and slow then more often than else.
+    if (full < 16 || 4 * slow_when_full < full ||
+        slow_when_full * (launches.size() - full) <= 2 * slow_otherwise * full) {
+      return;
+    }
+    Samples wakes;
+    for (std::size_t at = most; at < launches.size(); ++at) {
+      Call& call = calls()[works()[launches[at]].call];
+      call.queue_wait = launches[at - most];
+      if (queued[at] + 1 >= most && slow(call)) {
+        wakes.add(call.end - works()[call.queue_wait].start);
+      }
+    }
+    const int32_t wake = wakes.middle(0);
+    for (std::size_t at = most; at < launches.size(); ++at) {
+      Call& call = calls()[works()[launches[at]].call];
+      call.queue_wake = wake;
+      if (queued[at] + 1 >= most && slow(call)) {
+        call.own = std::min(call.own, usual(call));
+      }
+    }
+  }
+
+  // A thread that called nothing while another, silent before, made many calls has waited for that one: the other began
+  // after the thread's last call, and the thread went on after the other's.
+  void find_hand_overs() {
+    std::vector<std::vector<uint32_t>> of_thread;
+    std::unordered_map<uint16_t, std::size_t> numbers;
+    std::vector<uint32_t> place(calls().size());
+    for (uint32_t at = 0; at < calls().size(); ++at) {
+      const std::size_t number = numbers.try_emplace(calls()[at].thread, numbers.size()).first->second;
+      of_thread.resize(std::max(of_thread.size(), number + 1));
+      place[at] = static_cast<uint32_t>(of_thread[number].size());
+      of_thread[number].push_back(at);
+    }
+    for (uint32_t at = 1; at < calls().size(); ++at) {
+      Call& call = calls()[at];
+      const Call& last = calls()[at - 1];
+      if (last.thread == call.thread) {
+        continue;
+      }
+      if (previous_[at] == kNone) {
+        follow(call, latest_ended(at));
+        continue;
+      }
+      const Call& before = calls()[previous_[at]];
+      const std::vector<uint32_t>& others = of_thread[numbers[last.thread]];
+      const std::size_t behind = std::size_t{place[at - 1]} + 1;
+      const auto first = std::partition_point(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(behind),
+                                              [&](uint32_t each) { return calls()[each].start < before.end; });
+      const std::size_t from = static_cast<std::size_t>(first - others.begin());
+      if (behind - from < kBurst || last.end > call.start) {
+        continue;
+      }
+      Call& burst = calls()[others[from]];
+      const int64_t length = last.end - burst.start;
+      if (2 * length < call.start - before.end) {
+        continue;
+      }
+      const int64_t distance = (last.start - burst.start) / static_cast<int64_t>(behind - from - 1);
+      if (from > 0 && burst.start - calls()[others[from - 1]].end < kSilence * distance) {
+        continue;
+      }
+      follow(call, at - 1);
+      follow(burst, previous_[at]);
+    }
+  }
+  uint32_t latest_ended(uint32_t call) {
+    uint32_t found = kNone;
+    for (uint32_t back = 1; back <= std::min<uint32_t>(call, kLookBack); ++back) {
+      const Call& other = calls()[call - back];
+      if (other.end <= calls()[call].start && (found == kNone || other.end > calls()[found].end)) {
+        found = call - back;
+      }
+    }
+    return found;
+  }
+  void follow(Call& call, uint32_t other) {
+    call.after = other;
+    call.piece = other == kNone ? call.start : std::max<int64_t>(0, call.start - calls()[other].end);
+  }
+
+  static constexpr std::size_t kKinds = 256;
+
+  QueueModel& model_;
+  const store::Store& store_;
+  std::vector<uint32_t> last_of_thread_;
+  std::vector<uint32_t> previous_;  // of each call, the one before on its thread
+  std::vector<std::pair<uint32_t, uint32_t>> by_correlation_;
+  std::vector<Found> found_;
+  std::vector<About> about_;
+  std::vector<uint32_t> by_end_;
+  std::vector<int64_t> own_;  // of each function, how long it usually takes without waiting
+  std::unordered_map<uint64_t, uint16_t> kinds_;
+};
+
+QueueModel::QueueModel(const store::Store& store) { QueueReader(*this, store).read(); }
+
+}  // namespace gpuscope::analysis
