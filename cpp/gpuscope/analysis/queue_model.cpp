@@ -215,6 +215,9 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
       rows.push_back(at);
     }
   }
+  if (rows.empty() && thread) {  // it never called
+    return passed(moments, std::nullopt, times, changes);
+  }
   std::vector<int64_t> found;
   found.reserve(moments.size());
   for (std::size_t each = 0; each < moments.size(); ++each) {

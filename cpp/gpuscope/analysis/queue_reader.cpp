@@ -36,7 +36,7 @@ constexpr uint64_t kStaged = 65'536;
 constexpr double kBlockingShare = 0.9;
 // A thread waited for another when that one, long silent before, called at least so often meanwhile.
 constexpr std::size_t kBurst = 4;
-constexpr int64_t kSilence = 10;  // times the usual distance of those calls
+constexpr int64_t kSilence = 3;  // times the usual distance of those calls
 // A queue of fewer launches does not fill.
 constexpr std::size_t kLeastQueue = 256;
 
@@ -77,7 +77,8 @@ void sort_rows(Rows& rows, Before before) {
   }
 }
 
-enum class Waits : uint8_t { No, Stream, Device, Event };
+// What a call waits for; Free: all work, when it is seen that it did.
+enum class Waits : uint8_t { No, Stream, Device, Event, Free };
 
 }  // namespace
 
@@ -271,7 +272,7 @@ class QueueReader {
         common(copies);
         function = function_of(calls()[found.call]);
         const auto pageable = static_cast<uint8_t>(store::MemoryKind::Pageable);
-        about.copies = true;
+        about.copies = (flags & store::kInGraph) == 0;
         about.pageable = copies.source[found.row] == pageable || copies.destination[found.row] == pageable;
         about.big = copies.bytes[found.row] > kStaged;
         what = uint32_t{copies.kind[found.row]} << 24 | uint32_t{copies.source[found.row]} << 16 |
@@ -346,7 +347,7 @@ class QueueReader {
       const Work& work = works()[at];
       const Call& call = calls()[work.call];
       const int64_t from = work.from_start ? call.start : call.end;
-      if (call.first_work == at && (work.after == kNone || works()[work.after].end <= from)) {
+      if (call.first_work == at && (work.after == kNone || works()[work.after].end <= from) && !seems_held(at, from)) {
         latencies[about_[at].kind].add(work.start - from);
         if (!work.from_start) {
           all_latencies.add(work.start - from);
@@ -369,7 +370,7 @@ class QueueReader {
         continue;
       }
       const int64_t end = works()[work.after].end;
-      if (inside || (work.from_start ? call.start : call.end) + work.latency < end) {
+      if (inside || ((work.from_start ? call.start : call.end) + work.latency < end && !seems_held(at, end))) {
         gaps[2U * about_[at].kind + (inside ? 1U : 0U)].add(work.start - end);
         if (!inside) {
           all_gaps.add(work.start - end);
@@ -411,8 +412,18 @@ class QueueReader {
     return kNone;
   }
 
-  // Work that waited for another stream: it began later than its call and its own stream say, just when work of another
-  // one had ended.
+  // Work that may have waited for another stream: it began some time after `from`, just when work there had ended.
+  bool seems_held(uint32_t at, int64_t from) {
+    const Work& work = works()[at];
+    if (store_.track.size() < 2 || work.start <= from + kLate) {
+      return false;
+    }
+    const uint32_t other = ended_before(work.start, work.call, about_[at].track);
+    return other != kNone && works()[other].device == work.device && works()[other].end > from &&
+           work.start - works()[other].end <= kHeldGap;
+  }
+
+  // Such work, when neither its call nor its own stream say why it began no earlier.
   void find_held() {
     if (store_.track.size() < 2) {
       return;
@@ -425,14 +436,9 @@ class QueueReader {
       if (work.after != kNone) {
         explained = std::max(explained, works()[work.after].end + work.gap);
       }
-      if (work.beside != kNone || work.start <= explained + kLate) {
-        continue;
-      }
-      const uint32_t other = ended_before(work.start, work.call, about_[at].track);
-      if (other != kNone && works()[other].end > explained - kLate && work.start - works()[other].end <= kHeldGap &&
-          works()[other].device == work.device) {
-        work.held = other;
-        gaps.add(work.start - works()[other].end);
+      if (work.beside == kNone && work.start > explained + kLate && seems_held(at, explained - kLate)) {
+        work.held = ended_before(work.start, work.call, about_[at].track);
+        gaps.add(work.start - works()[work.held].end);
       }
     }
     model_.held_gap_ = gaps.middle(kGap);
@@ -440,6 +446,13 @@ class QueueReader {
 
   Waits waits_of(uint16_t function) const {
     const std::string_view name = name_of(function);
+    const auto kind = static_cast<CallKind>(functions().kind[function]);
+    if (kind == CallKind::Free && !name.ends_with("Async")) {
+      return Waits::Free;
+    }
+    if (kind != CallKind::Sync) {
+      return Waits::No;
+    }
     if (name.starts_with("cuCtxSynchronize")) {
       return Waits::Device;
     }
@@ -452,8 +465,7 @@ class QueueReader {
   void find_waits() {
     std::vector<Waits> waits;
     for (std::size_t function = 0; function < functions().size(); ++function) {
-      const bool syncs = static_cast<CallKind>(functions().kind[function]) == CallKind::Sync;
-      waits.push_back(syncs ? waits_of(static_cast<uint16_t>(function)) : Waits::No);
+      waits.push_back(waits_of(static_cast<uint16_t>(function)));
     }
     std::unordered_map<uint32_t, uint16_t> asked;  // streams that waits were for, where these are recorded
     for (std::size_t row = 0; row < store_.sync.size(); ++row) {
@@ -480,9 +492,9 @@ class QueueReader {
         call.wait = work;
         until = works()[work].end;
       };
-      if (what == Waits::Device && last_of_thread[call.thread] != kNone) {
+      if ((what == Waits::Device || what == Waits::Free) && last_of_thread[call.thread] != kNone) {
         const uint16_t device = works()[last_of_thread[call.thread]].device;
-        if (device_ends[device] <= call.end + kClocks) {
+        if (device_ends[device] <= call.end + kClocks && (what == Waits::Device || device_ends[device] > call.start)) {
           call.wait_device = static_cast<uint16_t>(device + 1);
           until = device_ends[device];
         }
@@ -496,7 +508,7 @@ class QueueReader {
           wait_for(work);
         }
       }
-      if (what != Waits::No && until == INT64_MIN) {
+      if (what != Waits::No && what != Waits::Free && until == INT64_MIN) {
         if (const uint32_t work = ended_before(call.end + kClocks, at, kNone); work != kNone) {
           wait_for(work);
         }
@@ -648,6 +660,9 @@ class QueueReader {
                                               [&](uint32_t each) { return calls()[each].start < before.end; });
       const std::size_t from = static_cast<std::size_t>(first - others.begin());
       if (behind - from < kBurst || last.end > call.start) {
+        continue;
+      }
+      if (previous_[at] >= others[from]) {
         continue;
       }
       Call& burst = calls()[others[from]];

@@ -13,7 +13,7 @@ from gpuscope import _core
 from gpuscope.diagnosis.steps import Array, Steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import median_rank
-from gpuscope.trace import Trace
+from gpuscope.trace import Table, Trace
 from gpuscope.units import format_share
 
 ACCEPTED_ERROR = 0.03
@@ -22,6 +22,8 @@ ACCEPTED_UNLAUNCHED = 0.05
 """Of how much of the work the launch may be missing."""
 LEAST_STEPS = 2
 CONFIDENCE = 0.95
+# The most that passes from a launch to its start, and from the end of work to that of the call that waited for it.
+_AROUND_NS = 40_000
 
 
 def _no_rows() -> Array:
@@ -156,17 +158,24 @@ class Replay:
         starts, ends = edit.host_spans[:, 1], edit.host_spans[:, 2]
         host_ns += self._in_steps(starts, np.maximum(ends.astype(float) - starts, 0))
         device_ns = np.zeros(len(steps))
+
+        def add(table: Table, rows: Array, shares: Array) -> None:
+            """So much of the duration of each row is gone; all of it: then also what is waited before and after it."""
+            nonlocal host_ns, device_ns
+            starts = table.start_ns[rows]
+            device_ns = device_ns + self._in_steps(starts, table.duration_ns[rows] * shares)
+            host_ns = host_ns + self._in_steps(starts, np.where(shares == 1, _AROUND_NS, 0))
+
         removed = trace.api.correlation[calls[np.isin(calls, edit.removed_calls)]]
         for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
-            gone = np.isin(table.correlation, removed)
-            device_ns += self._in_steps(table.start_ns[gone], table.duration_ns[gone])
+            gone = np.flatnonzero(np.isin(table.correlation, removed))
+            add(table, gone, np.ones(len(gone)))
         for table, rows, factors in (
             (trace.kernels, edit.kernels, edit.kernel_factors),
             (trace.memcpy, edit.copies, edit.copy_factors),
         ):
             known = (rows >= 0) & (rows < len(table))
-            saved = table.duration_ns[rows[known]] * np.clip(1 - factors[known], 0, 1)
-            device_ns += self._in_steps(table.start_ns[rows[known]], saved)
+            add(table, rows[known], 1 - np.clip(np.nan_to_num(factors[known], nan=1.0), 0, 1))
         durations = np.maximum(steps.durations_ns, 1)
         shares = (np.minimum(host_ns, self._idle_ns()) + device_ns) / durations
         value = float(np.median(np.minimum(shares, 1.0))) if len(shares) else 0.0
