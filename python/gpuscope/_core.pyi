@@ -485,11 +485,16 @@ class QueueModel:
         """
     def replayed(self, moments: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], thread: int | None, unwaited: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], removed_calls: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], host_spans: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], kernels: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], kernel_factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], copies: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], copy_factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float64]) -> numpy.typing.NDArray[numpy.int64]:
         """
-        The same when it runs again, with edits.
+        The same when it runs again, with edits, from the first of these moments on.
         """
     def waited_ns(self, row: int) -> int:
         """
         How long a row of `api` waited for the GPU.
+        """
+    @property
+    def calls(self) -> int:
+        """
+        How many calls the recording has.
         """
     @property
     def unlaunched(self) -> int:

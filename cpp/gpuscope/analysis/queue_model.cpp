@@ -11,6 +11,9 @@ namespace {
 // No sum leads further, so that the next does not overflow.
 constexpr int64_t kLast = int64_t{1} << 61;
 
+// How far to look for the next call of a thread.
+constexpr std::size_t kAhead = 4'096;
+
 int64_t plus(int64_t a, int64_t b) { return std::clamp(a + b, -kLast, kLast); }
 
 /// The time of one thread that is no longer spent, as spans in order that do not touch.
@@ -54,7 +57,7 @@ class Saved {
 
 }  // namespace
 
-/// Edits by call and work; empty vectors where nothing of the kind changes.
+/// Edits by call and work of a window; empty vectors where nothing of the kind changes.
 struct QueueModel::Changes {
   static constexpr uint8_t kUnwaited = 1;
   static constexpr uint8_t kRemoved = 2;
@@ -62,13 +65,16 @@ struct QueueModel::Changes {
   std::vector<double> factors;  // of work
   std::unordered_map<uint16_t, Saved> saved;
 
-  Changes() = default;
-  Changes(const QueueModel& model, const QueueEdits& edits) {
+  Changes(const QueueModel& model, const Window& window, const QueueEdits& edits) {
     const auto flag = [&](std::span<const int64_t> rows, uint8_t bit) {
       for (const int64_t row : rows) {
-        if (row >= 0 && static_cast<std::size_t>(row) < model.call_of_row_.size()) {
-          flags.resize(model.calls_.size());
-          flags[model.call_of_row_[static_cast<std::size_t>(row)]] |= bit;
+        if (row < 0 || static_cast<std::size_t>(row) >= model.call_of_row_.size()) {
+          continue;
+        }
+        const std::size_t call = model.call_of_row_[static_cast<std::size_t>(row)];
+        if (call >= window.first_call && call < window.last_call) {
+          flags.resize(window.last_call - window.first_call);
+          flags[call - window.first_call] |= bit;
         }
       }
     };
@@ -76,9 +82,10 @@ struct QueueModel::Changes {
                            const std::vector<uint32_t>& works) {
       for (std::size_t at = 0; at < std::min(rows.size(), by.size()); ++at) {
         const auto row = static_cast<std::size_t>(rows[at]);  // below 0 is far above them all
-        if (row < works.size() && works[row] != kNone && std::isfinite(by[at])) {
-          factors.resize(model.works_.size(), 1.0);
-          factors[works[row]] *= std::clamp(by[at], 0.0, 1e6);
+        const std::size_t work = row < works.size() ? works[row] : kNone;
+        if (work >= window.first_work && work < window.last_work && std::isfinite(by[at])) {
+          factors.resize(window.last_work - window.first_work, 1.0);
+          factors[work - window.first_work] *= std::clamp(by[at], 0.0, 1e6);
         }
       }
     };
@@ -140,22 +147,70 @@ std::vector<std::size_t> QueueModel::calls_before(std::span<const int64_t> momen
   return before;
 }
 
-QueueModel::Times QueueModel::run(const std::vector<std::size_t>& before, const Changes& changes) const {
-  Times times;
-  times.starts.resize(calls_.size());
-  times.ends.resize(calls_.size());
+/// When calls and work of a window began and ended, and outside it as it was recorded.
+struct QueueModel::Times {
+  Times(const QueueModel& model, const Window& window)
+      : model_(model),
+        window_(window),
+        starts(window.last_call - window.first_call),
+        ends(starts.size()),
+        begun(window.last_work - window.first_work),
+        ended(begun.size()) {}
+
+  bool has_call(std::size_t call) const { return call >= window_.first_call && call < window_.last_call; }
+  int64_t start_of(std::size_t call) const {
+    return has_call(call) ? starts[call - window_.first_call] : model_.calls_[call].start;
+  }
+  int64_t end_of(std::size_t call) const {
+    return has_call(call) ? ends[call - window_.first_call] : model_.calls_[call].end;
+  }
+  // Of work before the window or in it.
+  int64_t begin_of_work(std::size_t work) const {
+    return work >= window_.first_work ? begun[work - window_.first_work] : model_.works_[work].start;
+  }
+  int64_t end_of_work(std::size_t work) const {
+    return work >= window_.first_work ? ended[work - window_.first_work] : model_.works_[work].end;
+  }
+  const Window& window() const { return window_; }
+
+ private:
+  const QueueModel& model_;
+  Window window_;
+
+ public:
+  std::vector<int64_t> starts;
+  std::vector<int64_t> ends;
+  std::vector<int64_t> begun;
+  std::vector<int64_t> ended;
+  std::vector<int64_t> done;  // when the work was done that was launched before each moment
+};
+
+QueueModel::Window QueueModel::window(const std::vector<std::size_t>& before, std::optional<uint16_t> thread) const {
+  if (before.empty()) {
+    return {};
+  }
+  const auto [least, most] = std::minmax_element(before.begin(), before.end());
+  std::size_t last = *most;
+  // And the thread's next call: the time before it may be told from that one.
+  while (last < calls_.size() && last < *most + kAhead && thread && calls_[last].thread != *thread) {
+    ++last;
+  }
+  last = std::min(last + 1, calls_.size());
+  return {.first_call = *least, .last_call = last, .first_work = works_before(*least), .last_work = works_before(last)};
+}
+
+void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const Changes& changes) const {
+  const Window& window = times.window();
   times.done.reserve(before.size());
-  std::vector<int64_t> begun(works_.size());
-  std::vector<int64_t> ended(works_.size());
-  std::vector<int64_t> of_device(devices_, -kLast);
-  int64_t done = -kLast;
+  int64_t done = done_[window.first_call];
+  std::vector<int64_t> of_device(devices_, done);
   std::size_t moment = 0;
-  for (std::size_t at = 0; at < calls_.size(); ++at) {
+  for (std::size_t at = window.first_call; at < window.last_call; ++at) {
     for (; moment < before.size() && before[moment] <= at; ++moment) {
       times.done.push_back(done);
     }
     const Call& call = calls_[at];
-    const uint8_t flags = changes.flags.empty() ? 0 : changes.flags[at];
+    const uint8_t flags = changes.flags.empty() ? 0 : changes.flags[at - window.first_call];
     const bool removed = (flags & Changes::kRemoved) != 0;
     const bool waits = flags == 0;
     int64_t piece = call.piece;
@@ -164,85 +219,91 @@ QueueModel::Times QueueModel::run(const std::vector<std::size_t>& before, const 
       piece -= changes.saved_before(calls_, call);
       own = removed ? 0 : changes.own(call);
     }
-    const int64_t start = plus(call.after == kNone ? 0 : times.ends[call.after], piece);
+    const int64_t start = plus(call.after == kNone ? 0 : times.end_of(call.after), piece);
     int64_t end = plus(start, own);
     if (waits && call.queue_wait != kNone) {
-      end = std::max(end, plus(begun[call.queue_wait], call.queue_wake));
+      end = std::max(end, plus(times.begin_of_work(call.queue_wait), call.queue_wake));
     }
-    const std::size_t last = at + 1 < calls_.size() ? calls_[at + 1].first_work : works_.size();
-    for (std::size_t each = call.first_work; each < last; ++each) {
+    for (std::size_t each = call.first_work; each < works_before(at + 1); ++each) {
       const Work& work = works_[each];
-      const double factor = changes.factors.empty() ? 1.0 : changes.factors[each];
+      const std::size_t place = each - window.first_work;
+      const double factor = changes.factors.empty() ? 1.0 : changes.factors[place];
       if (removed || factor == 0.0) {
-        begun[each] = ended[each] = work.after == kNone ? start : ended[work.after];
+        times.begun[place] = times.ended[place] = work.after == kNone ? start : times.end_of_work(work.after);
         continue;
       }
       int64_t from = std::max(start, plus(work.from_start ? start : end, work.latency));
       if (work.after != kNone) {
-        from = std::max(from, plus(ended[work.after], work.gap));
+        from = std::max(from, plus(times.end_of_work(work.after), work.gap));
       }
       if (work.beside != kNone) {
-        from = std::max(from, plus(begun[work.beside], work.start - works_[work.beside].start));
+        from = std::max(from, plus(times.begin_of_work(work.beside), work.start - works_[work.beside].start));
       }
       if (work.held != kNone) {
-        from = std::max(from, plus(ended[work.held], held_gap_));
+        from = std::max(from, plus(times.end_of_work(work.held), held_gap_));
       }
-      const auto length = work.end - work.start;
-      begun[each] = from;
-      ended[each] = plus(
-          from, factor == 1.0 ? length : static_cast<int64_t>(std::min(static_cast<double>(length) * factor, 1e18)));
-      of_device[work.device] = std::max(of_device[work.device], ended[each]);
-      done = std::max(done, ended[each]);
+      int64_t length = work.end - work.start;
+      if (factor != 1.0) {
+        length = static_cast<int64_t>(std::min(static_cast<double>(length) * factor, static_cast<double>(kFar)));
+      }
+      times.begun[place] = from;
+      times.ended[place] = plus(from, length);
+      of_device[work.device] = std::max(of_device[work.device], times.ended[place]);
+      done = std::max(done, times.ended[place]);
     }
     if (waits && call.wait != kNone) {
-      end = std::max(end, plus(ended[call.wait], call.wake));
+      end = std::max(end, plus(times.end_of_work(call.wait), call.wake));
     }
     if (waits && call.wait_device != 0) {
       end = std::max(end, plus(of_device[call.wait_device - 1U], call.wake));
     }
-    times.starts[at] = start;
-    times.ends[at] = end;
+    times.starts[at - window.first_call] = start;
+    times.ends[at - window.first_call] = end;
   }
   times.done.resize(before.size(), done);
-  return times;
 }
 
 std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                         const Times& times, const Changes* changes) const {
-  std::vector<uint32_t> rows;
-  for (uint32_t at = 0; at < calls_.size(); ++at) {
-    if (!thread || calls_[at].thread == *thread) {
-      rows.push_back(at);
-    }
-  }
-  if (rows.empty() && thread) {  // it never called
-    return passed(moments, std::nullopt, times, changes);
-  }
   std::vector<int64_t> found;
   found.reserve(moments.size());
+  const auto of_thread = thread ? calls_of_thread_.find(*thread) : calls_of_thread_.end();
+  const std::size_t count = of_thread == calls_of_thread_.end() ? calls_.size() : of_thread->second.size();
+  const auto call_at = [&](std::size_t at) -> std::size_t {
+    return of_thread == calls_of_thread_.end() ? at : of_thread->second[at];
+  };
   for (std::size_t each = 0; each < moments.size(); ++each) {
     const int64_t moment = after_base(moments[each]);
-    const auto next =
-        std::partition_point(rows.begin(), rows.end(), [&](uint32_t row) { return calls_[row].start <= moment; });
-    const auto saved = [&](uint32_t row, int64_t start, int64_t end) {
-      return changes == nullptr ? 0 : changes->saved_between(calls_[row].thread, start, end);
+    std::size_t next = 0;  // the first that began later
+    for (std::size_t left = count; left > 0;) {
+      const std::size_t half = left / 2;
+      if (calls_[call_at(next + half)].start <= moment) {
+        next += half + 1;
+        left -= half + 1;
+      } else {
+        left = half;
+      }
+    }
+    const auto saved = [&](const Call& call, int64_t start, int64_t end) {
+      return changes == nullptr ? 0 : changes->saved_between(call.thread, start, end);
     };
     // Before the next call, as long as it was recorded to be.
     const auto before_next = [&] {
-      return plus(times.starts[*next], -(calls_[*next].start - moment - saved(*next, moment, calls_[*next].start)));
+      const Call& call = calls_[call_at(next)];
+      return plus(times.start_of(call_at(next)), -(call.start - moment - saved(call, moment, call.start)));
     };
     int64_t at = moment;
-    if (next != rows.begin()) {
-      const uint32_t row = *(next - 1);
+    if (next != 0) {
+      const std::size_t row = call_at(next - 1);
       const Call& call = calls_[row];
       if (moment < call.end) {
-        at = plus(times.starts[row], std::min(moment - call.start, times.ends[row] - times.starts[row]));
-      } else if (next != rows.end() && calls_[*next].after != row) {  // it waited for another thread
-        at = std::max(times.ends[row], before_next());
+        at = plus(times.start_of(row), std::min(moment - call.start, times.end_of(row) - times.start_of(row)));
+      } else if (next != count && calls_[call_at(next)].after != row && times.has_call(call_at(next))) {
+        at = std::max(times.end_of(row), before_next());  // it waited for another thread
       } else {
-        at = plus(times.ends[row], std::max<int64_t>(0, moment - call.end - saved(row, call.end, moment)));
+        at = plus(times.end_of(row), std::max<int64_t>(0, moment - call.end - saved(call, call.end, moment)));
       }
-    } else if (next != rows.end()) {
+    } else if (next != count && times.has_call(call_at(next))) {
       at = before_next();
     }
     found.push_back(std::max(at, times.done[each]));
@@ -251,29 +312,20 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
 }
 
 std::vector<int64_t> QueueModel::recorded(std::span<const int64_t> moments, std::optional<uint16_t> thread) const {
-  Times times;
-  times.starts.reserve(calls_.size());
-  times.ends.reserve(calls_.size());
-  for (const Call& call : calls_) {
-    times.starts.push_back(call.start);
-    times.ends.push_back(call.end);
-  }
-  int64_t done = -kLast;
-  std::size_t work = 0;
+  Times times(*this, {});
   for (const std::size_t before : calls_before(moments)) {
-    const std::size_t last = before < calls_.size() ? calls_[before].first_work : works_.size();
-    for (; work < last; ++work) {
-      done = std::max(done, works_[work].end);
-    }
-    times.done.push_back(done);
+    times.done.push_back(done_[before]);
   }
   return passed(moments, thread, times, nullptr);
 }
 
 std::vector<int64_t> QueueModel::replayed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                           const QueueEdits& edits) const {
-  const Changes changes(*this, edits);
-  return passed(moments, thread, run(calls_before(moments), changes), &changes);
+  const std::vector<std::size_t> before = calls_before(moments);
+  Times times(*this, window(before, thread));
+  const Changes changes(*this, times.window(), edits);
+  run(times, before, changes);
+  return passed(moments, thread, times, &changes);
 }
 
 int64_t QueueModel::waited_ns(std::size_t row) const noexcept {
@@ -289,7 +341,7 @@ int64_t QueueModel::launched_ns(std::size_t row) const noexcept {
     return 0;
   }
   const std::size_t at = call_of_row_[row];
-  const std::size_t last = at + 1 < calls_.size() ? calls_[at + 1].first_work : works_.size();
+  const std::size_t last = works_before(at + 1);
   int64_t sum = 0;
   for (std::size_t each = calls_[at].first_work; each < last; ++each) {
     sum = plus(sum, works_[each].end - works_[each].start);

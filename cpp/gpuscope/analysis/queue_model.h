@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "gpuscope/store/store.h"
@@ -45,10 +46,11 @@ class QueueModel {
   /// When the program was through with what it did before each of these moments, in order: when a thread (every one
   /// without) came by and the work was done that had been launched by then. In ns after the first call.
   std::vector<int64_t> recorded(std::span<const int64_t> moments, std::optional<uint16_t> thread) const;
-  /// The same when it runs again.
+  /// The same when it runs again from the first of these moments on, until when all is as it was recorded, to the last.
   std::vector<int64_t> replayed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                 const QueueEdits& edits) const;
 
+  std::size_t calls() const noexcept { return calls_.size(); }
   std::size_t works() const noexcept { return works_.size(); }
   /// Work whose call was not recorded; the replay is without it.
   std::size_t unlaunched() const noexcept { return unlaunched_; }
@@ -87,19 +89,26 @@ class QueueModel {
     uint16_t device;
     bool from_start = false;
   };
-  struct Times {
-    std::vector<int64_t> starts;
-    std::vector<int64_t> ends;
-    std::vector<int64_t> done;  // when the work was done that was launched before each moment
+  /// What runs again: these calls and all that they launch. The rest is as it was recorded.
+  struct Window {
+    std::size_t first_call;
+    std::size_t last_call;
+    std::size_t first_work;
+    std::size_t last_work;
   };
+  struct Times;
   struct Changes;
   friend class QueueReader;
 
   static constexpr int64_t kFar = int64_t{1} << 60;  // no time of a damaged recording is further from the first call
 
   int64_t after_base(int64_t time_ns) const noexcept;
+  std::size_t works_before(std::size_t call) const noexcept {
+    return call < calls_.size() ? calls_[call].first_work : works_.size();
+  }
   std::vector<std::size_t> calls_before(std::span<const int64_t> moments) const;
-  Times run(const std::vector<std::size_t>& before, const Changes& changes) const;
+  Window window(const std::vector<std::size_t>& before, std::optional<uint16_t> thread) const;
+  void run(Times& times, const std::vector<std::size_t>& before, const Changes& changes) const;
   std::vector<int64_t> passed(std::span<const int64_t> moments, std::optional<uint16_t> thread, const Times& times,
                               const Changes* changes) const;
 
@@ -109,6 +118,8 @@ class QueueModel {
   int32_t held_gap_ = 0;
   std::vector<Call> calls_;
   std::vector<Work> works_;
+  std::vector<int64_t> done_;  // before each call, and after the last: when all was done that was launched
+  std::unordered_map<uint16_t, std::vector<uint32_t>> calls_of_thread_;
   std::vector<uint32_t> call_of_row_;
   std::vector<uint32_t> work_of_kernel_;
   std::vector<uint32_t> work_of_copy_;

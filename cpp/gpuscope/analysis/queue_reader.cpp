@@ -44,7 +44,19 @@ constexpr std::size_t kLeastQueue = 256;
 /// which adds up as the mean does.
 class Samples {
  public:
-  void add(int64_t value) { values_.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX))); }
+  void add(int64_t value) {
+    if (++seen_ % every_ != 0) {
+      return;
+    }
+    values_.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)));
+    if (values_.size() == kMost) {  // every second one from now on
+      for (std::size_t at = 0; at < kMost / 2; ++at) {
+        values_[at] = values_[2 * at + 1];
+      }
+      values_.resize(kMost / 2);
+      every_ *= 2;
+    }
+  }
   bool empty() const { return values_.empty(); }
   int32_t middle(int32_t otherwise) {
     if (values_.empty()) {
@@ -65,6 +77,10 @@ class Samples {
   }
 
  private:
+  static constexpr std::size_t kMost = 65'536;
+
+  std::size_t seen_ = 0;
+  std::size_t every_ = 1;
   std::vector<int32_t> values_;
 };
 
@@ -95,6 +111,13 @@ class QueueReader {
     find_waits();
     find_limits();
     find_hand_overs();
+    model_.done_.assign(calls().size() + 1, -kFar);
+    for (std::size_t at = 0; at < calls().size(); ++at) {
+      model_.done_[at + 1] = model_.done_[at];
+      for (std::size_t each = calls()[at].first_work; each < end_of_works(at); ++each) {
+        model_.done_[at + 1] = std::max(model_.done_[at + 1], works()[each].end);
+      }
+    }
   }
 
  private:
@@ -124,9 +147,7 @@ class QueueReader {
     const uint32_t id = function < functions().size() ? functions().name[function] : kNone;
     return id < store_.strings.size() ? std::string_view(store_.strings[id]) : std::string_view();
   }
-  std::size_t end_of_works(std::size_t call) {
-    return call + 1 < calls().size() ? calls()[call + 1].first_work : works().size();
-  }
+  std::size_t end_of_works(std::size_t call) const { return model_.works_before(call + 1); }
 
   void read_calls() {
     const store::Apis& api = store_.api;
@@ -634,14 +655,11 @@ class QueueReader {
   // A thread that called nothing while another, silent before, made many calls has waited for that one: the other began
   // after the thread's last call, and the thread went on after the other's.
   void find_hand_overs() {
-    std::vector<std::vector<uint32_t>> of_thread;
-    std::unordered_map<uint16_t, std::size_t> numbers;
     std::vector<uint32_t> place(calls().size());
     for (uint32_t at = 0; at < calls().size(); ++at) {
-      const std::size_t number = numbers.try_emplace(calls()[at].thread, numbers.size()).first->second;
-      of_thread.resize(std::max(of_thread.size(), number + 1));
-      place[at] = static_cast<uint32_t>(of_thread[number].size());
-      of_thread[number].push_back(at);
+      std::vector<uint32_t>& rows = model_.calls_of_thread_[calls()[at].thread];
+      place[at] = static_cast<uint32_t>(rows.size());
+      rows.push_back(at);
     }
     for (uint32_t at = 1; at < calls().size(); ++at) {
       Call& call = calls()[at];
@@ -654,7 +672,7 @@ class QueueReader {
         continue;
       }
       const Call& before = calls()[previous_[at]];
-      const std::vector<uint32_t>& others = of_thread[numbers[last.thread]];
+      const std::vector<uint32_t>& others = model_.calls_of_thread_[last.thread];
       const std::size_t behind = std::size_t{place[at - 1]} + 1;
       const auto first = std::partition_point(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(behind),
                                               [&](uint32_t each) { return calls()[each].start < before.end; });

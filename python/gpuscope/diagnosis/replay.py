@@ -21,6 +21,10 @@ ACCEPTED_ERROR = 0.03
 ACCEPTED_UNLAUNCHED = 0.05
 """Of how much of the work the launch may be missing."""
 LEAST_STEPS = 2
+MOST_CALLS = 100_000
+"""Of how many calls of the driver all steps are replayed; of more, that many calls' share of the steps."""
+RUNS, LEAD_IN, LEAST_REPLAYED = 4, 3, 16
+"""How many runs of steps that are, how many steps at most lead in to each, and the least number of steps."""
 CONFIDENCE = 0.95
 # The most that passes from a launch to its start, and from the end of work to that of the call that waited for it.
 _AROUND_NS = 40_000
@@ -95,6 +99,7 @@ class Replay:
     def __init__(self, trace: Trace, steps: Steps) -> None:
         self._trace, self._steps = trace, steps
         self._model: _core.QueueModel | None = None
+        self._runs: list[_Run] = []
         self._unchanged_ns = np.zeros(0)
         self.error = math.inf
         self.reason: str | None = _missing(trace, steps)
@@ -102,7 +107,10 @@ class Replay:
             return
         self._model = model = _core.QueueModel(trace.store)
         self.reason = _unlaunched(model)
-        recorded_ns = self._durations(model.recorded(self._moments(), steps.thread))
+        self._runs = _runs(len(steps), model.calls)
+        recorded_ns = np.concatenate(
+            [run.durations(model.recorded(run.moments(steps), steps.thread)) for run in self._runs]
+        )
         self._unchanged_ns = self._replayed(model, Edit())
         lasted = recorded_ns > 0
         if lasted.any():
@@ -132,18 +140,13 @@ class Replay:
         low, high = np.interp([rank - 1, len(ordered) - rank], np.arange(len(ordered)), ordered)
         return Saving(float(np.median(ordered)), float(low), float(high), is_bound=False)
 
-    def _moments(self) -> Array:
-        """Where the steps begin and end, one after the other."""
-        moments: Array = np.stack([self._steps.start_ns, self._steps.end_ns], axis=1).reshape(-1)
-        return moments
-
-    def _durations(self, passed: Array) -> Array:
-        durations: Array = np.maximum(passed[1::2] - passed[::2], 0)
-        return durations
-
     def _replayed(self, model: _core.QueueModel, edit: Edit) -> Array:
+        """How long each of the steps takes that are replayed, with an edit."""
         changes = {each.name: getattr(edit, each.name) for each in fields(Edit)}
-        return self._durations(model.replayed(self._moments(), self._steps.thread, **changes))
+        steps = self._steps
+        return np.concatenate(
+            [run.durations(model.replayed(run.moments(steps), steps.thread, **changes)) for run in self._runs]
+        )
 
     def _bound(self, edit: Edit) -> Saving:
         """The most that can be saved, as the value; nothing is promised, so that the interval begins at 0.
@@ -200,12 +203,43 @@ class Replay:
         return idle
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Steps that are replayed one after the other; the first of them only lead in."""
+
+    first: int
+    count: int
+    lead: int
+
+    def moments(self, steps: Steps) -> Array:
+        """Where they begin and end, in order."""
+        these = slice(self.first, self.first + self.count)
+        moments: Array = np.stack([steps.start_ns[these], steps.end_ns[these]], axis=1).reshape(-1)
+        return moments
+
+    def durations(self, passed: Array) -> Array:
+        """How long each took that does not lead in."""
+        durations: Array = np.maximum(passed[1::2] - passed[::2], 0)[self.lead :]
+        return durations
+
+
+def _runs(steps: int, calls: int) -> list[_Run]:
+    """All steps as one, or several runs of some steps, evenly spread, where the calls of all would take too long."""
+    affordable = max(LEAST_REPLAYED, steps * MOST_CALLS // max(calls, 1))
+    if affordable >= steps:
+        return [_Run(0, steps, 0)]
+    count = affordable // RUNS
+    lead = min(LEAD_IN, count // 2)
+    return [_Run(int(first), count, lead) for first in np.linspace(0, steps - count, RUNS)]
+
+
 def make_replay(trace: Trace, steps: Steps) -> Replay:
     """The steps of a recording, to be run again with edits.
 
-    The whole recording runs as one, through a model of queues: host threads are pieces of fixed length between calls of
-    the driver, streams begin their work in order, and what one waits for is taken from the calls and from when things
-    happened. It is accepted when the unchanged steps come out as they were recorded, within `ACCEPTED_ERROR`.
+    They run through a model of queues: host threads are pieces of fixed length between calls of the driver, streams
+    begin their work in order, and what one waits for is taken from the calls and from when things happened. It is
+    accepted when the unchanged steps come out as they were recorded, within `ACCEPTED_ERROR`. Of a long recording some
+    steps are replayed, from all over it.
 
     Args:
         trace: the recording.
