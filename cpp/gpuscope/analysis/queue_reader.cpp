@@ -463,6 +463,36 @@ class QueueReader {
       }
     }
     model_.held_gap_ = gaps.middle(kGap);
+    find_events();
+  }
+
+  // And that which a thread made wait for an event, though it came too late for that to be seen: the event is taken for
+  // the end of what was launched last on another stream.
+  void find_events() {
+    std::vector<bool> waits;
+    for (std::size_t function = 0; function < functions().size(); ++function) {
+      waits.push_back(name_of(static_cast<uint16_t>(function)).starts_with("cuStreamWaitEvent"));
+    }
+    std::vector<bool> pending(std::size_t{UINT16_MAX} + 1);
+    for (std::size_t at = 0; at < calls().size(); ++at) {
+      const Call& call = calls()[at];
+      const std::size_t first = call.first_work;
+      if (function_of(call) < waits.size() && waits[function_of(call)]) {
+        pending[call.thread] = true;
+      } else if (first < end_of_works(at) && pending[call.thread]) {
+        pending[call.thread] = false;
+        Work& work = works()[first];
+        for (std::size_t back = 1; work.held == kNone && back <= std::min(first, kLookBack); ++back) {
+          const std::size_t other = first - back;
+          if (about_[other].track != about_[first].track && works()[other].device == work.device) {
+            if (works()[other].end <= work.start) {
+              work.held = static_cast<uint32_t>(other);
+            }
+            break;
+          }
+        }
+      }
+    }
   }
 
   Waits waits_of(uint16_t function) const {

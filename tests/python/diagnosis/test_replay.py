@@ -143,6 +143,20 @@ def test_a_stream_that_waited_for_another_still_does():
     assert predicted(program, changed).value == pytest.approx(realised(program, changed), abs=0.01)
 
 
+def test_a_wait_for_an_event_that_cost_nothing_holds_when_the_rest_is_faster():
+    program, long = QueueProgram(), []
+    for _ in range(STEPS):
+        program.launch(80 * US, stream=1)
+        long.append(program.launch(100 * US, stream=0))
+        program.hold(0, 1)
+        program.launch(50 * US, stream=0)
+        program.sync_device()
+        program.step()
+    changed = Changed(factors=dict.fromkeys(long, 0.1))
+    assert predicted(program, changed).value == pytest.approx(realised(program, changed), abs=0.01)
+    assert realised(program, changed) < 0.2
+
+
 def backward_on_a_worker():
     """The first thread launches, waits for the second that launches too, and goes on."""
     program, ours, theirs = QueueProgram(), [], []
@@ -211,6 +225,24 @@ def test_a_full_queue_makes_the_host_wait_and_that_is_no_loss():
     assert predicted(program, Changed(hidden=computed)).value == pytest.approx(0, abs=0.005)
     changed = Changed(factors=dict.fromkeys(kernels, 0.7))
     assert predicted(program, changed).value == pytest.approx(realised(program, changed), abs=0.02)
+
+
+def test_of_a_long_recording_some_steps_stand_for_all(monkeypatch):
+    program, waits = QueueProgram(), []
+    for step in range(60):
+        program.launch((30 + step) * US)
+        waits.append(program.sync())
+        program.host(40 * US)
+        program.step()
+    edit = program.edit(Changed(unwaited=waits))
+    whole = replay(program).saving([edit])
+    monkeypatch.setattr("gpuscope.diagnosis.replay.MOST_CALLS", 50)
+    some = replay(program)
+    assert some.reason is None
+    assert some.error < 1e-3
+    assert some.saving([]).value == 0
+    assert some.saving([edit]).value == pytest.approx(whole.value, abs=0.03)
+    assert (some.saving([edit]).low, some.saving([edit]).high) != (whole.low, whole.high)
 
 
 OPERATIONS = st.one_of(
