@@ -175,7 +175,9 @@ class Run:
             self._clock = after
         elif what == "step":
             self.borders.append(self._clock)
-        elif number not in changed.removed:
+        elif number in changed.removed:
+            self._stream = stream if what in ("launch", "copy", "fetch") else self._stream
+        else:
             self._call(number, operation, changed, number not in changed.unwaited)
         if what == "hold":
             self._held[stream] = self._stream_ends.get(other, 0)

@@ -84,6 +84,13 @@ class Samples {
   std::vector<int32_t> values_;
 };
 
+std::vector<int32_t> middles(std::vector<Samples>& kinds, int32_t otherwise) {
+  std::vector<int32_t> found(kinds.size());
+  std::transform(kinds.begin(), kinds.end(), found.begin(),
+                 [otherwise](Samples& each) { return each.middle(otherwise); });
+  return found;
+}
+
 int32_t to_int32(int64_t value) { return static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)); }
 
 template <class Rows, class Before>
@@ -376,10 +383,7 @@ class QueueReader {
       }
     }
     const int32_t usual = all_latencies.middle(kLatency);
-    std::vector<int32_t> latency;
-    for (Samples& each : latencies) {
-      latency.push_back(each.middle(usual));
-    }
+    const std::vector<int32_t> latency = middles(latencies, usual);
     Samples all_gaps;
     for (uint32_t at = 0; at < works().size(); ++at) {
       Work& work = works()[at];
@@ -399,10 +403,7 @@ class QueueReader {
       }
     }
     const int32_t usual_gap = all_gaps.middle(kGap);
-    std::vector<int32_t> gap;
-    for (Samples& each : gaps) {
-      gap.push_back(each.middle(usual_gap));
-    }
+    const std::vector<int32_t> gap = middles(gaps, usual_gap);
     for (uint32_t at = 0; at < works().size(); ++at) {
       Work& work = works()[at];
       if (work.after != kNone) {
@@ -470,6 +471,7 @@ class QueueReader {
   // the end of what was launched last on another stream.
   void find_events() {
     std::vector<bool> waits;
+    waits.reserve(functions().size());
     for (std::size_t function = 0; function < functions().size(); ++function) {
       waits.push_back(name_of(static_cast<uint16_t>(function)).starts_with("cuStreamWaitEvent"));
     }
@@ -515,6 +517,7 @@ class QueueReader {
 
   void find_waits() {
     std::vector<Waits> waits;
+    waits.reserve(functions().size());
     for (std::size_t function = 0; function < functions().size(); ++function) {
       waits.push_back(waits_of(static_cast<uint16_t>(function)));
     }
@@ -585,16 +588,13 @@ class QueueReader {
       }
     }
     Samples all;
-    std::vector<int32_t> wake;
     for (Samples& each : wakes) {
       if (!each.empty()) {
         all.add(each.middle(kWake));
       }
     }
     const int32_t usual = all.empty() ? kWake : all.median();
-    for (Samples& each : wakes) {
-      wake.push_back(each.middle(usual));
-    }
+    const std::vector<int32_t> wake = middles(wakes, usual);
     const int64_t other = launches.empty() ? kOwn : launches.median();
     own_.clear();
     for (Samples& each : unwaited) {

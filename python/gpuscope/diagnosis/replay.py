@@ -152,7 +152,7 @@ class Replay:
         """The most that can be saved, as the value; nothing is promised, so that the interval begins at 0.
 
         The time of a step is that of a longest path through pieces of the host, waits and work, which no edit shortens
-        by more than it takes from these; and where the host does less, only time ends in which no GPU did anything.
+        by more than it takes from these; and where the host does less, only time ends in which a stream did nothing.
         """
         trace, steps = self._trace, self._steps
         calls = np.union1d(edit.unwaited, edit.removed_calls)
@@ -193,12 +193,17 @@ class Replay:
         return sums
 
     def _idle_ns(self) -> Array:
-        """Of each step, how long no GPU did anything."""
+        """Of each step, how long the busiest stream did nothing: others may come to run beside it."""
         trace, steps = self._trace, self._steps
         tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
-        starts = np.concatenate([table.start_ns for table in tables])
-        ends = starts + np.concatenate([table.duration_ns for table in tables])
-        alone, _ = _core.divide_time(steps.start_ns, steps.end_ns, starts, ends, np.zeros(len(starts), np.uint8), 1)
+        tracks, starts, lengths = (
+            np.concatenate([table[column] for table in tables]) for column in ("track", "start_ns", "duration_ns")
+        )
+        if len(tracks):
+            here = tracks == np.argmax(np.bincount(tracks, lengths))
+            starts, lengths = starts[here], lengths[here]
+        one = np.zeros(len(starts), np.uint8)
+        alone, _ = _core.divide_time(steps.start_ns, steps.end_ns, starts, starts + lengths, one, 1)
         idle: Array = alone[:, -1]
         return idle
 

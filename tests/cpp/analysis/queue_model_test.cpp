@@ -33,7 +33,7 @@ struct Program {
   void add_function(std::string_view name, store::CallKind kind) {
     store.call.append({.name = store.strings.intern(name), .kind = static_cast<uint16_t>(kind)});
   }
-  void launch(int64_t start, int64_t end, std::vector<std::pair<int64_t, int64_t>> kernels, uint16_t track = 0) {
+  void launch(int64_t start, int64_t end, const std::vector<std::pair<int64_t, int64_t>>& kernels, uint16_t track = 0) {
     call(start, end, 0);
     for (const auto& [begin, finish] : kernels) {
       store.kernel.append({.start_ns = kStart + begin,
@@ -131,6 +131,7 @@ TEST(QueueModel, KeepsWhatRanBesideOtherWorkOfItsStream) {
 TEST(QueueModel, LetsAKernelBeginBeforeTheEndOfTheOneBefore) {
   Program program;
   std::vector<std::pair<int64_t, int64_t>> kernels;
+  kernels.reserve(10);
   for (int64_t at = 0; at < 10; ++at) {
     kernels.emplace_back(6'000 + at * 9'000, 16'000 + at * 9'000);
   }
