@@ -475,10 +475,6 @@ class QueueModel:
     """
     def __init__(self, store: Store) -> None:
         ...
-    def launched_ns(self, row: int) -> int:
-        """
-        How long the work ran that a row of `api` launched.
-        """
     def recorded(self, moments: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], thread: int | None) -> numpy.typing.NDArray[numpy.int64]:
         """
         When the thread was through with what it did before each moment, and the GPU with what was launched by then.
@@ -486,10 +482,6 @@ class QueueModel:
     def replayed(self, moments: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], thread: int | None, unwaited: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], removed_calls: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], host_spans: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], kernels: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], kernel_factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], copies: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], copy_factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float64]) -> numpy.typing.NDArray[numpy.int64]:
         """
         The same when it runs again, with edits, from the first of these moments on.
-        """
-    def waited_ns(self, row: int) -> int:
-        """
-        How long a row of `api` waited for the GPU.
         """
     @property
     def calls(self) -> int:

@@ -328,25 +328,4 @@ std::vector<int64_t> QueueModel::replayed(std::span<const int64_t> moments, std:
   return passed(moments, thread, times, &changes);
 }
 
-int64_t QueueModel::waited_ns(std::size_t row) const noexcept {
-  if (row >= call_of_row_.size()) {
-    return 0;
-  }
-  const Call& call = calls_[call_of_row_[row]];
-  return call.end - call.start - call.own;
-}
-
-int64_t QueueModel::launched_ns(std::size_t row) const noexcept {
-  if (row >= call_of_row_.size()) {
-    return 0;
-  }
-  const std::size_t at = call_of_row_[row];
-  const std::size_t last = works_before(at + 1);
-  int64_t sum = 0;
-  for (std::size_t each = calls_[at].first_work; each < last; ++each) {
-    sum = plus(sum, works_[each].end - works_[each].start);
-  }
-  return sum;
-}
-
 }  // namespace gpuscope::analysis

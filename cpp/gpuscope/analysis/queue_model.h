@@ -54,9 +54,6 @@ class QueueModel {
   std::size_t works() const noexcept { return works_.size(); }
   /// Work whose call was not recorded; the replay is without it.
   std::size_t unlaunched() const noexcept { return unlaunched_; }
-  /// Of a row of `api`, how long it waited for the GPU, and how long the work ran that it launched.
-  int64_t waited_ns(std::size_t row) const noexcept;
-  int64_t launched_ns(std::size_t row) const noexcept;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

@@ -142,10 +142,7 @@ void bind_queue_model(py::module_& module) {
            py::arg("copy_factors"), "The same when it runs again, with edits, from the first of these moments on.")
       .def_property_readonly("calls", &QueueModel::calls, "How many calls the recording has.")
       .def_property_readonly("works", &QueueModel::works, "How much work the replay has.")
-      .def_property_readonly("unlaunched", &QueueModel::unlaunched, "Work that it is without: its call is not known.")
-      .def("waited_ns", &QueueModel::waited_ns, py::arg("row"), "How long a row of `api` waited for the GPU.")
-      .def("launched_ns", &QueueModel::launched_ns, py::arg("row"),
-           "How long the work ran that a row of `api` launched.");
+      .def_property_readonly("unlaunched", &QueueModel::unlaunched, "Work that it is without: its call is not known.");
 }
 
 }  // namespace

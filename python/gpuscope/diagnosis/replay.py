@@ -277,19 +277,25 @@ def _unlaunched(model: _core.QueueModel) -> str | None:
 
 def _joined(edits: Sequence[Edit]) -> Edit:
     """One edit that is all of them."""
-    every = [Edit(), *edits]
-    parts = {each.name: [np.asarray(getattr(edit, each.name)) for edit in every] for each in fields(Edit)}
+    parts: dict[str, list[Array]] = {each.name: [getattr(Edit(), each.name)] for each in fields(Edit)}
     for edit in edits:
-        _check(edit)
-    return Edit(**{name: np.concatenate(values).astype(values[0].dtype) for name, values in parts.items()})
+        for name, values in parts.items():
+            values.append(_column(edit, name, like=values[0]))
+        for name, factors in (("kernels", "kernel_factors"), ("copies", "copy_factors")):
+            rows, of_each = len(parts[name][-1]), len(parts[factors][-1])
+            if rows != of_each:
+                raise InvalidArgument(
+                    f"{factors} has {of_each:,} entries; accepted is one for each of the {rows:,} {name}"
+                )
+    return Edit(**{name: np.concatenate(values) for name, values in parts.items()})
 
 
-def _check(edit: Edit) -> None:
-    for name, factors in (("kernels", "kernel_factors"), ("copies", "copy_factors")):
-        rows, of_each = len(getattr(edit, name)), len(getattr(edit, factors))
-        if rows != of_each:
-            raise InvalidArgument(f"{factors} has {of_each:,} entries; accepted is one for each of the {rows:,} {name}")
-    if edit.host_spans.ndim != 2 or edit.host_spans.shape[1] != 3:
-        raise InvalidArgument(
-            f"host_spans has the shape {edit.host_spans.shape}; accepted is (n, 3): thread, start and end in ns"
-        )
+def _column(edit: Edit, name: str, like: Array) -> Array:
+    """A field of an edit with the type and the columns that it should have."""
+    values = np.asarray(getattr(edit, name)).astype(like.dtype)
+    if values.size == 0:
+        return like
+    if values.ndim != like.ndim or values.shape[1:] != like.shape[1:]:
+        accepted = "(n, 3): thread, start and end in ns" if like.ndim == 2 else "(n,)"
+        raise InvalidArgument(f"{name} has the shape {values.shape}; accepted is {accepted}")
+    return values

@@ -75,16 +75,6 @@ TEST(QueueModel, ReplaysWhatWasRecorded) {
   EXPECT_EQ(passed(model, 150'000), 150'000);
 }
 
-TEST(QueueModel, TellsWaitingFromTheTimeThatACallTakesItself) {
-  const QueueModel model(two_waits().store);
-  EXPECT_EQ(model.waited_ns(0), 0);
-  EXPECT_EQ(model.waited_ns(1), 55'000 - 4'000);  // as long as a launch, where it never came without waiting
-  EXPECT_EQ(model.launched_ns(0), 50'000);
-  EXPECT_EQ(model.launched_ns(1), 0);
-  EXPECT_EQ(model.waited_ns(99), 0);
-  EXPECT_EQ(model.launched_ns(99), 0);
-}
-
 TEST(QueueModel, ShortensWorkAndWhatWaitedForIt) {
   const QueueModel model(two_waits().store);
   const Values rows = {0, 1};
@@ -95,7 +85,8 @@ TEST(QueueModel, ShortensWorkAndWhatWaitedForIt) {
 TEST(QueueModel, LeavesOutWaitsAndCalls) {
   const QueueModel model(two_waits().store);
   const Values first = {1};
-  // The second launch comes 51 us earlier, and its kernel when the first has ended.
+  // The wait then takes as long as a launch, 51 us less, and the second launch comes as much earlier; its
+  // kernel begins when the first has ended.
   EXPECT_EQ(passed(model, 150'000, {.unwaited = first}), 150'000 - (86'000 - 57'000));
   const Values launch = {0};
   EXPECT_LT(passed(model, 150'000, {.removed_calls = launch}), 150'000 - 50'000);

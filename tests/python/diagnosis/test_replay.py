@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fakes.queue_programs import GAP, LATENCY, LAUNCH, QUEUE, WAKE, Changed, QueueProgram
 from fakes.recordings import aggregate, cpu_only, make_trace
 from gpuscope.diagnosis import Edit, Steps, make_replay
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import CorruptTrace, InvalidArgument
 
 US = 1000
 STEPS = 10
@@ -359,7 +359,8 @@ def test_work_without_its_launch_makes_no_model():
     [
         (Edit(kernels=np.array([1])), "kernel_factors has 0 entries"),
         (Edit(copies=np.array([1, 2]), copy_factors=np.array([0.5])), "one for each of the 2 copies"),
-        (Edit(host_spans=np.array([1, 2, 3])), "accepted is .n, 3."),
+        (Edit(host_spans=np.array([1, 2, 3])), r"host_spans has the shape \(3,\); accepted is \(n, 3\)"),
+        (Edit(unwaited=np.array([[1, 2]])), r"unwaited has the shape \(1, 2\); accepted is \(n,\)"),
     ],
 )
 def test_an_edit_of_another_shape_is_refused(edit, words):
@@ -383,6 +384,14 @@ def test_rows_that_the_recording_does_not_have_change_nothing():
     assert made.saving([edit]).value == 0
     made.reason = "set aside"
     assert made.saving([edit]).value == 0
+
+
+def test_lists_and_empty_arrays_of_another_type_do_as_well():
+    program, waits, _ = waiting_loop()
+    made, edit = replay(program), program.edit(Changed(unwaited=waits))
+    empty = np.array([])
+    of_lists = Edit(edit.unwaited.tolist(), empty, empty, [], [], empty, empty)
+    assert made.saving([of_lists]) == made.saving([edit])
 
 
 WILD = st.one_of(st.integers(0, 3), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1))
@@ -417,9 +426,7 @@ def test_damaged_rows_do_no_harm(data):
 
 
 def damaged_trace(tables):
-    """A store refuses some of it at once."""
-    from gpuscope.errors import CorruptTrace
-
+    """None for what no file can hold."""
     try:
         return make_trace(tables)
     except CorruptTrace:
