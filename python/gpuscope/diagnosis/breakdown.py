@@ -13,7 +13,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
-from gpuscope.diagnosis.idle import Drain, IdleCause, Work, explain_idle
+from gpuscope.diagnosis.idle import Drain, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, find_steps
 from gpuscope.results import Result
@@ -59,6 +59,27 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
+class DeviceWork(Work):
+    """What ran on one GPU: kernels first, then graphs that were traced as a whole, copies and fills.
+
+    Attributes:
+        kinds: of each class the name and the kind, as of a `Part`.
+        classes: which of them each is.
+        tables: the table that each is of, a row of `WORK_TABLES`.
+        rows: its row there.
+    """
+
+    kinds: tuple[tuple[str, str], ...]
+    classes: Array
+    tables: Array
+    rows: Array
+
+
+WORK_TABLES = ("kernels", "graph_launches", "memcpy", "memset")
+"""The tables of a trace that hold the work of GPUs."""
+
+
+@dataclass(frozen=True, eq=False)
 class DeviceBreakdown:
     """One GPU.
 
@@ -67,12 +88,16 @@ class DeviceBreakdown:
         name: the product's.
         parts: in the order in which they count, idle time by cause last; those that took no time are left out.
         drains: calls that waited until the GPU had nothing left to do, the one with the most idle time after it first.
+        work: all that it ran.
+        pieces: its idle time, piece by piece.
     """
 
     device: int
     name: str
     parts: tuple[Part, ...]
     drains: tuple[Drain, ...]
+    work: DeviceWork
+    pieces: IdlePieces
 
     @property
     def idle_ns(self) -> int:
@@ -226,8 +251,10 @@ class _Work:
         classes.append(self._add_kind(_GRAPHS, Kind.GRAPH_LAUNCH, len(trace.graph_launches)))
         classes.append(self._add_copies(trace))
         classes.append(self._add_kind(_core.MEMSET_NAME, Kind.MEMSET, len(trace.memset)))
-        tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
+        tables = [getattr(trace, name) for name in WORK_TABLES]
         self.classes = np.concatenate(classes).astype(np.uint8)
+        self.tables = np.repeat(np.arange(len(tables), dtype=np.uint8), [len(table) for table in tables])
+        self.rows = np.concatenate([np.arange(len(table)) for table in tables])
         self.start_ns = np.concatenate([table.start_ns for table in tables])
         self.end_ns = self.start_ns + np.concatenate([table.duration_ns for table in tables])
         self.correlation = np.concatenate([table.correlation for table in tables])
@@ -272,13 +299,21 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         for at, (name, kind) in enumerate(work.kinds)
         if covered[:, at].any()
     ]
-    on_device = Work(work.start_ns[here], work.end_ns[here], work.correlation[here])
+    on_device = DeviceWork(
+        work.start_ns[here],
+        work.end_ns[here],
+        work.correlation[here],
+        tuple(work.kinds),
+        work.classes[here],
+        work.tables[here],
+        work.rows[here],
+    )
     idle = explain_idle(trace, steps, on_device, alone[:, -1])
     for cause in sorted(IdleCause, key=lambda cause: -int(idle.per_step_ns[:, cause].sum())):
         per_step = idle.per_step_ns[:, cause]
         if per_step.any():
             parts.append(Part(cause.label, IDLE, per_step, int(per_step.sum())))
-    return DeviceBreakdown(number, product, tuple(parts), idle.drains)
+    return DeviceBreakdown(number, product, tuple(parts), idle.drains, on_device, idle.pieces)
 
 
 def _fills(trace: Trace, work: _Work, here: Array, processors: int) -> Sequence[float | None]:

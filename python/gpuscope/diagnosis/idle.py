@@ -31,14 +31,15 @@ class IdleCause(IntEnum):
     COMPILING = 4
     DATA_WAIT = 5
     GARBAGE = 6
-    FRAMEWORK = 7
-    HOST_CODE = 8
-    LAUNCH_CALL = 9
-    LAUNCH_LATENCY = 10
-    BACK_TO_BACK = 11
-    DEVICE_WAIT = 12
-    UNSEEN = 13
-    NO_WORK_AFTER = 14
+    FILES = 7
+    FRAMEWORK = 8
+    HOST_CODE = 9
+    LAUNCH_CALL = 10
+    LAUNCH_LATENCY = 11
+    BACK_TO_BACK = 12
+    DEVICE_WAIT = 13
+    UNSEEN = 14
+    NO_WORK_AFTER = 15
 
     @property
     def label(self) -> str:
@@ -54,6 +55,7 @@ _LABELS = {
     IdleCause.COMPILING: "compiling",
     IdleCause.DATA_WAIT: "waiting for data",
     IdleCause.GARBAGE: "garbage collection",
+    IdleCause.FILES: "reading, writing files or sockets",
     IdleCause.FRAMEWORK: "in operators of the framework",
     IdleCause.HOST_CODE: "other code of the program",
     IdleCause.LAUNCH_CALL: "in the launching call",
@@ -66,6 +68,8 @@ _LABELS = {
 
 # Calls that wait for the GPU: all that synchronize, and copies as far as they do.
 _BLOCKING = (int(CallKind.SYNC), int(CallKind.MEMCPY))
+# Freeing memory waits for the whole GPU too.
+_DRAINING = (*_BLOCKING, int(CallKind.FREE))
 _CALL_CAUSES = {
     int(CallKind.ALLOC): IdleCause.ALLOCATION,
     int(CallKind.FREE): IdleCause.ALLOCATION,
@@ -81,6 +85,11 @@ _DATA = re.compile(
 )
 # Of torch.compile ("_compile.compile_inner (dynamo_timed)"), Triton and XLA; not the code that was compiled.
 _COMPILING = re.compile(r"dynamo_timed|(^|[^a-z])compil(e|es|ing|ation)([^a-z]|$)|XlaCompile", re.IGNORECASE)
+# Functions as torch.profiler names them: what is written in C by its name, Python's by file and name.
+_FILES = re.compile(
+    r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
+    r"|recv_into|send|sendall|dump|load)\b|torch/serialization\.py\(\d+\): _?(save|load)$|safetensors.*\b(save|load)_"
+)
 _HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last column of a division is what none of them fills
 
 # Work that follows other work at once starts within some microseconds, and so does work on an idle GPU after its
@@ -107,22 +116,51 @@ class Drain:
 
 
 @dataclass(frozen=True, eq=False)
+class IdlePieces:
+    """The idle time of one GPU in order of time: one entry a gap, or a part of a gap where a step ends in it.
+
+    Attributes:
+        step: the step that it lies in.
+        start_ns: where it begins.
+        end_ns: where it ends.
+        next: the row of the device's work that ended the gap.
+        launch: row of ``trace.api`` of the call that launched that; -1 where it was not recorded.
+        drain: row of ``trace.api`` of the call that waited until nothing was left to do before the gap; -1 for none.
+        waited_ns: how long that call had waited when the gap began: without the wait the host is ahead by so much.
+        cause_ns: an array with a row an `IdleCause` and a column a piece; a column adds up to the piece.
+    """
+
+    step: Array
+    start_ns: Array
+    end_ns: Array
+    next: Array
+    launch: Array
+    drain: Array
+    waited_ns: Array
+    cause_ns: Array
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, eq=False)
 class Idle:
     """The idle time of one GPU.
 
     Attributes:
         per_step_ns: an array with a row a step and a column an `IdleCause`.
         drains: the calls after which it was idle, the most idle time first.
+        pieces: the time before the last work, piece by piece.
     """
 
     per_step_ns: Array
     drains: tuple[Drain, ...]
+    pieces: IdlePieces
 
 
 def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) -> Idle:
     """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`."""
     gaps = _gaps(steps, device_work)
-    per_step = np.zeros((len(steps), len(IdleCause)), np.int64)
     calls = _Calls(trace)
     launch = calls.of_correlation(device_work.correlation[gaps.next])
     seen = launch >= 0
@@ -140,24 +178,51 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     latency_start = np.where(late, gaps.end_ns - latency, gaps.end_ns)
     short = gaps.end_ns - gaps.start_ns <= back_to_back
     held = np.where(~seen, IdleCause.UNSEEN, np.where(~late & short, IdleCause.BACK_TO_BACK, IdleCause.DEVICE_WAIT))
-    pieces = (
-        (host_end, call_end, np.full(len(held), IdleCause.LAUNCH_CALL)),
-        (call_end, latency_start, held),
-        (latency_start, gaps.end_ns, np.full(len(held), IdleCause.LAUNCH_LATENCY)),
-    )
-    starts, ends, causes = (np.concatenate(each) for each in zip(*pieces, strict=True))
-    fixed, _ = _core.divide_time(steps.start_ns, steps.end_ns, starts, ends, causes.astype(np.uint8), len(IdleCause))
-    per_step += fixed[:, :-1]
+
+    gap, step, starts, ends = _cut(steps, gaps.start_ns, gaps.end_ns)
+    cause_ns = np.zeros((len(IdleCause), len(gap)), np.int64)
+    cause_ns[IdleCause.LAUNCH_CALL] = _overlap(starts, ends, host_end[gap], call_end[gap])
+    cause_ns[held[gap], np.arange(len(gap))] = _overlap(starts, ends, call_end[gap], latency_start[gap])
+    cause_ns[IdleCause.LAUNCH_LATENCY] = _overlap(starts, ends, latency_start[gap], gaps.end_ns[gap])
 
     host = late & (host_end > gaps.start_ns)
-    drained: dict[int, int] = {}
-    for thread in np.unique(calls.thread[launch[host]]):
-        of_thread = host & (calls.thread[launch] == thread)
-        _explain_host(trace, steps, calls, int(thread), gaps.start_ns[of_thread], host_end[of_thread], per_step)
-        calls.add_drained(int(thread), gaps.start_ns[of_thread], host_end[of_thread], drained)
+    drain, waited_ns = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
+    for thread in np.unique(calls.thread[launch[host]]).tolist():
+        of_thread = np.flatnonzero(host & (calls.thread[launch] == thread))
+        rows = np.flatnonzero((host & (calls.thread[launch] == thread))[gap] & (starts < host_end[gap]))
+        spans = starts[rows], np.minimum(ends[rows], host_end[gap[rows]])
+        cause_ns[: _HOST_CAUSES + 1, rows] = _explain_host(trace, calls, thread, gaps.start_ns[of_thread], *spans).T
+        call = calls.draining(thread, gaps.start_ns[of_thread], host_end[of_thread])
+        drain[of_thread] = call
+        waited_ns[of_thread] = np.where(call >= 0, gaps.start_ns[of_thread] - calls.start_ns[call], 0)
 
+    pieces = IdlePieces(step, starts, ends, gaps.next[gap], launch[gap], drain[gap], waited_ns[gap], cause_ns)
+    per_step = _per_step(steps, pieces)
     per_step[:, IdleCause.NO_WORK_AFTER] += idle_ns - per_step.sum(axis=1)
-    return Idle(per_step, _grouped(trace, drained))
+    drained = np.flatnonzero(drain >= 0)
+    return Idle(per_step, _grouped(trace, drain[drained], (host_end - calls.end_ns[drain])[drained]), pieces)
+
+
+def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
+    """What a thread did in the steps, for programs without a GPU: a piece a step, with the causes of the host."""
+    count = len(steps)
+    cause_ns = np.zeros((len(IdleCause), count), np.int64)
+    divided = _explain_host(trace, _Calls(trace), thread, steps.start_ns, steps.start_ns, steps.end_ns)
+    cause_ns[: _HOST_CAUSES + 1] = divided.T
+    none = np.full(count, -1)
+    return IdlePieces(np.arange(count), steps.start_ns, steps.end_ns, none, none, none, np.zeros(count, int), cause_ns)
+
+
+def _per_step(steps: Steps, pieces: IdlePieces) -> Array:
+    """Their causes by step. Sums of float64 are exact below 2**53 ns, which are 104 days."""
+    sums = [np.bincount(pieces.step, each, len(steps)).astype(np.int64) for each in pieces.cause_ns]
+    per_step: Array = np.stack(sums, axis=1)
+    return per_step
+
+
+def _overlap(starts: Array, ends: Array, other_starts: Array, other_ends: Array) -> Array:
+    shared: Array = np.maximum(np.minimum(ends, other_ends) - np.maximum(starts, other_starts), 0)
+    return shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,19 +256,20 @@ def _learned(times: Array, limits: tuple[int, int]) -> int:
     return int(np.clip(2 * np.median(times), *limits)) if len(times) else limits[0]
 
 
-def _explain_host(
-    trace: Trace, steps: Steps, calls: _Calls, thread: int, starts: Array, ends: Array, per_step: Array
-) -> None:
-    """Adds what a thread did in these spans, which are in order."""
-    kinds = [calls.of_thread(thread, starts), *_regions_of_thread(trace, thread), _garbage_of_thread(trace, thread)]
+def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, starts: Array, ends: Array) -> Array:
+    """What a thread did in these spans, which are in order: a row a span, a column a cause up to HOST_CODE."""
+    kinds = [
+        calls.of_thread(thread, idle_starts),
+        *_regions_of_thread(trace, thread),
+        *_functions_of_thread(trace, thread),
+    ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
-    at, starts, ends = _cut(steps, starts, ends)
     divided, _ = _core.divide_time(starts, ends, work_starts, work_ends, causes.astype(np.uint8), _HOST_CAUSES)
-    np.add.at(per_step[:, : _HOST_CAUSES + 1], at, divided)
+    return divided
 
 
-def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array]:
-    """The spans as far as they lie in steps, cut where these end; with the step of each piece."""
+def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array, Array]:
+    """The spans as far as they lie in steps, cut where these end; with the span and the step of each piece."""
     first = np.searchsorted(steps.end_ns, starts, side="right")
     last = np.searchsorted(steps.start_ns, ends, side="left") - 1
     count = np.maximum(last - first + 1, 0)
@@ -213,7 +279,7 @@ def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array]
     cut_starts = np.maximum(starts[span], steps.start_ns[step])
     cut_ends = np.minimum(ends[span], steps.end_ns[step])
     kept = cut_ends > cut_starts
-    return step[kept], cut_starts[kept], cut_ends[kept]
+    return span[kept], step[kept], cut_starts[kept], cut_ends[kept]
 
 
 Spans = tuple[Array, Array, Array]
@@ -260,21 +326,22 @@ class _Calls:
         causes[waited] = IdleCause.WAKE_UP
         return starts, ends, causes
 
-    def add_drained(self, thread: int, idle_starts: Array, idle_ends: Array, drained: dict[int, int]) -> None:
-        """Adds, for each gap before which a call of the thread waited for the GPU, the time from its end on."""
+    def draining(self, thread: int, idle_starts: Array, idle_ends: Array) -> Array:
+        """For each gap, the row of the call of the thread that waited for the GPU and ended in it; -1 without."""
         rows = self._rows(thread)
-        rows = rows[np.isin(self.kind[rows], _BLOCKING)]
+        rows = rows[np.isin(self.kind[rows], _DRAINING)]
         if len(rows) == 0:
-            return
+            return np.full(len(idle_starts), -1)
         at = np.searchsorted(self.start_ns[rows], idle_starts, side="left") - 1
         call = rows[np.maximum(at, 0)]
         waited = (at >= 0) & (self.end_ns[call] >= idle_starts) & (self.end_ns[call] <= idle_ends)
-        for row, time in zip(call[waited].tolist(), (idle_ends - self.end_ns[call])[waited].tolist(), strict=True):
-            drained[row] = drained.get(row, 0) + time
+        found: Array = np.where(waited, call, -1)
+        return found
 
 
-def _regions_of_thread(trace: Trace, thread: int) -> list[Spans]:
-    regions, paths = trace.regions, trace.paths
+def causes_of_paths(trace: Trace) -> Array:
+    """The `IdleCause` that a region of each row of ``trace.paths`` is; -1 for none, which is the last entry too."""
+    paths = trace.paths
     causes = np.full(len(paths) + 1, -1)
     for path, (name, kind) in enumerate(zip(paths.name.tolist(), paths.kind.tolist(), strict=True)):
         text = trace.string(name)
@@ -284,25 +351,38 @@ def _regions_of_thread(trace: Trace, thread: int) -> list[Spans]:
             causes[path] = IdleCause.DATA_WAIT
         elif kind == RegionKind.OP:
             causes[path] = IdleCause.FRAMEWORK
-    of_region = causes[np.minimum(regions.path, len(paths))]
+    return causes
+
+
+def _regions_of_thread(trace: Trace, thread: int) -> list[Spans]:
+    regions, causes = trace.regions, causes_of_paths(trace)
+    of_region = causes[np.minimum(regions.path, len(causes) - 1)]
     rows = np.flatnonzero((regions.thread == thread) & (of_region >= 0))
     starts = regions.start_ns[rows]
     return [(starts, starts + regions.duration_ns[rows], of_region[rows])]
 
 
-def _garbage_of_thread(trace: Trace, thread: int) -> Spans:
+def _functions_of_thread(trace: Trace, thread: int) -> list[Spans]:
     functions = trace.python_functions
-    rows = np.flatnonzero((functions.thread == thread) & (functions.kind == int(FunctionKind.GARBAGE)))
-    starts = functions.start_ns[rows]
-    return starts, starts + functions.duration_ns[rows], np.full(len(rows), int(IdleCause.GARBAGE))
+    of_thread = np.flatnonzero(functions.thread == thread)
+    names, place = np.unique(functions.name[of_thread], return_inverse=True)
+    files = np.array([bool(_FILES.search(trace.string(name))) for name in names.tolist()] + [False])[place.reshape(-1)]
+    garbage = functions.kind[of_thread] == int(FunctionKind.GARBAGE)
+    spans: list[Spans] = []
+    for chosen, cause in ((garbage, IdleCause.GARBAGE), (files & ~garbage, IdleCause.FILES)):
+        rows = of_thread[chosen]
+        starts = functions.start_ns[rows]
+        spans.append((starts, starts + functions.duration_ns[rows], np.full(len(rows), int(cause))))
+    return spans
 
 
-def _grouped(trace: Trace, drained: dict[int, int]) -> tuple[Drain, ...]:
+def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
+    """The draining calls by function and place."""
     totals: dict[tuple[str, str], list[int]] = {}
-    for row, idle_ns in drained.items():
+    for row, time in zip(rows.tolist(), idle_ns.tolist(), strict=True):
         call = int(trace.api.call[row])
         name = trace.string(int(trace.calls.name[call])) if call < len(trace.calls) else ""
-        totals.setdefault((name, _caller(trace, row)), []).append(idle_ns)
+        totals.setdefault((name, _caller(trace, row)), []).append(time)
     drains = (Drain(name, where, len(times), sum(times)) for (name, where), times in totals.items())
     return tuple(sorted(drains, key=lambda drain: -drain.idle_ns))
 

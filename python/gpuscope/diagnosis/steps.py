@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import Flag
-from gpuscope.analysis.rows import STEP
+from gpuscope._core import Flag, FunctionKind
+from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.errors import NotAvailable
-from gpuscope.trace import NONE, Trace, number_of
+from gpuscope.trace import NONE, Table, Trace, number_of
 
 REPEATS = 5
-"""So often must a region or a sequence of kernels come for its turns to count as steps."""
+"""So often must a region, a function or a sequence of kernels come for its turns to count as steps."""
 WINDOW_NS = 100_000_000
 """The length of windows where nothing repeats; longer where there were more than `MOST_WINDOWS`."""
 MOST_WINDOWS = 100_000
@@ -52,15 +53,18 @@ class Steps:
 def find_steps(trace: Trace) -> Steps:
     """The steps that ``prof.step()`` marked, or else what repeats.
 
-    That is the outermost region that takes most of the time and comes at least 5 times; without one the period of the
-    first GPU's sequence of kernels; and windows of 100 ms where nothing repeats.
+    That is the outermost region, named by the program or a library, that takes most of the time and comes at least 5
+    times; the Python function that one call of its caller calls so often for half of the recording (with stacks); the
+    period of the first GPU's sequence of kernels; and windows of 100 ms where nothing repeats. Operators of a
+    framework and modules are no steps: one step has many.
 
     Raises:
         NotAvailable: the recording keeps totals alone, or no time passed in it.
     """
     if trace.info.get("session.mode") == "aggregate":
         raise NotAvailable('steps are not known: aggregate mode keeps totals alone; record with mode="full" or "ring"')
-    found = _marked(trace) or _repeated_region(trace) or _repeated_kernels(trace) or _windows(trace)
+    ways = (_marked, _noted, _repeated_region, _repeated_function, _repeated_kernels, _windows)
+    found = next(filter(None, (way(trace) for way in ways)), None)
     if found is None:
         raise NotAvailable("steps are not known: no time passed in the recording; record a few steps")
     return found
@@ -70,12 +74,30 @@ def _marked(trace: Trace) -> Steps | None:
     names = [trace.string(name) for name in trace.paths.name.tolist()]
     marks = np.array([name.startswith(STEP) for name in names] + [False])
     rows = np.flatnonzero(marks[np.minimum(trace.regions.path, len(names))])
-    return _turns(trace, rows, f"{STEP}N")
+    return _turns(trace.regions, rows, f"{STEP}N")
+
+
+def _noted(trace: Trace) -> Steps | None:
+    """Those of a profiler without a schedule, whose steps are no regions."""
+    words = trace.info.get("session.step_edges_ns", "").split()
+    if not all(word.isascii() and word.isdecimal() and len(word) < 20 for word in words):
+        return None
+    edges = list(itertools.accumulate(map(int, words)))
+    if len(edges) < 2 or edges[-1] >= 1 << 63:
+        return None
+    known = np.unique(np.array(edges, np.int64))
+    system_id = number_of(trace.info, "session.step_thread")
+    thread = np.flatnonzero(trace.threads.system_id == system_id) if len(trace.threads) else ()
+    if len(known) < 2:
+        return None
+    return Steps(known[:-1], known[1:], "step()", int(thread[0]) if len(thread) else None)
 
 
 def _repeated_region(trace: Trace) -> Steps | None:
     regions = trace.regions
-    outermost = np.flatnonzero((regions.parent == NONE) & ((regions.flags & Flag.ASYNC) == 0))
+    kinds = np.append(trace.paths.kind, -1).astype(np.int64)
+    named = np.isin(kinds[np.minimum(regions.path, len(kinds) - 1)], list(map(int, ANNOTATIONS)))
+    outermost = np.flatnonzero(named & (regions.parent == NONE) & ((regions.flags & Flag.ASYNC) == 0))
     keys = regions.path[outermost].astype(np.int64) << 16 | regions.thread[outermost]
     best, most_ns = None, 0
     for key in np.unique(keys):
@@ -86,12 +108,29 @@ def _repeated_region(trace: Trace) -> Steps | None:
     if best is None:
         return None
     name = trace.string(int(trace.paths.name[regions.path[best[0]]]))
-    return _turns(trace, best, f'the region "{name}"')
+    return _turns(regions, best, f'the region "{name}"')
 
 
-def _turns(trace: Trace, rows: Array, source: str) -> Steps | None:
-    """From the beginning of each of these regions to that of the next."""
-    regions = trace.regions
+def _repeated_function(trace: Trace) -> Steps | None:
+    functions = trace.python_functions
+    rows = np.flatnonzero(functions.kind == int(FunctionKind.PYTHON))
+    if len(rows) == 0:
+        return None
+    keys = np.stack([functions[name][rows].astype(np.int64) for name in ("parent", "name", "thread")], axis=1)
+    _, first, group, count = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
+    total_ns = np.bincount(group, functions.duration_ns[rows])
+    total_ns[count < REPEATS] = 0
+    best = int(total_ns.argmax())
+    begun_ns, ended_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
+    if total_ns[best] == 0 or total_ns[best] < (ended_ns - begun_ns) / 2:
+        return None
+    name = trace.string(int(functions.name[rows[first[best]]]))
+    return _turns(functions, rows[group == best], f"calls of {name}")
+
+
+def _turns(regions: Table, rows: Array, source: str) -> Steps | None:
+    """From the beginning of each of these regions, or calls, to that of the next."""
     rows = rows[np.argsort(regions.start_ns[rows], kind="stable")]
     starts = np.unique(regions.start_ns[rows])
     if len(starts) == 0:

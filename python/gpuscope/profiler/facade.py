@@ -622,6 +622,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         return isinstance(self.schedule, Schedule) and self.schedule.finished(self.step_num)
 
     def _begin_step(self) -> None:
+        if not self.record_steps:
+            self._windows.note_step()
         if self.record_steps and self._collector.collecting and self.step_rec_fn is None:
             self._step_thread = threading.get_ident()
             self.step_rec_fn = record_function(f"{STEP_PREFIX}{self.step_num}")

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import threading
 import time
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,7 @@ _MODES = ("full", "ring", "aggregate")
 _GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
 _US_PER_S = 1e6
+_MOST_STEPS = 1 << 16  # of a window; the latest are kept
 
 # What a forked child holds of its parent: ending it would touch threads and buffers that are the parent's.
 _of_parents: list[_core.Session] = []
@@ -250,6 +254,8 @@ class Windows:
         self._opened = 0.0  # seconds
         self._observed = False  # the window that is open
         self.undelivered: dict[_core.Store, Callable[[], object]] = {}
+        self._step_edges: deque[int] = deque(maxlen=_MOST_STEPS)  # ns since the epoch, as all times of a recording
+        self._step_thread = 0
 
     @property
     def is_open(self) -> bool:
@@ -276,9 +282,16 @@ class Windows:
             self.stats = ProfilerStats(profiler_prepare_call_duration_us=(self._opened - began) * _US_PER_S)
             self._observers.start()  # first: the operators by which they learn of torch are none of the program's
             self.stats.profiler_enable_call_duration_us = (time.perf_counter() - self._opened) * _US_PER_S
+            self._step_edges.clear()
             self._observed = True
             self.observe("start")
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
+
+    def note_step(self) -> None:
+        """A step that is no region ends here, and the next begins; the first of a window only begins."""
+        if self._observed:
+            self._step_thread = threading.get_native_id()
+            self._step_edges.append(time.time_ns())
 
     def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
         """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
@@ -312,13 +325,23 @@ class Windows:
     def _keep(self, store: _core.Store) -> None:
         if store in self._kept:
             return
-        facts = {"trace.id": self.trace_id or "", **switched_off(), **self._facts_of_rank()}
+        facts = {"trace.id": self.trace_id or "", **switched_off(), **self._facts_of_rank(), **self._facts_of_steps()}
         self._annotations.write_to(store, **facts)
         latest = Recording(store)
         if self._strict:
             self.shortfalls += latest.audit().reasons
         self.latest = self._recording = latest
         self._kept = [*self._kept, store] if self._accumulates else [store]
+
+    def _facts_of_steps(self) -> dict[str, str]:
+        edges = list(self._step_edges)
+        if len(edges) < 2 or edges != sorted(edges):  # the system's clock may be set back
+            return {}
+        words = [edges[0], *(after - before for before, after in itertools.pairwise(edges))]
+        return {
+            "session.step_edges_ns": " ".join(map(str, words)),  # the first moment, then differences
+            "session.step_thread": str(self._step_thread),
+        }
 
     def _facts_of_rank(self) -> dict[str, str]:
         """Which process this is: torch's word for it, else the launcher's."""

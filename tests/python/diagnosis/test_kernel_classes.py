@@ -16,6 +16,9 @@ NAMES = {
     "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32": KernelClass.TENSOR_PRODUCT,
     "triton_tem_fused_addmm_relu_0": KernelClass.TENSOR_PRODUCT,
     "ampere_sgemm_128x64_tn": KernelClass.PRODUCT,
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_warpsize4x2x1_ffma_aligna4_alignc4": (
+        KernelClass.PRODUCT
+    ),
     "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(cutlass::Params)": KernelClass.PRODUCT,
     "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(float)": KernelClass.PRODUCT,
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, float>(float)": KernelClass.PRODUCT,

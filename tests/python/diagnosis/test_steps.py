@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import pytest
 
+import gpuscope
 from fakes.recordings import aggregate, make_trace
-from gpuscope._core import Flag
+from gpuscope._core import Flag, FunctionKind, RegionKind
 from gpuscope.diagnosis import find_steps
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE
@@ -57,6 +58,70 @@ def test_ranges_that_overlap_whatever_runs_beside_are_no_steps():
     tables = regions([("request", 100 * turn, 500, NONE) for turn in range(9)])
     tables["region"]["flags"] = [int(Flag.ASYNC)] * 9
     assert find_steps(make_trace(tables, info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+
+
+def test_operators_and_modules_that_repeat_are_no_steps():
+    for kind in (RegionKind.OP, RegionKind.MODULE):
+        tables = regions([("aten::mul_", 100 * turn, 80, NONE) for turn in range(9)])
+        tables["path"]["kind"] = [int(kind)]
+        assert find_steps(make_trace(tables, info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+
+
+def calls(rows):
+    """Rows of name, start in ms, duration, parent and kind."""
+    return {
+        "thread": {"system_id": [1]},
+        "python_function": {
+            "start_ns": [start * 1_000_000 for _, start, *_ in rows],
+            "duration_ns": [duration * 1_000_000 for _, _, duration, *_ in rows],
+            "name": [name for name, *_ in rows],
+            "parent": [parent for *_, parent, _ in rows],
+            "kind": [int(kind) for *_, kind in rows],
+        },
+    }
+
+
+def test_a_function_that_one_call_calls_again_and_again_takes_the_steps():
+    python, built_in = FunctionKind.PYTHON, FunctionKind.BUILT_IN
+    rows = [("train.py(1): <module>", 0, 240, NONE, python)]
+    rows += [("train.py(9): step", 10 + 40 * turn, 35, 0, python) for turn in range(5)]
+    rows += [("train.py(5): layer", 12 + 40 * turn, 30, 1 + turn, python) for turn in range(5)]
+    rows += [("<built-in function sleep>", 10 + 40 * turn, 39, 0, built_in) for turn in range(5)]
+    steps = find_steps(make_trace(calls(rows), info=SPAN))
+    assert steps.source == "calls of train.py(9): step"
+    assert spans(steps)[0] == (10_000_000, 50_000_000)
+    assert spans(steps)[-1] == (170_000_000, 205_000_000)
+    assert steps.thread == 0
+
+
+def test_a_function_that_takes_little_of_the_time_takes_no_steps():
+    rows = [("log", 40 * turn, 10, NONE, FunctionKind.PYTHON) for turn in range(6)]
+    assert find_steps(make_trace(calls(rows), info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+
+
+def test_steps_that_are_no_regions_are_facts_of_the_recording():
+    facts = {**SPAN, "session.step_edges_ns": "1000 50 60", "session.step_thread": "7"}
+    steps = find_steps(make_trace({"thread": {"system_id": [5, 7]}}, info=facts))
+    assert spans(steps) == [(1000, 1050), (1050, 1110)]
+    assert (steps.source, steps.thread) == ("step()", 1)
+
+
+@pytest.mark.parametrize("text", ["1000", "1000 x", "9223372036854775807 1", "9" * 30 + " 1", "5 0 0"])
+def test_damaged_facts_are_no_steps(text):
+    steps = find_steps(make_trace({}, info={**SPAN, "session.step_edges_ns": text}))
+    assert steps.source == "windows of 100 ms, as nothing repeats"
+
+
+def test_steps_of_a_profiler_without_a_schedule_are_known_and_no_regions():
+    with gpuscope.profile() as prof:
+        for _ in range(3):
+            sum(range(20_000))
+            prof.step()
+    steps = find_steps(prof.trace)
+    assert (len(steps), steps.source) == (3, "step()")
+    assert (steps.durations_ns > 0).all()
+    assert steps.thread is not None
+    assert not [event.name for event in prof.events() if "Step" in event.name]
 
 
 def kernels(sequence, *, launched=True):

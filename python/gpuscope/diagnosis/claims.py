@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What time of a GPU findings put down to their causes: no nanosecond counts twice, whoever names it first has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.steps import Array
+
+HOST = (
+    IdleCause.WAKE_UP,
+    IdleCause.COPY_CALL,
+    IdleCause.DRIVER_CALL,
+    IdleCause.FRAMEWORK,
+    IdleCause.HOST_CODE,
+    IdleCause.LAUNCH_CALL,
+    IdleCause.LAUNCH_LATENCY,
+)
+"""The causes that a host which was ahead of the GPU would not have: all that have no finding of their own."""
+
+
+def _none() -> Array:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """The time that would be saved at most.
+
+    Attributes:
+        pieces: entries of the context's idle pieces, each at most once.
+        causes: which of their time.
+        most_ns: and how much of that at most in each; None for all.
+        work: work of the device, each at most once.
+        work_ns: how much of each.
+    """
+
+    pieces: Array = field(default_factory=_none)
+    causes: Sequence[IdleCause] = ()
+    most_ns: Array | None = None
+    work: Array = field(default_factory=_none)
+    work_ns: Array = field(default_factory=_none)
+
+
+class Ledger:
+    """How much of each piece of time nobody has claimed yet."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._idle: dict[IdleCause, Array] = {}  # what is left of a cause, once something of it was taken
+        self._work: Array | None = None
+
+    def left(self, claim: Claim) -> Array:
+        """What is left of a claim in each step, in ns."""
+        return self._of(claim, take=False)
+
+    def take(self, claim: Claim) -> None:
+        """Takes that: it is gone from then on."""
+        self._of(claim, take=True)
+
+    def _of(self, claim: Claim, *, take: bool) -> Array:
+        context, count = self._context, len(self._context.steps)
+        per_step = np.zeros(count)
+        steps = context.pieces.step[claim.pieces]
+        most = None if claim.most_ns is None else claim.most_ns.astype(np.float64)
+        for cause in claim.causes:
+            left = self._idle.get(cause, context.pieces.cause_ns[cause])
+            there = left[claim.pieces].astype(np.float64)
+            if most is not None:
+                there = np.minimum(there, most)
+                most = most - there
+            per_step += np.bincount(steps, there, count)
+            if take:
+                if cause not in self._idle:
+                    self._idle[cause] = left.astype(np.float64)
+                self._idle[cause][claim.pieces] -= there
+        if len(claim.work):
+            work = context.duration_ns if self._work is None else self._work
+            there = np.minimum(work[claim.work], claim.work_ns)
+            inside = context.work_step[claim.work] >= 0
+            per_step += np.bincount(context.work_step[claim.work][inside], there[inside], count)
+            if take:
+                self._work = work.astype(np.float64) if self._work is None else self._work
+                self._work[claim.work] -= there
+        return per_step
+
+
+def shared_ns(context: Context, one: Claim, other: Claim) -> float:
+    """The time that both claim, limits left aside."""
+    pieces, work = (np.zeros(count, bool) for count in (len(context.pieces), len(context.duration_ns)))
+    pieces[one.pieces], work[one.work] = True, True
+    rows = other.pieces[pieces[other.pieces]]
+    causes = sorted(set(map(int, one.causes)) & set(map(int, other.causes)))
+    both = other.work[work[other.work]]
+    return float(context.pieces.cause_ns[causes][:, rows].sum() if causes else 0) + float(context.duration_ns[both].sum())
+
+
+def host_edit(context: Context, pieces: Array) -> Edit:
+    """The launching threads no longer spend what lies between the beginning of these idle pieces and their launch."""
+    idle, api = context.pieces, context.trace.api
+    known = pieces[idle.launch[pieces] >= 0]
+    calls = idle.launch[known]
+    until = np.minimum(idle.end_ns[known], api.start_ns[calls] + api.duration_ns[calls])
+    spans = np.stack([api.thread[calls].astype(np.int64), idle.start_ns[known], until], axis=1)
+    return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules look at: the columns of a recording, its steps, and what the GPU did in them, worked out once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpuscope._core import CallKind
+from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
+from gpuscope.diagnosis.idle import IdlePieces, explain_steps
+from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.steps import Array, Steps
+from gpuscope.trace import NONE, Trace
+
+KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
+
+# Frames of libraries: where a program is to be changed is none of them.
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3\.\d+/|^<")
+# A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else.
+_LAUNCHES_OF_A_PAUSE, _LEAST_PAUSE_NS = 10, 100_000
+_DEEPEST = 512  # frames and regions that are looked through; deeper ones are those of damaged files
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place that a finding is about; what is not known is None.
+
+    Attributes:
+        file: of the program, as Python has it.
+        line: in that.
+        function: around that line.
+        region: the regions around it, outermost first.
+        kernel: a kernel's name.
+    """
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    region: str | None = None
+    kernel: str | None = None
+
+    def __str__(self) -> str:
+        if self.file is not None:
+            return f"{os.path.basename(self.file)}:{self.line}"
+        return self.region or self.kernel or ""
+
+
+class Context:
+    """One recording for the rules, which change nothing of it.
+
+    Attributes:
+        trace: the recording.
+        steps: those that are looked at, without the first and a last one that is cut.
+        breakdown: what each GPU did in them.
+        device: the GPU with the most work, which findings are about; None without any.
+    """
+
+    def __init__(self, trace: Trace, steps: Steps, breakdown: StepBreakdown) -> None:
+        self.trace = trace
+        self.steps = steps
+        self.breakdown = breakdown
+        self.device: DeviceBreakdown | None = max(breakdown.devices, key=lambda each: -each.idle_ns, default=None)
+        self._frames: dict[int, Where] = {}
+
+    @property
+    def wall_ns(self) -> int:
+        """The time of all steps."""
+        return self.breakdown.wall_ns
+
+    @cached_property
+    def pieces(self) -> IdlePieces:
+        """The idle time of the device; without one the time of the thread that takes the steps."""
+        if self.device is not None:
+            return self.device.pieces
+        return explain_steps(self.trace, self.steps, self.main_thread)
+
+    @cached_property
+    def main_thread(self) -> int:
+        """The row of ``trace.threads`` of the thread that takes the steps, or else has the most regions or calls."""
+        if self.steps.thread is not None:
+            return self.steps.thread
+        for table in (self.trace.regions, self.trace.api, self.trace.python_functions):
+            if len(table):
+                return int(np.bincount(table.thread).argmax())
+        return 0
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def start_ns(self) -> Array:
+        """Where each piece of the device's work begins."""
+        return self.device.work.start_ns if self.device else np.zeros(0, np.int64)
+
+    @cached_property
+    def duration_ns(self) -> Array:
+        """How long it takes."""
+        found: Array = self.device.work.end_ns - self.start_ns if self.device else np.zeros(0, np.int64)
+        return found
+
+    @cached_property
+    def work_step(self) -> Array:
+        """The step that it begins in; -1 outside."""
+        at = np.searchsorted(self.steps.start_ns, self.start_ns, side="right") - 1
+        found: Array = np.where((at >= 0) & (self.start_ns < self.steps.end_ns[np.maximum(at, 0)]), at, -1)
+        return found
+
+    @cached_property
+    def work_launch(self) -> Array:
+        """The row of ``trace.api`` of the call that asked for it; -1 where that was not recorded."""
+        return self._calls_of(self.device.work.correlation) if self.device else np.zeros(0, np.int64)
+
+    def _calls_of(self, correlation: Array) -> Array:
+        api = self.trace.api
+        if len(api) == 0:
+            return np.full(len(correlation), -1)
+        order = np.argsort(api.correlation, kind="stable")
+        known = api.correlation[order]
+        at = np.minimum(np.searchsorted(known, correlation), len(order) - 1)
+        found: Array = np.where(known[at] == correlation, order[at], -1)
+        return found
+
+    def work_of(self, table: int) -> Array:
+        """Which work of the device in the steps is of this table of `WORK_TABLES`."""
+        if self.device is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero((self.device.work.tables == table) & (self.work_step >= 0))
+
+    @cached_property
+    def kernels(self) -> Array:
+        """Which work is a kernel of the steps."""
+        return self.work_of(KERNELS)
+
+    @cached_property
+    def copies(self) -> Array:
+        """Which work is a copy of the steps."""
+        return self.work_of(COPIES)
+
+    def column(self, table: str, column: str, work: Array) -> Array:
+        """A column of the table that these pieces of work are of."""
+        assert self.device is not None
+        found: Array = getattr(self.trace, table)[column][self.device.work.rows[work]]
+        return found
+
+    def kernels_of_class(self, *wanted: KernelClass) -> Array:
+        """Which work is a kernel of one of these classes."""
+        assert self.device is not None
+        return self.kernels[np.isin(self.device.work.classes[self.kernels], list(map(int, wanted)))]
+
+    @cached_property
+    def kernel_names(self) -> list[str]:
+        """The demangled name of each row of ``trace.variants``."""
+        return self.trace.kernel_names()
+
+    @cached_property
+    def kernel_variant(self) -> Array:
+        """The row of ``trace.variants`` of each kernel of `kernels`."""
+        variants: Array = np.minimum(self.column("kernels", "variant", self.kernels), len(self.trace.variants) - 1)
+        return variants
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """How many the device has; 0 where that is not known."""
+        return int(self._of_device("multiprocessors"))
+
+    @cached_property
+    def capability(self) -> tuple[int, int]:
+        """The device's compute capability; (0, 0) where that is not known."""
+        return int(self._of_device("capability_major")), int(self._of_device("capability_minor"))
+
+    def _of_device(self, column: str) -> int:
+        rows = np.flatnonzero(self.trace.devices.ordinal == self.device.device) if self.device else ()
+        return int(self.trace.devices[column][rows[0]]) if len(rows) else 0
+
+    def exposed_ns(self, work: Array, beside: Array) -> Array:
+        """How long each piece of `work` ran with none of the work `beside` running too."""
+        begins, ends = _joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
+        starts = self.start_ns[work]
+        if len(begins) == 0:
+            return self.duration_ns[work]
+        before = np.append(0, np.cumsum(ends - begins))
+
+        def covered(moments: Array) -> Array:
+            at = np.searchsorted(begins, moments, side="right") - 1
+            last = np.maximum(at, 0)
+            return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - begins[last], 0)
+
+        found: Array = self.duration_ns[work] - (covered(starts + self.duration_ns[work]) - covered(starts))
+        return found
+
+    @cached_property
+    def computing(self) -> Array:
+        """Which work, in the steps or not, is a kernel or a graph, communication left out."""
+        if self.device is None:
+            return np.zeros(0, np.int64)
+        work = self.device.work
+        return np.flatnonzero((work.tables <= GRAPHS) & (work.classes != int(KernelClass.COMMUNICATION)))
+
+    @cached_property
+    def exposed_copies_ns(self) -> Array:
+        """How long each of `copies` ran with nothing computed beside it."""
+        return self.exposed_ns(self.copies, self.computing)
+
+    # -- the pace of launches --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def launch_interval_ns(self) -> int:
+        """The median time from one launch of a thread to its next, in the steps; 0 without launches."""
+        api = self.trace.api
+        launches = np.isin(self.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))) & (self.call_step >= 0)
+        rows = np.flatnonzero(launches)
+        rows = rows[np.lexsort((api.start_ns[rows], api.thread[rows]))]
+        between = np.diff(api.start_ns[rows])[np.diff(api.thread[rows].astype(np.int64)) == 0]
+        return int(np.median(between)) if len(between) else 0
+
+    @cached_property
+    def long_pieces(self) -> Array:
+        """Which idle pieces are longer than launching takes: ten launches, and 100 us."""
+        longest = max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS)
+        found: Array = self.pieces.end_ns - self.pieces.start_ns > longest
+        return found
+
+    # -- calls of the driver -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def call_kind(self) -> Array:
+        """The `CallKind` of each row of ``trace.api``."""
+        kinds = np.append(self.trace.calls.kind, int(CallKind.OTHER))
+        found: Array = kinds[np.minimum(self.trace.api.call, len(kinds) - 1)]
+        return found
+
+    @cached_property
+    def call_step(self) -> Array:
+        """The step that each row of ``trace.api`` begins in; -1 outside."""
+        starts = self.trace.api.start_ns
+        at = np.searchsorted(self.steps.start_ns, starts, side="right") - 1
+        found: Array = np.where((at >= 0) & (starts < self.steps.end_ns[np.maximum(at, 0)]), at, -1)
+        return found
+
+    @cached_property
+    def call_before(self) -> Array:
+        """The row of ``trace.api`` of the call that the same thread made before each; -1 for its first."""
+        api = self.trace.api
+        order = np.lexsort((api.start_ns, api.thread))
+        before = np.full(len(order), -1)
+        same = api.thread[order[1:]] == api.thread[order[:-1]]
+        before[order[1:]] = np.where(same, order[:-1], -1)
+        return before
+
+    @cached_property
+    def copy_of_call(self) -> Array:
+        """For each row of ``trace.api`` the copy of the device, as a piece of work, that it asked for; -1 for none."""
+        found = np.full(len(self.trace.api) + 1, -1)
+        launches = self.work_launch[self.copies]
+        found[launches[launches >= 0]] = self.copies[launches >= 0]
+        return found[:-1]
+
+    # -- regions -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def path_names(self) -> list[str]:
+        """The name of each row of ``trace.paths``."""
+        return [self.trace.string(name) for name in self.trace.paths.name.tolist()]
+
+    def paths_inside(self, is_meant: Callable[[str], Any]) -> Array:
+        """For each row of ``trace.paths``, and one more for none, whether its name or one around it is meant."""
+        inside = np.zeros(len(self.path_names) + 1, bool)
+        for path, (name, parent) in enumerate(zip(self.path_names, self.trace.paths.parent.tolist(), strict=True)):
+            inside[path] = (parent < path and inside[parent]) or bool(is_meant(name))
+        return inside
+
+    def path_of_regions(self, regions: Array) -> Array:
+        """The path of each of these rows of ``trace.regions``; one more than the last for `NONE`."""
+        paths = np.append(self.trace.regions.path, NONE)
+        found: Array = np.minimum(paths[np.minimum(regions, len(paths) - 1)], len(self.path_names))
+        return found
+
+    def work_inside(self, is_meant: Callable[[str], Any], work: Array) -> Array:
+        """Whether each of these pieces of work was launched inside a region of such a name."""
+        return self.calls_inside(is_meant, self.work_launch[work])
+
+    def calls_inside(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
+        """Whether each of these rows of ``trace.api``, or -1, lies inside a region of such a name."""
+        regions = np.append(self.trace.api.region, NONE)[calls]
+        found: Array = self.paths_inside(is_meant)[self.path_of_regions(regions)] & (calls >= 0)
+        return found
+
+    @cached_property
+    def detail_of_region(self) -> Array:
+        """The row of ``trace.details`` of each row of ``trace.regions``; -1 without."""
+        found = np.full(len(self.trace.regions) + 1, -1)
+        rows = np.flatnonzero(self.trace.details.region < len(self.trace.regions))
+        found[self.trace.details.region[rows]] = rows
+        return found[:-1]
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def stacks_of_calls(self, calls: Array) -> Array:
+        """The row of ``trace.stacks`` that each of these rows of ``trace.api`` was called with; `NONE` without.
+
+        Where calls have none of their own, it is that of the operator around them, and of a backward operator that of
+        its forward one.
+        """
+        known = self.trace.call_stacks
+        at = np.minimum(np.searchsorted(known.api, calls), max(len(known) - 1, 0))
+        own = known.stack[at] if len(known) else np.full(len(calls), NONE)
+        found = np.where((known.api[at] == calls) & (calls >= 0), own, NONE) if len(known) else own.astype(np.int64)
+        regions = np.where(found == NONE, np.append(self.trace.api.region, NONE)[calls], NONE)
+        return np.where(found == NONE, self.stacks_of_regions(regions), found)
+
+    def stacks_of_regions(self, regions: Array) -> Array:
+        """The row of ``trace.stacks`` that each of these rows of ``trace.regions``, or the next around, was in."""
+        table, details, count = self.trace.regions, self.trace.details, len(self.trace.regions)
+        found, current = np.full(len(regions), NONE, np.int64), regions.astype(np.int64)
+        for _ in range(_DEEPEST):
+            left = np.flatnonzero((found == NONE) & (current < count))
+            if len(left) == 0:
+                break
+            rows = self.detail_of_region[current[left]]
+            known = rows >= 0
+            found[left[known]] = details.stack[rows[known]]
+            forward = np.where(known, np.append(details.forward, NONE)[rows], NONE).astype(np.int64)
+            current[left] = np.where(forward < count, forward, table.parent[current[left]])
+        return found
+
+    def where_of_stack(self, stack: int) -> Where | None:
+        """The innermost frame of a stack that is the program's own, or else its innermost one; None for `NONE`."""
+        stacks = self.trace.stacks
+        if not 0 <= stack < len(stacks):
+            return None
+        if stack not in self._frames:
+            frame = stack
+            for _ in range(_DEEPEST):
+                if frame >= len(stacks):
+                    frame = stack
+                    break
+                if not _LIBRARY.search(self.trace.string(int(stacks.file[frame]))):
+                    break
+                frame = int(stacks.parent[frame])
+            file, function = (self.trace.string(int(stacks[name][frame])) for name in ("file", "function"))
+            self._frames[stack] = Where(file, int(stacks.line[frame]), function)
+        return self._frames[stack]
+
+    def where_of_region(self, region: int) -> Where | None:
+        """The line that a row of ``trace.regions`` was entered at, or else the regions around it."""
+        if not 0 <= region < len(self.trace.regions):
+            return None
+        stack = int(self.stacks_of_regions(np.array([region]))[0])
+        return self.where_of_stack(stack) or self.where_of_path(int(self.trace.regions.path[region]))
+
+    def where_of_path(self, path: int) -> Where | None:
+        """The regions of a row of ``trace.paths``."""
+        names: list[str] = []
+        while 0 <= path < len(self.path_names) and len(names) < _DEEPEST:
+            names.append(self.path_names[path])
+            parent = int(self.trace.paths.parent[path])
+            path = parent if parent < path else -1
+        return Where(region=" > ".join(reversed(names))) if names else None
+
+    def lines(self, calls: Array, weights: Array) -> list[tuple[Where | None, Array]]:
+        """These rows of ``trace.api``, or -1, by the place that they were made at, the heaviest first.
+
+        Returns for each place the entries of `calls` that were made there.
+        """
+        stacks = self.stacks_of_calls(calls)
+        regions = self.path_of_regions(np.append(self.trace.api.region, NONE)[calls])
+        keys = np.where(stacks != NONE, stacks, -2 - regions)
+        each, place = np.unique(keys, return_inverse=True)
+        places = [self.where_of_stack(key) if key >= 0 else self.where_of_path(-2 - key) for key in each.tolist()]
+        known = list(dict.fromkeys(places))
+        group = np.array([known.index(where) for where in places], int)[place.reshape(-1)]
+        totals = np.bincount(group, weights, len(known))
+        return [(known[at], np.flatnonzero(group == at)) for at in np.argsort(-totals, kind="stable").tolist()]
+
+
+def _joined(starts: Array, ends: Array) -> tuple[Array, Array]:
+    """The spans as ones that do not touch, in order; empty ones are left out."""
+    kept = ends > starts
+    starts, ends = starts[kept], ends[kept]
+    order = np.argsort(starts, kind="stable")
+    starts, until = starts[order], np.maximum.accumulate(ends[order])
+    if len(starts) == 0:
+        return starts, until
+    first = np.append(True, starts[1:] > until[:-1])
+    return starts[first], until[np.append(first[1:], True)]

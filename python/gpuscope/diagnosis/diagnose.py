@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The diagnosis of a recording: rules are asked, what they find is ranked by what it saves, and a verdict is given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuscope.analysis.completeness import audit
+from gpuscope.diagnosis.breakdown import IDLE, break_down
+from gpuscope.diagnosis.claims import Ledger, shared_ns
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN, Diagnosis, Finding, percent
+from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
+from gpuscope.diagnosis.rules import RULES, Cause, Rule
+from gpuscope.diagnosis.steps import Array, Steps, find_steps
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.trace import Trace, number_of
+from gpuscope.units import format_time
+
+SEVERITIES = ("critical", "warn", "info")
+_VERDICTS = ("R49", "R50")
+
+_START_UP = 3  # steps that are left out at the beginning, and the last one at the end
+_FEWEST = 3
+_LEAST_LEFT = 5
+_OWN_COST = 0.05
+_MOST_FINDINGS = 8
+_VERIFY = "record again after the change; gpuscope diagnose should no longer have it, and a step should be shorter"
+
+
+def known_findings() -> tuple[str, ...]:
+    """What `Diagnosis.matches` may be asked for: severities, and ids of rules and verdicts."""
+    return (*SEVERITIES, *sorted({rule.id for rule in RULES} | set(_VERDICTS)))
+
+
+def check_wanted(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Ids and severities as they are written here; raises InvalidArgument for one that there is not."""
+    known = known_findings()
+    by_lower = {name.lower(): name for name in known}
+    found = []
+    for name in wanted:
+        if name.lower() not in by_lower:
+            close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+            near = f"did you mean {by_lower[close[0]]}?" if close else f"accepted are {', '.join(known)}"
+            raise InvalidArgument(f"fail_on contains {name!r}; {near}")
+        found.append(by_lower[name.lower()])
+    return tuple(found)
+
+
+def diagnose(trace: Trace) -> Diagnosis:
+    """What the steps of a recording lose their time to, in words, with what a fix would save.
+
+    Findings are ranked by what removing them saves together with those before them, so that no time counts twice; one
+    whose time lies in another's is listed under that. Left out are the first three steps and the last, where at least
+    five others remain. Where a recording cannot tell, the verdict is "not enough evidence", and says what would.
+    """
+    program = _program(trace)
+    try:
+        steps = find_steps(trace)
+    except NotAvailable as error:
+        return Diagnosis(UNKNOWN, (), (), (str(error),), (), "nothing can be said of it", None, program)
+    kept, left_out = _steady(steps)
+    context = Context(trace, kept, break_down(trace, kept))
+    found, unseen = _ask(context)
+    replay = make_replay(trace, kept)
+    findings, small = _rank(context, found, replay)
+    doubts = _doubts(context)
+    verdict = FINDINGS if findings else UNKNOWN if doubts else FINE
+    summary = _summary(context, findings, verdict)
+    return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out)
+
+
+def _program(trace: Trace) -> str:
+    words = trace.info.get("process.argv", "").split()
+    named = [word for word in words if word.endswith(".py")]
+    return named[0] if named else " ".join(words)
+
+
+def _steady(steps: Steps) -> tuple[Steps, int]:
+    """The steps without those that start up and the last, as far as enough are left."""
+    count = len(steps)
+    last = int(count > _LEAST_LEFT)
+    first = max(min(_START_UP, count - last - _LEAST_LEFT), 0)
+    if first + last == 0:
+        return steps, 0
+    kept = slice(first, count - last)
+    return replace(steps, start_ns=steps.start_ns[kept], end_ns=steps.end_ns[kept]), first + last
+
+
+def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
+    found = [(rule, cause) for rule in RULES for cause in rule.find(context)]
+    needs = (rule.needs(context) for rule in RULES)
+    return found, tuple(dict.fromkeys(need for need in needs if need is not None))
+
+
+@dataclass
+class _Candidate:
+    rule: Rule
+    cause: Cause
+    alone: Array  # ns of each step
+    after: Array = field(init=False)
+    parts: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.after = self.alone
+
+
+def _rank(
+    context: Context, found: Sequence[tuple[Rule, Cause]], replay: Replay
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """The findings by what they save after those before them, and the small ones."""
+    small_ns, ledger = SMALL * context.wall_ns, Ledger(context)
+    candidates = [_Candidate(rule, cause, ledger.left(cause.claim)) for rule, cause in found if cause.share is None]
+    waiting = [each for each in candidates if _lower(context, each) >= each.rule.limit]
+    taken: list[_Candidate] = []
+    late: list[_Candidate] = []
+    # What is left of a claim only shrinks: who is first with a figure that is up to date is the best of the rest.
+    waiting.sort(key=lambda each: -each.alone.sum())
+    while waiting:
+        first = waiting.pop(0)
+        first.after = ledger.left(first.cause.claim)
+        left_ns = first.after.sum()
+        if waiting and left_ns < waiting[0].after.sum():
+            at = next((i for i, each in enumerate(waiting) if each.after.sum() <= left_ns), len(waiting))
+            waiting.insert(at, first)
+        elif taken and left_ns < small_ns <= first.alone.sum():
+            late.append(first)  # its time is that of findings before it
+        else:
+            ledger.take(first.cause.claim)
+            taken.append(first)
+    for each in late:
+        owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
+        owner.parts.append(_finding(context, each, None))
+    findings: list[Finding] = []
+    small: list[Finding] = []
+    edits: list[Edit] = []
+    for each in taken:
+        edits.append(each.cause.edit)
+        saving = replay.saving(edits) if replay.reason is None else None
+        finding = _finding(context, each, saving, replay.saving(edits[:-1]) if saving is not None else None)
+        (findings if each.after.sum() >= small_ns and len(findings) < _MOST_FINDINGS else small).append(finding)
+    others = [_share_finding(rule, cause) for rule, cause in found if cause.share is not None and cause.share >= rule.limit]
+    for finding in sorted(others, key=lambda each: -each.share):
+        (findings if finding.share >= SMALL or finding.share == 0 else small).append(finding)
+    return tuple(findings), tuple(small)
+
+
+def _lower(context: Context, candidate: _Candidate) -> float:
+    """The share that a cause surely has: two standard errors below that of the steps; of rare ones that of the run."""
+    share, error = _share(context, candidate.alone)
+    return share if candidate.cause.is_rare else share - 2 * error
+
+
+def _share(context: Context, per_step: Array) -> tuple[float, float]:
+    """The share of the time of all steps, and its standard error as the steps differ."""
+    count, wall = len(per_step), max(context.wall_ns, 1)
+    if count < _FEWEST:
+        return float(per_step.sum()) / wall, 0.0
+    return float(per_step.sum()) / wall, float(per_step.std(ddof=1)) * count**0.5 / wall
+
+
+def _finding(
+    context: Context, candidate: _Candidate, together: Saving | None, before: Saving | None = None
+) -> Finding:
+    rule, cause = candidate.rule, candidate.cause
+    alone, _ = _share(context, candidate.alone)
+    saving, error = _share(context, candidate.after)
+    interval = (max(saving - 2 * error, 0.0), min(saving + 2 * error, 1.0)) if len(context.steps) >= _FEWEST else None
+    is_bound = together is None or together.is_bound
+    if together is not None and before is not None and not is_bound:
+        saving = max(together.value - before.value, 0.0)
+        interval = (max(together.low - before.value, 0.0), max(together.high - before.value, 0.0))
+    severity = "critical" if saving >= CRITICAL else "warn" if saving >= SMALL else "info"
+    return Finding(
+        rule.id,
+        cause.title,
+        saving,
+        interval,
+        is_bound,
+        alone,
+        alone,
+        severity,
+        cause.where,
+        cause.evidence,
+        cause.advice,
+        _VERIFY,
+        tuple(candidate.parts),
+    )
+
+
+def _share_finding(rule: Rule, cause: Cause) -> Finding:
+    assert cause.share is not None
+    severity = "warn" if cause.share >= SMALL or cause.share == 0 else "info"
+    what = (cause.where, cause.evidence, cause.advice, _VERIFY)
+    return Finding(rule.id, cause.title, None, None, True, None, cause.share, severity, *what)
+
+
+def _doubts(context: Context) -> tuple[str, ...]:
+    """Why the evidence is thin."""
+    trace, found = context.trace, []
+    checked = audit(trace)
+    if not checked.complete:
+        found.append(checked.verdict)
+    begun_ns, ended_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
+    cost = number_of(trace.info, "audit.overhead_ns") / max(ended_ns - begun_ns, 1)
+    if cost > _OWN_COST:
+        found.append(f"recording took {percent(cost)} of the time itself; record with fewer options")
+    count = len(context.steps)
+    if context.steps.source.startswith("windows"):
+        found.append("no steps were found: call gpuscope.step() at the end of each, or put them into a region")
+    elif count < _FEWEST:
+        few = "one step" if count == 1 else f"{count} steps"
+        found.append(f"{few} cannot tell what is usual; record {_START_UP + _LEAST_LEFT + 1} or more")
+    if context.device is None:
+        reason = trace.info.get("session.tier_reason", "")
+        found.append(f"no GPU work was recorded{f': {reason}' if reason else ''}; causes of the host only")
+    if len(context.breakdown.devices) > 1 and context.device is not None:
+        found.append(f"findings are about GPU {context.device.device}, the busiest of {len(context.breakdown.devices)}")
+    return tuple(found)
+
+
+def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str:
+    wall = max(context.wall_ns, 1)
+    if context.device is None:
+        return "nothing of the host's stands out" if not findings else _after(context, findings)
+    if findings:
+        return _after(context, findings)
+    idle = context.device.idle_ns / wall
+    largest = max((part for part in context.device.parts if part.kind != IDLE), key=lambda part: part.exclusive_ns)
+    words = (
+        f"the GPU works {percent(1 - idle)} of the time, and no cause takes 3 % of it; the limit is "
+        f"{largest.name} ({percent(largest.exclusive_ns / wall)})"
+    )
+    return words if verdict == FINE else f"{words}, as far as this recording tells"
+
+
+def _after(context: Context, findings: Sequence[Finding]) -> str:
+    saved = min(sum(each.saving or 0.0 for each in findings), 1.0)
+    step_us = context.wall_ns / max(len(context.steps), 1) / 1e3
+    known = [each for each in findings if each.saving]
+    if not known:
+        return f"{len(findings)} found; what they cost is not known from a recording"
+    least = format_time(step_us * (1 - saved))
+    bound = "at least " if any(each.is_bound for each in known) else ""
+    return f"with all of these gone a step would take {bound}{least} in place of {format_time(step_us)}"

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a diagnosis says: findings with their evidence and advice, and the page of them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, StepBreakdown
+from gpuscope.diagnosis.context import Where
+from gpuscope.results import Result
+from gpuscope.units import format_digits, format_time
+
+SMALL, CRITICAL = 0.03, 0.20
+"""Findings that save less are listed in a line; those that save as much are critical (XProf's and TraceML's limits)."""
+
+FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
+"""The verdicts."""
+
+_MOST_IDLE = 6  # causes in the line of idle time
+_MOST_PARTS = 3
+_NS_PER_US = 1e3
+_NARROWEST = 60
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause that costs time. Shares are of the time of the steps.
+
+    Attributes:
+        id: of the rule, as "R09".
+        title: what is wrong, in words.
+        saving: what removing it saves after the findings before it; None where that cannot be told.
+        interval: lower and upper end of that; None where there are too few steps.
+        is_bound: the saving is the most that can be had: no model of the program reproduced its steps.
+        alone: what removing only this one saves; None as above.
+        share: the time that it is about.
+        severity: critical, warn or info.
+        where: the places in the program, the one with most time first.
+        evidence: figures by name.
+        advice: what to change.
+        verify: how to see that it helped.
+        parts: findings whose time lies in this one's.
+    """
+
+    id: str
+    title: str
+    saving: float | None
+    interval: tuple[float, float] | None
+    is_bound: bool
+    alone: float | None
+    share: float
+    severity: str
+    where: tuple[Where, ...]
+    evidence: dict[str, str]
+    advice: str
+    verify: str
+    parts: tuple[Finding, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "severity": self.severity,
+            "saving": self.saving,
+            "interval": list(self.interval) if self.interval else None,
+            "is_bound": self.is_bound,
+            "alone": self.alone,
+            "share": self.share,
+            "where": [
+                {name: getattr(each, name) for name in ("file", "line", "function", "region", "kernel")}
+                for each in self.where
+            ],
+            "evidence": self.evidence,
+            "advice": self.advice,
+            "verify": self.verify,
+            "parts": [each.to_dict() for each in self.parts],
+        }
+
+    def worth(self) -> str:
+        """What it saves, in words."""
+        value = self.alone if self.saving is None else self.saving
+        if value is None:
+            return f"{percent(self.share)} of the time" if self.share else "no time yet"
+        if self.is_bound:
+            return f"saves at most {percent(value)}"
+        around = ""
+        if self.interval is not None:
+            around = f" +- {format_digits(50 * (self.interval[1] - self.interval[0]) or 0.1)}"
+        return f"saves {percent(value)}{around}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Diagnosis(Result):
+    """What the steps of a recording lose their time to; printing it shows the page.
+
+    Attributes:
+        verdict: "findings", "fine" or "not enough evidence".
+        findings: by what they save together with those before them, the most first.
+        small: those that save less than 3 %.
+        doubts: why the evidence is thin, a sentence each; none when it is not.
+        unseen: what was not looked at, and the option that records it.
+        summary: what the verdict rests on, a sentence.
+        breakdown: of the steps that were looked at; None where the recording has none.
+        program: what ran.
+        left_out: how many steps were not looked at, as they start up or are cut.
+    """
+
+    verdict: str
+    findings: tuple[Finding, ...]
+    small: tuple[Finding, ...]
+    doubts: tuple[str, ...]
+    unseen: tuple[str, ...]
+    summary: str
+    breakdown: StepBreakdown | None
+    program: str = ""
+    left_out: int = 0
+
+    def __iter__(self) -> Iterator[Finding]:
+        """The findings, each followed by its parts, and the small ones."""
+        for finding in (*self.findings, *self.small):
+            yield finding
+            yield from finding.parts
+
+    def matches(self, wanted: Sequence[str]) -> bool:
+        """Whether there is a finding of one of these ids or severities; R49 is the verdict "fine", R50 thin evidence."""
+        there = {"R49"} if self.verdict == FINE else set()
+        there |= {"R50"} if self.doubts or self.verdict == UNKNOWN else set()
+        for finding in self:
+            there |= {finding.id, finding.severity}
+        if "critical" in there:
+            there.add("warn")
+        return not there.isdisjoint(wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; shares are of the time of the steps, times are in seconds."""
+        return {
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "program": self.program,
+            "findings": [each.to_dict() for each in self.findings],
+            "small": [each.to_dict() for each in self.small],
+            "doubts": list(self.doubts),
+            "unseen": list(self.unseen),
+            "left_out": self.left_out,
+            "steps": self.breakdown.to_dict() if self.breakdown else None,
+        }
+
+    def page(self, width: int = 100) -> str:
+        """The page, in lines of at most so many columns, 60 at least."""
+        width = max(width, _NARROWEST)
+        blocks = [self._head(width)]
+        for number, finding in enumerate(self.findings, 1):
+            blocks.append(_entry(number, finding, width))
+        tail = []
+        if self.small:
+            small = ", ".join(f"{each.id} {each.title} {_small(each)}" for each in self.small)
+            tail += _wrapped("small things: ", small, width)
+        tail += _wrapped(f"{self.verdict}: ", self.summary, width)
+        for doubt in self.doubts:
+            tail += _wrapped("doubt: ", doubt, width)
+        if self.unseen:
+            tail += _wrapped("not looked at: ", "; ".join(self.unseen), width)
+        if self.findings and self.findings[0].verify:
+            tail += _wrapped("verify: ", self.findings[0].verify, width)
+        blocks.append(tail)
+        return "\n\n".join("\n".join(block) for block in blocks if block)
+
+    def __str__(self) -> str:
+        return self.page()
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis: {self.verdict}; {', '.join(each.id for each in self.findings) or 'no findings'}>"
+
+    def _head(self, width: int) -> list[str]:
+        found = self.breakdown
+        if found is None:
+            return []
+        durations_us = found.steps.durations_ns / _NS_PER_US
+        count, mean_us = len(durations_us), found.wall_ns / max(len(durations_us), 1) / _NS_PER_US
+        left_out = f", {self.left_out} more left out" if self.left_out else ""
+        rate = f"{format_digits(1e6 / mean_us)} a second" if mean_us else ""
+        lines = _wrapped("", f"{self.program or 'program'}: {count:,} step{'s' * (count != 1)}{left_out}", width)
+        spread = f"p50 {_time(float(np.median(durations_us)))}, p95 {_time(float(np.quantile(durations_us, 0.95)))}"
+        lines += _wrapped("", f"{_time(mean_us)} a step ({spread}), {rate}; steps are {found.steps.source}", width)
+        for device in found.devices:
+            lines += _device_lines(device, found, width)
+        if not found.devices:
+            lines += _wrapped("", "no GPU work was recorded: causes of the host only", width)
+        return lines
+
+
+def percent(share: float) -> str:
+    """A share without more digits than it deserves: "31 %", "4.2 %"."""
+    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"
+
+
+def _time(time_us: float) -> str:
+    return format_time(time_us, "ms") if time_us >= 100 else format_time(time_us)
+
+
+def _small(finding: Finding) -> str:
+    value = finding.saving if finding.saving is not None else finding.share
+    return f"({percent(value)})"
+
+
+def _device_lines(device: DeviceBreakdown, found: StepBreakdown, width: int) -> list[str]:
+    sums: dict[str, int] = {}
+    for part in device.parts:
+        kind = {"memcpy": "exposed copies", "memset": "fills", IDLE: "idle"}.get(part.kind, "compute")
+        kind = "exposed communication" if part.name == "communication" else kind
+        sums[kind] = sums.get(kind, 0) + part.exclusive_ns
+    wall = max(found.wall_ns, 1)
+    busy = " + ".join(f"{name} {percent(time / wall)}" for name, time in sums.items() if time * 1000 >= wall)
+    name = f"GPU {device.device}{f' {device.name}' if device.name else ''}: "
+    lines = _wrapped(name, busy or "idle 100 %", width)
+    idle = [part for part in device.parts if part.kind == IDLE]
+    shown = [part for part in idle[:_MOST_IDLE] if part.exclusive_ns * 200 >= wall]
+    if shown:
+        rest = device.idle_ns - sum(part.exclusive_ns for part in shown)
+        causes = [f"{part.name} {percent(part.exclusive_ns / wall)}" for part in shown]
+        causes += [f"other {percent(rest / wall)}"] if rest * 1000 >= wall else []
+        lines += _wrapped("idle: ", ", ".join(causes), width)
+    return lines
+
+
+def _entry(number: int, finding: Finding, width: int) -> list[str]:
+    mark = {"critical": "CRITICAL", "warn": "warn", "info": "info"}[finding.severity]
+    lines = _wrapped(f"{number} {mark} {finding.id} ", f"{finding.title}: {finding.worth()}", width)
+    body = []
+    if finding.where:
+        body.append(("at ", "; ".join(dict.fromkeys(map(_place, finding.where)))))
+    if finding.evidence:
+        body.append(("", ", ".join(f"{name} {value}" for name, value in finding.evidence.items())))
+    body.append(("-> ", finding.advice))
+    body += [
+        ("of it ", f"{each.id} {each.title}{_at(each)}: {percent(each.alone or each.share)}; {each.advice}")
+        for each in finding.parts[:_MOST_PARTS]
+    ]
+    for head, text in body:
+        lines += ["  " + line for line in _wrapped(head, text, width - 2)]
+    return lines
+
+
+def _place(where: Where) -> str:
+    return f"{where} ({where.function})" if where.file is not None and where.function else str(where)
+
+
+def _at(finding: Finding) -> str:
+    return f" at {finding.where[0]}" if finding.where and str(finding.where[0]) else ""
+
+
+def _wrapped(head: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        head + text, width, subsequent_indent=" " * min(len(head), width // 3), break_on_hyphens=False
+    )

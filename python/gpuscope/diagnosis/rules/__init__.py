@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules by family: pure functions from the columns of a recording to what costs its time."""
+
+from __future__ import annotations
+
+from gpuscope.diagnosis.rules import copies, host, inputs, kernels, launches, machine, products, waits
+from gpuscope.diagnosis.rules.rule import Cause, Rule
+
+RULES: tuple[Rule, ...] = (
+    *inputs.RULES,
+    *copies.RULES,
+    *waits.RULES,
+    *host.RULES,
+    *launches.RULES,
+    *kernels.RULES,
+    *products.RULES,
+    *machine.RULES,
+)
+"""All of them. Those that have no need of each other's results, which is to say all, may run in any order."""
+
+__all__ = ["RULES", "Cause", "Rule"]

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies between host and GPU that nothing hides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope._core import CopyKind, MemoryKind, RegionKind
+from gpuscope.diagnosis.claims import HOST, Claim, host_edit
+from gpuscope.diagnosis.context import Context, Where
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.waits import SMALL_COPY_BYTES, claim_of, drained
+from gpuscope.diagnosis.steps import Array
+from gpuscope.trace import NONE
+from gpuscope.units import format_bytes, format_digits, format_share
+
+_HTOD, _DTOH = int(CopyKind.HOST_TO_DEVICE), int(CopyKind.DEVICE_TO_HOST)
+_PAGEABLE, _PINNED = int(MemoryKind.PAGEABLE), int(MemoryKind.PINNED)
+_MANAGED = (int(MemoryKind.MANAGED), int(MemoryKind.MANAGED_STATIC))
+_MANY = 20  # small copies a step
+_MAKES = re.compile(
+    r"^aten::(zeros|ones|full|empty|rand|randn|randint|arange|linspace|eye|zero_|fill_|normal_|uniform_|random_|tril|triu)"
+)
+_MOVES = re.compile(r"^aten::(to|_to_copy|copy_|cuda)$")
+
+# What pinned copies reach where the recording has none to compare with: three quarters of one way of PCI Express 5, 4
+# and 3 with 16 lanes, as GPUs of these compute capabilities have it.
+_PINNED_BYTES_PER_NS = (((9, 0), 48.0), ((8, 0), 24.0), ((0, 0), 12.0))
+
+
+def _copies(context: Context, ways: tuple[int, ...] = (_HTOD, _DTOH)) -> tuple[Array, Array, Array]:
+    """The copies between host and GPU in the steps: work, bytes, whether the host's memory is pageable."""
+    kind, source, target = (context.column("memcpy", name, context.copies) for name in ("kind", "source", "destination"))
+    chosen = np.isin(kind, ways)
+    pageable = (source == _PAGEABLE) | (target == _PAGEABLE)
+    return context.copies[chosen], context.column("memcpy", "bytes", context.copies[chosen]), pageable[chosen]
+
+
+def _pinned_rate(context: Context) -> float:
+    """Bytes a ns that pinned copies reach here."""
+    work, size, pageable = _copies(context)
+    large = ~pageable & (size >= 1 << 20)
+    if large.any():
+        return float(np.quantile(size[large] / np.maximum(context.duration_ns[work[large]], 1), 0.9))
+    return next(rate for capability, rate in _PINNED_BYTES_PER_NS if context.capability >= capability)
+
+
+def _pageable(context: Context) -> Iterator[Cause]:
+    if len(context.copies) == 0:
+        return
+    work, size, pageable = _copies(context)
+    slow = pageable & (size > SMALL_COPY_BYTES)
+    if not slow.any():
+        return
+    work, size = work[slow], size[slow]
+    exposed = context.exposed_ns(work, context.computing)
+    heads, calls = drained(context, "PAGEABLE_COPY")
+    rate, pinned = float(size.sum() / max(context.duration_ns[work].sum(), 1)), _pinned_rate(context)
+    rows = _rows(context, work)
+    where = _where(context, work, exposed + 1.0)
+    idle = claim_of(context, heads)
+    edit = Edit(unwaited=np.unique(calls), copies=rows, copy_factors=np.full(len(rows), min(rate / pinned, 1.0)))
+    evidence = {
+        "": f"{format_bytes(float(size.sum()) / len(context.steps))} a step at {format_digits(rate)} GB/s",
+        "with nothing beside": format_share(float(exposed.sum()) / max(float(context.duration_ns[work].sum()), 1.0)),
+    }
+    yield Cause(
+        "copies of pageable memory",
+        "pin_memory=True in the DataLoader (or tensor.pin_memory()), and .to(device, non_blocking=True)",
+        Claim(idle.pieces, idle.causes, idle.most_ns, work, exposed),
+        edit,
+        where,
+        evidence,
+    )
+
+
+def _many_small(context: Context) -> Iterator[Cause]:
+    if len(context.copies) == 0:
+        return
+    work, size, _ = _copies(context, (_HTOD,))
+    work = work[size < SMALL_COPY_BYTES]
+    count = len(work) / len(context.steps)
+    if count < _MANY:
+        return
+    before = np.flatnonzero(np.isin(context.pieces.next, work))
+    exposed = context.exposed_ns(work, context.computing)
+    rows = _rows(context, work)
+    edit = Edit(host_spans=host_edit(context, before).host_spans, copies=rows, copy_factors=np.zeros(len(rows)))
+    yield Cause(
+        "many small copies to the GPU",
+        "collect them in one array and copy that, or make the values on the GPU",
+        Claim(before, HOST, None, work, exposed),
+        edit,
+        _where(context, work, np.ones(len(work))),
+        {"": f"{format_digits(count)} copies of less than 64 KiB a step"},
+    )
+
+
+def _exposed(context: Context) -> Iterator[Cause]:
+    if len(context.copies) == 0:
+        return
+    work, size, pageable = _copies(context)
+    chosen = ~pageable & (size > SMALL_COPY_BYTES)
+    work = work[chosen]
+    if len(work) == 0:
+        return
+    exposed = context.exposed_ns(work, context.computing).astype(np.float64)
+    computed = np.bincount(context.work_step[context.kernels], context.duration_ns[context.kernels], len(context.steps))
+    copied = np.bincount(context.work_step[work], exposed, len(context.steps))
+    # No more can be hidden than there is to hide it behind.
+    exposed *= np.minimum(1.0, computed / np.maximum(copied, 1))[context.work_step[work]]
+    rows = _rows(context, work)
+    yield Cause(
+        "pinned copies that run beside nothing",
+        "copy the next batch on a second stream while this one is computed",
+        Claim(work=work, work_ns=exposed),
+        Edit(copies=rows, copy_factors=1 - exposed / np.maximum(context.duration_ns[work], 1)),
+        _where(context, work, exposed + 1.0),
+        {"": f"{format_bytes(float(size[chosen].sum()) / len(context.steps))} a step"},
+    )
+
+
+def _round_trips(context: Context) -> Iterator[Cause]:
+    if len(context.copies) == 0:
+        return
+    kind, size = (context.column("memcpy", name, context.copies) for name in ("kind", "bytes"))
+    step = context.work_step[context.copies]
+    large = size > SMALL_COPY_BYTES
+    keys = np.stack([step, size.astype(np.int64)], axis=1)
+    back, out = large & (kind == _HTOD), large & (kind == _DTOH)
+    left = {(at, bytes_): start for (at, bytes_), start in zip(keys[out].tolist(), _starts(context, out), strict=True)}
+    pairs = [left.get((at, bytes_), np.inf) < start for (at, bytes_), start in zip(keys[back].tolist(), _starts(context, back), strict=True)]
+    returned = {(at, bytes_) for (at, bytes_), paired in zip(keys[back].tolist(), pairs, strict=True) if paired}
+    chosen = np.array([large[i] and tuple(key) in returned for i, key in enumerate(keys.tolist())], bool)
+    if chosen.any():
+        yield _needless(context, context.copies[chosen], "data goes to the host and comes back", "compute it on the GPU")
+
+
+def _starts(context: Context, chosen: Array) -> list[int]:
+    starts: list[int] = context.start_ns[context.copies[chosen]].tolist()
+    return starts
+
+
+def _made_on_host(context: Context) -> Iterator[Cause]:
+    """Copies in an operator that moves, right after an operator at its level that makes a tensor without the GPU."""
+    if len(context.copies) == 0 or len(context.trace.regions) == 0:
+        return
+    regions = context.trace.regions
+    kinds = np.append(context.trace.paths.kind, 0)[np.minimum(regions.path, len(context.path_names))]
+    outer = np.append(kinds, 0)[np.minimum(regions.parent, len(regions))] != int(RegionKind.OP)
+    top = np.flatnonzero((kinds == int(RegionKind.OP)) & (outer | (regions.parent == NONE)))
+    top = top[np.lexsort((regions.start_ns[top], regions.thread[top]))]
+    if len(top) < 2:
+        return
+    makes, moves = (
+        np.array([bool(pattern.search(name)) for name in context.path_names] + [False])[context.path_of_regions(top)]
+        for pattern in (_MAKES, _MOVES)
+    )
+    same = (regions.thread[top[1:]] == regions.thread[top[:-1]]) & (regions.parent[top[1:]] == regions.parent[top[:-1]])
+    movers = top[1:][same & makes[:-1] & moves[1:]]
+    work, size, _ = _copies(context, (_HTOD,))
+    work = work[size > SMALL_COPY_BYTES]
+    calls = context.work_launch[work]
+    work, calls = work[calls >= 0], calls[calls >= 0]
+    starts = context.trace.api.start_ns[calls]
+    movers = movers[np.argsort(regions.start_ns[movers], kind="stable")]
+    if len(movers) == 0 or len(work) == 0:
+        return
+    at = np.maximum(np.searchsorted(regions.start_ns[movers], starts, side="right") - 1, 0)
+    begins = regions.start_ns[movers[at]]
+    inside = (begins <= starts) & (starts < begins + regions.duration_ns[movers[at]])
+    inside &= regions.thread[movers[at]] == context.trace.api.thread[calls]
+    if inside.any():
+        title = "tensors are made on the CPU and then copied"
+        yield _needless(context, work[inside], title, 'make them on the GPU: torch.zeros(..., device="cuda")')
+
+
+def _needless(context: Context, work: Array, title: str, advice: str) -> Cause:
+    exposed = context.exposed_ns(work, context.computing)
+    before = np.flatnonzero(np.isin(context.pieces.next, work))
+    rows = _rows(context, work)
+    size = float(context.column("memcpy", "bytes", work).sum())
+    edit = Edit(host_spans=host_edit(context, before).host_spans, copies=rows, copy_factors=np.zeros(len(rows)))
+    evidence = {"": f"{format_bytes(size / len(context.steps))} a step"}
+    return Cause(title, advice, Claim(before, HOST, None, work, exposed), edit, _where(context, work, exposed + 1.0), evidence)
+
+
+def _managed(context: Context) -> Iterator[Cause]:
+    if len(context.copies) == 0:
+        return
+    source, target = (context.column("memcpy", name, context.copies) for name in ("source", "destination"))
+    chosen = np.isin(source, _MANAGED) | np.isin(target, _MANAGED)
+    work = context.copies[chosen]
+    if len(work) == 0:
+        return
+    yield Cause(
+        "managed memory moves between host and GPU",
+        "prefetch it (cudaMemPrefetchAsync), advise where it belongs, or use plain device memory",
+        Claim(work=work, work_ns=context.exposed_ns(work, context.computing)),
+        Edit(copies=_rows(context, work), copy_factors=np.zeros(len(work))),
+        _where(context, work, np.ones(len(work))),
+    )
+
+
+def _rows(context: Context, work: Array) -> Array:
+    assert context.device is not None
+    rows: Array = context.device.work.rows[work]
+    return rows
+
+
+def _where(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
+    return places(*(where for where, _ in context.lines(context.work_launch[work], weights)[:2]))
+
+
+RULES = (
+    Rule("R09", "copies of pageable memory", _pageable, 0.03),
+    Rule("R11", "many small copies", _many_small, 0.03),
+    Rule("R12", "copies that are not hidden", _exposed, 0.03),
+    Rule("R14", "round trips to the host", _round_trips, 0.01),
+    Rule("R14", "tensors made on the CPU and moved", _made_on_host, 0.01),
+    Rule("R18", "managed memory that moves", _managed, 0.03),
+)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launching thread does something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope._core import CallKind, FunctionKind
+from gpuscope.diagnosis.claims import Claim, host_edit
+from gpuscope.diagnosis.context import Context, Where
+from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.waits import claim_of, drained
+from gpuscope.diagnosis.steps import Array
+from gpuscope.trace import NONE
+from gpuscope.units import format_digits, format_time
+
+_FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.+)$")
+_MOST_LINES = 3
+
+
+def _allocation(context: Context) -> Iterator[Cause]:
+    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.ALLOCATION] > 0)
+    kinds = (int(CallKind.ALLOC), int(CallKind.FREE))
+    calls = np.flatnonzero(np.isin(context.call_kind, kinds) & (context.call_step >= 0))
+    heads, frees = drained(context, "FREE")
+    if len(calls) == 0 or len(pieces) + len(heads) == 0:
+        return
+    api = context.trace.api
+    where = places(*(where for where, _ in context.lines(calls, api.duration_ns[calls])[:2]))
+    spans = np.stack(
+        [api.thread[calls].astype(np.int64), api.start_ns[calls], api.start_ns[calls] + api.duration_ns[calls]], axis=1
+    )
+    after = claim_of(context, heads)
+    rows = np.union1d(pieces, after.pieces)
+    most = context.pieces.cause_ns[IdleCause.ALLOCATION, rows].astype(np.float64)
+    if after.most_ns is not None:
+        most[np.searchsorted(rows, after.pieces)] += after.most_ns
+    yield Cause(
+        "memory is taken from the driver and given back in the steps",
+        "no empty_cache() in the loop; sizes that do not change, expandable_segments:True, or a memory pool",
+        Claim(rows, (IdleCause.ALLOCATION, *after.causes), most),
+        Edit(unwaited=np.unique(frees), host_spans=spans),
+        where,
+        {"": f"{format_digits(len(calls) / len(context.steps))} calls a step, of {_time(api.duration_ns[calls].mean())}"},
+    )
+
+
+def _garbage(context: Context) -> Iterator[Cause]:
+    functions = context.trace.python_functions
+    rows = _functions_in_steps(context, functions.kind == int(FunctionKind.GARBAGE))
+    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.GARBAGE] > 0)
+    if len(rows) == 0 or len(pieces) == 0:
+        return
+    longest = int(functions.duration_ns[rows].max())
+    yield Cause(
+        "Python collects garbage",
+        "gc.freeze() after the set-up, gc.set_threshold(100_000), or gc.collect() where it does not hurt",
+        Claim(pieces, (IdleCause.GARBAGE,)),
+        Edit(host_spans=_spans(context, rows)),
+        (),
+        {"": f"{len(rows)} collections", "the longest took": _time(longest)},
+        is_rare=True,
+    )
+
+
+def _files(context: Context) -> Iterator[Cause]:
+    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.FILES] > 0)
+    if len(pieces) == 0:
+        return
+    spent = context.pieces.cause_ns[IdleCause.FILES, pieces]
+    lines = context.lines(context.pieces.launch[pieces], spent)[:1]
+    inside = _functions(context, pieces)
+    where = places(*(where for where, _, _ in inside[:1]), *(where for where, _ in lines))
+    evidence = {"in": inside[0][1]} if inside else {}
+    yield Cause(
+        "files or sockets are read or written between launches",
+        "save and log on another thread, less often, and on one rank alone",
+        Claim(pieces, (IdleCause.FILES,)),
+        host_edit(context, pieces),
+        where,
+        evidence,
+        is_rare=True,
+    )
+
+
+def _compiling(context: Context) -> Iterator[Cause]:
+    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.COMPILING] > 0)
+    if len(pieces) == 0:
+        return
+    trace, causes = context.trace, causes_of_paths(context.trace)
+    regions = np.flatnonzero(causes[np.minimum(trace.regions.path, len(causes) - 1)] == IdleCause.COMPILING)
+    last_ns = context.steps.end_ns[-1]
+    starts = trace.regions.start_ns[regions]
+    regions = regions[(starts >= context.steps.start_ns[0]) & (starts < last_ns)]
+    nested = np.isin(trace.regions.parent[regions], regions)
+    outermost = regions[~nested]
+    ends = trace.regions.start_ns[outermost] + trace.regions.duration_ns[outermost]
+    spans = np.stack([trace.regions.thread[outermost].astype(np.int64), trace.regions.start_ns[outermost], ends], axis=1)
+    where = context.where_of_region(int(outermost[0])) if len(outermost) else None
+    yield Cause(
+        "code is compiled in steps that should only run",
+        "shapes that do not change (pad or bucket them), torch._dynamo.mark_dynamic, or a cache: TORCH_LOGS=recompiles",
+        Claim(pieces, (IdleCause.COMPILING,)),
+        Edit(host_spans=spans),
+        places(where),
+        {"": f"{len(outermost)} times in {len(context.steps)} steps"},
+        is_rare=True,
+    )
+
+
+def _python(context: Context) -> Iterator[Cause]:
+    """Pauses of the launching thread that are longer than launching takes, by the place that they end at."""
+    if context.device is None:
+        return
+    causes = (IdleCause.HOST_CODE, IdleCause.FRAMEWORK)
+    spent = context.pieces.cause_ns[list(map(int, causes))].sum(axis=0)
+    pieces = np.flatnonzero(context.long_pieces & (2 * spent > context.pieces.end_ns - context.pieces.start_ns))
+    if len(pieces) == 0:
+        return
+    for where, group in context.lines(context.pieces.launch[pieces], spent[pieces])[:_MOST_LINES]:
+        rows = pieces[group]
+        inside = _functions(context, rows)
+        evidence = {"": f"{format_digits(len(rows) / len(context.steps))} pauses a step, before {where}"}
+        evidence |= {f"in {name}": _time(time / len(context.steps)) for _, name, time in inside[:2]}
+        yield Cause(
+            "code of the program keeps the GPU waiting",
+            "make it faster (vectorise, compute it once before the loop), or have another thread or process do it",
+            Claim(rows, causes),
+            host_edit(context, rows),
+            places(*(place for place, _, _ in inside[:1]), where),
+            evidence,
+        )
+
+
+def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str, float]]:
+    """The Python functions that ran in these idle pieces by the time that was theirs alone, in ns, the most first.
+
+    What is written in C has the place of the function that calls it.
+    """
+    functions, idle = context.trace.python_functions, context.pieces
+    launches = idle.launch[pieces]
+    threads = np.append(context.trace.api.thread.astype(np.int64), context.main_thread)[launches]
+    totals = np.zeros(len(functions))
+    for thread in np.unique(threads).tolist():
+        spans = pieces[threads == thread]
+        starts, ends = idle.start_ns[spans], idle.end_ns[spans]
+        before = np.append(0, np.cumsum(ends - starts))
+        rows = np.flatnonzero(functions.thread == thread)
+
+        def covered(moments: Array, starts: Array = starts, ends: Array = ends, before: Array = before) -> Array:
+            at = np.searchsorted(starts, moments, side="right") - 1
+            last = np.maximum(at, 0)
+            return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
+
+        begins = functions.start_ns[rows]
+        totals[rows] = covered(begins + functions.duration_ns[rows]) - covered(begins)
+    known = functions.parent < len(functions)
+    alone = totals.copy()
+    np.subtract.at(alone, functions.parent[known], totals[known])
+    if len(functions) == 0 or alone.max() <= 0:
+        return []
+    names = functions.name
+    sums = np.bincount(names, np.maximum(alone, 0))
+    best = [name for name in np.argsort(-sums, kind="stable")[:_MOST_LINES].tolist() if sums[name] > 0]
+    found = []
+    for name in best:
+        text = context.trace.string(name)
+        row = int(np.flatnonzero(names == name)[0])
+        where = _where_of_function(text)
+        if where is None and int(functions.parent[row]) != NONE and int(functions.parent[row]) < len(functions):
+            where = _where_of_function(context.trace.string(int(names[functions.parent[row]])))
+        short = where.function if where is not None and where.function and _FUNCTION.match(text) else text
+        found.append((where, _plain(short or text), float(sums[name])))
+    return found
+
+
+def _where_of_function(name: str) -> Where | None:
+    match = _FUNCTION.match(name)
+    return Where(match["file"], int(match["line"]), match["function"]) if match else None
+
+
+def _plain(name: str) -> str:
+    """What is written in C without its address."""
+    return re.sub(r" at 0x[0-9a-f]+", "", name.strip("<>"))
+
+
+def _functions_in_steps(context: Context, chosen: Array) -> Array:
+    starts = context.trace.python_functions.start_ns
+    inside = (starts >= context.steps.start_ns[0]) & (starts < context.steps.end_ns[-1])
+    found: Array = np.flatnonzero(chosen & inside)
+    return found
+
+
+def _spans(context: Context, functions: Array) -> Array:
+    table = context.trace.python_functions
+    starts = table.start_ns[functions]
+    columns = [table.thread[functions].astype(np.int64), starts, starts + table.duration_ns[functions]]
+    spans: Array = np.stack(columns, axis=1)
+    return spans
+
+
+def _time(time_ns: float) -> str:
+    return format_time(time_ns / 1e3)
+
+
+def _lacks_stacks(context: Context) -> str | None:
+    if len(context.trace.python_functions):
+        return None
+    return "lines, functions and garbage collections of Python: --with-stack"
+
+
+RULES = (
+    Rule("R17", "allocation in the loop", _allocation, 0.02),
+    Rule("R23", "garbage collection", _garbage, 0.01, _lacks_stacks),
+    Rule("R24", "code of the program that keeps the GPU waiting", _python, 0.03),
+    Rule("R26", "files and sockets in the loop", _files, 0.01),
+    Rule("R27", "compiling in steady state", _compiling, 0.02),
+)

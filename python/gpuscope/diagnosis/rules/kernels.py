@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How kernels are launched: grids, blocks and what a thread needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.context import Context, Where
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule
+from gpuscope.diagnosis.steps import Array
+from gpuscope.units import format_digits, format_time
+
+_SHORTEST_NS = 2_000  # an empty kernel takes about as long
+_LARGE = 0.05  # of the time: smaller kernels are not looked at one by one
+_TAIL = 0.2  # the least that is worth a change (Nsight Compute's rule)
+_MOST_WAVES = 4
+_WARP = 32
+_SHORT_NAME = 60
+
+# What a multiprocessor holds, by compute capability: threads, blocks, bytes of shared memory (CUDA C++ programming
+# guide, technical specifications per compute capability). Registers are 65,536 of all.
+_LIMITS = (
+    ((12, 0), (1536, 24, 100 << 10)),
+    ((10, 0), (2048, 32, 228 << 10)),
+    ((9, 0), (2048, 32, 228 << 10)),
+    ((8, 9), (1536, 24, 100 << 10)),
+    ((8, 6), (1536, 16, 100 << 10)),
+    ((8, 0), (2048, 32, 164 << 10)),
+    ((7, 5), (1024, 16, 64 << 10)),
+    ((7, 0), (2048, 32, 96 << 10)),
+)
+_REGISTERS = 65_536
+_SHARED_OF_SYSTEM = 1 << 10  # bytes of each block from capability 8.0 on
+
+
+def _product(context: Context, what: str) -> Array:
+    variants = context.trace.variants
+    found: Array = np.prod([variants[f"{what}_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
+    return found
+
+
+def _beside_none(context: Context) -> Array:
+    """Of each kernel, whether it ran for more than half of its time with no other beside it."""
+    rows = context.kernels
+    order = np.argsort(context.start_ns[rows], kind="stable")
+    starts = context.start_ns[rows][order]
+    ends = starts + context.duration_ns[rows][order]
+    until = np.maximum.accumulate(ends)
+    before = np.append(starts[:1], until[:-1])  # where what began earlier ends
+    after = np.append(starts[1:], until[-1:])
+    shared = np.clip(np.minimum(before, ends) - starts, 0, None) + np.clip(ends - np.maximum(after, starts), 0, None)
+    shared[-1:] = np.clip(np.minimum(before[-1:], ends[-1:]) - starts[-1:], 0, None)
+    found = np.empty(len(rows), bool)
+    found[order] = 2 * shared <= ends - starts
+    return found
+
+
+def _small_grids(context: Context) -> Iterator[Cause]:
+    if len(context.kernels) == 0 or context.multiprocessors == 0 or len(context.trace.variants) == 0:
+        return
+    fill = np.minimum(1.0, _product(context, "grid") / context.multiprocessors)[context.kernel_variant]
+    duration = context.duration_ns[context.kernels].astype(np.float64)
+    saved = np.clip(np.minimum(duration * (1 - fill), duration - _SHORTEST_NS), 0, None) * _beside_none(context)
+    chosen = saved > 0
+    if not chosen.any():
+        return
+    work, saved = context.kernels[chosen], saved[chosen]
+    mean_fill = float((fill * duration).sum() / duration.sum())
+    names = _largest(context, context.kernel_variant[chosen], saved)
+    blocks = _product(context, "grid")[[variant for variant, _ in names]]
+    yield Cause(
+        "grids are smaller than the GPU",
+        "more work at once: a larger batch, more streams, split-K, several requests together",
+        Claim(work=work, work_ns=saved),
+        _edit(context, work, 1 - saved / duration[chosen]),
+        tuple(Where(kernel=name) for _, name in names),
+        {
+            "kernels fill": f"{100 * mean_fill:.0f} % of {context.multiprocessors} multiprocessors",
+            "blocks": ", ".join(f"{count:.0f}" for count in blocks.tolist()),
+        },
+    )
+
+
+def _tails(context: Context) -> Iterator[Cause]:
+    limits = next((values for capability, values in _LIMITS if context.capability >= capability), None)
+    if len(context.kernels) == 0 or context.multiprocessors == 0 or limits is None or len(context.trace.variants) == 0:
+        return
+    variants, (threads, blocks, shared) = context.trace.variants, limits
+    block = np.maximum(_product(context, "block"), 1)
+    warps = np.ceil(block / _WARP)
+    asked = variants.static_shared_bytes.astype(np.float64) + variants.dynamic_shared_bytes + _SHARED_OF_SYSTEM
+    # Registers are handed out by warps, 256 at a time (the guide's occupancy calculator).
+    registers = warps * np.ceil(np.maximum(variants.registers, 1) * _WARP / 256) * 256
+    resident = np.minimum.reduce(
+        [np.full(len(block), float(blocks)), threads // (warps * _WARP), shared // asked, _REGISTERS // registers]
+    )
+    waves = _product(context, "grid") / np.maximum(resident, 1) / context.multiprocessors
+    lost = np.where((waves > 1) & (waves < _MOST_WAVES), 1 - waves / np.ceil(waves), 0.0)
+    for variant, rows in _large(context, lost >= _TAIL):
+        saved = context.duration_ns[rows] * lost[variant]
+        yield Cause(
+            "the last blocks of a kernel run alone",
+            "tiles or a batch that make the blocks a multiple of what the GPU runs at once, or a persistent kernel",
+            Claim(work=rows, work_ns=saved),
+            _edit(context, rows, np.full(len(rows), 1 - lost[variant])),
+            (Where(kernel=_short(context, variant)),),
+            {"waves": format_digits(float(waves[variant]))},
+        )
+
+
+def _odd_blocks(context: Context) -> Iterator[Cause]:
+    if len(context.kernels) == 0 or len(context.trace.variants) == 0:
+        return
+    block = np.maximum(_product(context, "block"), 1)
+    lost = 1 - block / (np.ceil(block / _WARP) * _WARP)
+    lost[_product(context, "grid") <= 1] = 0  # single blocks are about their latency
+    for variant, rows in _large(context, lost > 0):
+        yield Cause(
+            "the threads of a block are no multiple of 32",
+            "blocks of 128 or 256 threads",
+            Claim(work=rows, work_ns=context.duration_ns[rows] * lost[variant]),
+            _edit(context, rows, np.full(len(rows), 1 - lost[variant])),
+            (Where(kernel=_short(context, variant)),),
+            {"threads": f"{block[variant]:.0f}"},
+        )
+
+
+def _spills(context: Context) -> Iterator[Cause]:
+    if len(context.kernels) == 0 or len(context.trace.variants) == 0:
+        return
+    local = context.trace.variants.local_bytes
+    for variant, rows in _large(context, local > 0):
+        yield Cause(
+            "a kernel keeps data of its threads in local memory: registers spill, or arrays are indexed at run time",
+            "launch bounds or fewer live values for more registers a thread, smaller tiles, indices known at compile time",
+            Claim(work=rows, work_ns=np.zeros(len(rows))),
+            where=(Where(kernel=_short(context, variant)),),
+            evidence={
+                "a thread has": f"{int(local[variant])} B in local memory",
+                "": f"{int(context.trace.variants.registers[variant])} registers",
+                "each takes": format_time(float(np.median(context.duration_ns[rows])) / 1e3),
+            },
+            share=float(context.duration_ns[rows].sum()) / max(context.wall_ns, 1),
+        )
+
+
+def _large(context: Context, meant: Array) -> Iterator[tuple[int, Array]]:
+    """The meant variants that take at least 5 % of the time, and their kernels."""
+    totals = np.bincount(context.kernel_variant, context.duration_ns[context.kernels], len(meant))
+    for variant in np.flatnonzero(meant & (totals >= _LARGE * context.wall_ns)).tolist():
+        yield variant, context.kernels[context.kernel_variant == variant]
+
+
+def _largest(context: Context, variants: Array, weights: Array) -> list[tuple[int, str]]:
+    totals = np.bincount(variants, weights)
+    best = [at for at in np.argsort(-totals, kind="stable")[:2].tolist() if totals[at] > 0]
+    return [(variant, _short(context, variant)) for variant in best]
+
+
+def _short(context: Context, variant: int) -> str:
+    name = context.trace.kernel_names(short=True)[variant]
+    return name if len(name) <= _SHORT_NAME else f"{name[: _SHORT_NAME - 3]}..."
+
+
+def _edit(context: Context, work: Array, factors: Array) -> Edit:
+    assert context.device is not None
+    return Edit(kernels=context.device.work.rows[work], kernel_factors=factors)
+
+
+RULES = (
+    Rule("R29", "grids smaller than the GPU", _small_grids, 0.05),
+    Rule("R30", "tails of kernels", _tails, 0.01),
+    Rule("R31", "local memory", _spills, 0.05),
+    Rule("R32", "blocks that are no multiple of a warp", _odd_blocks, 0.01),
+)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU waits for launch after launch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope._core import CallKind
+from gpuscope.diagnosis.claims import HOST, Claim, host_edit
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.steps import Array
+from gpuscope.units import format_digits, format_time
+
+LAUNCHING = (IdleCause.FRAMEWORK, IdleCause.HOST_CODE, IdleCause.LAUNCH_CALL, IdleCause.LAUNCH_LATENCY)
+"""What the host does from one launch to the next."""
+
+_KERNELS_OF_AN_INTERVAL = 3  # kernels that last longer than so many launches keep the GPU busy
+_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+_ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
+_MANY_TENSORS = re.compile(r"multi_tensor|fused_|_fused", re.IGNORECASE)
+_FEWEST_OF_AN_OPTIMIZER = 40  # kernels a step
+_CHAIN = 4
+_BREAKS = 0.1  # of the launches
+
+
+def _of_launches(context: Context) -> Array:
+    """The idle pieces of a length that launching takes, which end with a launch."""
+    pieces, kinds = context.pieces, np.append(context.call_kind, int(CallKind.OTHER))
+    launches = np.isin(kinds[pieces.launch], (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
+    found: Array = np.flatnonzero(launches & ~context.long_pieces)
+    return found
+
+
+def _launch_bound(context: Context) -> Iterator[Cause]:
+    interval_ns = context.launch_interval_ns
+    if len(context.kernels) == 0 or interval_ns == 0:
+        return
+    kernel_ns = float(np.median(context.duration_ns[context.kernels]))
+    launches = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))) & (context.call_step >= 0)
+    graphs = int(((context.call_kind == int(CallKind.GRAPH_LAUNCH)) & (context.call_step >= 0)).sum())
+    count = int(launches.sum())
+    work_ns = kernel_ns * len(context.kernels) / max(count, 1)  # of one launch, which may be of a graph
+    if work_ns >= _KERNELS_OF_AN_INTERVAL * interval_ns:
+        return
+    rows = _of_launches(context)
+    weights = context.pieces.cause_ns[list(map(int, LAUNCHING))][:, rows].sum(axis=0)
+    where = places(*(where for where, _ in context.lines(context.pieces.launch[rows], weights)[:2]))
+    evidence = {
+        "": f"{format_digits(count / len(context.steps))} launches a step, one each {_time(interval_ns)} (p50)",
+        "kernels take": f"{_time(kernel_ns)} (p50)",
+    }
+    if 2 * graphs > count:
+        title = "launch-bound: the GPU waits for the launch of the next graph"
+        advice = "more work in a graph: several steps in one (lax.scan, a longer capture), or a larger batch"
+    else:
+        title = "launch-bound: the host launches slower than the GPU works"
+        advice = 'a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
+    yield Cause(title, advice, Claim(rows, LAUNCHING), host_edit(context, rows), where, evidence)
+
+
+def _chains(context: Context) -> Iterator[Cause]:
+    """Elementwise kernels of equal grids that follow each other on a stream: one could do the work of all."""
+    rows = context.kernels
+    if len(rows) < _CHAIN or len(context.trace.variants) == 0:
+        return
+    assert context.device is not None
+    tracks = context.column("kernels", "track", rows)
+    order = np.lexsort((context.start_ns[rows], tracks))
+    rows, tracks = rows[order], tracks[order]
+    variants = context.trace.variants
+    grids = np.stack([variants[f"grid_{axis}"][context.kernel_variant[order]] for axis in "xyz"], axis=1)
+    plain = context.device.work.classes[rows] == int(KernelClass.ELEMENTWISE)
+    plain &= ~context.work_inside(_OPTIMIZER_STEP.search, rows)
+    goes_on = plain[1:] & plain[:-1] & (tracks[1:] == tracks[:-1]) & (grids[1:] == grids[:-1]).all(axis=1)
+    goes_on &= context.work_step[rows[1:]] == context.work_step[rows[:-1]]
+    chain = np.cumsum(np.append(True, ~goes_on)) - 1
+    length = np.bincount(chain)[chain]
+    chosen = plain & (length >= _CHAIN)
+    if not chosen.any():
+        return
+    work = rows[chosen]
+    saved = context.duration_ns[work] * (1 - 1 / length[chosen])
+    first = np.append(True, ~goes_on)[chosen]
+    between = np.flatnonzero(np.isin(context.pieces.next, work[~first]))
+    where = places(*(where for where, _ in context.lines(context.work_launch[work], saved)[:2]))
+    evidence = {
+        "": f"{format_digits(chosen.sum() / len(context.steps))} kernels a step in rows of {np.median(length[chosen]):.0f}",
+        "each takes": f"{_time(float(np.median(context.duration_ns[work])))} (p50)",
+    }
+    yield Cause(
+        "chains of small elementwise kernels",
+        "fuse them: torch.compile, jax.jit, cupy.fuse, or operators that do it in one",
+        Claim(between, (IdleCause.BACK_TO_BACK,), None, work, saved),
+        Edit(kernels=context.device.work.rows[work], kernel_factors=1 / length[chosen]),
+        where,
+        evidence,
+    )
+
+
+def _optimizer(context: Context) -> Iterator[Cause]:
+    rows = context.kernels
+    if len(rows) == 0 or len(context.trace.variants) == 0:
+        return
+    inside = context.work_inside(_OPTIMIZER_STEP.search, rows)
+    many = np.array([bool(_MANY_TENSORS.search(name)) for name in context.kernel_names])[context.kernel_variant]
+    work = rows[inside]
+    count = len(work) / len(context.steps)
+    if count < _FEWEST_OF_AN_OPTIMIZER or 2 * many[inside].sum() > len(work):
+        return
+    before = np.flatnonzero(np.isin(context.pieces.next, work))
+    where = places(*(where for where, _ in context.lines(context.work_launch[work], np.ones(len(work)))[:1]))
+    yield Cause(
+        "the optimizer updates one tensor at a time",
+        "foreach=True or fused=True in the optimizer",
+        Claim(before, (*HOST, IdleCause.BACK_TO_BACK)),
+        host_edit(context, before),
+        where,
+        {"": f"{format_digits(count)} kernels a step in Optimizer.step"},
+    )
+
+
+def _graph_breaks(context: Context) -> Iterator[Cause]:
+    """Launches of single kernels in steps that launch graphs too."""
+    kinds, steps, count = context.call_kind, context.call_step, len(context.steps)
+    inside = steps >= 0
+    graphs = np.bincount(steps[inside & (kinds == int(CallKind.GRAPH_LAUNCH))], minlength=count)
+    eager = np.flatnonzero(inside & (kinds == int(CallKind.LAUNCH)))
+    eager = eager[graphs[steps[eager]] > 0]
+    if len(eager) == 0 or len(eager) < _BREAKS * (len(eager) + graphs.sum()):
+        return
+    rows = _of_launches(context)
+    rows = rows[np.isin(context.pieces.launch[rows], eager)]
+    where = places(*(where for where, _ in context.lines(eager, np.ones(len(eager)))[:2]))
+    yield Cause(
+        "kernels are launched one by one between graphs",
+        "take what breaks the graph out of it (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks",
+        Claim(rows, LAUNCHING),
+        host_edit(context, rows),
+        where,
+        {"": f"{format_digits(len(eager) / count)} launches and {format_digits(graphs.sum() / count)} graphs a step"},
+    )
+
+
+def _gradients_filled(context: Context) -> Iterator[Cause]:
+    if context.device is None:
+        return
+    work = np.flatnonzero(context.work_step >= 0)
+    work = work[context.work_inside(_ZERO_GRAD.search, work)]
+    if len(work) == 0:
+        return
+    before = np.flatnonzero(np.isin(context.pieces.next, work))
+    calls = context.work_launch[work]
+    where = places(*(where for where, _ in context.lines(calls, np.ones(len(work)))[:1]))
+    yield Cause(
+        "gradients are filled with zeros",
+        "zero_grad(set_to_none=True), PyTorch's default",
+        Claim(before, LAUNCHING, None, work, context.duration_ns[work]),
+        Edit(removed_calls=np.unique(calls[calls >= 0])),
+        where,
+        {"": f"{format_digits(len(work) / len(context.steps))} fills a step"},
+    )
+
+
+def _time(time_ns: float) -> str:
+    return format_time(time_ns / 1e3)
+
+
+RULES = (
+    Rule("R19", "launch-bound", _launch_bound, 0.03),
+    Rule("R20", "chains of elementwise kernels", _chains, 0.03),
+    Rule("R21", "an optimizer that updates one tensor at a time", _optimizer, 0.02),
+    Rule("R22", "graph breaks", _graph_breaks, 0.03),
+    Rule("R40", "gradients filled with zeros", _gradients_filled, 0.01),
+)

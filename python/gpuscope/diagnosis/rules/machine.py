@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine as a whole: memory, several GPUs, steps that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope.diagnosis.breakdown import IDLE
+from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.launches import LAUNCHING
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.units import format_bytes, format_share, format_time
+
+_HALF = 0.5
+_FULL = 0.9  # the limit of PyTorch's TensorBoard plugin
+_UNEVEN = 1.3
+_FEWEST_STEPS = 10  # of which a 95th percentile says something
+
+
+def _peak_share(context: Context) -> float | None:
+    """How much of the GPU's memory was held at most; None where that was not recorded."""
+    trace = context.trace
+    if context.device is None:
+        return None
+    held = trace.memory.reserved_bytes[trace.memory.ordinal == context.device.device]
+    rows = np.flatnonzero(trace.devices.ordinal == context.device.device)
+    total = int(trace.devices.memory_bytes[rows[0]]) if len(rows) else 0
+    return float(held.max()) / total if len(held) and total else None
+
+
+def _small_batch(context: Context) -> Iterator[Cause]:
+    peak = _peak_share(context)
+    if peak is None or peak > _HALF or len(context.kernels) == 0 or context.multiprocessors == 0:
+        return
+    variants = context.trace.variants
+    blocks = np.prod([variants[f"grid_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
+    fill = np.minimum(1.0, blocks / context.multiprocessors)[context.kernel_variant]
+    duration = context.duration_ns[context.kernels]
+    if float((fill * duration).sum()) > _HALF * context.wall_ns:
+        return
+    pieces = np.flatnonzero(~context.long_pieces)
+    yield Cause(
+        "the batch is too small for the GPU",
+        "a larger batch: gpuscope.find_max_batch_size(model, shape) says which fits",
+        Claim(pieces, LAUNCHING, None, context.kernels, duration * (1 - fill)),
+        where=(),
+        evidence={
+            "memory used at most": format_share(peak),
+            "GPU filled": format_share(float((fill * duration).sum()) / max(context.wall_ns, 1)),
+        },
+    )
+
+
+def _full_memory(context: Context) -> Iterator[Cause]:
+    peak, failed = _peak_share(context), len(context.trace.failed_allocations)
+    if (peak is None or peak < _FULL) and failed == 0:
+        return
+    evidence = {"held at most": f"{format_share(peak)} of the GPU's memory"} if peak is not None else {}
+    if failed:
+        asked = int(context.trace.failed_allocations.bytes.max())
+        evidence["failed"] = f"{failed} allocations, of up to {format_bytes(asked)}"
+    yield Cause(
+        "the GPU's memory is nearly full",
+        "activation checkpointing, a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        Claim(),
+        evidence=evidence,
+        share=0.0,
+    )
+
+
+def _lacks_memory(context: Context) -> str | None:
+    return None if len(context.trace.memory) or context.device is None else "memory and batch size: --profile-memory"
+
+
+def _communication(context: Context) -> Iterator[Cause]:
+    if context.device is None:
+        return
+    work = context.kernels_of_class(KernelClass.COMMUNICATION)
+    if len(work) == 0:
+        return
+    exposed = context.exposed_ns(work, context.computing)
+    duration = context.duration_ns[work]
+    where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
+    yield Cause(
+        "communication that nothing hides",
+        "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less or rarer, check the topology",
+        Claim(work=work, work_ns=exposed),
+        Edit(
+            kernels=context.device.work.rows[work],
+            kernel_factors=1 - exposed / np.maximum(duration, 1),
+        ),
+        where,
+        {"hidden": format_share(1 - float(exposed.sum()) / max(float(duration.sum()), 1))},
+    )
+
+
+def _unused_gpus(context: Context) -> Iterator[Cause]:
+    devices = context.breakdown.devices
+    if not devices or context.wall_ns == 0:
+        return
+    busy = {each.device: 1 - each.idle_ns / context.wall_ns for each in devices}
+    known = {int(number) for number in context.trace.devices.ordinal}
+    unused = sorted(known - set(busy))
+    most = max(busy.values())
+    lazy = [number for number, share in sorted(busy.items()) if share < _HALF * most]
+    if not unused and not lazy:
+        return
+    evidence = {f"GPU {number}": "no work" for number in unused}
+    evidence |= {f"GPU {number}": f"busy {format_share(busy[number])}" for number in busy}
+    yield Cause(
+        "a GPU has little or nothing to do",
+        "start a process for each GPU (torchrun --nproc-per-node), or leave it to others; look at what it waits for",
+        Claim(),
+        evidence=evidence,
+        share=(len(unused) + sum(1 - busy[number] / most for number in lazy)) / len(known | set(busy)),
+    )
+
+
+def _uneven(context: Context) -> Iterator[Cause]:
+    durations = context.steps.durations_ns.astype(np.float64)
+    if len(durations) < _FEWEST_STEPS or context.device is None:
+        return
+    usual, slow = np.quantile(durations, (0.5, 0.95))
+    chosen = durations > _UNEVEN * usual
+    if slow <= _UNEVEN * usual or not chosen.any():
+        return
+    parts = context.device.parts
+    growth = [float(part.per_step_ns[chosen].mean() - np.median(part.per_step_ns)) for part in parts]
+    part = parts[int(np.argmax(growth))]
+    extra = float((durations[chosen] - usual).sum())
+    claim, pieces = Claim(), context.pieces
+    cause = next((each for each in IdleCause if each.label == part.name), None)
+    if part.kind == IDLE and cause is not None:
+        rows = np.flatnonzero(chosen[pieces.step] & (pieces.cause_ns[cause] > 0))
+        there = pieces.cause_ns[cause, rows].astype(np.float64)
+        claim = Claim(rows, (cause,), there * min(1.0, extra / max(float(there.sum()), 1.0)))
+    numbers = np.flatnonzero(chosen)[:3].tolist()
+    yield Cause(
+        f"steps differ: what makes some slow is {part.name}",
+        f"look at steps {', '.join(map(str, numbers))} of those in the table; what else ran then?",
+        claim,
+        evidence={
+            "p50": format_time(float(usual) / 1e3),
+            "p95": format_time(float(slow) / 1e3),
+            "slow steps": f"{int(chosen.sum())} of {len(durations)}",
+            f"{part.name} takes": f"{format_time(max(growth) / 1e3)} more in them",
+        },
+        share=None if len(claim.pieces) else extra / max(context.wall_ns, 1),
+        is_rare=True,
+    )
+
+
+RULES = (
+    Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory),
+    Rule("R42", "memory that is nearly full", _full_memory, 0.0),
+    Rule("R46", "communication that nothing hides", _communication, 0.03),
+    Rule("R47", "GPUs without work", _unused_gpus, 0.05),
+    Rule("R48", "uneven steps", _uneven, 0.03),
+)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats and shapes: products that miss the tensor cores, casts, changes of layout, attention in pieces."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.steps import Array
+from gpuscope.trace import NONE
+from gpuscope.units import format_digits, format_share
+
+# Products in float32 on the ordinary units, by the names of cuBLAS, cuDNN and CUTLASS; gemv reads as fast as it may.
+_FLOAT_PRODUCT = re.compile(r"sgemm|simt_s|f32f32_f32f32_f32.*ffma|implicit_convolve_sgemm|winograd.*fp32", re.IGNORECASE)
+_DOUBLE = re.compile(r"dgemm|float64|_f64|f64f64|d884gemm|<double|, double", re.IGNORECASE)
+_MISALIGNED = re.compile(r"align([12])(?![0-9])")
+_HALF = re.compile(r"f16|h16|half|bf16|hmma|s1688gemm", re.IGNORECASE)
+_LAYOUT = re.compile(r"nchwtonhwc|nhwctonchw|transpose", re.IGNORECASE)
+_COPIES = re.compile(r"^aten::(_to_copy|copy_|contiguous|clone|to)$")
+_BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul|einsum)$|BmmBackward")
+_SOFTMAX = re.compile(r"^aten::(_softmax|_softmax_backward_data)$")
+_BETWEEN = 6  # kernels between the softmax of attention and its products: scale, mask, dropout, a cast
+_OF_BUSY = 0.1
+
+# How many times as fast tensor cores multiply as the ordinary units do in float32, at most: TF32 or, before compute
+# capability 8, half precision (NVIDIA's data sheets: V100 125/15.7, T4 65/8.1, A100 156/19.5, H100 494/67 dense;
+# GeForce and L4, L40S: 1 to 2 in TF32, 2 in half).
+_TENSOR_SPEEDUP = {(7, 0): 8.0, (7, 5): 8.0, (8, 0): 8.0, (9, 0): 7.4, (10, 0): 14.0}
+_OTHER_SPEEDUP = 2.0
+# And how many times as fast float32 is as float64: 2 on GPUs for computing, 64 on others.
+_FAST_DOUBLE = ((7, 0), (8, 0), (9, 0), (10, 0))
+
+
+def _busy_ns(context: Context) -> float:
+    return float(context.duration_ns[context.kernels].sum())
+
+
+def _named(context: Context, pattern: re.Pattern[str]) -> Array:
+    """Which kernels of the steps have such a name."""
+    if len(context.kernels) == 0 or len(context.trace.variants) == 0:
+        return np.zeros(0, np.int64)
+    meant = np.array([bool(pattern.search(name)) for name in context.kernel_names])
+    found: Array = context.kernels[meant[context.kernel_variant]]
+    return found
+
+
+def _cause(context: Context, work: Array, factor: float, title: str, advice: str, evidence: dict[str, str]) -> Cause:
+    assert context.device is not None
+    duration = context.duration_ns[work]
+    where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
+    share = float(duration.sum()) / max(_busy_ns(context), 1.0)
+    edit = Edit(kernels=context.device.work.rows[work], kernel_factors=np.full(len(work), factor))
+    evidence = {"": f"{format_share(share)} of the GPU's working time", **evidence}
+    return Cause(title, advice, Claim(work=work, work_ns=duration * (1 - factor)), edit, where, evidence)
+
+
+def _without_tensor_cores(context: Context) -> Iterator[Cause]:
+    if context.device is None or context.capability < (7, 0):
+        return
+    work = np.intersect1d(_named(context, _FLOAT_PRODUCT), context.kernels_of_class(KernelClass.PRODUCT))
+    if context.duration_ns[work].sum() < _OF_BUSY * _busy_ns(context) or len(work) == 0:
+        return
+    tf32 = context.capability >= (8, 0)
+    yield _cause(
+        context,
+        work,
+        1 / _TENSOR_SPEEDUP.get(context.capability, _OTHER_SPEEDUP),
+        "products in float32 leave the tensor cores idle",
+        'torch.set_float32_matmul_precision("high") for TF32, or torch.autocast with bfloat16'
+        if tf32
+        else "torch.autocast with float16",
+        {},
+    )
+
+
+def _misaligned(context: Context) -> Iterator[Cause]:
+    """Kernels that read one or two elements at a time, which libraries choose for sizes that are no multiple of 8."""
+    named = _named(context, _MISALIGNED)
+    if len(named) == 0:
+        return
+    work = named[np.isin(named, context.kernels_of_class(KernelClass.TENSOR_PRODUCT, KernelClass.PRODUCT))]
+    variants = context.column("kernels", "variant", work)
+    names = context.kernel_names
+    half = np.array([bool(_HALF.search(names[variant])) for variant in variants.tolist()], bool)
+    one = np.array([_is_one(names[variant]) for variant in variants.tolist()], bool)
+    work = work[half | one]
+    if len(work) == 0:
+        return
+    duration = context.duration_ns[work]
+    where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
+    sizes = _odd_sizes(context, work)
+    evidence = {"sizes": ", ".join(map(str, sizes))} if sizes else {}
+    yield Cause(
+        "sizes of products that tensor cores cannot read whole",
+        "pad them to multiples of 64 (vocabulary, heads, channels), of 8 at least in 16 bits",
+        Claim(work=work, work_ns=np.zeros(len(work))),
+        where=where,
+        evidence={"": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of the GPU's time", **evidence},
+        share=float(duration.sum()) / max(context.wall_ns, 1),
+    )
+
+
+def _is_one(name: str) -> bool:
+    match = _MISALIGNED.search(name)
+    return match is not None and match[1] == "1"
+
+
+def _odd_sizes(context: Context, work: Array) -> list[int]:
+    """Sizes of the operators that launched this work which are no multiples of 8, the most frequent first."""
+    regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
+    details, counts = context.trace.details, {}
+    for region in np.unique(regions[regions < len(context.trace.regions)])[:64].tolist():
+        row = int(context.detail_of_region[region])
+        if row < 0 or int(details.shapes[row]) == NONE:
+            continue
+        for size in _numbers(context.trace.string(int(details.shapes[row]))):
+            if size > 8 and size % 8:
+                counts[size] = counts.get(size, 0) + 1
+    return sorted(counts, key=lambda size: -counts[size])[:3]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        shapes = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # a file may hold any text
+        return []
+    rows = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
+    return [size for shape in rows for size in shape if isinstance(size, int)]
+
+
+def _double(context: Context) -> Iterator[Cause]:
+    if context.device is None:
+        return
+    named = _named(context, _DOUBLE)
+    types = _typed(context, "double")
+    work = np.union1d(named[_known_types(context, named) == 0], types).astype(np.int64)
+    if len(work) == 0 or context.duration_ns[work].sum() < 0.05 * _busy_ns(context):
+        return
+    slow = context.capability not in _FAST_DOUBLE
+    yield _cause(
+        context,
+        work,
+        1 / 64 if slow else 1 / 2,
+        "computing in double precision",
+        "float32 where the result allows it: dtype=torch.float32, array.astype(np.float32)",
+        {},
+    )
+
+
+def _types(context: Context, work: Array) -> tuple[Array, list[str]]:
+    """For each piece of work which of these texts its operator's types are; -1 where they were not recorded."""
+    regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
+    known = regions < len(context.trace.regions)
+    rows = np.where(known, np.append(context.detail_of_region, -1)[np.where(known, regions, -1)], -1)
+    texts = np.where(rows >= 0, np.append(context.trace.details.types, NONE)[rows], NONE)
+    each, place = np.unique(texts, return_inverse=True)
+    strings = ["" if text == NONE else context.trace.string(text) for text in each.tolist()]
+    found: Array = np.where(texts == NONE, -1, place.reshape(-1))
+    return found, strings
+
+
+def _known_types(context: Context, work: Array) -> Array:
+    """1 for work whose operator's types are known."""
+    found: Array = (_types(context, work)[0] >= 0).astype(int)
+    return found
+
+
+def _typed(context: Context, name: str) -> Array:
+    at, texts = _types(context, context.kernels)
+    meant = np.array([f"'{name}'" in text for text in texts] + [False])
+    found: Array = context.kernels[meant[at]]
+    return found
+
+
+def _casts(context: Context) -> Iterator[Cause]:
+    if context.device is None:
+        return
+    copying = context.kernels_of_class(KernelClass.ELEMENTWISE)
+    copying = copying[_inside_innermost(context, _COPIES, copying)]
+    work = np.union1d(copying, np.intersect1d(_named(context, _LAYOUT), context.kernels)).astype(np.int64)
+    if len(work) == 0:
+        return
+    layout = np.isin(work, _named(context, _LAYOUT))
+    of_layout = float(context.duration_ns[work[layout]].sum()) / max(float(context.duration_ns[work].sum()), 1.0)
+    yield _cause(
+        context,
+        work,
+        0.0,
+        "casts, copies and changes of layout",
+        "memory_format=torch.channels_last for model and input; keep weights in the format that is computed in; "
+        "views in place of copies",
+        {"changes of layout": format_share(of_layout)} if layout.any() else {},
+    )
+
+
+def _inside_innermost(context: Context, pattern: re.Pattern[str], work: Array) -> Array:
+    """Whether the innermost region that each was launched in has such a name."""
+    meant = np.array([bool(pattern.search(name)) for name in context.path_names] + [False])
+    regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
+    found: Array = meant[context.path_of_regions(regions)] & (context.work_launch[work] >= 0)
+    return found
+
+
+def _attention(context: Context) -> Iterator[Cause]:
+    """What lies between two batched products with a softmax in between."""
+    rows = context.kernels
+    if len(rows) < 3 or len(context.trace.regions) == 0:
+        return
+    rows = rows[np.lexsort((context.start_ns[rows], context.column("kernels", "track", rows)))]
+    assert context.device is not None
+    product = context.device.work.classes[rows] <= int(KernelClass.PRODUCT)
+    product &= context.work_inside(_BATCHED.search, rows)
+    chosen = np.zeros(len(rows), bool)
+    for at in np.flatnonzero(_inside_innermost(context, _SOFTMAX, rows)).tolist():
+        before = np.flatnonzero(product[max(at - _BETWEEN, 0) : at])
+        after = np.flatnonzero(product[at + 1 : at + 1 + _BETWEEN])
+        if len(before) and len(after):
+            chosen[max(at - _BETWEEN, 0) + before[-1] + 1 : at + 1 + after[0]] = True
+    if not chosen.any():
+        return
+    yield _cause(
+        context,
+        rows[chosen],
+        0.0,
+        "attention in pieces: its scores are written to memory and read again",
+        "torch.nn.functional.scaled_dot_product_attention, or a model's attn_implementation='sdpa'",
+        {"kernels": f"{format_digits(chosen.sum() / len(context.steps))} a step between the products"},
+    )
+
+
+def _lacks_shapes(context: Context) -> str | None:
+    details = context.trace.details
+    if len(details) == 0 or (details.shapes != NONE).any():
+        return None
+    return "shapes and types of operators: --record-shapes"
+
+
+RULES = (
+    Rule("R33", "products in float32 off the tensor cores", _without_tensor_cores, 0.03),
+    Rule("R34", "sizes that tensor cores cannot read whole", _misaligned, 0.03, _lacks_shapes),
+    Rule("R35", "double precision", _double, 0.03),
+    Rule("R36", "casts and changes of layout", _casts, 0.05),
+    Rule("R39", "attention in pieces", _attention, 0.03),
+)

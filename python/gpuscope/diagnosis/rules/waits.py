@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program waits for the GPU, which then has nothing left to do.
+
+A wait while the GPU works costs nothing by itself. What it costs is the idle time after it, and no more of that than
+the host had waited: without the wait it would be ahead by so much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+
+import numpy as np
+
+from gpuscope._core import CallKind, CopyKind, MemoryKind
+from gpuscope.diagnosis.claims import HOST, Claim
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.steps import Array
+from gpuscope.units import format_bytes, format_digits, format_time
+
+SMALL_COPY_BYTES = 64 << 10
+"""Pageable copies to the GPU up to this size are staged by the driver and return at once (CUDA driver API, API
+synchronization behavior); as large a copy to the host is still a value that is read."""
+
+# torch's operators that read values of the GPU.
+_READS_VALUE = re.compile(r"_local_scalar_dense|^aten::(item|is_nonzero|nonzero|equal|masked_select|unique)|^aten::_?unique")
+_MOST_LINES = 4
+
+
+class _Wait(Enum):
+    VALUE = 0
+    PAGEABLE_COPY = 1
+    PINNED_COPY = 2
+    SYNCHRONIZE = 3
+    FREE = 4
+
+
+def _kinds(context: Context, calls: Array) -> Array:
+    """What each of these calls that wait is about."""
+    kinds = context.call_kind[calls]
+    before = context.call_before[calls]
+    # A framework copies without waiting and then waits for the stream.
+    copying = np.where(kinds == int(CallKind.MEMCPY), calls, np.where(before >= 0, before, 0))
+    follows = (kinds == int(CallKind.MEMCPY)) | ((before >= 0) & (context.call_kind[copying] == int(CallKind.MEMCPY)))
+    copy = np.where(follows, context.copy_of_call[copying], -1)
+    known = copy >= 0
+    size, source, target, way = (
+        np.where(known, context.column("memcpy", name, np.where(known, copy, context.copies[0])), 0)
+        if len(context.copies)
+        else np.zeros(len(calls), int)
+        for name in ("bytes", "source", "destination", "kind")
+    )
+    to_host = way == int(CopyKind.DEVICE_TO_HOST)
+    pageable = (source == int(MemoryKind.PAGEABLE)) | (target == int(MemoryKind.PAGEABLE))
+    found = np.full(len(calls), _Wait.SYNCHRONIZE.value)
+    found[known & ~pageable] = _Wait.PINNED_COPY.value
+    found[known & pageable] = _Wait.PAGEABLE_COPY.value
+    reads = context.calls_inside(_READS_VALUE.search, calls)
+    found[(known & to_host & (size <= SMALL_COPY_BYTES)) | reads] = _Wait.VALUE.value
+    found[kinds == int(CallKind.FREE)] = _Wait.FREE.value
+    return found
+
+
+def drained(context: Context, kind: str) -> tuple[Array, Array]:
+    """The idle pieces that begin with a wait of this kind, by the name of a `_Wait`, and the call of each."""
+    pieces = np.flatnonzero(context.pieces.drain >= 0)
+    calls = context.pieces.drain[pieces]
+    chosen = _kinds(context, calls) == _Wait[kind].value if len(calls) else np.zeros(0, bool)
+    return pieces[chosen], calls[chosen]
+
+
+def claim_of(context: Context, heads: Array) -> Claim:
+    """What is idle after these waits until the next wait, as far as the host would be ahead without them."""
+    pieces = context.pieces
+    segment = np.cumsum(pieces.drain >= 0)  # 0 before the first wait
+    chosen = np.zeros(int(segment[-1]) + 1 if len(segment) else 1, bool)
+    chosen[segment[heads]] = True
+    rows = np.flatnonzero(chosen[segment])
+    if len(rows) == 0:
+        return Claim()
+    there = pieces.cause_ns[list(map(int, HOST))][:, rows].sum(axis=0)
+    ahead = np.zeros(len(chosen))
+    ahead[segment[heads]] = pieces.waited_ns[heads] + pieces.cause_ns[IdleCause.WAKE_UP, heads]
+    before = np.cumsum(there) - there
+    first = np.append(True, segment[rows][1:] != segment[rows][:-1])
+    before -= np.repeat(before[first], np.diff(np.append(np.flatnonzero(first), len(rows))))
+    most = np.clip(ahead[segment[rows]] - before, 0, there)
+    kept = most > 0
+    return Claim(rows[kept], HOST, most[kept])
+
+
+def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[Cause]:
+    heads, calls = drained(context, kind)
+    if len(heads) == 0:
+        return
+    weights = context.pieces.waited_ns[heads]
+    for where, group in context.lines(calls, weights)[:_MOST_LINES]:
+        api = context.trace.api
+        waits = np.unique(calls[group])
+        count = len(waits) / len(context.steps)
+        name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
+        mean_us = float(api.duration_ns[waits].mean()) / 1e3
+        evidence = {"": f"{format_digits(count)} times a step", f"{name} waits": f"{format_time(mean_us)} each"}
+        copies = context.copy_of_call[np.maximum(np.where(_copies(context, waits), waits, context.call_before[waits]), 0)]
+        copies = copies[copies >= 0]
+        if len(copies) and kind != "SYNCHRONIZE":
+            evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
+        yield Cause(title, advice, claim_of(context, heads[group]), Edit(unwaited=waits), places(where), evidence)
+
+
+def _copies(context: Context, calls: Array) -> Array:
+    copying: Array = context.call_kind[calls] == int(CallKind.MEMCPY)
+    return copying
+
+
+def _values(context: Context) -> Iterator[Cause]:
+    yield from _at_lines(
+        context,
+        "VALUE",
+        "a value of the GPU is read, which leaves it without work",
+        "keep the value on the GPU (sum, compare, torch.where there), or read it each 50 steps only",
+    )
+
+
+def _pinned(context: Context) -> Iterator[Cause]:
+    yield from _at_lines(
+        context,
+        "PINNED_COPY",
+        "a copy of pinned memory is waited for",
+        "non_blocking=True, and wait for an event only where the data is used",
+    )
+
+
+def _synchronizes(context: Context) -> Iterator[Cause]:
+    yield from _at_lines(
+        context,
+        "SYNCHRONIZE",
+        "an explicit synchronize leaves the GPU without work",
+        "remove it, or wait for an event; times are read from events without waiting in the loop",
+    )
+
+
+RULES = (
+    Rule("R10", "copies of pinned memory that are waited for", _pinned, 0.01),
+    Rule("R15", "values that are read from the GPU", _values, 0.01),
+    Rule("R16", "explicit synchronization", _synchronizes, 0.01),
+)
