@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Tree
-    from gpuscope.diagnosis import StepBreakdown
+    from gpuscope.diagnosis import Diagnosis, StepBreakdown
     from gpuscope.trace import Trace
 
 
@@ -73,6 +73,16 @@ class Analyses(ABC):
         from gpuscope.diagnosis import break_down
 
         return break_down(self.trace)
+
+    def diagnose(self) -> Diagnosis:
+        """What the steps lose their time to, in words: causes with their lines, evidence, advice and saving.
+
+        The verdict is "findings", "fine" or "not enough evidence"; printing the result shows the page. It is the more
+        telling the more was recorded: ``with_stack`` for lines, ``record_shapes``, ``profile_memory``.
+        """
+        from gpuscope.diagnosis import diagnose
+
+        return diagnose(self.trace)
 
     def modules(self) -> Modules:
         """What each torch.nn.Module costs, forward and backward; recorded ``with_modules=True``.

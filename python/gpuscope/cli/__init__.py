@@ -16,6 +16,7 @@ from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.cli.bench import Bench, Explore
 from gpuscope.cli.demo import Demo
+from gpuscope.cli.diagnose import Diagnose
 from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
 from gpuscope.cli.memory import Memory
@@ -42,6 +43,7 @@ class Command(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     Run(),
+    Diagnose(),
     Report(),
     Export(),
     Bench(),
@@ -56,6 +58,7 @@ _EXAMPLES = """\
 examples:
   gpuscope demo                                   see what it does, with or without a GPU
   gpuscope run train.py --epochs 1                profile a script as it is
+  gpuscope diagnose train.py                      what it loses its time to, and what a fix would save
   gpuscope report train.gscope --tree             look at the result again
   gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
   gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
@@ -69,6 +72,7 @@ _FAILED, _MISUSED = 1, 2
 # Errors begin with the argument's name in Python; on the command line some have other names.
 _OPTIONS = {
     "sort_by": "--sort-by",
+    "fail_on": "--fail-on",
     "max_bytes": "--max-memory",
     "ring_seconds": "--ring-seconds",
     **{
@@ -115,7 +119,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     command: Command = options.command
     code = command.run(options)
-    if not isinstance(command, (Run, Memory)):  # theirs is the program's, and the interpreter's to report
+    if not isinstance(command, (Run, Memory, Diagnose)):  # theirs is the program's, and the interpreter's to report
         _flush_output()
     return code
 

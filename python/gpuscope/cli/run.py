@@ -92,13 +92,10 @@ class Run:
         report.check(options)
         _check_groups(options)
         outputs = Outputs(options.output or [f"{program.name}.gscope"])
-        delivery = _Delivery(outputs, console.errors(), options)
-        delivery.profiler.start()
-        ending = program.run(delivery)
-        return ending.code or (0 if ending.in_child else int(delivery.failed))
+        return Delivery(outputs, console.errors(), options).run(program)
 
 
-class _Delivery:
+class Delivery:
     """Takes each recorded window as it is ready; nothing that goes wrong here reaches the program.
 
     Attributes:
@@ -113,6 +110,12 @@ class _Delivery:
         self._windows = 0
         self.failed = False
         self.profiler = _profiler(options, self)
+
+    def run(self, program: Program) -> int:
+        """Runs the program and delivers what was recorded; the exit code is the program's, or 1 where that failed."""
+        self.profiler.start()
+        ending = program.run(self)
+        return ending.code or (0 if ending.in_child else int(self.failed))
 
     def __call__(self, results: Analyses) -> None:
         """Writes the files of one window."""
@@ -145,12 +148,16 @@ class _Delivery:
             return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not written"
         return "the report is not complete"
 
+    def show_results(self, results: Analyses, options: argparse.Namespace, out: Console) -> None:
+        """Prints what was recorded."""
+        report.show_summary(results, out)
+        report.show(results, options, out)
+
     def _show(self) -> None:
         with self._out.forgiving():
             self._out.line()
             if self._windows:
-                report.show_summary(self.profiler, self._out)
-                report.show(self.profiler, self._options, self._out)
+                self.show_results(self.profiler, self._options, self._out)
             for path in self._outputs.written:
                 self._out.wrote(path)
             if self._options.schedule and not self._windows:
@@ -159,7 +166,7 @@ class _Delivery:
                 self._out.complain(complaint, "bold yellow")
 
 
-def _profiler(options: argparse.Namespace, delivery: _Delivery) -> profile:
+def _profiler(options: argparse.Namespace, delivery: Delivery) -> profile:
     from gpuscope.profiler import profile
 
     limits = {"max_bytes": options.max_memory, "ring_seconds": options.ring_seconds}

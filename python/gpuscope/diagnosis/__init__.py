@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the time of a program's steps went to."""
+"""What the time of a program's steps went to, why, and what a fix would save."""
 
 from __future__ import annotations
 
 from gpuscope.diagnosis.breakdown import DeviceBreakdown, Part, StepBreakdown, break_down
+from gpuscope.diagnosis.context import Where
+from gpuscope.diagnosis.diagnose import check_wanted, diagnose, known_findings
+from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diagnosis.idle import Drain, IdleCause
 from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.steps import Steps, find_steps
 
 __all__ = [
     "DeviceBreakdown",
+    "Diagnosis",
     "Drain",
     "Edit",
+    "Finding",
     "IdleCause",
     "Part",
     "Replay",
     "Saving",
     "StepBreakdown",
     "Steps",
+    "Where",
     "break_down",
+    "check_wanted",
+    "diagnose",
     "find_steps",
+    "known_findings",
     "make_replay",
 ]

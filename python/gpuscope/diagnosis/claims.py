@@ -98,7 +98,9 @@ def shared_ns(context: Context, one: Claim, other: Claim) -> float:
     rows = other.pieces[pieces[other.pieces]]
     causes = sorted(set(map(int, one.causes)) & set(map(int, other.causes)))
     both = other.work[work[other.work]]
-    return float(context.pieces.cause_ns[causes][:, rows].sum() if causes else 0) + float(context.duration_ns[both].sum())
+    return float(context.pieces.cause_ns[causes][:, rows].sum() if causes else 0) + float(
+        context.duration_ns[both].sum()
+    )
 
 
 def host_edit(context: Context, pieces: Array) -> Edit:

@@ -49,7 +49,9 @@ class Where:
     def __str__(self) -> str:
         if self.file is not None:
             return f"{os.path.basename(self.file)}:{self.line}"
-        return self.region or self.kernel or ""
+        if self.region is not None:
+            return " > ".join(self.region.split(" > ")[-2:])
+        return self.kernel or ""
 
 
 class Context:
@@ -175,7 +177,9 @@ class Context:
         return int(self._of_device("capability_major")), int(self._of_device("capability_minor"))
 
     def _of_device(self, column: str) -> int:
-        rows = np.flatnonzero(self.trace.devices.ordinal == self.device.device) if self.device else ()
+        if self.device is None:
+            return 0
+        rows = np.flatnonzero(self.trace.devices.ordinal == self.device.device)
         return int(self.trace.devices[column][rows[0]]) if len(rows) else 0
 
     def exposed_ns(self, work: Array, beside: Array) -> Array:
@@ -207,7 +211,7 @@ class Context:
         """How long each of `copies` ran with nothing computed beside it."""
         return self.exposed_ns(self.copies, self.computing)
 
-    # -- the pace of launches --------------------------------------------------------------------------------------------
+    # -- the pace of launches ------------------------------------------------------------------------------------------
 
     @cached_property
     def launch_interval_ns(self) -> int:
@@ -249,7 +253,8 @@ class Context:
         api = self.trace.api
         order = np.lexsort((api.start_ns, api.thread))
         before = np.full(len(order), -1)
-        same = api.thread[order[1:]] == api.thread[order[:-1]]
+        threads: Array = api.thread[order]
+        same = threads[1:] == threads[:-1]
         before[order[1:]] = np.where(same, order[:-1], -1)
         return before
 

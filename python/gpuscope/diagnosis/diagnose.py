@@ -17,7 +17,7 @@ from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.steps import Array, Steps, find_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.trace import Trace, number_of
-from gpuscope.units import format_time
+from gpuscope.units import format_seconds
 
 SEVERITIES = ("critical", "warn", "info")
 _VERDICTS = ("R49", "R50")
@@ -141,7 +141,9 @@ def _rank(
         saving = replay.saving(edits) if replay.reason is None else None
         finding = _finding(context, each, saving, replay.saving(edits[:-1]) if saving is not None else None)
         (findings if each.after.sum() >= small_ns and len(findings) < _MOST_FINDINGS else small).append(finding)
-    others = [_share_finding(rule, cause) for rule, cause in found if cause.share is not None and cause.share >= rule.limit]
+    others = [
+        _share_finding(rule, cause) for rule, cause in found if cause.share is not None and cause.share >= rule.limit
+    ]
     for finding in sorted(others, key=lambda each: -each.share):
         (findings if finding.share >= SMALL or finding.share == 0 else small).append(finding)
     return tuple(findings), tuple(small)
@@ -161,9 +163,7 @@ def _share(context: Context, per_step: Array) -> tuple[float, float]:
     return float(per_step.sum()) / wall, float(per_step.std(ddof=1)) * count**0.5 / wall
 
 
-def _finding(
-    context: Context, candidate: _Candidate, together: Saving | None, before: Saving | None = None
-) -> Finding:
+def _finding(context: Context, candidate: _Candidate, together: Saving | None, before: Saving | None = None) -> Finding:
     rule, cause = candidate.rule, candidate.cause
     alone, _ = _share(context, candidate.alone)
     saving, error = _share(context, candidate.after)
@@ -238,10 +238,10 @@ def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str
 
 def _after(context: Context, findings: Sequence[Finding]) -> str:
     saved = min(sum(each.saving or 0.0 for each in findings), 1.0)
-    step_us = context.wall_ns / max(len(context.steps), 1) / 1e3
+    step = context.wall_ns / max(len(context.steps), 1) / 1e9
     known = [each for each in findings if each.saving]
     if not known:
         return f"{len(findings)} found; what they cost is not known from a recording"
-    least = format_time(step_us * (1 - saved))
+    least = format_seconds(step * (1 - saved))
     bound = "at least " if any(each.is_bound for each in known) else ""
-    return f"with all of these gone a step would take {bound}{least} in place of {format_time(step_us)}"
+    return f"with all of these gone a step would take {bound}{least} in place of {format_seconds(step)}"

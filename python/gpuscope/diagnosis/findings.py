@@ -13,7 +13,7 @@ import numpy as np
 from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.context import Where
 from gpuscope.results import Result
-from gpuscope.units import format_digits, format_time
+from gpuscope.units import format_digits, format_seconds
 
 SMALL, CRITICAL = 0.03, 0.20
 """Findings that save less are listed in a line; those that save as much are critical (XProf's and TraceML's limits)."""
@@ -23,8 +23,9 @@ FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 
 _MOST_IDLE = 6  # causes in the line of idle time
 _MOST_PARTS = 3
-_NS_PER_US = 1e3
+_NS_PER_S = 1e9
 _NARROWEST = 60
+_DEEPEST = 6  # columns that further lines of an entry are moved in
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Diagnosis(Result):
             yield from finding.parts
 
     def matches(self, wanted: Sequence[str]) -> bool:
-        """Whether there is a finding of one of these ids or severities; R49 is the verdict "fine", R50 thin evidence."""
+        """Whether there is a finding of one of these ids or severities; R49 is "fine", R50 is evidence that is thin."""
         there = {"R49"} if self.verdict == FINE else set()
         there |= {"R50"} if self.doubts or self.verdict == UNKNOWN else set()
         for finding in self:
@@ -181,13 +182,14 @@ class Diagnosis(Result):
         found = self.breakdown
         if found is None:
             return []
-        durations_us = found.steps.durations_ns / _NS_PER_US
-        count, mean_us = len(durations_us), found.wall_ns / max(len(durations_us), 1) / _NS_PER_US
+        durations = found.steps.durations_ns / _NS_PER_S
+        count, mean = len(durations), found.wall_ns / max(len(durations), 1) / _NS_PER_S
         left_out = f", {self.left_out} more left out" if self.left_out else ""
-        rate = f"{format_digits(1e6 / mean_us)} a second" if mean_us else ""
+        rate = f"{format_digits(1 / mean)} a second" if mean else ""
         lines = _wrapped("", f"{self.program or 'program'}: {count:,} step{'s' * (count != 1)}{left_out}", width)
-        spread = f"p50 {_time(float(np.median(durations_us)))}, p95 {_time(float(np.quantile(durations_us, 0.95)))}"
-        lines += _wrapped("", f"{_time(mean_us)} a step ({spread}), {rate}; steps are {found.steps.source}", width)
+        p50, p95 = (format_seconds(float(np.quantile(durations, q))) for q in (0.5, 0.95))
+        words = f"{format_seconds(mean)} a step (p50 {p50}, p95 {p95}), {rate}; steps are {found.steps.source}"
+        lines += _wrapped("", words, width)
         for device in found.devices:
             lines += _device_lines(device, found, width)
         if not found.devices:
@@ -198,10 +200,6 @@ class Diagnosis(Result):
 def percent(share: float) -> str:
     """A share without more digits than it deserves: "31 %", "4.2 %"."""
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"
-
-
-def _time(time_us: float) -> str:
-    return format_time(time_us, "ms") if time_us >= 100 else format_time(time_us)
 
 
 def _small(finding: Finding) -> str:
@@ -231,12 +229,12 @@ def _device_lines(device: DeviceBreakdown, found: StepBreakdown, width: int) -> 
 
 def _entry(number: int, finding: Finding, width: int) -> list[str]:
     mark = {"critical": "CRITICAL", "warn": "warn", "info": "info"}[finding.severity]
-    lines = _wrapped(f"{number} {mark} {finding.id} ", f"{finding.title}: {finding.worth()}", width)
+    lines = _wrapped(f"{number} {mark} {finding.id} ", f"{finding.worth()}: {finding.title}", width)
     body = []
     if finding.where:
         body.append(("at ", "; ".join(dict.fromkeys(map(_place, finding.where)))))
     if finding.evidence:
-        body.append(("", ", ".join(f"{name} {value}" for name, value in finding.evidence.items())))
+        body.append(("", ", ".join(f"{name} {value}".lstrip() for name, value in finding.evidence.items())))
     body.append(("-> ", finding.advice))
     body += [
         ("of it ", f"{each.id} {each.title}{_at(each)}: {percent(each.alone or each.share)}; {each.advice}")
@@ -256,6 +254,4 @@ def _at(finding: Finding) -> str:
 
 
 def _wrapped(head: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        head + text, width, subsequent_indent=" " * min(len(head), width // 3), break_on_hyphens=False
-    )
+    return textwrap.wrap(head + text, width, subsequent_indent=" " * min(len(head), _DEEPEST), break_on_hyphens=False)

@@ -264,6 +264,7 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
         *_functions_of_thread(trace, thread),
     ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
+    divided: Array
     divided, _ = _core.divide_time(starts, ends, work_starts, work_ends, causes.astype(np.uint8), _HOST_CAUSES)
     return divided
 

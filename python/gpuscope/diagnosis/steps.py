@@ -87,10 +87,10 @@ def _noted(trace: Trace) -> Steps | None:
         return None
     known = np.unique(np.array(edges, np.int64))
     system_id = number_of(trace.info, "session.step_thread")
-    thread = np.flatnonzero(trace.threads.system_id == system_id) if len(trace.threads) else ()
     if len(known) < 2:
         return None
-    return Steps(known[:-1], known[1:], "step()", int(thread[0]) if len(thread) else None)
+    threads = trace.threads.system_id.tolist()
+    return Steps(known[:-1], known[1:], "step()", threads.index(system_id) if system_id in threads else None)
 
 
 def _repeated_region(trace: Trace) -> Steps | None:

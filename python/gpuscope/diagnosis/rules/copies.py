@@ -34,7 +34,9 @@ _PINNED_BYTES_PER_NS = (((9, 0), 48.0), ((8, 0), 24.0), ((0, 0), 12.0))
 
 def _copies(context: Context, ways: tuple[int, ...] = (_HTOD, _DTOH)) -> tuple[Array, Array, Array]:
     """The copies between host and GPU in the steps: work, bytes, whether the host's memory is pageable."""
-    kind, source, target = (context.column("memcpy", name, context.copies) for name in ("kind", "source", "destination"))
+    kind, source, target = (
+        context.column("memcpy", name, context.copies) for name in ("kind", "source", "destination")
+    )
     chosen = np.isin(kind, ways)
     pageable = (source == _PAGEABLE) | (target == _PAGEABLE)
     return context.copies[chosen], context.column("memcpy", "bytes", context.copies[chosen]), pageable[chosen]
@@ -125,24 +127,23 @@ def _exposed(context: Context) -> Iterator[Cause]:
 
 
 def _round_trips(context: Context) -> Iterator[Cause]:
+    """Copies to the host and, later in the step, copies of as many bytes back."""
     if len(context.copies) == 0:
         return
     kind, size = (context.column("memcpy", name, context.copies) for name in ("kind", "bytes"))
-    step = context.work_step[context.copies]
-    large = size > SMALL_COPY_BYTES
-    keys = np.stack([step, size.astype(np.int64)], axis=1)
-    back, out = large & (kind == _HTOD), large & (kind == _DTOH)
-    left = {(at, bytes_): start for (at, bytes_), start in zip(keys[out].tolist(), _starts(context, out), strict=True)}
-    pairs = [left.get((at, bytes_), np.inf) < start for (at, bytes_), start in zip(keys[back].tolist(), _starts(context, back), strict=True)]
-    returned = {(at, bytes_) for (at, bytes_), paired in zip(keys[back].tolist(), pairs, strict=True) if paired}
-    chosen = np.array([large[i] and tuple(key) in returned for i, key in enumerate(keys.tolist())], bool)
-    if chosen.any():
-        yield _needless(context, context.copies[chosen], "data goes to the host and comes back", "compute it on the GPU")
-
-
-def _starts(context: Context, chosen: Array) -> list[int]:
-    starts: list[int] = context.start_ns[context.copies[chosen]].tolist()
-    return starts
+    large = np.flatnonzero((size > SMALL_COPY_BYTES) & np.isin(kind, (_HTOD, _DTOH)))
+    large = large[np.argsort(context.start_ns[context.copies[large]], kind="stable")]
+    left: dict[tuple[int, int], int] = {}
+    chosen: list[int] = []
+    for at in large.tolist():
+        key = int(context.work_step[context.copies[at]]), int(size[at])
+        if kind[at] == _DTOH:
+            left[key] = at
+        elif key in left:
+            chosen += [left.pop(key), at]
+    if chosen:
+        title = "data goes to the host and comes back in the same step"
+        yield _needless(context, context.copies[chosen], title, "compute on the GPU what is computed in between")
 
 
 def _made_on_host(context: Context) -> Iterator[Cause]:
@@ -186,7 +187,9 @@ def _needless(context: Context, work: Array, title: str, advice: str) -> Cause:
     size = float(context.column("memcpy", "bytes", work).sum())
     edit = Edit(host_spans=host_edit(context, before).host_spans, copies=rows, copy_factors=np.zeros(len(rows)))
     evidence = {"": f"{format_bytes(size / len(context.steps))} a step"}
-    return Cause(title, advice, Claim(before, HOST, None, work, exposed), edit, _where(context, work, exposed + 1.0), evidence)
+    return Cause(
+        title, advice, Claim(before, HOST, None, work, exposed), edit, _where(context, work, exposed + 1.0), evidence
+    )
 
 
 def _managed(context: Context) -> Iterator[Cause]:

@@ -17,7 +17,7 @@ from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
-from gpuscope.units import format_digits, format_time
+from gpuscope.units import format_digits, format_seconds
 
 _FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.+)$")
 _MOST_LINES = 3
@@ -46,7 +46,10 @@ def _allocation(context: Context) -> Iterator[Cause]:
         Claim(rows, (IdleCause.ALLOCATION, *after.causes), most),
         Edit(unwaited=np.unique(frees), host_spans=spans),
         where,
-        {"": f"{format_digits(len(calls) / len(context.steps))} calls a step, of {_time(api.duration_ns[calls].mean())}"},
+        {
+            "": f"{format_digits(len(calls) / len(context.steps))} calls a step",
+            "each takes": _time(float(api.duration_ns[calls].mean())),
+        },
     )
 
 
@@ -100,7 +103,9 @@ def _compiling(context: Context) -> Iterator[Cause]:
     nested = np.isin(trace.regions.parent[regions], regions)
     outermost = regions[~nested]
     ends = trace.regions.start_ns[outermost] + trace.regions.duration_ns[outermost]
-    spans = np.stack([trace.regions.thread[outermost].astype(np.int64), trace.regions.start_ns[outermost], ends], axis=1)
+    spans = np.stack(
+        [trace.regions.thread[outermost].astype(np.int64), trace.regions.start_ns[outermost], ends], axis=1
+    )
     where = context.where_of_region(int(outermost[0])) if len(outermost) else None
     yield Cause(
         "code is compiled in steps that should only run",
@@ -205,7 +210,7 @@ def _spans(context: Context, functions: Array) -> Array:
 
 
 def _time(time_ns: float) -> str:
-    return format_time(time_ns / 1e3)
+    return format_seconds(time_ns / 1e9)
 
 
 def _lacks_stacks(context: Context) -> str | None:

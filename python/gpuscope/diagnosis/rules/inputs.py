@@ -14,7 +14,7 @@ from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
-from gpuscope.units import format_time
+from gpuscope.units import format_seconds
 
 _MOST_WORKERS = 32
 
@@ -76,9 +76,9 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     found = np.flatnonzero(hit & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
     spans = np.stack([trace.regions.thread[waits].astype(np.int64), starts, ends], axis=1)
     longest = int(waits[np.argmax(trace.regions.duration_ns[waits])])
-    mean_us = float(trace.regions.duration_ns[waits].sum()) / len(context.steps) / 1e3
+    mean = float(trace.regions.duration_ns[waits].sum()) / len(context.steps) / 1e9
     evidence = {
-        "the wait takes": f"{format_time(mean_us)} a step",
+        "the wait takes": f"{format_seconds(mean)} a step",
         "in": trace.string(int(trace.paths.name[trace.regions.path[longest]])),
     }
     where = places(context.where_of_region(longest))

@@ -12,7 +12,7 @@ from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule
 from gpuscope.diagnosis.steps import Array
-from gpuscope.units import format_digits, format_time
+from gpuscope.units import format_digits, format_seconds
 
 _SHORTEST_NS = 2_000  # an empty kernel takes about as long
 _LARGE = 0.05  # of the time: smaller kernels are not looked at one by one
@@ -136,13 +136,13 @@ def _spills(context: Context) -> Iterator[Cause]:
     for variant, rows in _large(context, local > 0):
         yield Cause(
             "a kernel keeps data of its threads in local memory: registers spill, or arrays are indexed at run time",
-            "launch bounds or fewer live values for more registers a thread, smaller tiles, indices known at compile time",
+            "launch bounds, fewer values that live at once, smaller tiles, indices that are known at compile time",
             Claim(work=rows, work_ns=np.zeros(len(rows))),
             where=(Where(kernel=_short(context, variant)),),
             evidence={
                 "a thread has": f"{int(local[variant])} B in local memory",
                 "": f"{int(context.trace.variants.registers[variant])} registers",
-                "each takes": format_time(float(np.median(context.duration_ns[rows])) / 1e3),
+                "each takes": format_seconds(float(np.median(context.duration_ns[rows])) / 1e9),
             },
             share=float(context.duration_ns[rows].sum()) / max(context.wall_ns, 1),
         )

@@ -16,7 +16,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
-from gpuscope.units import format_digits, format_time
+from gpuscope.units import format_digits, format_seconds
 
 LAUNCHING = (IdleCause.FRAMEWORK, IdleCause.HOST_CODE, IdleCause.LAUNCH_CALL, IdleCause.LAUNCH_LATENCY)
 """What the host does from one launch to the next."""
@@ -62,6 +62,9 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     else:
         title = "launch-bound: the host launches slower than the GPU works"
         advice = 'a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
+        waits = len(np.unique(context.pieces.drain[context.pieces.drain >= 0])) / len(context.steps)
+        if waits >= 1:
+            advice += f"; take the {format_digits(waits)} waits a step out first, which a graph cannot hold"
     yield Cause(title, advice, Claim(rows, LAUNCHING), host_edit(context, rows), where, evidence)
 
 
@@ -90,8 +93,9 @@ def _chains(context: Context) -> Iterator[Cause]:
     first = np.append(True, ~goes_on)[chosen]
     between = np.flatnonzero(np.isin(context.pieces.next, work[~first]))
     where = places(*(where for where, _ in context.lines(context.work_launch[work], saved)[:2]))
+    count = format_digits(chosen.sum() / len(context.steps))
     evidence = {
-        "": f"{format_digits(chosen.sum() / len(context.steps))} kernels a step in rows of {np.median(length[chosen]):.0f}",
+        "": f"{count} kernels a step in rows of {np.median(length[chosen]):.0f}",
         "each takes": f"{_time(float(np.median(context.duration_ns[work])))} (p50)",
     }
     yield Cause(
@@ -169,7 +173,7 @@ def _gradients_filled(context: Context) -> Iterator[Cause]:
 
 
 def _time(time_ns: float) -> str:
-    return format_time(time_ns / 1e3)
+    return format_seconds(time_ns / 1e9)
 
 
 RULES = (

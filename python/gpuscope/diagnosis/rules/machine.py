@@ -15,7 +15,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.launches import LAUNCHING
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
-from gpuscope.units import format_bytes, format_share, format_time
+from gpuscope.units import format_bytes, format_seconds, format_share
 
 _HALF = 0.5
 _FULL = 0.9  # the limit of PyTorch's TensorBoard plugin
@@ -146,10 +146,10 @@ def _uneven(context: Context) -> Iterator[Cause]:
         f"look at steps {', '.join(map(str, numbers))} of those in the table; what else ran then?",
         claim,
         evidence={
-            "p50": format_time(float(usual) / 1e3),
-            "p95": format_time(float(slow) / 1e3),
+            "p50": format_seconds(float(usual) / 1e9),
+            "p95": format_seconds(float(slow) / 1e9),
             "slow steps": f"{int(chosen.sum())} of {len(durations)}",
-            f"{part.name} takes": f"{format_time(max(growth) / 1e3)} more in them",
+            f"{part.name} takes": f"{format_seconds(max(growth) / 1e9)} more in them",
         },
         share=None if len(claim.pieces) else extra / max(context.wall_ns, 1),
         is_rare=True,

@@ -19,7 +19,9 @@ from gpuscope.trace import NONE
 from gpuscope.units import format_digits, format_share
 
 # Products in float32 on the ordinary units, by the names of cuBLAS, cuDNN and CUTLASS; gemv reads as fast as it may.
-_FLOAT_PRODUCT = re.compile(r"sgemm|simt_s|f32f32_f32f32_f32.*ffma|implicit_convolve_sgemm|winograd.*fp32", re.IGNORECASE)
+_FLOAT_PRODUCT = re.compile(
+    r"sgemm|simt_s|f32f32_f32f32_f32.*ffma|implicit_convolve_sgemm|winograd.*fp32", re.IGNORECASE
+)
 _DOUBLE = re.compile(r"dgemm|float64|_f64|f64f64|d884gemm|<double|, double", re.IGNORECASE)
 _MISALIGNED = re.compile(r"align([12])(?![0-9])")
 _HALF = re.compile(r"f16|h16|half|bf16|hmma|s1688gemm", re.IGNORECASE)
@@ -43,6 +45,11 @@ def _busy_ns(context: Context) -> float:
     return float(context.duration_ns[context.kernels].sum())
 
 
+def _of_busy(context: Context, work: Array) -> str:
+    share = float(context.duration_ns[work].sum()) / max(_busy_ns(context), 1.0)
+    return f"{format_share(share)} of the time of kernels"
+
+
 def _named(context: Context, pattern: re.Pattern[str]) -> Array:
     """Which kernels of the steps have such a name."""
     if len(context.kernels) == 0 or len(context.trace.variants) == 0:
@@ -56,9 +63,8 @@ def _cause(context: Context, work: Array, factor: float, title: str, advice: str
     assert context.device is not None
     duration = context.duration_ns[work]
     where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
-    share = float(duration.sum()) / max(_busy_ns(context), 1.0)
     edit = Edit(kernels=context.device.work.rows[work], kernel_factors=np.full(len(work), factor))
-    evidence = {"": f"{format_share(share)} of the GPU's working time", **evidence}
+    evidence = {"": _of_busy(context, work), **evidence}
     return Cause(title, advice, Claim(work=work, work_ns=duration * (1 - factor)), edit, where, evidence)
 
 
@@ -103,7 +109,10 @@ def _misaligned(context: Context) -> Iterator[Cause]:
         "pad them to multiples of 64 (vocabulary, heads, channels), of 8 at least in 16 bits",
         Claim(work=work, work_ns=np.zeros(len(work))),
         where=where,
-        evidence={"": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of the GPU's time", **evidence},
+        evidence={
+            "": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of the GPU's time",
+            **evidence,
+        },
         share=float(duration.sum()) / max(context.wall_ns, 1),
     )
 
@@ -116,7 +125,8 @@ def _is_one(name: str) -> bool:
 def _odd_sizes(context: Context, work: Array) -> list[int]:
     """Sizes of the operators that launched this work which are no multiples of 8, the most frequent first."""
     regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
-    details, counts = context.trace.details, {}
+    details = context.trace.details
+    counts: dict[int, int] = {}
     for region in np.unique(regions[regions < len(context.trace.regions)])[:64].tolist():
         row = int(context.detail_of_region[region])
         if row < 0 or int(details.shapes[row]) == NONE:

@@ -20,14 +20,16 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
-from gpuscope.units import format_bytes, format_digits, format_time
+from gpuscope.units import format_bytes, format_digits, format_seconds
 
 SMALL_COPY_BYTES = 64 << 10
 """Pageable copies to the GPU up to this size are staged by the driver and return at once (CUDA driver API, API
 synchronization behavior); as large a copy to the host is still a value that is read."""
 
 # torch's operators that read values of the GPU.
-_READS_VALUE = re.compile(r"_local_scalar_dense|^aten::(item|is_nonzero|nonzero|equal|masked_select|unique)|^aten::_?unique")
+_READS_VALUE = re.compile(
+    r"_local_scalar_dense|^aten::(item|is_nonzero|nonzero|equal|masked_select|unique)|^aten::_?unique"
+)
 _MOST_LINES = 4
 
 
@@ -103,9 +105,11 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         waits = np.unique(calls[group])
         count = len(waits) / len(context.steps)
         name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
-        mean_us = float(api.duration_ns[waits].mean()) / 1e3
-        evidence = {"": f"{format_digits(count)} times a step", f"{name} waits": f"{format_time(mean_us)} each"}
-        copies = context.copy_of_call[np.maximum(np.where(_copies(context, waits), waits, context.call_before[waits]), 0)]
+        mean = float(api.duration_ns[waits].mean()) / 1e9
+        evidence = {"": f"{format_digits(count)} times a step", f"{name} waits": f"{format_seconds(mean)} each"}
+        copies = context.copy_of_call[
+            np.maximum(np.where(_copies(context, waits), waits, context.call_before[waits]), 0)
+        ]
         copies = copies[copies >= 0]
         if len(copies) and kind != "SYNCHRONIZE":
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope diagnose``: what a program's steps lose their time to, and what a fix would save."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuscope.cli import console, options
+from gpuscope.cli.console import Console
+from gpuscope.cli.ends import Ending
+from gpuscope.cli.export import Outputs, exit_code, open_recording
+from gpuscope.cli.program import Program
+from gpuscope.cli.run import Delivery
+from gpuscope.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from gpuscope.diagnosis import Diagnosis
+    from gpuscope.recording import Analyses
+
+_FAILED = 1
+_WIDEST, _USUAL = 120, 100
+# What `run` has options for and this has not; a diagnosis wants lines and shapes.
+_RECORDED = {
+    "mode": "full",
+    "activities": None,
+    "ring_seconds": None,
+    "sync": False,
+    "record_shapes": True,
+    "with_stack": True,
+    "with_modules": False,
+    "with_flops": False,
+}
+
+
+class Diagnose:
+    """Runs a script, or reads a recording, and says in words where its time is lost."""
+
+    name = "diagnose"
+    summary = "say where a program loses its time, and what a fix would save"
+    description = (
+        "Runs a script as 'python script.py args...' would, or reads a .gscope file, and says what its steps lose\n"
+        "their time to: the cause, the line, the evidence, what to change, and what that would save. Of a script the\n"
+        "page goes to standard error. Steps are what the script marks by gpuscope.step(), or what repeats in it."
+    )
+    examples = """\
+  gpuscope diagnose train.py --epochs 1
+  gpuscope diagnose -m package.train --lr 0.1
+  gpuscope diagnose train.gscope                          what gpuscope run --with-stack recorded
+  gpuscope diagnose --json report.json train.py           the same for programs
+  gpuscope diagnose --fail-on critical,R15 train.gscope   exit code 1 where there is such a finding
+  gpuscope diagnose --profile-memory train.py             is the batch too small, the memory full?"""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        Program.prepare_parser(parser)
+        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code | FILE.gscope) [args ...]"
+        parser.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON too, - for standard output")
+        parser.add_argument(
+            "--fail-on",
+            metavar="LIST",
+            type=options.names,
+            default=[],
+            help="exit code 1 for findings of these ids or severities, as R15,critical",
+        )
+        parser.add_argument("-o", "--output", metavar="FILE", action="append", help="keep the recording in this file")
+        parser.add_argument("--salvage", action="store_true", help="of a damaged recording too, read what is whole")
+        what = parser.add_argument_group("what is recorded")
+        what.add_argument("--schedule", metavar="SPEC", help="steps to record, as wait=1,warmup=1,active=10")
+        what.add_argument(
+            "--graphs", choices=("node", "launch"), default="node", help="CUDA graphs kernel by kernel, or as a whole"
+        )
+        what.add_argument("--profile-memory", action="store_true", help="what PyTorch's allocators hand out too")
+        what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Runs or reads, and prints the page."""
+        from gpuscope.diagnosis import check_wanted
+
+        wanted = check_wanted(options.fail_on)
+        json = Outcome(options.json, wanted)
+        words = options.program
+        if options.kind is None and words and words[0].lower().endswith(".gscope"):
+            return _read(options, words, json)
+        program = Program.given(options.kind, words)
+        program.check()
+        if options.salvage:
+            raise InvalidArgument("--salvage is for recordings; a script is run")
+        for name, value in _RECORDED.items():
+            setattr(options, name, value)
+        delivery = _Delivery(Outputs(options.output or []), console.errors(), options, json)
+        code = delivery.run(program)
+        return code or json.code
+
+
+class Outcome:
+    """Where the JSON of a diagnosis goes, and the exit code that its findings have.
+
+    Attributes:
+        code: 1 where there is a finding that was asked for, 0 otherwise.
+    """
+
+    def __init__(self, path: str | None, wanted: Sequence[str]) -> None:
+        self.paths: list[Path] = options.writable_paths([path])
+        self._wanted = wanted
+        self.code = 0
+
+    def deliver(self, found: Diagnosis, out: Console) -> None:
+        """Prints the page and writes the JSON."""
+        self.code = _FAILED if found.matches(self._wanted) else 0
+        out.report(found.page(min(out.width or _USUAL, _WIDEST)))
+        for path in self.paths:
+            found.to_json(path)
+
+
+class _Delivery(Delivery):
+    """Shows the diagnosis in place of the report."""
+
+    def __init__(self, outputs: Outputs, out: Console, options: argparse.Namespace, outcome: Outcome) -> None:
+        super().__init__(outputs, out, options)
+        self._outcome = outcome
+
+    def show_results(self, results: Analyses, options: argparse.Namespace, out: Console) -> None:
+        """Prints the page."""
+        self._outcome.deliver(results.diagnose(), out)
+        out.line()
+
+    def finish(self, ending: Ending) -> None:
+        """As of a run; what the diagnosis cannot write is told."""
+        try:
+            super().finish(ending)
+        except Exception as error:  # the program's own end is not to be changed by it
+            self.failed = True
+            with self._out.forgiving():
+                self._out.complain(f"the diagnosis could not be made: {error}", "bold yellow")
+
+
+def _read(options: argparse.Namespace, words: Sequence[str], outcome: Outcome) -> int:
+    if len(words) > 1:
+        raise InvalidArgument(f"a recording takes no arguments: {words[1]!r} follows {words[0]!r}; options come first")
+    for option in ("output", "schedule", "profile_memory", "max_memory"):
+        if getattr(options, option):
+            name = "-o" if option == "output" else f"--{option.replace('_', '-')}"
+            raise InvalidArgument(f"{name} is for what is recorded; {words[0]!r} is a recording already")
+    options.recording = words[0]
+    recording = open_recording(options, console.errors())
+    outcome.deliver(recording.diagnose(), console.output(outcome.paths))
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return outcome.code or exit_code(recording)
