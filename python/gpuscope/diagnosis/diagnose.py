@@ -26,6 +26,7 @@ _START_UP = 3  # steps that are left out at the beginning, and the last one at t
 _FEWEST = 3
 _LEAST_LEFT = 5
 _OWN_COST = 0.05
+_SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
 _VERIFY = "record again after the change; gpuscope diagnose should no longer have it, and a step should be shorter"
 
@@ -106,6 +107,11 @@ class _Candidate:
     def __post_init__(self) -> None:
         self.after = self.alone
 
+    @property
+    def weight(self) -> float:
+        """What it is ranked by."""
+        return float(self.after.sum()) * (_SPECIAL if self.rule.is_special else 1.0)
+
 
 def _rank(
     context: Context, found: Sequence[tuple[Rule, Cause]], replay: Replay
@@ -117,15 +123,14 @@ def _rank(
     taken: list[_Candidate] = []
     late: list[_Candidate] = []
     # What is left of a claim only shrinks: who is first with a figure that is up to date is the best of the rest.
-    waiting.sort(key=lambda each: -each.alone.sum())
+    waiting.sort(key=lambda each: -each.weight)
     while waiting:
         first = waiting.pop(0)
         first.after = ledger.left(first.cause.claim)
-        left_ns = first.after.sum()
-        if waiting and left_ns < waiting[0].after.sum():
-            at = next((i for i, each in enumerate(waiting) if each.after.sum() <= left_ns), len(waiting))
+        if waiting and first.weight < waiting[0].weight:
+            at = next((i for i, each in enumerate(waiting) if each.weight <= first.weight), len(waiting))
             waiting.insert(at, first)
-        elif taken and left_ns < small_ns <= first.alone.sum():
+        elif taken and first.after.sum() < small_ns <= first.alone.sum():
             late.append(first)  # its time is that of findings before it
         else:
             ledger.take(first.cause.claim)
@@ -136,11 +141,14 @@ def _rank(
     findings: list[Finding] = []
     small: list[Finding] = []
     edits: list[Edit] = []
+    before: Saving | None = None
     for each in taken:
         edits.append(each.cause.edit)
-        saving = replay.saving(edits) if replay.reason is None else None
-        finding = _finding(context, each, saving, replay.saving(edits[:-1]) if saving is not None else None)
-        (findings if each.after.sum() >= small_ns and len(findings) < _MOST_FINDINGS else small).append(finding)
+        together = replay.saving(edits) if replay.reason is None else None
+        finding = _finding(context, each, together, before)
+        before = together
+        is_large = (finding.saving or 0.0) >= SMALL and len(findings) < _MOST_FINDINGS
+        (findings if is_large else small).append(finding)
     others = [
         _share_finding(rule, cause) for rule, cause in found if cause.share is not None and cause.share >= rule.limit
     ]
@@ -169,9 +177,10 @@ def _finding(context: Context, candidate: _Candidate, together: Saving | None, b
     saving, error = _share(context, candidate.after)
     interval = (max(saving - 2 * error, 0.0), min(saving + 2 * error, 1.0)) if len(context.steps) >= _FEWEST else None
     is_bound = together is None or together.is_bound
-    if together is not None and before is not None and not is_bound:
-        saving = max(together.value - before.value, 0.0)
-        interval = (max(together.low - before.value, 0.0), max(together.high - before.value, 0.0))
+    if together is not None and not is_bound:
+        known = before.value if before is not None else 0.0
+        saving = max(together.value - known, 0.0)
+        interval = (max(together.low - known, 0.0), max(together.high - known, 0.0))
     severity = "critical" if saving >= CRITICAL else "warn" if saving >= SMALL else "info"
     return Finding(
         rule.id,

@@ -92,7 +92,8 @@ class Finding:
             return f"saves at most {percent(value)}"
         around = ""
         if self.interval is not None:
-            around = f" +- {format_digits(50 * (self.interval[1] - self.interval[0]) or 0.1)}"
+            half = 50 * (self.interval[1] - self.interval[0])
+            around = f" +- {half:.0f}" if half >= 1 else f" +- {half:.1f}"
         return f"saves {percent(value)}{around}"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from gpuscope._core import CopyKind, MemoryKind, RegionKind
 from gpuscope.diagnosis.claims import HOST, Claim, host_edit
 from gpuscope.diagnosis.context import Context, Where
+from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import SMALL_COPY_BYTES, claim_of, drained
@@ -95,7 +96,7 @@ def _many_small(context: Context) -> Iterator[Cause]:
     yield Cause(
         "many small copies to the GPU",
         "collect them in one array and copy that, or make the values on the GPU",
-        Claim(before, HOST, None, work, exposed),
+        Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, exposed),
         edit,
         _where(context, work, np.ones(len(work))),
         {"": f"{format_digits(count)} copies of less than 64 KiB a step"},
@@ -105,8 +106,10 @@ def _many_small(context: Context) -> Iterator[Cause]:
 def _exposed(context: Context) -> Iterator[Cause]:
     if len(context.copies) == 0:
         return
-    work, size, pageable = _copies(context)
-    chosen = ~pageable & (size > SMALL_COPY_BYTES)
+    work, size, _ = _copies(context)
+    ends = (context.column("memcpy", name, work) for name in ("source", "destination"))
+    pinned = np.logical_or.reduce([end == _PINNED for end in ends])
+    chosen = pinned & (size > SMALL_COPY_BYTES)
     work = work[chosen]
     if len(work) == 0:
         return
@@ -223,7 +226,7 @@ RULES = (
     Rule("R09", "copies of pageable memory", _pageable, 0.03),
     Rule("R11", "many small copies", _many_small, 0.03),
     Rule("R12", "copies that are not hidden", _exposed, 0.03),
-    Rule("R14", "round trips to the host", _round_trips, 0.01),
-    Rule("R14", "tensors made on the CPU and moved", _made_on_host, 0.01),
+    Rule("R14", "round trips to the host", _round_trips, 0.01, is_special=True),
+    Rule("R14", "tensors made on the CPU and moved", _made_on_host, 0.01, is_special=True),
     Rule("R18", "managed memory that moves", _managed, 0.03),
 )

@@ -179,7 +179,7 @@ def _time(time_ns: float) -> str:
 RULES = (
     Rule("R19", "launch-bound", _launch_bound, 0.03),
     Rule("R20", "chains of elementwise kernels", _chains, 0.03),
-    Rule("R21", "an optimizer that updates one tensor at a time", _optimizer, 0.02),
-    Rule("R22", "graph breaks", _graph_breaks, 0.03),
-    Rule("R40", "gradients filled with zeros", _gradients_filled, 0.01),
+    Rule("R21", "an optimizer that updates one tensor at a time", _optimizer, 0.02, is_special=True),
+    Rule("R22", "graph breaks", _graph_breaks, 0.03, is_special=True),
+    Rule("R40", "gradients filled with zeros", _gradients_filled, 0.01, is_special=True),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope.diagnosis.breakdown import IDLE
-from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.claims import Claim, host_edit
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
@@ -38,6 +38,7 @@ def _small_batch(context: Context) -> Iterator[Cause]:
     peak = _peak_share(context)
     if peak is None or peak > _HALF or len(context.kernels) == 0 or context.multiprocessors == 0:
         return
+    assert context.device is not None
     variants = context.trace.variants
     blocks = np.prod([variants[f"grid_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
     fill = np.minimum(1.0, blocks / context.multiprocessors)[context.kernel_variant]
@@ -49,6 +50,11 @@ def _small_batch(context: Context) -> Iterator[Cause]:
         "the batch is too small for the GPU",
         "a larger batch: gpuscope.find_max_batch_size(model, shape) says which fits",
         Claim(pieces, LAUNCHING, None, context.kernels, duration * (1 - fill)),
+        Edit(
+            host_spans=host_edit(context, pieces).host_spans,
+            kernels=context.device.work.rows[context.kernels],
+            kernel_factors=fill,
+        ),
         where=(),
         evidence={
             "memory used at most": format_share(peak),
@@ -134,17 +140,19 @@ def _uneven(context: Context) -> Iterator[Cause]:
     growth = [float(part.per_step_ns[chosen].mean() - np.median(part.per_step_ns)) for part in parts]
     part = parts[int(np.argmax(growth))]
     extra = float((durations[chosen] - usual).sum())
-    claim, pieces = Claim(), context.pieces
+    claim, edit, pieces = Claim(), Edit(), context.pieces
     cause = next((each for each in IdleCause if each.label == part.name), None)
     if part.kind == IDLE and cause is not None:
         rows = np.flatnonzero(chosen[pieces.step] & (pieces.cause_ns[cause] > 0))
         there = pieces.cause_ns[cause, rows].astype(np.float64)
         claim = Claim(rows, (cause,), there * min(1.0, extra / max(float(there.sum()), 1.0)))
+        edit = host_edit(context, rows)
     numbers = np.flatnonzero(chosen)[:3].tolist()
     yield Cause(
         f"steps differ: what makes some slow is {part.name}",
         f"look at steps {', '.join(map(str, numbers))} of those in the table; what else ran then?",
         claim,
+        edit,
         evidence={
             "p50": format_seconds(float(usual) / 1e9),
             "p95": format_seconds(float(slow) / 1e9),
@@ -157,7 +165,7 @@ def _uneven(context: Context) -> Iterator[Cause]:
 
 
 RULES = (
-    Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory),
+    Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, is_special=True),
     Rule("R42", "memory that is nearly full", _full_memory, 0.0),
     Rule("R46", "communication that nothing hides", _communication, 0.03),
     Rule("R47", "GPUs without work", _unused_gpus, 0.05),

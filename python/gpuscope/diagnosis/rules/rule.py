@@ -45,6 +45,8 @@ class Rule:
         summary: what it looks for.
         find: the causes in a recording.
         limit: the share of the time of the steps below which a cause is no finding.
+        is_special: it says why there is what a more general rule finds too: of the two, this comes first unless it is
+            about much less.
         needs: a sentence on what the recording lacks that this rule reads; None when it lacks nothing.
     """
 
@@ -53,6 +55,7 @@ class Rule:
     find: Callable[[Context], Iterable[Cause]]
     limit: float
     needs: Callable[[Context], str | None] = lambda context: None
+    is_special: bool = False
 
 
 def places(*found: Where | None) -> tuple[Where, ...]:

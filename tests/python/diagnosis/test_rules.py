@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule on a program that has its fault, where it comes first with the right place, and on one that has not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from fakes.loops import ADD, PRODUCT, SMS, Loop
+from gpuscope._core import FunctionKind, RegionKind
+from gpuscope.diagnosis import diagnose
+
+MIB = 1 << 20
+NHWC = "void cudnn::engines_precompiled::nchwToNhwcKernel<float>"
+
+
+def compute(loop, count=10, gpu=100.0, **variant):
+    """Kernels that keep the GPU busy while the host is ahead."""
+    with loop.at("train.py", 20):
+        for _ in range(count):
+            loop.launch(gpu=gpu, **variant)
+
+
+@dataclass
+class Fault:
+    """A step of a program with a fault and of one without, the place that is to be named, and the share lost."""
+
+    id: str
+    fault: Callable[[Loop], None]
+    clean: Callable[[Loop], None]
+    where: str
+    share: tuple[float, float]
+    make: Callable[[], Loop] = Loop
+
+
+FAULTS: list[Fault] = []
+
+
+def planted(rule, where, low, high, make=Loop):
+    """Registers a function that takes whether the fault is there."""
+
+    def register(step):
+        name = f"{rule} {step.__name__}"
+        FAULTS.append(
+            pytest.param(
+                Fault(rule, lambda loop: step(loop, True), lambda loop: step(loop, False), where, (low, high), make),
+                id=name,
+            )
+        )
+        return step
+
+    return register
+
+
+@planted("R02", "train.py:48", 0.45, 0.55)
+def loader_in_the_training_thread(loop, wrong):
+    with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+        loop.work(1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+
+
+@planted("R01", "train.py:48", 0.45, 0.55)
+def slow_workers(loop, wrong):
+    with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+        loop.work(1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+
+
+@planted("R01", "fetch_batch", 0.45, 0.55)
+def a_region_that_the_program_named(loop, wrong):
+    with loop.region("fetch_batch", RegionKind.REGION):
+        loop.work(1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+
+
+@planted("R09", "train.py:51", 0.25, 0.35)
+def pageable_copies(loop, wrong):
+    with loop.at("train.py", 51):
+        loop.copy(4 * MIB, 400 if wrong else 4, pinned=not wrong)
+    compute(loop)
+
+
+@planted("R10", "train.py:52", 0.25, 0.40)
+def pinned_copies_that_are_waited_for(loop, wrong):
+    with loop.at("train.py", 52):
+        loop.copy(4 * MIB, 5, pinned=True, to_gpu=False)
+        if wrong:
+            loop.wait()
+    loop.work(400)
+    compute(loop)
+
+
+@planted("R11", "train.py:53", 0.08, 0.15)
+def many_small_copies(loop, wrong):
+    with loop.at("train.py", 53):
+        for _ in range(40 if wrong else 1):
+            loop.copy(64, 2)
+            loop.work(10)
+    compute(loop)
+
+
+@planted("R12", "train.py:54", 0.25, 0.35)
+def copies_on_the_stream_that_computes(loop, wrong):
+    with loop.at("train.py", 54):
+        loop.copy(20 * MIB, 400, pinned=True, stream=7 if wrong else 8)
+    compute(loop)
+
+
+@planted("R14", "train.py:55", 0.15, 0.35)
+def a_round_trip(loop, wrong):
+    compute(loop)
+    with loop.at("train.py", 55):
+        loop.copy(MIB, 150, to_gpu=False, pinned=True)
+        if wrong:
+            loop.copy(MIB, 150, pinned=True)
+    compute(loop, 2)
+
+
+@planted("R14", "train.py:56", 0.15, 0.40)
+def made_on_the_cpu(loop, wrong):
+    with loop.at("train.py", 56):
+        with loop.region("aten::zeros" if wrong else "aten::view"):
+            loop.work(5)
+        with loop.region("aten::to"):
+            loop.copy(MIB, 300 if wrong else 3, pinned=True)
+    compute(loop)
+
+
+@planted("R15", "train.py:77", 0.15, 0.40)
+def a_value_read_each_step(loop, wrong):
+    compute(loop)
+    if wrong:
+        with loop.at("train.py", 77), loop.region("aten::item"), loop.region("aten::_local_scalar_dense"):
+            loop.copy(4, 2, to_gpu=False, pinned=True)
+            loop.wait()
+    loop.work(400)
+
+
+@planted("R16", "train.py:78", 0.15, 0.40)
+def synchronized_each_step(loop, wrong):
+    compute(loop)
+    if wrong:
+        with loop.at("train.py", 78):
+            loop.wait()
+    loop.work(400)
+
+
+@planted("R17", "train.py:60", 0.15, 0.60)
+def memory_given_back_each_step(loop, wrong):
+    compute(loop)
+    with loop.at("train.py", 60):
+        if wrong:
+            loop.release(50)
+            loop.allocate(400)
+    compute(loop, 2)
+
+
+@planted("R18", "train.py:57", 0.25, 0.35)
+def managed_memory(loop, wrong):
+    with loop.at("train.py", 57):
+        loop.copy(4 * MIB, 400 if wrong else 4, pinned=True)
+        row = loop._rows["memcpy"][-1]
+        row["source" if wrong else "bytes"] = 5 if wrong else 4096
+    compute(loop)
+
+
+@planted("R19", "train.py:20", 0.60, 0.95)
+def small_kernels_launched_one_by_one(loop, wrong):
+    compute(loop, 100, 2 if wrong else 60, host=10)
+
+
+@planted("R19", "train.py:30", 0.30, 0.60)
+def graphs_shorter_than_their_launch(loop, wrong):
+    with loop.at("train.py", 30):
+        loop.graph(10, 5, host=90 if wrong else 10)
+
+
+@planted("R20", "train.py:21", 0.50, 0.85)
+def pointwise_operators_in_a_row(loop, wrong):
+    with loop.at("train.py", 21):
+        for _ in range(12 if wrong else 1):
+            loop.launch(ADD, 50)
+    compute(loop, 3)
+
+
+@planted("R21", "train.py:90", 0.30, 0.95)
+def an_optimizer_that_loops_over_tensors(loop, wrong):
+    compute(loop, 4)
+    with loop.at("train.py", 90), loop.region("Optimizer.step#Adam.step", RegionKind.RANGE):
+        for _ in range(80 if wrong else 2):
+            loop.launch(ADD if wrong else "void at::native::multi_tensor_apply_kernel", 3 if wrong else 30, 15)
+
+
+@planted("R22", "train.py:31", 0.20, 0.90)
+def kernels_between_graphs(loop, wrong):
+    with loop.at("train.py", 30):
+        loop.graph(4, 30)
+    with loop.at("train.py", 31):
+        for _ in range(60 if wrong else 0):
+            loop.launch(gpu=3, host=15)
+    with loop.at("train.py", 30):
+        loop.graph(4, 30)
+
+
+@planted("R23", "", 0.20, 0.40)
+def garbage_collected_each_step(loop, wrong):
+    compute(loop)
+    loop.wait()
+    with loop.function("Garbage collection", FunctionKind.GARBAGE):
+        loop.work(500 if wrong else 1)
+
+
+@planted("R24", "train.py:40", 0.40, 0.60)
+def a_loop_of_python(loop, wrong):
+    with loop.function("train.py(40): augment"):
+        loop.work(1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+
+
+@planted("R26", "train.py:41", 0.20, 0.40)
+def a_checkpoint_each_step(loop, wrong):
+    compute(loop)
+    loop.wait()
+    with loop.function("train.py(41): save"), loop.function("<built-in method write of _io.FileIO>"):
+        loop.work(500 if wrong else 1)
+
+
+@planted("R27", "train.py:42", 0.20, 0.40)
+def compiled_each_step(loop, wrong):
+    compute(loop)
+    loop.wait()
+    with loop.at("train.py", 42), loop.region("_compile.compile_inner (dynamo_timed)", RegionKind.RANGE):
+        loop.work(500 if wrong else 1)
+
+
+@planted("R29", "nvjet_hsh_128x256", 0.80, 0.95)
+def grids_of_eight_blocks(loop, wrong):
+    compute(loop, grid_x=8 if wrong else 8 * SMS)
+
+
+@planted("R30", "nvjet_hsh_128x256", 0.40, 0.55)
+def one_block_more_than_fits(loop, wrong):
+    compute(loop, grid_x=SMS + 1 if wrong else 2 * SMS, registers=255, block_x=256)
+
+
+@planted("R31", "nvjet_hsh_128x256", 0.90, 1.0)
+def registers_spill(loop, wrong):
+    compute(loop, local_bytes=400 if wrong else 0)
+
+
+@planted("R32", "nvjet_hsh_128x256", 0.45, 0.52)
+def blocks_of_33_threads(loop, wrong):
+    compute(loop, block_x=33 if wrong else 128)
+
+
+@planted("R33", "train.py:20", 0.80, 0.90)
+def float32_products(loop, wrong):
+    compute(loop, name="ampere_sgemm_128x64_tn" if wrong else PRODUCT)
+
+
+@planted("R34", "train.py:20", 0.90, 1.0)
+def sizes_of_4095(loop, wrong):
+    with loop.region("aten::mm", shapes="[[4095, 4097], [4097, 4096]]"):
+        compute(loop, name=f"cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align{1 if wrong else 8}")
+
+
+@planted("R35", "train.py:20", 0.45, 0.52)
+def double_precision(loop, wrong):
+    with loop.region("aten::mm", types="['double', 'double']" if wrong else "['float', 'float']"):
+        compute(loop)
+
+
+@planted("R35", "train.py:20", 0.95, 1.0, make=lambda: Loop((8, 6)))
+def double_precision_of_cupy(loop, wrong):
+    compute(loop, name="cupy_add__float64_float64_float64" if wrong else "cupy_add__float32_float32_float32")
+
+
+@planted("R36", "train.py:22", 0.25, 0.40)
+def changes_of_layout(loop, wrong):
+    with loop.at("train.py", 22):
+        for _ in range(2 if wrong else 0):
+            loop.launch(NHWC, 250)
+    compute(loop)
+
+
+@planted("R36", "train.py:23", 0.25, 0.40)
+def casts(loop, wrong):
+    with loop.at("train.py", 23), loop.region("aten::to"), loop.region("aten::copy_"):
+        for _ in range(2 if wrong else 0):
+            loop.launch(ADD, 250)
+    compute(loop)
+
+
+@planted("R39", "train.py:24", 0.30, 0.50)
+def attention_in_pieces(loop, wrong):
+    with loop.at("train.py", 24):
+        with loop.region("aten::bmm"):
+            loop.launch(gpu=150)
+        with loop.region("aten::softmax"), loop.region("aten::_softmax" if wrong else "aten::_log_softmax"):
+            loop.launch("cunn_SoftMaxForward", 200)
+        with loop.region("aten::bmm"):
+            loop.launch(gpu=150)
+
+
+@planted("R40", "train.py:25", 0.10, 0.60)
+def gradients_filled_with_zeros(loop, wrong):
+    compute(loop)
+    with loop.at("train.py", 25), loop.region("Optimizer.zero_grad#SGD.zero_grad", RegionKind.RANGE):
+        for _ in range(20 if wrong else 0):
+            loop.fill(20)
+
+
+@planted("R41", "", 0.50, 0.99)
+def a_batch_of_four(loop, wrong):
+    loop.held((8 if wrong else 70) << 30)
+    compute(loop, 40, 4, host=10, grid_x=16)
+
+
+@planted("R46", "train.py:26", 0.30, 0.50)
+def gradients_reduced_after_the_backward_pass(loop, wrong):
+    compute(loop)
+    with loop.at("train.py", 26):
+        loop.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 700, stream=7 if wrong else 9, grid_x=SMS)
+
+
+def diagnosis_of(step, make=Loop, count=14):
+    loop = make()
+    for _ in loop.steps(count):
+        step(loop)
+    return diagnose(loop.trace())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_comes_first_with_its_place_and_share(fault):
+    found = diagnosis_of(fault.fault, fault.make)
+    first = found.findings[0]
+    assert first.id == fault.id, str(found)
+    assert any(fault.where in str(where) for where in first.where) or not fault.where
+    low, high = fault.share
+    assert low <= first.share <= high
+    assert first.advice
+    assert first.title in str(found).replace("\n      ", " ") or first.title[:20] in str(found)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_its_clean_counterpart_has_it_not(fault):
+    found = diagnosis_of(fault.clean, fault.make)
+    assert fault.id not in [each.id for each in found if each.severity != "info"], str(found)
+
+
+def test_memory_that_is_nearly_full_is_told_without_a_saving():
+    def step(loop):
+        loop.held(78 << 30)
+        compute(loop)
+
+    (finding,) = diagnosis_of(step).findings
+    assert (finding.id, finding.saving) == ("R42", None)
+    assert finding.evidence["held at most"] == "97.5 % of the GPU's memory"
+
+
+def test_a_gpu_without_work_is_told():
+    loop = Loop()
+    for _ in loop.steps():
+        compute(loop)
+    from fakes.recordings import make_trace
+
+    tables = loop.tables()
+    tables["device"] = {name: values * 2 for name, values in tables["device"].items()}
+    tables["device"]["ordinal"] = [0, 1]
+    found = diagnose(make_trace(tables, info=dict(loop.trace().info)))
+    (finding,) = found.findings
+    assert (finding.id, finding.evidence["GPU 1"]) == ("R47", "no work")
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(3000, ["R48"]), (0, [])])
+def test_steps_that_are_slow_now_and_then_are_told_with_what_makes_them_so(pause, expected):
+    loop = Loop()
+    for number in loop.steps(24):
+        compute(loop)
+        loop.wait()
+        with loop.region("load", RegionKind.REGION) if number % 4 == 0 else contextlib.nullcontext():
+            loop.work(pause if number % 4 == 0 else 0)
+    found = [each for each in diagnose(loop.trace()) if each.id == "R48"]
+    assert [each.id for each in found] == expected
+    assert all("waiting for data" in each.title for each in found)
