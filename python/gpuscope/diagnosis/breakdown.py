@@ -236,10 +236,20 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
     work = _Work(trace)
     numbers = sorted(set(work.device.tolist()))
     devices = tuple(_device(trace, steps, work, number) for number in numbers)
-    busy, _ = _core.divide_time(
-        steps.start_ns, steps.end_ns, work.start_ns, work.end_ns, np.zeros(len(work.start_ns), np.uint8), 1
-    )
-    return StepBreakdown(steps, devices, busy[:, -1], audit(trace).verdict)
+    return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), audit(trace).verdict)
+
+
+def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) -> Array:
+    """Of each step, how long no GPU did anything."""
+    if len(devices) == 1:
+        idle: Array = sum(
+            (part.per_step_ns for part in devices[0].parts if part.kind == IDLE), np.zeros(len(steps), int)
+        )
+        return idle
+    classes = np.zeros(len(work.start_ns), np.uint8)
+    busy, _ = _core.divide_time(steps.start_ns, steps.end_ns, work.start_ns, work.end_ns, classes, 1)
+    none: Array = busy[:, -1]
+    return none
 
 
 class _Work:

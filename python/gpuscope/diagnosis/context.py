@@ -375,13 +375,16 @@ class Context:
         """
         stacks = self.stacks_of_calls(calls)
         regions = self.path_of_regions(np.append(self.trace.api.region, NONE)[calls])
-        keys = np.where(stacks != NONE, stacks, -2 - regions)
-        each, place = np.unique(keys, return_inverse=True)
-        places = [self.where_of_stack(key) if key >= 0 else self.where_of_path(-2 - key) for key in each.tolist()]
-        known = list(dict.fromkeys(places))
-        group = np.array([known.index(where) for where in places], int)[place.reshape(-1)]
-        totals = np.bincount(group, weights, len(known))
-        return [(known[at], np.flatnonzero(group == at)) for at in np.argsort(-totals, kind="stable").tolist()]
+        frames = len(self.trace.stacks)
+        keys = np.where(stacks < frames, stacks, frames + regions)
+        known: dict[Where | None, int] = {}
+        group_of = np.zeros(frames + len(self.path_names) + 1, int)
+        for key in np.flatnonzero(np.bincount(keys, minlength=1)).tolist():
+            where = self.where_of_stack(key) if key < frames else self.where_of_path(key - frames)
+            group_of[key] = known.setdefault(where, len(known))
+        group, found = group_of[keys], list(known)
+        totals = np.bincount(group, weights, len(found))
+        return [(found[at], np.flatnonzero(group == at)) for at in np.argsort(-totals, kind="stable").tolist()]
 
 
 def _joined(starts: Array, ends: Array) -> tuple[Array, Array]:

@@ -143,10 +143,12 @@ def _rank(
     edits: list[Edit] = []
     before: Saving | None = None
     for each in taken:
-        edits.append(each.cause.edit)
-        together = replay.saving(edits) if replay.reason is None else None
+        together = None
+        if replay.reason is None and each.after.sum() >= small_ns:
+            edits.append(each.cause.edit)
+            together = replay.saving(edits)
         finding = _finding(context, each, together, before)
-        before = together
+        before = together or before
         is_large = (finding.saving or 0.0) >= SMALL and len(findings) < _MOST_FINDINGS
         (findings if is_large else small).append(finding)
     others = [

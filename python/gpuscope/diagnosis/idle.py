@@ -187,9 +187,10 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
 
     host = late & (host_end > gaps.start_ns)
     drain, waited_ns = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
-    for thread in np.unique(calls.thread[launch[host]]).tolist():
-        of_thread = np.flatnonzero(host & (calls.thread[launch] == thread))
-        rows = np.flatnonzero((host & (calls.thread[launch] == thread))[gap] & (starts < host_end[gap]))
+    for thread in np.flatnonzero(np.bincount(calls.thread[launch[host]], minlength=1)).tolist():
+        here = host & (calls.thread[launch] == thread)
+        of_thread = np.flatnonzero(here)
+        rows = np.flatnonzero(here[gap] & (starts < host_end[gap]))
         spans = starts[rows], np.minimum(ends[rows], host_end[gap[rows]])
         cause_ns[: _HOST_CAUSES + 1, rows] = _explain_host(trace, calls, thread, gaps.start_ns[of_thread], *spans).T
         call = calls.draining(thread, gaps.start_ns[of_thread], host_end[of_thread])
@@ -215,8 +216,10 @@ def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
 
 def _per_step(steps: Steps, pieces: IdlePieces) -> Array:
     """Their causes by step. Sums of float64 are exact below 2**53 ns, which are 104 days."""
-    sums = [np.bincount(pieces.step, each, len(steps)).astype(np.int64) for each in pieces.cause_ns]
-    per_step: Array = np.stack(sums, axis=1)
+    per_step = np.zeros((len(steps), len(IdleCause)), np.int64)
+    for cause, each in enumerate(pieces.cause_ns):
+        if each.any():
+            per_step[:, cause] = np.bincount(pieces.step, each, len(steps))
     return per_step
 
 

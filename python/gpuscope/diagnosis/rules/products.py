@@ -71,7 +71,8 @@ def _cause(context: Context, work: Array, factor: float, title: str, advice: str
 def _without_tensor_cores(context: Context) -> Iterator[Cause]:
     if context.device is None or context.capability < (7, 0):
         return
-    work = np.intersect1d(_named(context, _FLOAT_PRODUCT), context.kernels_of_class(KernelClass.PRODUCT))
+    work = _named(context, _FLOAT_PRODUCT)
+    work = work[context.device.work.classes[work] == int(KernelClass.PRODUCT)]
     if context.duration_ns[work].sum() < _OF_BUSY * _busy_ns(context) or len(work) == 0:
         return
     tf32 = context.capability >= (8, 0)
@@ -92,7 +93,8 @@ def _misaligned(context: Context) -> Iterator[Cause]:
     named = _named(context, _MISALIGNED)
     if len(named) == 0:
         return
-    work = named[np.isin(named, context.kernels_of_class(KernelClass.TENSOR_PRODUCT, KernelClass.PRODUCT))]
+    assert context.device is not None
+    work = named[context.device.work.classes[named] <= int(KernelClass.PRODUCT)]
     variants = context.column("kernels", "variant", work)
     names = context.kernel_names
     half = np.array([bool(_HALF.search(names[variant])) for variant in variants.tolist()], bool)
@@ -184,6 +186,8 @@ def _known_types(context: Context, work: Array) -> Array:
 
 
 def _typed(context: Context, name: str) -> Array:
+    if not (context.trace.details.types != NONE).any():
+        return np.zeros(0, np.int64)
     at, texts = _types(context, context.kernels)
     meant = np.array([f"'{name}'" in text for text in texts] + [False])
     found: Array = context.kernels[meant[at]]
@@ -195,11 +199,12 @@ def _casts(context: Context) -> Iterator[Cause]:
         return
     copying = context.kernels_of_class(KernelClass.ELEMENTWISE)
     copying = copying[_inside_innermost(context, _COPIES, copying)]
-    work = np.union1d(copying, np.intersect1d(_named(context, _LAYOUT), context.kernels)).astype(np.int64)
+    of_layout = _named(context, _LAYOUT)
+    work = np.union1d(copying, of_layout).astype(np.int64)
     if len(work) == 0:
         return
-    layout = np.isin(work, _named(context, _LAYOUT))
-    of_layout = float(context.duration_ns[work[layout]].sum()) / max(float(context.duration_ns[work].sum()), 1.0)
+    layout = np.isin(work, of_layout)
+    share = float(context.duration_ns[work[layout]].sum()) / max(float(context.duration_ns[work].sum()), 1.0)
     yield _cause(
         context,
         work,
@@ -207,7 +212,7 @@ def _casts(context: Context) -> Iterator[Cause]:
         "casts, copies and changes of layout",
         "memory_format=torch.channels_last for model and input; keep weights in the format that is computed in; "
         "views in place of copies",
-        {"changes of layout": format_share(of_layout)} if layout.any() else {},
+        {"changes of layout": format_share(share)} if layout.any() else {},
     )
 
 
