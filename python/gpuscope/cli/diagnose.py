@@ -57,6 +57,7 @@ class Diagnose:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
         Program.prepare_parser(parser)
+        self._parser = parser
         parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code | FILE.gscope) [args ...]"
         parser.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON too, - for standard output")
         parser.add_argument(
@@ -80,20 +81,22 @@ class Diagnose:
         """Runs or reads, and prints the page."""
         from gpuscope.diagnosis import check_wanted
 
-        wanted = check_wanted(options.fail_on)
-        json = Outcome(options.json, wanted)
         words = options.program
-        if options.kind is None and words and words[0].lower().endswith(".gscope"):
-            return _read(options, words, json)
+        is_recording = options.kind is None and bool(words) and words[0].lower().endswith(".gscope")
+        if is_recording:  # what follows are no arguments of a script
+            self._parser.parse_args(words[1:], options)
+        outcome = Outcome(options.json, check_wanted(options.fail_on))
+        if is_recording:
+            return _read(options, words[0], outcome)
         program = Program.given(options.kind, words)
         program.check()
         if options.salvage:
             raise InvalidArgument("--salvage is for recordings; a script is run")
         for name, value in _RECORDED.items():
             setattr(options, name, value)
-        delivery = _Delivery(Outputs(options.output or []), console.errors(), options, json)
+        delivery = _Delivery(Outputs(options.output or []), console.errors(), options, outcome)
         code = delivery.run(program)
-        return code or json.code
+        return code or outcome.code
 
 
 class Outcome:
@@ -138,14 +141,15 @@ class _Delivery(Delivery):
                 self._out.complain(f"the diagnosis could not be made: {error}", "bold yellow")
 
 
-def _read(options: argparse.Namespace, words: Sequence[str], outcome: Outcome) -> int:
-    if len(words) > 1:
-        raise InvalidArgument(f"a recording takes no arguments: {words[1]!r} follows {words[0]!r}; options come first")
+def _read(options: argparse.Namespace, path: str, outcome: Outcome) -> int:
+    if options.program or options.kind is not None:
+        follows = options.program[0] if options.program else "-m or -c"
+        raise InvalidArgument(f"a recording takes no arguments, and {follows!r} follows {path!r}")
     for option in ("output", "schedule", "profile_memory", "max_memory"):
         if getattr(options, option):
             name = "-o" if option == "output" else f"--{option.replace('_', '-')}"
-            raise InvalidArgument(f"{name} is for what is recorded; {words[0]!r} is a recording already")
-    options.recording = words[0]
+            raise InvalidArgument(f"{name} is for what is recorded; {path!r} is a recording already")
+    options.recording = path
     recording = open_recording(options, console.errors())
     outcome.deliver(recording.diagnose(), console.output(outcome.paths))
     if sys.stdout is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope._core import CallKind
+from gpuscope.analysis.rows import STEP
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
@@ -363,7 +364,8 @@ class Context:
         """The regions of a row of ``trace.paths``."""
         names: list[str] = []
         while 0 <= path < len(self.path_names) and len(names) < _DEEPEST:
-            names.append(self.path_names[path])
+            if not self.path_names[path].startswith(STEP):  # each has another number
+                names.append(self.path_names[path])
             parent = int(self.trace.paths.parent[path])
             path = parent if parent < path else -1
         return Where(region=" > ".join(reversed(names))) if names else None

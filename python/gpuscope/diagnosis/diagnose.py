@@ -28,6 +28,7 @@ _LEAST_LEFT = 5
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
+_NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change; gpuscope diagnose should no longer have it, and a step should be shorter"
 
 
@@ -43,8 +44,8 @@ def check_wanted(wanted: Sequence[str]) -> tuple[str, ...]:
     found = []
     for name in wanted:
         if name.lower() not in by_lower:
-            close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-            near = f"did you mean {by_lower[close[0]]}?" if close else f"accepted are {', '.join(known)}"
+            close = [by_lower[each] for each in difflib.get_close_matches(name.lower(), by_lower, n=3)]
+            near = f"did you mean {' or '.join(close)}?" if close else f"accepted are {', '.join(known)}"
             raise InvalidArgument(f"fail_on contains {name!r}; {near}")
         found.append(by_lower[name.lower()])
     return tuple(found)
@@ -93,7 +94,13 @@ def _steady(steps: Steps) -> tuple[Steps, int]:
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
     found = [(rule, cause) for rule in RULES for cause in rule.find(context)]
     needs = (rule.needs(context) for rule in RULES)
-    return found, tuple(dict.fromkeys(need for need in needs if need is not None))
+    unseen = list(dict.fromkeys(need for need in needs if need is not None))
+    if len(context.breakdown.devices) > 1 and context.device is not None:
+        others = [str(each.device) for each in context.breakdown.devices if each is not context.device]
+        unseen.append(
+            f"GPU {', '.join(others)}: causes and lines are those of GPU {context.device.device}, the busiest"
+        )
+    return found, tuple(unseen)
 
 
 @dataclass
@@ -135,20 +142,42 @@ def _rank(
         else:
             ledger.take(first.cause.claim)
             taken.append(first)
+    edits = [each.cause.edit for each in taken if each.after.sum() >= small_ns and not each.cause.is_rare]
     for each in late:
-        owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
-        owner.parts.append(_finding(context, each, None))
+        # Claims are what can be saved at most: where the model tells that more is to be had, it is a finding by itself.
+        if replay.reason is None and edits and _more(replay, edits, each.cause.edit) >= SMALL:
+            edits.append(each.cause.edit)
+            each.after = each.alone
+            taken.append(each)
+        else:
+            owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
+            owner.parts.append(_finding(context, each, None))
+    return _priced(context, found, taken, replay)
+
+
+def _more(replay: Replay, edits: list[Edit], edit: Edit) -> float:
+    """What one edit saves after others."""
+    return replay.saving([*edits, edit]).value - replay.saving(edits).value
+
+
+def _priced(
+    context: Context, found: Sequence[tuple[Rule, Cause]], ranked: Sequence[_Candidate], replay: Replay
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings of these candidates, each with what it saves after those before it, and of what has a share alone."""
     findings: list[Finding] = []
     small: list[Finding] = []
     edits: list[Edit] = []
     before: Saving | None = None
-    for each in taken:
+    for each in ranked:
         together = None
-        if replay.reason is None and each.after.sum() >= small_ns:
+        # Replayed are usual steps: what is rare is not in them.
+        if replay.reason is None and not each.cause.is_rare and each.after.sum() >= SMALL * context.wall_ns:
             edits.append(each.cause.edit)
             together = replay.saving(edits)
         finding = _finding(context, each, together, before)
         before = together or before
+        if (finding.saving or 0.0) < _NOTHING:
+            continue
         is_large = (finding.saving or 0.0) >= SMALL and len(findings) < _MOST_FINDINGS
         (findings if is_large else small).append(finding)
     others = [
@@ -227,8 +256,6 @@ def _doubts(context: Context) -> tuple[str, ...]:
     if context.device is None:
         reason = trace.info.get("session.tier_reason", "")
         found.append(f"no GPU work was recorded{f': {reason}' if reason else ''}; causes of the host only")
-    if len(context.breakdown.devices) > 1 and context.device is not None:
-        found.append(f"findings are about GPU {context.device.device}, the busiest of {len(context.breakdown.devices)}")
     return tuple(found)
 
 

@@ -352,6 +352,7 @@ def test_a_fault_comes_first_with_its_place_and_share(fault):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_its_clean_counterpart_has_it_not(fault):
     found = diagnosis_of(fault.clean, fault.make)
+    assert found.breakdown is not None
     assert fault.id not in [each.id for each in found if each.severity != "info"], str(found)
 
 

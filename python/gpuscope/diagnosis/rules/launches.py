@@ -46,7 +46,9 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     launches = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))) & (context.call_step >= 0)
     graphs = int(((context.call_kind == int(CallKind.GRAPH_LAUNCH)) & (context.call_step >= 0)).sum())
     count = int(launches.sum())
-    work_ns = kernel_ns * len(context.kernels) / max(count, 1)  # of one launch, which may be of a graph
+    # Of one launch, which may be of a graph; of the whole recording, as in few steps the GPU may be far behind.
+    asked = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))).sum()
+    work_ns = kernel_ns * len(context.trace.kernels) / max(int(asked), 1)
     if work_ns >= _KERNELS_OF_AN_INTERVAL * interval_ns:
         return
     rows = _of_launches(context)
@@ -62,9 +64,11 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     else:
         title = "launch-bound: the host launches slower than the GPU works"
         advice = 'a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
-        waits = len(np.unique(context.pieces.drain[context.pieces.drain >= 0])) / len(context.steps)
+        drains = np.flatnonzero(np.bincount(context.pieces.drain + 1)[1:])
+        waits = len(drains) / len(context.steps)
         if waits >= 1:
-            advice += f"; take the {format_digits(waits)} waits a step out first, which a graph cannot hold"
+            line = context.lines(drains, np.ones(len(drains)))[0][0]
+            advice += f"; first take out the {format_digits(waits)} waits a step ({line}): a graph can have none"
     yield Cause(title, advice, Claim(rows, LAUNCHING), host_edit(context, rows), where, evidence)
 
 

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The diagnosis as a whole: guards against false alarms, ranking, verdicts, the page, recordings that lack much."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+from fakes.loops import ADD, SMS, Loop
+from fakes.recordings import aggregate, cpu_only, make_trace
+from gpuscope._core import FunctionKind, RegionKind
+from gpuscope.diagnosis import check_wanted, diagnose, known_findings
+from gpuscope.diagnosis.rules import RULES
+from gpuscope.errors import InvalidArgument
+
+MIB = 1 << 20
+
+
+def compute(loop, count=10, gpu=100.0, **options):
+    with loop.at("train.py", 20):
+        for _ in range(count):
+            loop.launch(gpu=gpu, **options)
+
+
+def diagnosed(step, count=14, make=Loop, change=None):
+    loop = make()
+    for number in loop.steps(count):
+        step(loop, number)
+    if change is None:
+        return diagnose(loop.trace())
+    tables, info = loop.tables(), dict(loop.trace().info)
+    change(tables, info)
+    return diagnose(make_trace(tables, info=info))
+
+
+def ids(found):
+    return [each.id for each in found if each.severity != "info"]
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_while_the_gpu_works_costs_nothing():
+    def step(loop, number):
+        compute(loop, 20)
+        with loop.at("train.py", 30):
+            loop.wait()
+        loop.work(1)
+
+    loop = Loop()
+    for number in loop.steps(14):
+        with loop.at("train.py", 29):
+            loop.launch(gpu=5000, stream=9)
+        step(loop, number)
+    assert ids(diagnose(loop.trace())) == []
+
+
+def test_copies_and_collectives_beside_computing_are_not_lost():
+    def step(loop, number):
+        loop.copy(20 * MIB, 500, stream=8)
+        loop.launch("ncclDevKernel_AllReduce", 500, stream=9, grid_x=SMS)
+        compute(loop)
+
+    assert ids(diagnosed(step)) == []
+
+
+def test_a_wait_for_data_behind_queued_work_is_not_input_bound():
+    def step(loop, number):
+        compute(loop)
+        with loop.region("load", RegionKind.REGION):
+            loop.work(700)
+
+    assert ids(diagnosed(step)) == []
+
+
+def test_a_launch_that_waits_for_room_in_the_queue_means_a_busy_gpu():
+    assert diagnosed(lambda loop, number: compute(loop, 1500, 20, host=1)).verdict == "fine"
+
+
+def test_kernels_of_low_occupancy_are_no_finding():
+    assert ids(diagnosed(lambda loop, number: compute(loop, registers=255, dynamic_shared_bytes=200 << 10))) == []
+
+
+def test_steps_that_start_up_and_the_last_are_left_out():
+    def step(loop, number):
+        compute(loop)
+        loop.wait()
+        loop.work(5000 if number in (0, 1, 2, 13) else 0)
+
+    found = diagnosed(step)
+    assert ids(found) == []
+    assert found.left_out == 4
+
+
+def test_with_few_steps_fewer_are_left_out():
+    assert diagnosed(lambda loop, number: compute(loop), 7).left_out == 2
+    assert diagnosed(lambda loop, number: compute(loop), 5).left_out == 0
+
+
+def test_a_small_pageable_copy_to_the_gpu_is_no_slow_copy():
+    def step(loop, number):
+        for _ in range(10):
+            loop.copy(64 << 10, 60)
+        compute(loop)
+
+    assert "R09" not in [each.id for each in diagnosed(step)]
+
+
+def test_names_alone_are_no_finding():
+    def step(loop, number):
+        with loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            loop.work(2)
+        with loop.region("aten::item"), loop.region("aten::_local_scalar_dense"):
+            loop.work(1)
+        with loop.region("Optimizer.step#Adam.step", RegionKind.RANGE):
+            compute(loop)
+
+    assert ids(diagnosed(step)) == []
+
+
+def test_what_came_once_is_no_finding_of_each_step():
+    def step(loop, number):
+        compute(loop)
+        loop.wait()
+        with loop.region("load", RegionKind.REGION):
+            loop.work(1500 if number == 6 else 1)
+
+    assert "R01" not in ids(diagnosed(step))
+
+
+def test_a_checkpoint_in_one_step_is_judged_by_the_whole_run():
+    def step(loop, number):
+        compute(loop)
+        loop.wait()
+        if number == 6:
+            with loop.function("train.py(41): save"), loop.function("<built-in method write of _io.FileIO>"):
+                loop.work(3000)
+
+    finding = next(each for each in diagnosed(step) if each.id == "R26")
+    assert finding.share == pytest.approx(0.21, abs=0.05)
+
+
+def test_one_cause_is_one_finding_and_what_lies_in_it_is_listed_under_it():
+    def step(loop, number):
+        compute(loop, 20, 3, host=15)
+        with loop.at("train.py", 90), loop.region("Optimizer.step#Adam.step", RegionKind.RANGE):
+            for _ in range(60):
+                loop.launch("adam", 3, 15)
+        compute(loop, 60, 3, host=15)
+
+    found = diagnosed(step)
+    first = found.findings[0]
+    assert (first.id, [part.id for part in first.parts]) == ("R19", ["R21"])
+    assert "of it R21 the optimizer updates one tensor at a time at train.py:90" in found.page(200)
+    assert sum(each.saving for each in found.findings) <= 1
+
+
+def test_two_causes_are_both_found_and_their_savings_add_up_to_no_more_than_the_idle_time():
+    def step(loop, number):
+        with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            loop.work(1500)
+        with loop.at("train.py", 51):
+            loop.copy(8 * MIB, 800)
+        compute(loop)
+        loop.wait()
+
+    found = diagnosed(step)
+    assert [each.id for each in found.findings] == ["R02", "R09"]
+    assert found.findings[0].saving > found.findings[1].saving
+    assert sum(each.saving for each in found.findings) == pytest.approx(0.65, abs=0.07)
+    assert [each.severity for each in found.findings] == ["critical", "warn"]
+
+
+def test_what_saves_little_is_folded_into_a_line():
+    def step(loop, number):
+        compute(loop, 20)
+        loop.wait()
+        with loop.function("Garbage collection", FunctionKind.GARBAGE):
+            loop.work(40)
+
+    found = diagnosed(step)
+    assert (found.findings, [each.id for each in found.small]) == ((), ["R23"])
+    assert "small things: R23 Python collects garbage" in found.page()
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_works_is_fine_and_the_limit_is_named():
+    found = diagnosed(lambda loop, number: compute(loop))
+    assert (found.verdict, found.findings, found.doubts) == ("fine", (), ())
+    assert "the limit is matmul, conv on tensor cores (99 %)" in found.summary
+    assert "fine: the GPU works 99 % of the time" in found.page()
+
+
+def test_missing_records_are_not_enough_evidence():
+    def lose(tables, info):
+        info["audit.missing"] = "5"
+
+    found = diagnosed(lambda loop, number: compute(loop), change=lose)
+    assert found.verdict == "not enough evidence"
+    assert "INCOMPLETE" in found.doubts[0]
+
+
+def test_a_recording_that_took_long_itself_is_not_enough_evidence():
+    def slow(tables, info):
+        info["audit.overhead_ns"] = str(10**7)
+
+    found = diagnosed(lambda loop, number: compute(loop), change=slow)
+    assert found.verdict == "not enough evidence"
+    assert found.doubts[0].startswith("recording took 7")
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "one step cannot tell"), (2, "2 steps cannot tell")])
+def test_few_steps_are_not_enough_evidence(count, said):
+    found = diagnosed(lambda loop, number: compute(loop), count)
+    assert found.verdict == "not enough evidence"
+    assert any(said in doubt for doubt in found.doubts)
+
+
+def test_a_fault_in_one_step_is_told_with_its_doubt():
+    def step(loop, number):
+        compute(loop, 100, 2, host=10)
+
+    found = diagnosed(step, 1)
+    assert (found.verdict, found.findings[0].id) == ("findings", "R19")
+    assert found.findings[0].interval is None or found.findings[0].interval[0] > 0
+    assert found.doubts
+
+
+def test_totals_alone_say_what_to_record():
+    found = diagnose(aggregate())
+    assert (found.verdict, found.findings) == ("not enough evidence", ())
+    assert 'record with mode="full" or "ring"' in found.page()
+
+
+def test_an_empty_recording_is_not_enough_evidence():
+    assert diagnose(make_trace({}, info={})).verdict == "not enough evidence"
+
+
+def test_without_a_gpu_causes_of_the_host_are_found_and_the_rest_is_said():
+    loop = Loop()
+    for _ in loop.steps(12):
+        with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            loop.work(600)
+        loop.work(400)
+    found = diagnose(make_trace(loop.tables(), info=dict(loop.trace().info)))
+    assert [each.id for each in found.findings] == ["R02"]
+    assert found.findings[0].share == pytest.approx(0.6, abs=0.01)
+    assert "no GPU work was recorded: causes of the host only" in found.page()
+
+
+def test_a_program_without_anything_is_not_enough_evidence():
+    found = diagnose(cpu_only())
+    assert found.verdict == "not enough evidence"
+    assert any("no NVIDIA driver was found" in doubt for doubt in found.doubts)
+
+
+def test_of_several_gpus_the_busiest_is_diagnosed():
+    def second(tables, info):
+        kernels = tables["kernel"]
+        tables["track"] = {"device": [0, 1], "context": [1, 2], "stream": [7, 7]}
+        tables["device"] = {name: values * 2 for name, values in tables["device"].items()}
+        tables["device"]["ordinal"] = [0, 1]
+        kernels["track"] = [at % 2 if at % 10 == 1 else 0 for at in range(len(kernels["track"]))]
+
+    found = diagnosed(lambda loop, number: compute(loop), change=second)
+    assert any("those of GPU 0, the busiest" in each for each in found.unseen)
+    assert "R47" in [each.id for each in found]
+
+
+def test_what_was_not_recorded_is_named_with_its_option():
+    found = diagnosed(lambda loop, number: compute(loop))
+    assert any("--with-stack" in each for each in found.unseen)
+    assert any("--profile-memory" in each for each in found.unseen)
+
+
+def test_where_no_model_reproduces_the_program_savings_are_bounds():
+    def sleepy(loop, number):
+        with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
+            loop.work(1000)
+        compute(loop)
+        loop.wait()
+
+    def without_launches(tables, info):
+        first = tables["api"]["call"].index(0)
+        for column in tables["api"].values():
+            del column[first : first + 1]
+        tables.pop("call_stack")
+        info["audit.launches"] = "3"
+
+    found = diagnosed(sleepy, change=without_launches)
+    for finding in found.findings:
+        assert finding.worth().startswith("saves at most ") == finding.is_bound
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def test_findings_are_asked_for_by_id_and_severity():
+    found = diagnosed(lambda loop, number: compute(loop, 100, 2, host=10))
+    assert all(found.matches([wanted]) for wanted in ("R19", "critical", "warn"))
+    assert not found.matches(["R09", "R49", "R50"])
+    assert diagnosed(lambda loop, number: compute(loop)).matches(["R49"])
+    assert diagnose(aggregate()).matches(["R50"])
+
+
+def test_names_that_are_asked_for_are_checked_and_the_nearest_offered():
+    assert check_wanted(["r09", "CRITICAL"]) == ("R09", "critical")
+    with pytest.raises(InvalidArgument, match="fail_on contains 'critcal'; did you mean critical"):
+        check_wanted(["critcal"])
+    with pytest.raises(InvalidArgument, match="fail_on contains 'everything'; accepted are critical, warn, info, R01"):
+        check_wanted(["everything"])
+
+
+def test_each_rule_has_an_id_that_can_be_asked_for():
+    assert {rule.id for rule in RULES} < set(known_findings())
+    assert {"R49", "R50"} < set(known_findings())
+
+
+# -- text and JSON -----------------------------------------------------------------------------------------------------
+
+
+def everything(loop, number):
+    with loop.at("/a/very/long/path/of/a/program/train.py", 48), loop.region("x" * 90, RegionKind.REGION):
+        loop.work(400)
+    with loop.region("y" * 70), loop.region("aten::to"), loop.region("aten::copy_"):
+        loop.launch(ADD, 300, 20, grid_x=8)
+    compute(loop, 100, 4, host=12, grid_x=16)
+    loop.copy(8 * MIB, 400)
+    loop.wait()
+
+
+@pytest.mark.parametrize("width", [10, 60, 80, 120])
+def test_the_page_fits_the_terminal(width):
+    found = diagnosed(everything)
+    assert len(found.findings) >= 2
+    assert max(map(len, found.page(width).splitlines())) <= max(width, 60) or "x" * 61 in found.page(width)
+
+
+def test_names_of_the_program_cannot_command_the_terminal():
+    def step(loop, number):
+        with loop.region("load\x1b[31m data\n", RegionKind.REGION):
+            loop.work(10)
+        with loop.region("data", RegionKind.REGION), loop.region("\x1b]0;x\x07", RegionKind.REGION):
+            loop.work(1000)
+        compute(loop)
+        loop.wait()
+
+    assert "\x1b" not in str(diagnosed(step))
+    assert "\x1b" not in diagnosed(step).page()
+
+
+def test_the_json_has_what_the_page_says():
+    found = diagnosed(everything)
+    values = json.loads(found.to_json())
+    assert values["verdict"] == "findings"
+    assert [each["id"] for each in values["findings"]] == [each.id for each in found.findings]
+    assert values["findings"][1]["where"][0] == {
+        "file": "train.py",
+        "line": 20,
+        "function": "step",
+        "region": None,
+        "kernel": None,
+    }
+    assert values["steps"]["steps"] == 10
+
+
+def test_saving_and_interval_are_shares():
+    for finding in diagnosed(everything):
+        assert finding.saving is None or 0 <= finding.saving <= 1
+        if finding.interval is not None:
+            assert 0 <= finding.interval[0] <= finding.interval[1] <= 1
+
+
+def test_random_damage_of_references_breaks_nothing():
+    loop = Loop()
+    for number in loop.steps(8):
+        everything(loop, number)
+    tables, info = loop.tables(), dict(loop.trace().info)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        damaged = {name: {column: list(values) for column, values in table.items()} for name, table in tables.items()}
+        for name in ("kernel", "memcpy", "api"):
+            rows = rng.integers(0, len(damaged[name]["correlation"]), 5).tolist()
+            for row in rows:
+                damaged[name]["correlation"][row] = int(rng.integers(0, 2000))
+                damaged[name]["start_ns"][row] = int(rng.integers(0, 10**8))
+        with contextlib.suppress(InvalidArgument):
+            assert diagnose(make_trace(damaged, info=info)).page()
