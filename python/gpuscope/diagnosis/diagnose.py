@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from gpuscope.analysis.completeness import audit
 from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.claims import Ledger, shared_ns
@@ -28,6 +30,7 @@ _LEAST_LEFT = 5
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
+_MUCH_IDLE = 0.15
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change; gpuscope diagnose should no longer have it, and a step should be shorter"
 
@@ -69,6 +72,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     replay = make_replay(trace, kept)
     findings, small = _rank(context, found, replay)
     doubts = _doubts(context)
+    if not findings and (unexplained := _unexplained(context)):
+        doubts = (*doubts, unexplained)
     verdict = FINDINGS if findings else UNKNOWN if doubts else FINE
     summary = _summary(context, findings, verdict)
     return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out)
@@ -115,6 +120,11 @@ class _Candidate:
         self.after = self.alone
 
     @property
+    def is_usual(self) -> bool:
+        """Whether it is in most steps: what a model saves is that of the median step, in which others are not."""
+        return not self.cause.is_rare and bool(2 * np.median(self.alone) >= self.alone.mean())
+
+    @property
     def weight(self) -> float:
         """What it is ranked by."""
         return float(self.after.sum()) * (_SPECIAL if self.rule.is_special else 1.0)
@@ -142,7 +152,7 @@ def _rank(
         else:
             ledger.take(first.cause.claim)
             taken.append(first)
-    edits = [each.cause.edit for each in taken if each.after.sum() >= small_ns and not each.cause.is_rare]
+    edits = [each.cause.edit for each in taken if each.after.sum() >= small_ns and each.is_usual]
     for each in late:
         # Claims are what can be saved at most: where the model tells that more is to be had, it is a finding by itself.
         if replay.reason is None and edits and _more(replay, edits, each.cause.edit) >= SMALL:
@@ -170,8 +180,7 @@ def _priced(
     before: Saving | None = None
     for each in ranked:
         together = None
-        # Replayed are usual steps: what is rare is not in them.
-        if replay.reason is None and not each.cause.is_rare and each.after.sum() >= SMALL * context.wall_ns:
+        if replay.reason is None and each.is_usual and each.after.sum() >= SMALL * context.wall_ns:
             edits.append(each.cause.edit)
             together = replay.saving(edits)
         finding = _finding(context, each, together, before)
@@ -257,6 +266,18 @@ def _doubts(context: Context) -> tuple[str, ...]:
         reason = trace.info.get("session.tier_reason", "")
         found.append(f"no GPU work was recorded{f': {reason}' if reason else ''}; causes of the host only")
     return tuple(found)
+
+
+def _unexplained(context: Context) -> str | None:
+    """A GPU that does little is not fine, also where no rule says why."""
+    if context.device is None or context.wall_ns == 0:
+        return None
+    idle = context.device.idle_ns / context.wall_ns
+    if idle < _MUCH_IDLE:
+        return None
+    causes = [part for part in context.device.parts if part.kind == IDLE]
+    most = max(causes, key=lambda part: part.exclusive_ns).name
+    return f"the GPU is idle {percent(idle)} of the time, and no rule says why; most of it is {most}"
 
 
 def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str:

@@ -196,6 +196,29 @@ def test_a_gpu_that_works_is_fine_and_the_limit_is_named():
     assert "fine: the GPU works 99 % of the time" in found.page()
 
 
+def test_a_gpu_that_is_idle_for_no_known_cause_is_not_fine():
+    def hold_back(tables, info):
+        kernels = tables["kernel"]
+        kernels["duration_ns"] = [duration // 2 for duration in kernels["duration_ns"]]
+
+    found = diagnosed(lambda loop, number: compute(loop), change=hold_back)
+    assert (found.verdict, found.findings) == ("not enough evidence", ())
+    assert "the GPU is idle 50 % of the time, and no rule says why" in found.doubts[0]
+    assert "queued, held back on the GPU" in found.doubts[0]
+
+
+def test_a_cause_in_each_fourth_step_alone_is_found():
+    def step(loop, number):
+        compute(loop)
+        loop.wait()
+        with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
+            loop.work(3000 if number % 4 == 0 else 1)
+
+    found = diagnosed(step, 40)
+    assert found.findings[0].id == "R01"
+    assert found.findings[0].share == pytest.approx(0.42, abs=0.03)
+
+
 def test_missing_records_are_not_enough_evidence():
     def lose(tables, info):
         info["audit.missing"] = "5"
