@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import gpuscope
 from fakes.loops import ADD, SMS, Loop
 from fakes.recordings import aggregate, cpu_only, make_trace
 from gpuscope._core import FunctionKind, RegionKind
@@ -342,6 +346,23 @@ def test_names_that_are_asked_for_are_checked_and_the_nearest_offered():
 def test_each_rule_has_an_id_that_can_be_asked_for():
     assert {rule.id for rule in RULES} < set(known_findings())
     assert {"R49", "R50"} < set(known_findings())
+
+
+def test_the_findings_that_the_readme_names_exist():
+    text = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\bR\d\d\b", text)) <= set(known_findings())
+
+
+def test_a_profiler_and_a_recording_are_diagnosed_alike(tmp_path):
+    with gpuscope.profile() as prof:
+        for _ in range(4):
+            with gpuscope.record_function("load"):
+                time.sleep(0.003)
+            prof.step()
+    prof.save(tmp_path / "run.gscope")
+    found = prof.diagnose()
+    assert [each.id for each in found.findings] == ["R01"]
+    assert gpuscope.load(tmp_path / "run.gscope").diagnose().to_dict() == found.to_dict()
 
 
 # -- text and JSON -----------------------------------------------------------------------------------------------------
