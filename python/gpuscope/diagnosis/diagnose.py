@@ -152,26 +152,42 @@ def _rank(
         else:
             ledger.take(first.cause.claim)
             taken.append(first)
+    prices = _Prices(replay)
     edits = [each.cause.edit for each in taken if each.after.sum() >= small_ns and each.is_usual]
     for each in late:
         # Claims are what can be saved at most: where the model tells that more is to be had, it is a finding by itself.
-        if replay.reason is None and edits and _more(replay, edits, each.cause.edit) >= SMALL:
+        if prices.known and edits and prices.more(edits, each.cause.edit) >= SMALL:
             edits.append(each.cause.edit)
             each.after = each.alone
             taken.append(each)
         else:
             owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
             owner.parts.append(_finding(context, each, None))
-    return _priced(context, found, taken, replay)
+    return _priced(context, found, taken, prices)
 
 
-def _more(replay: Replay, edits: list[Edit], edit: Edit) -> float:
-    """What one edit saves after others."""
-    return replay.saving([*edits, edit]).value - replay.saving(edits).value
+class _Prices:
+    """What edits save together; asked for the same ones again, the recording is not run again."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._told: dict[tuple[int, ...], Saving] = {}
+        self.known = replay.reason is None
+
+    def of(self, edits: Sequence[Edit]) -> Saving:
+        """Of these, which live as long as this."""
+        key = tuple(map(id, edits))
+        if key not in self._told:
+            self._told[key] = self._replay.saving(edits)
+        return self._told[key]
+
+    def more(self, edits: Sequence[Edit], edit: Edit) -> float:
+        """What one saves after the others, as a share."""
+        return self.of([*edits, edit]).value - self.of(edits).value
 
 
 def _priced(
-    context: Context, found: Sequence[tuple[Rule, Cause]], ranked: Sequence[_Candidate], replay: Replay
+    context: Context, found: Sequence[tuple[Rule, Cause]], ranked: Sequence[_Candidate], prices: _Prices
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Findings of these candidates, each with what it saves after those before it, and of what has a share alone."""
     findings: list[Finding] = []
@@ -180,9 +196,9 @@ def _priced(
     before: Saving | None = None
     for each in ranked:
         together = None
-        if replay.reason is None and each.is_usual and each.after.sum() >= SMALL * context.wall_ns:
+        if prices.known and each.is_usual and each.after.sum() >= SMALL * context.wall_ns:
             edits.append(each.cause.edit)
-            together = replay.saving(edits)
+            together = prices.of(edits)
         finding = _finding(context, each, together, before)
         before = together or before
         if (finding.saving or 0.0) < _NOTHING:

@@ -267,6 +267,8 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
         *_functions_of_thread(trace, thread),
     ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
+    order = np.argsort(work_starts, kind="stable")  # which takes it half of the time
+    work_starts, work_ends, causes = work_starts[order], work_ends[order], causes[order]
     divided: Array
     divided, _ = _core.divide_time(starts, ends, work_starts, work_ends, causes.astype(np.uint8), _HOST_CAUSES)
     return divided
