@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
-from gpuscope._core import CallKind, CopyKind, FunctionKind, MemoryKind, RegionKind
+from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, RegionKind
 from gpuscope.trace import Trace
 
 US = 1000
@@ -109,17 +109,17 @@ class Loop:
         values = {"grid_x": 4 * SMS, "block_x": 128, "registers": 32, "local_bytes": 0} | variant
         values |= {f"{what}_{axis}": 1 for what in ("grid", "block") for axis in "yz"}
         kind = self._known("variant", (name, *values.values()), name=name, **values)
-        self._work("kernel", start, duration, correlation, stream, variant=kind)
+        self._work("kernel", start, duration, correlation, stream, variant=kind, flags=0)
 
-    def graph(self, kernels: int, gpu: float, host: float = 10, **variant: int) -> None:
+    def graph(self, kernels: int, gpu: float, host: float = 10, *, name: str = PRODUCT, **variant: int) -> None:
         """Launches a CUDA graph of so many kernels."""
         correlation = self._call("cuGraphLaunch", host, room=True)
         for _ in range(kernels):
             start, duration = self._run(gpu, 7)
             values = {"grid_x": 4 * SMS, "block_x": 128, "registers": 32, "local_bytes": 0} | variant
             values |= {f"{what}_{axis}": 1 for what in ("grid", "block") for axis in "yz"}
-            kind = self._known("variant", (PRODUCT, *values.values()), name=PRODUCT, **values)
-            self._work("kernel", start, duration, correlation, 7, variant=kind)
+            kind = self._known("variant", (name, *values.values()), name=name, **values)
+            self._work("kernel", start, duration, correlation, 7, variant=kind, flags=int(Flag.IN_GRAPH))
 
     def copy(
         self, size: int, gpu: float, *, to_gpu: bool = True, pinned: bool = False, waits: bool = False, stream: int = 7

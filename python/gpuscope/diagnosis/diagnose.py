@@ -14,6 +14,7 @@ from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.claims import Ledger, shared_ns
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN, Diagnosis, Finding, percent
+from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.steps import Array, Steps, find_steps
@@ -237,7 +238,8 @@ def _finding(context: Context, candidate: _Candidate, together: Saving | None, b
         known = before.value if before is not None else 0.0
         saving = max(together.value - known, 0.0)
         interval = (max(together.low - known, 0.0), max(together.high - known, 0.0))
-    severity = "critical" if saving >= CRITICAL else "warn" if saving >= SMALL else "info"
+    least = min(saving, interval[0]) if interval is not None else saving
+    severity = "critical" if least >= CRITICAL else "warn" if saving >= SMALL else "info"
     return Finding(
         rule.id,
         cause.title,
@@ -289,9 +291,10 @@ def _unexplained(context: Context) -> str | None:
     if context.device is None or context.wall_ns == 0:
         return None
     idle = context.device.idle_ns / context.wall_ns
-    if idle < _MUCH_IDLE:
-        return None
     causes = [part for part in context.device.parts if part.kind == IDLE]
+    known = sum(part.exclusive_ns for part in causes if part.name == IdleCause.BACK_TO_BACK.label) / context.wall_ns
+    if idle - known < _MUCH_IDLE:
+        return None
     most = max(causes, key=lambda part: part.exclusive_ns).name
     return f"the GPU is idle {percent(idle)} of the time, and no rule says why; most of it is {most}"
 

@@ -88,6 +88,21 @@ def test_kernels_of_low_occupancy_are_no_finding():
     assert ids(diagnosed(lambda loop, number: compute(loop, registers=255, dynamic_shared_bytes=200 << 10))) == []
 
 
+def test_what_tracing_adds_between_the_nodes_of_a_graph_is_no_gain_of_fusing_them():
+    found = diagnosed(lambda loop, number: loop.graph(40, 4, name=ADD))
+    chains = next(each for each in found if each.id == "R20")
+    assert chains.alone == pytest.approx(0.8 * 39 / 40, abs=0.01)
+
+
+def test_the_saving_of_a_graph_is_the_time_that_the_gpu_does_not_work():
+    def step(loop, number):
+        compute(loop, 100, 2, host=10)
+
+    (finding,) = diagnosed(step).findings
+    assert (finding.id, finding.is_bound) == ("R19", False)
+    assert finding.saving == pytest.approx(0.7, abs=0.1)
+
+
 def test_steps_that_start_up_and_the_last_are_left_out():
     def step(loop, number):
         compute(loop)
@@ -176,6 +191,18 @@ def test_two_causes_are_both_found_and_their_savings_add_up_to_no_more_than_the_
     assert found.findings[0].saving > found.findings[1].saving
     assert sum(each.saving for each in found.findings) == pytest.approx(0.65, abs=0.07)
     assert [each.severity for each in found.findings] == ["critical", "warn"]
+
+
+def test_what_may_save_little_is_not_critical():
+    def step(loop, number):
+        compute(loop)
+        loop.wait()
+        with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
+            loop.work(900 if number % 2 else 1)
+
+    (finding,) = (each for each in diagnosed(step, 12) if each.id == "R01")
+    assert finding.saving > 0.2 > finding.interval[0]
+    assert finding.severity == "warn"
 
 
 def test_what_saves_little_is_folded_into_a_line():

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope._core import CallKind
-from gpuscope.diagnosis.claims import HOST, Claim, host_edit
+from gpuscope._core import CallKind, Flag
+from gpuscope.diagnosis.claims import HOST, Claim
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
@@ -27,6 +27,7 @@ _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 _MANY_TENSORS = re.compile(r"multi_tensor|fused_|_fused", re.IGNORECASE)
 _FEWEST_OF_AN_OPTIMIZER = 40  # kernels a step
 _CHAIN = 4
+_WAITING = (int(CallKind.SYNC), int(CallKind.FREE))
 _BREAKS = 0.1  # of the launches
 
 
@@ -36,6 +37,18 @@ def _of_launches(context: Context) -> Array:
     launches = np.isin(kinds[pieces.launch], (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
     found: Array = np.flatnonzero(launches & ~context.long_pieces)
     return found
+
+
+def _launched_at_once(context: Context, pieces: Array) -> Edit:
+    """The host goes from one launch to the next at once, as one that launches a graph."""
+    api, before = context.trace.api, context.call_before
+    calls = context.pieces.launch[pieces]
+    previous = before[calls]
+    goes_on = (previous >= 0) & ~np.isin(context.call_kind[previous], _WAITING)
+    ends = api.start_ns + api.duration_ns
+    starts = np.where(goes_on, ends[previous], np.minimum(context.pieces.start_ns[pieces], api.start_ns[calls]))
+    spans = np.stack([api.thread[calls].astype(np.int64), starts, ends[calls]], axis=1)
+    return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])
 
 
 def _launch_bound(context: Context) -> Iterator[Cause]:
@@ -69,7 +82,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
         if waits >= 1:
             line = context.lines(drains, np.ones(len(drains)))[0][0]
             advice += f"; first take out the {format_digits(waits)} waits a step ({line}): a graph can have none"
-    yield Cause(title, advice, Claim(rows, LAUNCHING), host_edit(context, rows), where, evidence)
+    yield Cause(title, advice, Claim(rows, LAUNCHING), _launched_at_once(context, rows), where, evidence)
 
 
 def _chains(context: Context) -> Iterator[Cause]:
@@ -95,7 +108,9 @@ def _chains(context: Context) -> Iterator[Cause]:
     work = rows[chosen]
     saved = context.duration_ns[work] * (1 - 1 / length[chosen])
     first = np.append(True, ~goes_on)[chosen]
-    between = np.flatnonzero(np.isin(context.pieces.next, work[~first]))
+    # Between the nodes of a graph there is what tracing them one by one adds.
+    alone = context.column("kernels", "flags", work) & int(Flag.IN_GRAPH) == 0
+    between = np.flatnonzero(np.isin(context.pieces.next, work[~first & alone]))
     where = places(*(where for where, _ in context.lines(context.work_launch[work], saved)[:2]))
     count = format_digits(chosen.sum() / len(context.steps))
     evidence = {
@@ -128,7 +143,7 @@ def _optimizer(context: Context) -> Iterator[Cause]:
         "the optimizer updates one tensor at a time",
         "foreach=True or fused=True in the optimizer",
         Claim(before, (*HOST, IdleCause.BACK_TO_BACK)),
-        host_edit(context, before),
+        _launched_at_once(context, before[context.pieces.launch[before] >= 0]),
         where,
         {"": f"{format_digits(count)} kernels a step in Optimizer.step"},
     )
@@ -150,7 +165,7 @@ def _graph_breaks(context: Context) -> Iterator[Cause]:
         "kernels are launched one by one between graphs",
         "take what breaks the graph out of it (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks",
         Claim(rows, LAUNCHING),
-        host_edit(context, rows),
+        _launched_at_once(context, rows),
         where,
         {"": f"{format_digits(len(eager) / count)} launches and {format_digits(graphs.sum() / count)} graphs a step"},
     )
