@@ -226,9 +226,11 @@ class Context:
 
     @cached_property
     def long_pieces(self) -> Array:
-        """Which idle pieces are longer than launching takes: ten launches, and 100 us."""
-        longest = max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS)
-        found: Array = self.pieces.end_ns - self.pieces.start_ns > longest
+        """Which idle pieces are of gaps that are longer than launching takes: ten launches, and 100 us."""
+        pieces, longest = self.pieces, max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS)
+        goes_on = (pieces.start_ns[1:] == pieces.end_ns[:-1]) & (pieces.next[1:] == pieces.next[:-1])
+        gap = np.cumsum(np.append(True, ~goes_on)[: len(pieces)]) - 1
+        found: Array = np.bincount(gap, pieces.end_ns - pieces.start_ns)[gap] > longest
         return found
 
     # -- calls of the driver -------------------------------------------------------------------------------------------

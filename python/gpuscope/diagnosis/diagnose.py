@@ -116,6 +116,7 @@ class _Candidate:
     alone: Array  # ns of each step
     after: Array = field(init=False)
     parts: list[Finding] = field(default_factory=list)
+    is_small: bool = False  # as the model has it
 
     def __post_init__(self) -> None:
         self.after = self.alone
@@ -154,17 +155,46 @@ def _rank(
             ledger.take(first.cause.claim)
             taken.append(first)
     prices = _Prices(replay)
-    edits = [each.cause.edit for each in taken if each.after.sum() >= small_ns and each.is_usual]
+    if prices.known:
+        taken, late = _judged(context, taken, late, prices)
     for each in late:
-        # Claims are what can be saved at most: where the model tells that more is to be had, it is a finding by itself.
-        if prices.known and edits and prices.more(edits, each.cause.edit) >= SMALL:
+        owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
+        owner.parts.append(_finding(context, each, None))
+    return _priced(context, found, taken, prices)
+
+
+def _judged(
+    context: Context, taken: Sequence[_Candidate], late: Sequence[_Candidate], prices: _Prices
+) -> tuple[list[_Candidate], list[_Candidate]]:
+    """The candidates as the model has them: those that save something after the ones before them, and the others.
+
+    A claim is what can be saved at most. Where less comes of it, another cause holds the program up as well: it is
+    asked for again once the others are gone. Where a claim was another's, there may be more to be had than both say.
+    """
+    small_ns = SMALL * context.wall_ns
+    edits: list[Edit] = []
+    kept: list[_Candidate] = []
+    postponed: list[_Candidate] = []
+    for each in taken:
+        if not each.is_usual or each.after.sum() < small_ns:
+            kept.append(each)
+        elif prices.more(edits, each.cause.edit) >= SMALL:
+            edits.append(each.cause.edit)
+            kept.append(each)
+        else:
+            postponed.append(each)
+    left: list[_Candidate] = []
+    for each in (*postponed, *late):
+        if each.is_usual and prices.more(edits, each.cause.edit) >= SMALL:
             edits.append(each.cause.edit)
             each.after = each.alone
-            taken.append(each)
+            kept.append(each)
+        elif each in late and kept:
+            left.append(each)
         else:
-            owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
-            owner.parts.append(_finding(context, each, None))
-    return _priced(context, found, taken, prices)
+            each.is_small = True
+            kept.append(each)
+    return kept, left
 
 
 class _Prices:
@@ -198,10 +228,11 @@ def _priced(
     for each in ranked:
         together = None
         if prices.known and each.is_usual and each.after.sum() >= SMALL * context.wall_ns:
-            edits.append(each.cause.edit)
-            together = prices.of(edits)
+            together = prices.of([*edits, each.cause.edit])
         finding = _finding(context, each, together, before)
-        before = together or before
+        if together is not None and not each.is_small:
+            edits.append(each.cause.edit)
+            before = together
         if (finding.saving or 0.0) < _NOTHING:
             continue
         is_large = (finding.saving or 0.0) >= SMALL and len(findings) < _MOST_FINDINGS

@@ -80,8 +80,9 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
         drains = np.flatnonzero(np.bincount(context.pieces.drain + 1)[1:])
         waits = len(drains) / len(context.steps)
         if waits >= 1:
-            line = context.lines(drains, np.ones(len(drains)))[0][0]
-            advice += f"; first take out the {format_digits(waits)} waits a step ({line}): a graph can have none"
+            place = context.lines(drains, np.ones(len(drains)))[0][0]
+            line = f" ({place})" if place is not None else ""
+            advice += f"; first take out the {format_digits(waits)} waits a step{line}: a graph can have none"
     yield Cause(title, advice, Claim(rows, LAUNCHING), _launched_at_once(context, rows), where, evidence)
 
 
