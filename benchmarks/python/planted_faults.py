@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether diagnose() names faults that were planted in programs, and what it says that mending them is worth.
+
+The programs are those of tests/gpu/faults. Of each share of a step that the fault takes: how often the first finding is
+the fault's, and how far the predicted saving is from what the mended program really saves. Of the mended programs: how
+often they are said to have a fault. ``--only R09,R15`` runs those; Each program has a line on stderr.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import measure
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARES = (0.4, 0.1, 0.03)
+STEPS, WARM_UP = 12, 4
+ROUNDS = 3
+NEAR = 0.2  # of the realised saving
+
+
+def diagnosed(step: Any) -> tuple[Any, float]:
+    """What is found of a program, and the seconds that it took to find it."""
+    import torch
+
+    import gpuscope as gs
+
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    with gs.profile(with_stack=True, record_shapes=True) as prof:
+        for _ in range(STEPS):
+            step()
+            prof.step()
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    return prof.diagnose(), time.perf_counter() - began
+
+
+def judged(fault: Any, share: float) -> dict[str, Any]:
+    """A faulty program beside the mended one."""
+    from faults import timed_ms
+
+    faulty, clean = fault.faulty(share), fault.clean(share)
+    found, seconds = diagnosed(faulty)
+    mended, _ = diagnosed(clean)
+    times = [(timed_ms(faulty), timed_ms(clean)) for _ in range(ROUNDS)]
+    slow_ms, fast_ms = (statistics.median(each) for each in zip(*times, strict=True))
+    realised = 1 - fast_ms / slow_ms
+    first = found.findings[0] if found.findings else None
+    return {
+        "share": share,
+        "first": first.id if first else None,
+        "where": list(first.where)[:1] if first else [],
+        "others": [each.id for each in found.findings[1:]],
+        "predicted": round(first.saving.value, 4) if first and first.saving else None,
+        "is bound": first.saving.is_bound if first and first.saving else None,
+        "realised": round(realised, 4),
+        "ms": [round(slow_ms, 3), round(fast_ms, 3)],
+        "of the mended": [each.id for each in mended.findings],
+        "s to answer": round(seconds, 3),
+    }
+
+
+def near(line: dict[str, Any]) -> bool:
+    return line["predicted"] is not None and abs(line["predicted"] - line["realised"]) <= NEAR * abs(line["realised"])
+
+
+def main() -> None:
+    options = measure.arguments(__doc__, only="")
+    why = measure.why_not_available(gpu=True)
+    if why:
+        measure.answer({"rows": {name: {"skipped": why} for name in ("faults_named", "fault_savings", "false_alarms")}})
+        return
+    sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+    from faults import faults
+
+    wanted = set(filter(None, options.only.split(",")))
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for fault in faults():
+        if not wanted or fault.rule in wanted:
+            lines[fault.name] = [judged(fault, share) for share in (SHARES[:1] if options.quick else SHARES)]
+            print(fault.name, *lines[fault.name], sep="\n  ", file=sys.stderr, flush=True)
+    every = [(name.split()[0], line) for name, each in lines.items() for line in each]
+    named = [rule == line["first"] for rule, line in every]
+    right = [near(line) for rule, line in every if rule == line["first"]]
+    quiet = [not line["of the mended"] for _, line in every]
+    rows: dict[str, measure.Row] = {
+        "faults_named": {"value": round(statistics.mean(named), 4), "detail": lines},
+        "fault_savings": {"value": round(statistics.mean(right), 4) if right else 0.0},
+        "false_alarms": {"value": round(1 - statistics.mean(quiet), 4)},
+    }
+    measure.answer({"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

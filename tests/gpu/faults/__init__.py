@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with one fault each, and the same programs without it: what a diagnosis should find, and what not.
+
+Each step computes for about `COMPUTE_MS` on the GPU, and the fault adds so much that it is the given share of a step.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+COMPUTE_MS = 10.0
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a rule is about.
+
+    Attributes:
+        rule: the finding that it must be, as R09.
+        faulty: makes a step of which the fault is that share of the time.
+        clean: makes the same step as the finding's advice has it.
+        line: what the line holds that is to be named; "" where there is none.
+    """
+
+    rule: str
+    faulty: Callable[[float], Step]
+    clean: Callable[[float], Step]
+    line: str = ""
+
+    @property
+    def name(self) -> str:
+        """Rule and function."""
+        return f"{self.rule} {self.faulty.__name__}"
+
+
+def faults() -> list[Fault]:
+    """Those of all modules of this package, by rule."""
+    modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
+    return sorted((fault for module in modules for fault in module.FAULTS), key=lambda fault: fault.rule)
+
+
+def milliseconds(share: float) -> float:
+    """What a fault takes that is this share of a step."""
+    return COMPUTE_MS * share / (1 - share)
+
+
+def outlasting(share: float) -> float:
+    """The milliseconds of the host in a step without which the GPU, which it keeps waiting, would save this share."""
+    return COMPUTE_MS + milliseconds(share)
+
+
+class Compute:
+    """Products of matrices that keep the GPU busy for so long; they are queued at once."""
+
+    def __init__(self, ms: float = COMPUTE_MS) -> None:
+        self.a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+        self.out = torch.empty_like(self.a)
+        self.count = 1
+        self.count = max(1, round(ms / timed_ms(self)))
+
+    def __call__(self) -> torch.Tensor:
+        for _ in range(self.count):
+            torch.mm(self.a, self.a, out=self.out)
+        return self.out
+
+
+def timed_ms(step: Step, calls: int = 10) -> float:
+    """Of a call, with the work that it launches."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(calls):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / calls * 1e3
+
+
+def scaled(make: Callable[[int], Step], ms: float, least: int = 1) -> int:
+    """The count for which a call of ``make(count)`` takes about so long, judged by a hundred."""
+    probe = 100
+    return max(least, round(probe * ms / timed_ms(make(probe), calls=3)))
+
+
+def wait(ms: float) -> None:
+    """Python that runs for so long."""
+    until = time.perf_counter() + ms / 1e3
+    while time.perf_counter() < until:
+        pass
+
+
+def endless(make: Callable[[], Iterator[object]]) -> Iterator[object]:
+    """One epoch after another."""
+    while True:
+        yield from make()

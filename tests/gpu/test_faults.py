@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A diagnosis names the fault that was planted, with its line, and says nothing of it where it was mended."""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING
+
+import pytest
+
+import gpuscope as gs
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("this torch has no CUDA", allow_module_level=True)
+
+from faults import Fault, faults  # noqa: E402 - it needs torch
+
+if TYPE_CHECKING:
+    from faults import Step
+
+    from gpuscope.diagnosis import Diagnosis
+
+STEPS, WARM_UP = 12, 4
+SHARE = 0.4
+# A data loader forks its workers; Python 3.12 warns of it in every program that has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def diagnosed(step: Step) -> Diagnosis:
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    with gs.profile(with_stack=True, record_shapes=True) as prof:
+        for _ in range(STEPS):
+            step()
+            prof.step()
+        torch.cuda.synchronize()
+    return prof.diagnose()
+
+
+def source(where: str) -> str:
+    """The text of a line that is named as file:line."""
+    file, _, line = where.rpartition(":")
+    return linecache.getline(file, int(line)) if line.isdigit() else ""
+
+
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
+def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
+    found = diagnosed(fault.faulty(SHARE))
+    assert found.findings, found.report()
+    assert found.findings[0].id == fault.rule, found.report()
+    if fault.line:
+        assert any(fault.line in source(where) for where in found.findings[0].where), found.report()
+
+
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
+def test_the_mended_program_has_it_no_more(fault: Fault) -> None:
+    found = diagnosed(fault.clean(SHARE))
+    assert fault.rule not in [finding.id for finding in found.findings], found.report()
