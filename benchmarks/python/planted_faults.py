@@ -54,11 +54,11 @@ def judged(fault: Any, share: float) -> dict[str, Any]:
     first = found.findings[0] if found.findings else None
     return {
         "share": share,
-        "first": first.id if first else None,
-        "where": list(first.where)[:1] if first else [],
+        "first": [each.id for each in (first, *first.parts)] if first else [],
+        "where": str(first.where[0]) if first and first.where else "",
         "others": [each.id for each in found.findings[1:]],
-        "predicted": round(first.saving.value, 4) if first and first.saving else None,
-        "is bound": first.saving.is_bound if first and first.saving else None,
+        "predicted": None if first is None or first.saving is None else round(first.saving, 4),
+        "is bound": first is not None and first.is_bound,
         "realised": round(realised, 4),
         "ms": [round(slow_ms, 3), round(fast_ms, 3)],
         "of the mended": [each.id for each in mended.findings],
@@ -86,8 +86,8 @@ def main() -> None:
             lines[fault.name] = [judged(fault, share) for share in (SHARES[:1] if options.quick else SHARES)]
             print(fault.name, *lines[fault.name], sep="\n  ", file=sys.stderr, flush=True)
     every = [(name.split()[0], line) for name, each in lines.items() for line in each]
-    named = [rule == line["first"] for rule, line in every]
-    right = [near(line) for rule, line in every if rule == line["first"]]
+    named = [rule in line["first"] for rule, line in every]
+    right = [near(line) for rule, line in every if rule in line["first"]]
     quiet = [not line["of the mended"] for _, line in every]
     rows: dict[str, measure.Row] = {
         "faults_named": {"value": round(statistics.mean(named), 4), "detail": lines},
