@@ -37,6 +37,8 @@ constexpr double kBlockingShare = 0.9;
 // A thread waited for another when that one, long silent before, called at least so often meanwhile.
 constexpr std::size_t kBurst = 4;
 constexpr int64_t kSilence = 3;  // times the usual distance of those calls
+// Of calls of which many may have waited, those that did not: so many of them are shorter.
+constexpr double kShort = 0.1;
 // A queue of fewer launches does not fill.
 constexpr std::size_t kLeastQueue = 256;
 
@@ -70,10 +72,11 @@ class Samples {
     }
     return static_cast<int32_t>(sum / static_cast<int64_t>(values_.size() - 2 * cut));
   }
-  int32_t median() {
-    const auto half = values_.begin() + static_cast<std::ptrdiff_t>(values_.size() / 2);
-    std::nth_element(values_.begin(), half, values_.end());
-    return *half;
+  int32_t median() { return quantile(0.5); }
+  int32_t quantile(double share) {
+    const auto rank = static_cast<std::ptrdiff_t>(share * static_cast<double>(values_.size()));
+    std::nth_element(values_.begin(), values_.begin() + rank, values_.end());
+    return values_[static_cast<std::size_t>(rank)];
   }
 
  private:
@@ -595,7 +598,8 @@ class QueueReader {
     }
     const int32_t usual = all.empty() ? kWake : all.median();
     const std::vector<int32_t> wake = middles(wakes, usual);
-    const int64_t other = launches.empty() ? kOwn : launches.median();
+    // Launches into a full queue, which may be most of them, take longer.
+    const int64_t other = launches.empty() ? kOwn : launches.quantile(kShort);
     own_.clear();
     for (Samples& each : unwaited) {
       own_.push_back(each.empty() ? other : each.median());
@@ -643,16 +647,31 @@ class QueueReader {
     if (most < kLeastQueue) {
       return;
     }
-    const auto usual = [&](const Call& call) {
-      return own_[std::min<std::size_t>(function_of(call), functions().size())];
-    };
+    // As long as calls of a function take where there is room; where there never is, the short ones of them.
+    std::unordered_map<uint16_t, std::pair<Samples, Samples>> durations;
+    for (std::size_t at = 0; at < launches.size(); ++at) {
+      const Call& call = calls()[works()[launches[at]].call];
+      auto& [with_room, all] = durations[function_of(call)];
+      all.add(call.end - call.start);
+      if (2 * queued[at] < most) {
+        with_room.add(call.end - call.start);
+      }
+    }
+    std::unordered_map<uint16_t, int64_t> usual_of;
+    for (auto& [function, samples] : durations) {
+      auto& [with_room, all] = samples;
+      usual_of[function] = with_room.empty() ? all.quantile(kShort) : with_room.median();
+    }
+    const auto usual = [&](const Call& call) { return usual_of[function_of(call)]; };
+    // Room comes for several launches at once.
+    const auto is_full = [&](std::size_t at) { return 20 * queued[at] >= 19 * most; };
     const auto slow = [&](const Call& call) { return call.end - call.start > 2 * usual(call); };
     std::size_t full = 0;
     std::size_t slow_when_full = 0;
     std::size_t slow_otherwise = 0;
     for (std::size_t at = 0; at < launches.size(); ++at) {
       const bool is_slow = slow(calls()[works()[launches[at]].call]);
-      if (queued[at] + 1 >= most) {
+      if (is_full(at)) {
         ++full;
         slow_when_full += is_slow ? 1 : 0;
       } else {
@@ -668,7 +687,7 @@ class QueueReader {
     for (std::size_t at = most; at < launches.size(); ++at) {
       Call& call = calls()[works()[launches[at]].call];
       call.queue_wait = launches[at - most];
-      if (queued[at] + 1 >= most && slow(call)) {
+      if (is_full(at) && slow(call)) {
         wakes.add(call.end - works()[call.queue_wait].start);
       }
     }
@@ -676,7 +695,7 @@ class QueueReader {
     for (std::size_t at = most; at < launches.size(); ++at) {
       Call& call = calls()[works()[launches[at]].call];
       call.queue_wake = wake;
-      if (queued[at] + 1 >= most && slow(call)) {
+      if (is_full(at) && slow(call)) {
         call.own = std::min(call.own, usual(call));
       }
     }

@@ -216,12 +216,12 @@ def test_a_copy_that_blocks_drains_the_stream():
 
 def test_a_full_queue_makes_the_host_wait_and_that_is_no_loss():
     program, computed, kernels = QueueProgram(), [], []
-    for _ in range(STEPS):
+    for _ in range(3 * STEPS):
         for _ in range(400):
-            kernels.append(program.launch(10 * US))
+            kernels.append(program.launch(20 * US))
             computed.append(program.host(2 * US))
         program.step()
-    assert len(kernels) > 2 * QUEUE
+    assert len(kernels) > 10 * QUEUE
     assert predicted(program, Changed(hidden=computed)).value == pytest.approx(0, abs=0.005)
     changed = Changed(factors=dict.fromkeys(kernels, 0.7))
     assert predicted(program, changed).value == pytest.approx(realised(program, changed), abs=0.02)
