@@ -196,7 +196,8 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
   const uint64_t max_bytes = state.settings.max_bytes;
   const std::size_t names_bytes = state.dictionaries.bytes() + state.unread_names_bytes;
   if (state.aggregates()) {
-    const bool refuses = state.totals.refuses() || state.totals.bytes() + names_bytes >= max_bytes;
+    const std::size_t rows_bytes = event_bytes(*state.store) + state.sample_rows.bytes();
+    const bool refuses = state.totals.refuses() || state.totals.bytes() + rows_bytes + names_bytes >= max_bytes;
     state.totals.refuse_more(refuses);
     state.dictionaries.refuse_more(refuses);
     state.counters.refused += state.totals.take_refused();

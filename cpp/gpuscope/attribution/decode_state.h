@@ -139,6 +139,8 @@ struct Counters {
   uint64_t calls = 0;
   uint64_t region_events = 0;
   uint64_t function_events = 0;  // calls and returns of Python functions
+  uint64_t samples = 0;          // of Python
+  uint64_t samples_dropped = 0;  // that found no room on their way
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
   uint64_t evicted = 0;  // rows that the ring dropped
@@ -266,8 +268,9 @@ struct DecodeState {
   std::function<void(int64_t at_ns)> read_others_until;  // the logs that are not being read
   std::unordered_map<uint32_t, CallInParts> calls;       // by number
 
-  std::vector<GpuSpan> gpu_spans;    // not read yet
-  base::FlatMap<uint32_t> gpu_rows;  // aggregate mode: path -> its one row of region_gpu
+  std::vector<GpuSpan> gpu_spans;       // not read yet
+  base::FlatMap<uint32_t> gpu_rows;     // aggregate mode: path -> its one row of region_gpu
+  base::FlatMap<uint32_t> sample_rows;  // aggregate mode: stack and thread -> their one row of python_sample
 
   void add_total(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0) {
     if (totals.add_region(path, duration_ns, child_ns, suspended_ns)) {
@@ -281,6 +284,25 @@ struct DecodeState {
       })] += duration_ns;
     } else if (keeps_rows()) {
       store->region_gpu.append({span.region, span.path, duration_ns});
+    } else {
+      ++counters.refused;
+    }
+  }
+
+  /// A row of python_sample, or more of what one says.
+  void add_sample(const store::PythonSamples::Row& row) {
+    if (!aggregates()) {
+      keeps_rows() ? static_cast<void>(store->python_sample.append(row)) : static_cast<void>(++counters.refused);
+      return;
+    }
+    const uint64_t key = uint64_t{row.stack} << 16 | row.thread;
+    store::PythonSamples& samples = store->python_sample;
+    if (const uint32_t* known = sample_rows.find(key); known != nullptr) {
+      samples.duration_ns[*known] += row.duration_ns;
+      samples.cpu_ns[*known] += row.cpu_ns;
+      samples.count[*known] += row.count;
+    } else if (!totals.refuses()) {
+      sample_rows.set(key, samples.append(row));
     } else {
       ++counters.refused;
     }

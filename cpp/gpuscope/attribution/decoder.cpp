@@ -45,6 +45,7 @@ Decoder::~Decoder() {
 }
 
 void Decoder::discard_logs() {
+  base::SampleLog::process().read([](const base::Sample&) {});
   EventLogs::process().each([](EventLog& log) {
     log.skip_all();
     log.take_dropped();
@@ -60,7 +61,7 @@ Replay& Decoder::replay_of(EventLog& log) {
       retire(std::move(thread.replay));
     }
     const bool is_main = log.system_id == main_thread_;
-    const uint16_t id = state_.dictionaries.thread(log.system_id, log.thread_name.data());
+    const uint16_t id = row_of(log);
     thread.generation = generation;
     thread.replay = std::make_unique<Replay>(state_, id, is_main ? nullptr : main_, is_main || state_.settings.by_time);
     if (state_.settings.by_time) {
@@ -176,6 +177,67 @@ void Decoder::read_others_until(int64_t at_ns) {
   });
 }
 
+/// The row of a thread that logs: the one that it has, where it was sampled before.
+uint16_t Decoder::row_of(const EventLog& log) {
+  for (auto& [number, thread] : sampled_) {
+    if (thread.system_id == log.system_id && !thread.is_logged) {
+      thread.is_logged = true;
+      state_.dictionaries.name_thread(thread.row, log.thread_name.data());
+      return thread.row;
+    }
+  }
+  return state_.dictionaries.thread(log.system_id, log.thread_name.data());
+}
+
+uint16_t Decoder::row_of(const base::Sample& sample) {
+  if (const auto known = sampled_.find(sample.thread); known != sampled_.end()) {
+    return known->second.row;
+  }
+  SampledThread thread{0, sample.thread_id, false};
+  for (const auto& [log, logged] : threads_) {
+    const bool is_it = logged.replay != nullptr && log->system_id == sample.thread_id &&
+                       log->generation.load(std::memory_order_acquire) == logged.generation;
+    if (is_it) {
+      thread.is_logged = true;
+      thread.row = logged.replay->thread();
+    }
+  }
+  if (!thread.is_logged) {
+    thread.row = state_.dictionaries.thread(sample.thread_id, "");
+  }
+  return sampled_.emplace(sample.thread, thread).first->second.row;
+}
+
+void Decoder::take_sample(const base::Sample& sample) {
+  const int64_t began_ns = state_.clock.to_ns(sample.begin_ticks);
+  const int64_t ended_ns = state_.clock.to_ns(sample.end_ticks);
+  const int64_t start_ns = std::max(began_ns, state_.window.open_ns.load(std::memory_order_relaxed));
+  const int64_t end_ns = std::min(ended_ns, state_.window.close_ns.load(std::memory_order_relaxed));
+  if (sample.count != 0 && start_ns < end_ns && !state_.window.regions.off_at(start_ns)) {
+    const int64_t duration_ns = end_ns - start_ns;
+    const double kept = static_cast<double>(duration_ns) / static_cast<double>(ended_ns - began_ns);
+    const auto cpu_ns = static_cast<int64_t>(kept * static_cast<double>(sample.cpu_ns));
+    const uint16_t thread = row_of(sample);
+    state_.counters.samples += sample.count;
+    state_.add_sample({start_ns, duration_ns, std::clamp<int64_t>(cpu_ns, 0, duration_ns),
+                       state_.dictionaries.stack(sample.stack), sample.count, thread});
+  }
+  if (sample.ends_thread) {
+    sampled_.erase(sample.thread);
+  }
+}
+
+void Decoder::read_samples() {
+  base::SampleLog& log = base::SampleLog::process();
+  log.read([this](const base::Sample& sample) {
+    take_sample(sample);
+    if (++events_ % kEventsBetweenLooks == 0) {
+      look_at_bounds();
+    }
+  });
+  state_.counters.samples_dropped += log.take_dropped();
+}
+
 void Decoder::take_api(const activity::ApiRecord& record) {
   const activity::DriverCall* call =
       activity::find_call(record.callback + (record.kind == activity::kRuntime ? activity::kRuntimeCalls : 0));
@@ -218,6 +280,7 @@ bool Decoder::has_open_launches() {
 }
 
 void Decoder::discard(activity::BufferPool& pool) noexcept {
+  base::SampleLog::process().read([this](const base::Sample& sample) { log_dropped_ += sample.count; });
   EventLogs::process().each([this](EventLog& log) {
     log.read(log.end(), [this](const base::Event&) { ++log_dropped_; });
     log_dropped_ += log.take_dropped();
@@ -232,6 +295,7 @@ void Decoder::decode(activity::BufferPool& pool) {
   activity::CompletedBuffers buffers(pool);
   state_.unread_names_bytes = base::Names::process().bytes();
   drain_logs();
+  read_samples();
   logs_are_read_ = true;
   for (; buffers.first() != nullptr; buffers.release_first()) {
     state_.counters.unread_bytes +=
@@ -270,6 +334,9 @@ template <class F>
 void Decoder::each_reference(F&& visit) {
   state_.each_reference(visit);
   each_replay([&](Replay& replay) { replay.each_reference(visit); });
+  for (auto& [number, thread] : sampled_) {
+    visit(store::Target::Threads, thread.row);
+  }
 }
 
 Dictionaries Decoder::renew_dictionaries() {
@@ -295,6 +362,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   }
   state_.close_calls(close_ns);
   state_.totals.move_into(*state_.store);
+  sampled_.clear();
   std::unique_ptr<store::Store> finished = std::exchange(state_.store, std::make_unique<store::Store>());
   renew_dictionaries().move_into(*finished);
   if (base::Names::process().bytes() > kFewNames) {
@@ -305,6 +373,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   state_.counters = {};
   state_.dictionaries.refuse_more(false);
   state_.gpu_rows.clear();
+  state_.sample_rows.clear();
   state_.forward_ops.clear();
   state_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
   state_.origins.change_rows([](uint32_t) { return store::kNone; });

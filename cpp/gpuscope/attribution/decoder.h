@@ -11,6 +11,7 @@
 #include "gpuscope/attribution/gpu_records.h"
 #include "gpuscope/attribution/replay.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/sample_log.h"
 
 namespace gpuscope::attribution {
 
@@ -59,7 +60,18 @@ class Decoder {
   // A program may start threads for ever: so many ended ones are kept, for records that arrive late.
   static constexpr std::size_t kMaxEnded = 1024;
 
+  /// A thread that was sampled, by its number.
+  struct SampledThread {
+    uint16_t row;
+    uint32_t system_id;
+    bool is_logged;  // it has a Replay too
+  };
+
   void drain_logs();
+  void read_samples();
+  void take_sample(const base::Sample& sample);
+  uint16_t row_of(const base::Sample& sample);
+  uint16_t row_of(const base::EventLog& log);
   /// While logs are read: a thread created a task that another one runs, whose log is read first.
   void read_others_until(int64_t at_ns);
   bool is_after(const base::Event& event, int64_t at_ns) const noexcept {
@@ -83,9 +95,10 @@ class Decoder {
   uint64_t main_thread_;
   Replay* main_ = nullptr;
   std::unordered_map<base::EventLog*, Thread> threads_;
-  std::vector<const base::EventLog*> being_read_;      // the outermost first
-  bool has_read_ahead_ = false;                        // of logs whose turn is to come
-  std::vector<std::unique_ptr<Replay>> former_mains_;  // other threads may still inherit from them
+  std::unordered_map<uint64_t, SampledThread> sampled_;  // those that have not ended
+  std::vector<const base::EventLog*> being_read_;        // the outermost first
+  bool has_read_ahead_ = false;                          // of logs whose turn is to come
+  std::vector<std::unique_ptr<Replay>> former_mains_;    // other threads may still inherit from them
   // Where launches are joined by thread and time: ended threads, and those that have no log.
   std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;

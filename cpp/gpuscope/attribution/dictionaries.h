@@ -36,6 +36,11 @@ class Dictionaries {
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
   uint16_t thread(uint64_t system_id, std::string_view name);
+  void name_thread(uint16_t thread, std::string_view name) {
+    if (thread < tables_.thread.size() && tables_.thread.system_id[thread] != 0) {  // not the one of all later ones
+      tables_.thread.name[thread] = string(name);
+    }
+  }
 
   std::string_view text(uint32_t string) const { return strings_[string]; }
   uint32_t path_name(uint32_t path) const { return tables_.path.name[path]; }

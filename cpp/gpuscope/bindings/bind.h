@@ -22,6 +22,7 @@ void bind_session(pybind11::module_& module);
 void bind_signals(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
 void bind_python_functions(pybind11::module_& module);
+void bind_python_samples(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 

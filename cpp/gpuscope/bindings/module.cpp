@@ -78,6 +78,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_signals(module);
   bind_torch(module);
   bind_python_functions(module);
+  bind_python_samples(module);
   bind_memory(module);
   bind_environment(module);
 }

@@ -14,6 +14,7 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/file.h"
+#include "gpuscope/base/sample_log.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/nvtx/names.h"
 
@@ -128,6 +129,11 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
   number("audit.gpu_records", counters.gpu_records);
   number("audit.region_events", counters.region_events);
   number("audit.function_events", counters.function_events);
+  if (facts.sampler_cpu_ns != 0) {
+    number("audit.samples", counters.samples);
+    number("audit.samples_dropped", counters.samples_dropped);
+    number("audit.sampler_cpu_ns", facts.sampler_cpu_ns);
+  }
   number("audit.overhead_ns", static_cast<int64_t>(counters.launches) * kKernelRecordNs +
                                   static_cast<int64_t>(counters.calls) * kCallNs +
                                   static_cast<int64_t>(counters.region_events) * kRegionEventNs +
@@ -402,6 +408,7 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.notes += (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
   facts.counters = decoder_->state().counters;
   facts.log_dropped = decoder_->log_dropped();
+  facts.sampler_cpu_ns = base::SampleLog::process().take_cpu_time();
   facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
   facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);
   facts.decode_lag_max_ns = decode_lag_max_ns_;

@@ -52,7 +52,7 @@ struct Facts {
   attribution::Counters counters;
   attribution::Switch::Total gpu_off, regions_off;
   uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
-  int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0, flush_max_ns = 0;
+  int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0, flush_max_ns = 0, sampler_cpu_ns = 0;
   bool cupti_broke = false;
 };
 

@@ -185,6 +185,13 @@
   X(uint16_t, thread, row(Threads), "the thread that called")                                   \
   X(uint16_t, flags, values<Flag>, "what is special about it")                                  \
   X(uint8_t, kind, values<FunctionKind>, "what was called")
+#define GPUSCOPE_PYTHON_SAMPLE(X)                                                                               \
+  X(int64_t, start_ns, time, "from when on the thread counts as being there; in aggregate mode the first time") \
+  X(int64_t, duration_ns, duration, "until it was seen there last, a sum in aggregate mode")                    \
+  X(int64_t, cpu_ns, duration, "of that, on a CPU")                                                             \
+  X(uint32_t, stack, row(Stacks), "the Python call stack that it was in")                                       \
+  X(uint64_t, count, amount, "how many samples found it there")                                                 \
+  X(uint16_t, thread, row(Threads), "the thread")
 #define GPUSCOPE_CALL_STACK(X)                          \
   X(uint32_t, api, owner(row(Apis)), "the driver call") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was made with")
@@ -305,6 +312,9 @@
     "Where in the program a driver call was made, in the order of `api`.")                                           \
   X(PythonFunctions, python_function, GPUSCOPE_PYTHON_FUNCTION, Event, python_functions,                             \
     "Calls of Python functions, with `with_stack`; no regions, so that nothing is attributed to them.")              \
+  X(PythonSamples, python_sample, GPUSCOPE_PYTHON_SAMPLE, Event, python_samples,                                     \
+    "Where threads were in Python, looked at every so often, with `python_samples`: a row as long as one stays "     \
+    "there.")                                                                                                        \
   X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL, Total, region_totals,                                         \
     "Regions by call path, in aggregate mode.")                                                                      \
   X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL, Total, work_totals,                                                 \

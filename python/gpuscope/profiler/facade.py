@@ -145,6 +145,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         ring_seconds: how much time a ring holds.
         counters: hardware counters; not available yet.
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.
+        python_samples: looks every millisecond, or every so many seconds, where each thread is in Python, its 256
+            innermost frames, and keeps that as `Trace.python_samples`: see `samples`. A thread of its own reads it
+            while the program runs, without the GIL; where a look takes longer it looks less often, so that it takes no
+            more than 2 % of one core.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
@@ -184,6 +188,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         ring_seconds: float = 10.0,
         counters: object = None,
         strict: bool = False,
+        python_samples: bool | float = False,
     ) -> None:
         _check_callable("schedule", schedule)
         _check_callable("on_trace_ready", on_trace_ready)
@@ -251,6 +256,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             memory=self.profile_memory,
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
+            python_samples=python_samples,
         )
         self._options = Options(
             operators=ProfilerActivity.CPU in self.activities,

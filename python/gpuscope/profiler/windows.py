@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
+from gpuscope.arguments import as_float
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.frameworks.torch import process_group
@@ -22,6 +23,7 @@ from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
+from gpuscope.text import brief
 from gpuscope.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ _NOTES = "session.notes"
 _MODES = ("full", "ring", "aggregate")
 _GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
+_SAMPLE_EVERY_NS = 1_000_000
+_SAMPLE_SECONDS = (1e-4, 10.0)
 _US_PER_S = 1e6
 _MOST_STEPS = 1 << 16  # of a window; the latest are kept
 
@@ -134,6 +138,7 @@ class Collector:
         stacks: bool = False,
         memory: bool = False,
         left_out: frozenset[str] = frozenset(),
+        python_samples: bool | float = False,
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
@@ -158,9 +163,18 @@ class Collector:
             keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
             unknown = "call stacks cannot be read in this build of Python"
             self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
+        self._sample_every_ns = _sample_interval(python_samples)
+        if self._sample_every_ns and not _core.knows_stacks():
+            self._sample_every_ns = 0
+            self.notes.append("python_samples: call stacks cannot be read in this build of Python")
         self._session: _core.Session | None = None
         self.window_open = False
         self.ended: list[_core.Store] = []
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What every recording is to say of how it was made."""
+        return {"samples.interval_ns": str(self._sample_every_ns)} if self._sample_every_ns else {}
 
     @property
     def collecting(self) -> bool:
@@ -176,6 +190,10 @@ class Collector:
         if action.records and not self.window_open:
             self._session.open()
             self.window_open = True
+            if self._sample_every_ns and not _core.PythonSampler.start(self._sample_every_ns):
+                self._sample_every_ns = 0
+                sentence = "python_samples: this system gives no way to read the memory of a running thread"
+                warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
 
     def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
         """Records these activities or leaves them out from now on, within the open window."""
@@ -188,6 +206,7 @@ class Collector:
     def cut(self) -> None:
         """Closes the window; the session goes on."""
         if self._session is not None and self.window_open and not self.ended:
+            self._stop_sampling()
             try:
                 self._session.cut(into=self.ended)
             except Exception:  # it is closed, with nothing to hand over
@@ -198,12 +217,17 @@ class Collector:
     def stop(self, timeout: float | None = None) -> None:
         """Ends the session, and the window if one is open; `timeout` as `profile.stop` takes it."""
         if self._session is not None:
+            self._stop_sampling()
             try:
                 self._session.stop(timeout, into=self.ended)
             except Exception:  # it has ended, with nothing to hand over
                 self._session, self.window_open = None, False
                 raise
             self._session, self.window_open = None, False
+
+    def _stop_sampling(self) -> None:
+        if self._sample_every_ns:
+            _core.PythonSampler.stop()
 
     def release_cupti(self) -> bool:
         """Ends the recording of GPU work in this session, for another profiler; False when there was none."""
@@ -325,7 +349,8 @@ class Windows:
     def _keep(self, store: _core.Store) -> None:
         if store in self._kept:
             return
-        facts = {"trace.id": self.trace_id or "", **switched_off(), **self._facts_of_rank(), **self._facts_of_steps()}
+        facts = {"trace.id": self.trace_id or "", **switched_off(), **self._collector.facts}
+        facts |= {**self._facts_of_rank(), **self._facts_of_steps()}
         self._annotations.write_to(store, **facts)
         latest = Recording(store)
         if self._strict:
@@ -378,6 +403,19 @@ class Windows:
 def _check_choice(argument: str, value: object, accepted: tuple[str, ...]) -> None:
     if value not in accepted:
         raise InvalidArgument(f"{argument} is {value!r}; accepted are {', '.join(map(repr, accepted))}")
+
+
+def _sample_interval(value: object) -> int:
+    """The time between samples of Python in ns, 0 for none."""
+    if isinstance(value, bool) or value is None:
+        return _SAMPLE_EVERY_NS if value else 0
+    seconds = as_float(value)
+    least, most = _SAMPLE_SECONDS
+    if not least <= seconds <= most:
+        raise InvalidArgument(
+            f"python_samples is {brief(value)}; accepted are True, False and seconds from {least:g} to {most:g}"
+        )
+    return round(seconds * 1e9)
 
 
 def _nanoseconds(argument: str, seconds: float) -> int:

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of Python: every so often, where each thread is.
+//
+// A thread of ours reads them (other_threads.h): the program's threads do nothing for it, hold no lock of it and keep
+// the GIL. It asks the system how long each was on a CPU since the last time, and reads those alone that ran: the
+// others are where they were.
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/flat_map.h"
+#include "gpuscope/base/hooks.h"
+#include "gpuscope/base/sample_log.h"
+#include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/other_threads.h"
+
+namespace py = pybind11;
+
+namespace gpuscope::bindings {
+namespace {
+
+#ifdef GPUSCOPE_KNOWS_FRAMES
+
+using namespace std::chrono_literals;
+using base::Sample;
+
+// While a thread stays where it is, its samples are one row, of at most this length: rows are clipped at the ends of a
+// window, and the ring drops them, by their beginning.
+constexpr auto kLongestRow = 250ms;
+// Of the time, what sampling may take of one core: with many threads it is done less often.
+constexpr int kShareOfTime = 50;
+// Samples are taken at uneven times, so that a program which does the same at even ones is seen as it is: off by up to
+// this part of the interval.
+constexpr uint64_t kUneven = 4;
+
+int64_t cpu_ns_of(clockid_t clock) noexcept {
+  timespec value{};
+  return clock_gettime(clock, &value) == 0 ? value.tv_sec * 1'000'000'000LL + value.tv_nsec : -1;
+}
+
+/// The clock of the time that a thread was on a CPU, by the system's number of it (CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED
+/// of the kernel): pthread_getcpuclockid needs a thread that is sure to live.
+clockid_t cpu_clock_of(uint32_t thread_id) noexcept { return static_cast<clockid_t>(~thread_id << 3 | 6); }
+
+/// Takes the samples. All but the constructor: one thread.
+class Sampling {
+ public:
+  Sampling(std::chrono::nanoseconds interval, ThreadList threads)
+      : interval_(interval), thread_list_(std::move(threads)) {}
+
+  /// On the thread that is to sample; false where memory cannot be read.
+  bool open() {
+    if (!reader_.open()) {
+      return false;
+    }
+    stacks_ = std::make_unique<StackReader>(reader_);
+    const base::Clock& clock = base::Clock::process();
+    ticks_of_longest_ = ticks_of(clock, kLongestRow);
+    ticks_of_interval_ = ticks_of(clock, interval_);
+    ticks_per_ns_ = static_cast<double>(ticks_of(clock, 1s)) / 1e9;
+    return true;
+  }
+
+  /// Looks at every thread once.
+  void look() {
+    const uint64_t began = base::ticks();
+    const bool is_whole = thread_list_.walk(reader_, found_);
+    ++round_;
+    for (const KnownThread& thread : found_) {
+      const auto [at, is_new] = threads_.try_emplace(thread.number);
+      Thread& known = at->second;
+      if (is_new) {
+        known.clock = cpu_clock_of(thread.system_id);
+        known.looked_ticks = last_round_ticks_ != 0 ? last_round_ticks_ : began;
+        known.row.thread = thread.number;
+        known.row.thread_id = thread.system_id;
+      }
+      known.round = round_;
+      look_at(thread, known, is_new);
+    }
+    if (is_whole) {
+      forget_ended();
+    }
+    last_round_ticks_ = began;
+    const uint64_t took = base::ticks() - began;
+    // A round in which this thread had to wait for a core says little.
+    const double most = 4 * took_ + static_cast<double>(ticks_of_interval_) / 100;
+    took_ += (std::min(static_cast<double>(took), most) - took_) / 16;
+  }
+
+  /// Until the next look.
+  std::chrono::nanoseconds pause() {
+    random_ = base::mix(random_ + 1);
+    const auto usual =
+        std::max(interval_, std::chrono::nanoseconds(static_cast<int64_t>(took_ / ticks_per_ns_ * kShareOfTime)));
+    const auto part = static_cast<uint64_t>(usual.count()) / kUneven;
+    return usual +
+           std::chrono::nanoseconds(static_cast<int64_t>(random_ % (2 * part + 1)) - static_cast<int64_t>(part));
+  }
+
+  void end() {
+    for (auto& [number, thread] : threads_) {
+      append(thread, true);
+    }
+    threads_.clear();
+  }
+
+ private:
+  struct Thread {
+    clockid_t clock = 0;
+    int64_t cpu_ns = 0;
+    uint64_t looked_ticks = 0;
+    uint64_t round = 0;  // in which it was there last
+    FramePieces pieces;
+    Sample row{};  // not appended yet; no count: none
+  };
+
+  static uint64_t ticks_of(const base::Clock& clock, std::chrono::nanoseconds time) {
+    const int64_t now_ns = clock.now_ns();
+    return clock.to_ticks(now_ns + time.count()) - clock.to_ticks(now_ns);
+  }
+
+  void look_at(const KnownThread& thread, Thread& known, bool is_new) {
+    const int64_t cpu_ns = cpu_ns_of(known.clock);
+    if (cpu_ns < 0) {
+      return;  // it has just ended
+    }
+    const int64_t ran_ns = is_new ? 0 : std::max<int64_t>(0, cpu_ns - known.cpu_ns);
+    Sample& row = known.row;
+    uint32_t stack = row.stack;
+    if (ran_ns != 0 || is_new || row.count == 0) {
+      const std::optional<uint32_t> read = stacks_->stack_of(thread, known.pieces, base::ticks());
+      if (!read.has_value()) {
+        return;  // the time counts to where it is found next
+      }
+      stack = *read;
+    }
+    known.cpu_ns = cpu_ns;
+    const uint64_t now = base::ticks();
+    const uint64_t before = std::exchange(known.looked_ticks, now);
+    if (row.count != 0 && (row.stack != stack || now - row.begin_ticks > ticks_of_longest_)) {
+      append(known, false);
+    }
+    if (row.count == 0) {
+      row.begin_ticks = before;
+      row.cpu_ns = 0;
+      row.stack = stack;
+    }
+    row.end_ticks = now;
+    row.cpu_ns += ran_ns;
+    ++row.count;
+  }
+
+  void append(Thread& thread, bool ends) {
+    Sample row = thread.row;
+    thread.row.count = 0;
+    row.count = row.stack != 0 ? row.count : 0;  // it was in no Python
+    row.ends_thread = ends;
+    if ((row.count != 0 || ends) && base::SampleLog::process().append(row)) {
+      base::EventLogs::process().wake().release();
+    }
+  }
+
+  void forget_ended() {
+    if (threads_.size() == found_.size()) {
+      return;
+    }
+    for (auto at = threads_.begin(); at != threads_.end();) {
+      const bool is_there = at->second.round == round_;
+      if (!is_there) {
+        append(at->second, true);
+      }
+      at = is_there ? std::next(at) : threads_.erase(at);
+    }
+  }
+
+  std::chrono::nanoseconds interval_;
+  ThreadList thread_list_;
+  base::MemoryReader reader_;
+  std::unique_ptr<StackReader> stacks_;
+  std::vector<KnownThread> found_;
+  std::unordered_map<uint64_t, Thread> threads_;  // by number
+  uint64_t round_ = 0;
+  uint64_t last_round_ticks_ = 0;
+  uint64_t ticks_of_longest_ = 0;
+  uint64_t ticks_of_interval_ = 0;
+  double ticks_per_ns_ = 1;
+  double took_ = 0;  // ticks of a round, lately
+  uint64_t random_ = 0;
+};
+
+bool is_finalizing() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+/// The sampling thread of the process. start, stop: with the GIL, which the thread never asks for, so that it may be
+/// waited for.
+class Sampler {
+ public:
+  static Sampler& process() {
+    static auto* sampler = new Sampler;  // leaked: the thread may run to the last moment
+    return *sampler;
+  }
+
+  bool start(std::chrono::nanoseconds interval) {
+    stop();
+    base::survive_forks();
+    base::Clock::process();
+    own_folder();
+    base::SampleLog::process().begin();
+    ThreadList threads;
+    threads.find();
+    sampling_ = std::make_unique<Sampling>(interval, std::move(threads));
+    started_ = false;
+    owner_ = getpid();
+    // The program's signals must reach its own threads: a handler there may be meant to interrupt a call.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::make_unique<std::thread>([this] { run(); });
+    } catch (...) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    opened_.acquire();
+    if (!started_) {
+      stop();
+    }
+    return started_;
+  }
+
+  /// What was seen is in the log then.
+  void stop() {
+    if (thread_ == nullptr) {
+      return;
+    }
+    if (owner_ != getpid()) {  // in the child of a fork, where the thread is not
+      (void)thread_.release();
+      (void)sampling_.release();
+      return;
+    }
+    ended_.release();
+    thread_->join();
+    thread_.reset();
+    sampling_.reset();
+  }
+
+ private:
+  void run() {
+    pthread_setname_np(pthread_self(), "gpuscope");
+    try {
+      base::prepare_to_throw();
+      started_ = sampling_->open();
+      if (started_) {
+        sampling_->look();
+      }
+    } catch (const std::exception&) {
+      started_ = false;
+    }
+    const bool goes_on = started_;
+    opened_.release();
+    if (!goes_on) {
+      ended_.acquire();
+      return;
+    }
+    while (!ended_.try_acquire_for(sampling_->pause())) {
+      if (is_finalizing()) {
+        ended_.acquire();
+        return;
+      }
+      look();
+    }
+    look();
+    sampling_->end();
+    base::SampleLog::process().add_cpu_time(cpu_ns_of(CLOCK_THREAD_CPUTIME_ID));
+  }
+
+  void look() noexcept {
+    try {
+      sampling_->look();
+    } catch (const std::exception&) {  // no memory: this round is missing
+    }
+  }
+
+  std::unique_ptr<Sampling> sampling_;
+  std::unique_ptr<std::thread> thread_;
+  std::binary_semaphore opened_{0};
+  std::binary_semaphore ended_{0};
+  bool started_ = false;
+  pid_t owner_ = 0;
+};
+
+bool start(int64_t interval_ns) { return Sampler::process().start(std::chrono::nanoseconds(interval_ns)); }
+void stop() { Sampler::process().stop(); }
+
+#else
+
+bool start(int64_t) { return false; }
+void stop() {}
+
+#endif
+
+struct PythonSampler {};
+
+}  // namespace
+
+void bind_python_samples(py::module_& module) {
+  py::class_<PythonSampler>(module, "PythonSampler", "Samples of where each thread is in Python.")
+      .def_static("start", &start, py::arg("interval_ns"),
+                  "Begins to take them for the open window; False where frames or memory cannot be read.")
+      .def_static("stop", &stop, "Ends that: those that were taken are found by the session.");
+}
+
+}  // namespace gpuscope::bindings
