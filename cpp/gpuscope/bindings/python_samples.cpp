@@ -13,7 +13,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <iterator>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <unordered_map>
@@ -230,7 +235,7 @@ class Sampler {
     ThreadList threads;
     threads.find();
     sampling_ = std::make_unique<Sampling>(interval, std::move(threads));
-    started_ = false;
+    started_ = ends_ = false;
     owner_ = getpid();
     // The program's signals must reach its own threads: a handler there may be meant to interrupt a call.
     sigset_t all;
@@ -261,7 +266,11 @@ class Sampler {
       (void)sampling_.release();
       return;
     }
-    ended_.release();
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    wake_.notify_one();
     thread_->join();
     thread_.reset();
     sampling_.reset();
@@ -273,21 +282,20 @@ class Sampler {
     try {
       base::prepare_to_throw();
       started_ = sampling_->open();
-      if (started_) {
-        sampling_->look();
-      }
     } catch (const std::exception&) {
       started_ = false;
+    }
+    if (started_) {
+      next_ = std::chrono::steady_clock::now();
+      look();
     }
     const bool goes_on = started_;
     opened_.release();
     if (!goes_on) {
-      ended_.acquire();
       return;
     }
-    while (!ended_.try_acquire_for(sampling_->pause())) {
+    while (!wait()) {
       if (is_finalizing()) {
-        ended_.acquire();
         return;
       }
       look();
@@ -295,6 +303,14 @@ class Sampler {
     look();
     sampling_->end();
     base::SampleLog::process().add_cpu_time(cpu_ns_of(CLOCK_THREAD_CPUTIME_ID));
+  }
+
+  /// Until the next look; true when there is none.
+  bool wait() {
+    // Not a semaphore, whose timed wait takes more of a CPU than a look does.
+    next_ = std::max(next_ + sampling_->pause(), std::chrono::steady_clock::now());
+    std::unique_lock lock(mutex_);
+    return wake_.wait_until(lock, next_, [this] { return ends_; });
   }
 
   void look() noexcept {
@@ -307,7 +323,10 @@ class Sampler {
   std::unique_ptr<Sampling> sampling_;
   std::unique_ptr<std::thread> thread_;
   std::binary_semaphore opened_{0};
-  std::binary_semaphore ended_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ends_ = false;
+  std::chrono::steady_clock::time_point next_;  // when the next look is due
   bool started_ = false;
   pid_t owner_ = 0;
 };
