@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import os
 
     from gpuscope import _core
-    from gpuscope.analysis import Audit, Averages, Events, Modules, Tree
+    from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
     from gpuscope.diagnosis import Diagnosis, StepBreakdown
     from gpuscope.trace import Trace
 
@@ -60,6 +60,15 @@ class Analyses(ABC):
         from gpuscope.analysis import tree
 
         return tree(self.trace)
+
+    def samples(self) -> Samples:
+        """Where the program was in Python, by samples: a tree and a list of functions with their lines and shares.
+
+        Empty unless the recording was made with ``profile(python_samples=True)``, as ``gpuscope run`` does.
+        """
+        from gpuscope.analysis import samples
+
+        return samples(self.trace)
 
     def step_breakdown(self) -> StepBreakdown:
         """What each GPU did in the steps of the program: parts that add up to their time, idle time included.

@@ -9,6 +9,7 @@ from gpuscope.analysis.completeness import Audit, audit
 from gpuscope.analysis.event_list import DeviceType, EventList
 from gpuscope.analysis.function_events import Events, FunctionEvent, events
 from gpuscope.analysis.module_totals import Modules, ModuleTotal, modules
+from gpuscope.analysis.python_samples import SampledCall, SampledFunction, Samples, samples
 from gpuscope.analysis.rows import Kind
 
 __all__ = [
@@ -23,10 +24,14 @@ __all__ = [
     "ModuleTotal",
     "Modules",
     "Node",
+    "SampledCall",
+    "SampledFunction",
+    "Samples",
     "Tree",
     "audit",
     "events",
     "key_averages",
     "modules",
+    "samples",
     "tree",
 ]

@@ -14,7 +14,18 @@ from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, device_type, format_share
 from gpuscope.analysis.flops import count_flops
-from gpuscope.analysis.rows import ANNOTATIONS, KINDS, MEMORY, NS_PER_US, Kind, RegionRows, flat_shapes, region_kind
+from gpuscope.analysis.python_samples import outside_regions_ns
+from gpuscope.analysis.rows import (
+    ANNOTATIONS,
+    KINDS,
+    MEMORY,
+    NS_PER_US,
+    OUTSIDE,
+    Kind,
+    RegionRows,
+    flat_shapes,
+    region_kind,
+)
 from gpuscope.errors import InvalidArgument
 from gpuscope.trace import NONE, Trace
 
@@ -28,9 +39,10 @@ class FunctionEventAvg(TorchNames):
 
     Attributes:
         key: the name: of a region or operator, of a driver call, of a kernel (demangled), or as
-            "Memcpy HtoD (Pageable -> Device)"; "[memory]" for memory taken or given back outside every region.
+            "Memcpy HtoD (Pageable -> Device)"; "[memory]" for memory taken or given back outside every region;
+            "[outside every region]" for the time there, where Python was sampled.
         kind: region, op (an operator of a framework), range (an annotation of a library), module, kernel, memcpy,
-            memset, call, sync, graph launch, memory or python function.
+            memset, call, sync, graph launch, memory, python function or outside.
         count: how many there were; one that is all that another of its name has inside is not counted, as in torch.
         cpu_time_total: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
         elapsed_time_total: that, and how long coroutines and generators were suspended: from their start to their end.
@@ -176,10 +188,15 @@ def key_averages(
     rows += [_average(total, summary, names[total.name]) for total in summary.totals if total.kind in KINDS]
     rows += _outside_memory(trace, use_device)
     totals = recording_totals(trace)
+    outside_ns = outside_regions_ns(trace)
+    cpu_ns = summary.cpu_ns + outside_ns
+    if outside_ns:
+        rows.append(_outside(outside_ns, use_device))
     if include_python_functions and len(trace.python_functions):
         cpu_ns = summary.cpu_ns + int(trace.function_nesting.self_cpu_ns.sum())
+        rows = [row for row in rows if row.key != OUTSIDE] + list(_function_averages(trace, use_device))
+    if cpu_ns != summary.cpu_ns:
         totals["self_cpu_time_total"] = cpu_ns / NS_PER_US
-        rows += _function_averages(trace, use_device)
         rows = [
             replace(
                 row,
@@ -288,6 +305,20 @@ def _outside_memory(trace: Trace, use_device: str | None) -> Iterator[FunctionEv
         self_cpu_memory_usage=host,
         device_memory_usage=device,
         self_device_memory_usage=device,
+    )
+
+
+def _outside(time_ns: int, use_device: str | None) -> FunctionEventAvg:
+    """The row of the time outside every region."""
+    return FunctionEventAvg(
+        key=OUTSIDE,
+        kind=Kind.OUTSIDE.label,
+        device_type=device_type(False),
+        count=1,
+        cpu_time_total=time_ns / NS_PER_US,
+        elapsed_time_total=time_ns / NS_PER_US,
+        self_cpu_time_total=time_ns / NS_PER_US,
+        use_device=use_device,
     )
 
 

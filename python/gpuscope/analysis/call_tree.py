@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.rows import KINDS, NS_PER_US, REGION_LABELS, Kind, region_kind
+from gpuscope.analysis.python_samples import outside_regions_ns
+from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import one_line
@@ -32,7 +33,7 @@ class Node:
     Attributes:
         name: of the region, kernel (demangled), copy or call; "[graph] path" for what a CUDA graph captured there ran.
         kind: recording (the root), region, op (an operator of a framework), range (an annotation of a library), module,
-            graph, kernel, memcpy, memset, call, sync or graph launch.
+            graph, kernel, memcpy, memset, call, sync, graph launch or outside (the time in no region, by samples).
         count: how many there were.
         cpu_ns: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
         elapsed_ns: that, and how long coroutines and generators were suspended: from their start to their end.
@@ -165,8 +166,12 @@ def tree(trace: Trace) -> Tree:
                     children=_ordered(inside),
                 )
             )
-    top = _group("recording", "recording", [*reversed(children.pop(NONE, [])), *under.pop(NONE, [])])
-    top = replace(top, cpu_ns=summary.cpu_ns)  # start/end ranges overlap the others: times at the top do not add up
+    outside_ns = outside_regions_ns(trace)
+    at_top = [*reversed(children.pop(NONE, [])), *under.pop(NONE, []), *([_outside(outside_ns)] if outside_ns else [])]
+    top = _group("recording", "recording", at_top)
+    top = replace(
+        top, cpu_ns=summary.cpu_ns + outside_ns
+    )  # start/end ranges overlap the others: times at the top do not add up
     return Tree(root=top, has_device=summary.has_device, verdict=audit(trace).verdict)
 
 
@@ -201,6 +206,13 @@ def _leaf(work: _core.WorkStat, kind: Kind, name: str) -> Node:
         bytes=work.bytes,
         children=(),
     )
+
+
+def _outside(time_ns: int) -> Node:
+    """The time that threads were in no region and no driver call."""
+    none = {"device_ns": 0, "self_device_ns": 0, "p50_ns": 0, "bytes": 0}
+    times = dict.fromkeys(("cpu_ns", "elapsed_ns", "self_cpu_ns"), time_ns)
+    return Node(name=OUTSIDE, kind=Kind.OUTSIDE.label, count=1, children=(), **times, **none)
 
 
 def _group(name: str, kind: str, nodes: list[Node]) -> Node:

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Kind(IntEnum):
-    """A region, or the kind of work; the numbers are the core's, which has none of the last two."""
+    """A region, or the kind of work; the numbers are the core's, which has none of the last three."""
 
     REGION = 0
     KERNEL = _core.Work.KERNEL
@@ -33,6 +33,7 @@ class Kind(IntEnum):
     GRAPH_LAUNCH = _core.Work.GRAPH_LAUNCH
     MEMORY = max(_core.Work) + 1
     PYTHON_FUNCTION = MEMORY + 1
+    OUTSIDE = PYTHON_FUNCTION + 1
 
     @property
     def is_device(self) -> bool:
@@ -50,6 +51,9 @@ KINDS = {int(kind): kind for kind in Kind if kind < Kind.MEMORY}
 
 MEMORY = "[memory]"
 """The name of memory taken or given back outside every region, torch.profiler's."""
+
+OUTSIDE = "[outside every region]"
+"""The name of the time that threads were in Python and in no region or driver call, by samples."""
 
 STEP, STEPS = _core.STEP_PREFIX, _core.ALL_STEPS
 """How the name of a step begins, and what stands for all of them, torch.profiler's."""

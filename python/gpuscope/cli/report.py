@@ -49,8 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--no-table", action="store_true", help="leave the table out")
     group.add_argument("--tree", action="store_true", help="the call tree too")
+    group.add_argument("--no-functions", action="store_true", help="leave the sampled Python functions out")
     group.add_argument("--steps", action="store_true", help="what each GPU did in a step, and why it was idle")
-    group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the tree (default: all)")
+    group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the trees (default: all)")
 
 
 def check(options: argparse.Namespace) -> None:
@@ -110,6 +111,8 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
         )
     if options.tree:
         show_tree(results, out, max_depth=options.max_depth)
+    if not options.no_functions:
+        show_functions(results, out, max_depth=options.max_depth)
     if options.steps:
         show_steps(results, out)
     show_audit(results.audit(), out)
@@ -137,6 +140,8 @@ def show_table(
 ) -> None:
     """One row per name, the longest first; on a narrow terminal without the columns that do not fit."""
     events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
+    if [event.kind for event in events] == ["outside"]:  # nothing else is known but what the functions say
+        return
     if not events:
         out.line("no region, driver call or GPU work was recorded")
         out.line()
@@ -170,6 +175,17 @@ def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) 
     out.line()
 
 
+def show_functions(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
+    """The functions of Python as they call one another, where they were sampled."""
+    samples = results.samples()
+    if not samples:
+        return
+    text = samples.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
+    for number, line in enumerate(text.rstrip("\n").split("\n")):
+        out.line((line, "dim" if number < 2 else ""))
+    out.line()
+
+
 def show_audit(audit: Audit, out: Console) -> None:
     """Whether the recording is complete, and what else a reader should know."""
     out.line((audit.verdict, "green" if audit.complete else "bold red"))
@@ -197,6 +213,7 @@ def _extras(results: Analyses) -> list[str]:
         "shapes": bool((trace.details.shapes != NONE).any()),
         "stacks": len(trace.stacks) > 0,
         "memory": len(trace.memory) > 0,
+        "samples of Python": len(trace.python_samples) > 0,
     }
     return [name for name, is_there in there.items() if is_there]
 

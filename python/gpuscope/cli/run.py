@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
 from gpuscope.cli.export import Outputs
+from gpuscope.cli.options import seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
@@ -41,6 +42,7 @@ class Run:
     examples = """\
   gpuscope run train.py --epochs 1
   gpuscope run -o out.gscope -o out.pftrace -m package.train --lr 0.1
+  gpuscope run --python-samples 5ms script.py            where Python was, looked at every 5 ms
   gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
   gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
   gpuscope run --schedule wait=5,warmup=1,active=3 train.py
@@ -80,6 +82,15 @@ class Run:
         what.add_argument("--schedule", metavar="SPEC", help="steps to record, as wait=1,warmup=1,active=3,repeat=1")
         what.add_argument("--ring-seconds", metavar="S", type=float, help="how far back the ring reaches")
         what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
+        samples = what.add_mutually_exclusive_group()
+        samples.add_argument(
+            "--python-samples",
+            metavar="TIME",
+            type=seconds,
+            default=True,
+            help="time between samples of where threads are in Python (default: 1ms)",
+        )
+        samples.add_argument("--no-python-samples", dest="python_samples", action="store_false", help="take none")
         what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
         for option, words in _OPERATOR_OPTIONS.items():
             what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=words)
@@ -177,6 +188,7 @@ def _profiler(options: argparse.Namespace, delivery: Delivery) -> profile:
         mode=options.mode,
         graphs=options.graphs,
         sync=options.sync,
+        python_samples=options.python_samples,
         **{option: getattr(options, option) for option in _OPERATOR_OPTIONS},
         **{name: value for name, value in limits.items() if value is not None},
     )

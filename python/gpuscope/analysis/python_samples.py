@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the program was in Python, by samples: a tree and a table of functions, and the time outside every region."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuscope._core import Flag
+from gpuscope.arguments import as_float, check_count
+from gpuscope.errors import InvalidArgument
+from gpuscope.results import Result, import_pandas
+from gpuscope.text import brief, one_line
+from gpuscope.trace import Trace, number_of
+from gpuscope.units import format_time
+
+if TYPE_CHECKING:  # pandas is optional
+    import pandas as pd
+
+Array = np.ndarray[Any, Any]
+
+NS_PER_US = 1e3
+GAP = "  "
+SORT_KEYS = ("self_ns", "total_ns", "cpu_ns", "count")
+# Frames that stand between an import and what is imported: their time is the importer's.
+_IMPORT_SYSTEM = "<frozen importlib"
+
+
+@dataclass(frozen=True)
+class SampledFunction:
+    """A function of the program, wherever it was called. Times are in ns, summed over threads.
+
+    Attributes:
+        function: its qualified name.
+        file: where it is defined, as its code has it; "<string>" for code without a file.
+        line: the line at which threads were for the longest.
+        count: how many samples found a thread in the function itself.
+        self_ns: how long threads were in the function itself, or in C functions that it called.
+        total_ns: that, and in the functions that it called; recursion counts once.
+        cpu_ns: how much of `total_ns` they were on a CPU.
+    """
+
+    function: str
+    file: str
+    line: int
+    count: int
+    self_ns: int
+    total_ns: int
+    cpu_ns: int
+
+
+@dataclass(frozen=True, repr=False)
+class SampledCall:
+    """A function as called from one place of the tree; attributes as of `SampledFunction`, of this place alone.
+
+    Attributes:
+        lines: the lines that took time of its own, the longest first, as pairs of a line and ns.
+        children: the functions that it called, the longest first.
+    """
+
+    function: str
+    file: str
+    line: int
+    count: int
+    self_ns: int
+    total_ns: int
+    cpu_ns: int
+    lines: tuple[tuple[int, int], ...]
+    children: tuple[SampledCall, ...]
+
+    def __iter__(self) -> Iterator[SampledCall]:
+        """This call and all below it, each before its children."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+    def __repr__(self) -> str:
+        return f"<SampledCall {self.function!r}: {format_time(self.total_ns / NS_PER_US)}, {len(self.children)} called>"
+
+
+@dataclass(frozen=True, repr=False)
+class Samples(Result):
+    """Functions by samples; printing it shows the tree. Shares are of the recorded time: threads add up to more.
+
+    Attributes:
+        recorded_ns: how long the recording was.
+        interval_ns: the time between samples that was asked for; 0 where the recording does not say.
+        count: how many samples found a thread in Python.
+        roots: what threads began in, the longest first.
+        functions: every function, the one with the longest time of its own first.
+    """
+
+    recorded_ns: int
+    interval_ns: int
+    count: int
+    roots: tuple[SampledCall, ...]
+    functions: tuple[SampledFunction, ...]
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def find(self, function: str) -> SampledFunction | None:
+        """The function of that name with the longest time of its own; None when there is none."""
+        return next((found for found in self.functions if found.function == function), None)
+
+    def share(self, time_ns: int) -> float:
+        """A time in percent of the recording."""
+        return 100.0 * time_ns / self.recorded_ns if self.recorded_ns else 0.0
+
+    def render(self, max_depth: int | None = None, min_percent: float = 1.0, width: int = 140) -> str:
+        """The tree as aligned text: functions, and the lines of those that took time in several.
+
+        Args:
+            max_depth: how many levels to show; None shows all.
+            min_percent: leave out what took a smaller share of the recorded time.
+            width: cut names so that lines have at most this many characters (at least 80).
+
+        Raises:
+            InvalidArgument: a value that is not accepted.
+        """
+        if max_depth is not None:
+            check_count("max_depth", max_depth, 1)
+        check_count("width", width, 80)
+        if not 0 <= as_float(min_percent) <= 100:
+            raise InvalidArgument(f"min_percent is {brief(min_percent)}; accepted are numbers from 0 to 100")
+        rows = [("Python functions, by samples", _HEADINGS), *self._rows(max_depth, min_percent, width)]
+        return self._heading() + _aligned(rows, width)
+
+    def table(self, sort_by: str = "self_ns", row_limit: int = 25, width: int = 140) -> str:
+        """One row a function.
+
+        Args:
+            sort_by: the attribute of `SampledFunction` that orders the rows: self_ns, total_ns, cpu_ns or count.
+            row_limit: so many rows at most.
+            width: as in `render`.
+
+        Raises:
+            InvalidArgument: a value that is not accepted.
+        """
+        if sort_by not in SORT_KEYS:
+            raise InvalidArgument(f"sort_by is {brief(sort_by)}; accepted are {', '.join(SORT_KEYS)}")
+        check_count("row_limit", row_limit, 1)
+        check_count("width", width, 80)
+        ordered = sorted(self.functions, key=lambda function: -getattr(function, sort_by))[:row_limit]
+        rows = [(_title(function), self._cells(function)) for function in ordered]
+        return self._heading() + _aligned([("Python functions, by samples", _HEADINGS), *rows], width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The functions, and the calls in printed order, each with the place of its ``parent``; times in ns."""
+        calls: list[dict[str, Any]] = []
+        stack: list[tuple[SampledCall, int | None]] = [(root, None) for root in reversed(self.roots)]
+        while stack:
+            node, parent = stack.pop()
+            stack += [(child, len(calls)) for child in reversed(node.children)]
+            values = {name: getattr(node, name) for name in _OF_A_CALL}
+            calls.append({"parent": parent, **values, "lines": [list(line) for line in node.lines]})
+        about = {"recorded_ns": self.recorded_ns, "interval_ns": self.interval_ns, "count": self.count}
+        return {**about, "functions": [asdict(function) for function in self.functions], "calls": calls}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a function.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame([asdict(function) for function in self.functions], columns=list(_OF_A_CALL))
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def _heading(self) -> str:
+        every = f" every {format_time(self.interval_ns / NS_PER_US)}" if self.interval_ns else ""
+        recorded = format_time(self.recorded_ns / NS_PER_US)
+        return f"{self.count:,} samples{every}; shares are of the {recorded} that were recorded\n"
+
+    def _cells(self, of: SampledFunction | SampledCall) -> list[str]:
+        shares = [f"{self.share(time_ns):.1f} %" for time_ns in (of.total_ns, of.self_ns, of.cpu_ns)]
+        return [shares[0], format_time(of.total_ns / NS_PER_US), shares[1], _time(of.self_ns), shares[2]]
+
+    def _rows(self, max_depth: int | None, min_percent: float, width: int) -> Iterator[tuple[str, list[str]]]:
+        """The calls to show, each with its name behind the branches of the tree."""
+        stack: list[tuple[str, str, SampledCall | tuple[str, list[str]], int]] = []
+
+        def push(nodes: Sequence[SampledCall], lines: list[tuple[str, list[str]]], indent: str, depth: int) -> None:
+            shown: list[SampledCall | tuple[str, list[str]]] = list(lines)
+            large = [node for node in nodes if self.share(node.total_ns) >= min_percent]
+            shown += large
+            if hidden := len(nodes) - len(large):
+                shown.append((f"({hidden} below {min_percent:g} %)", []))
+            for index, child in reversed(list(enumerate(shown))):
+                last = index == len(shown) - 1
+                tip, rest = ("", "") if depth == 1 else ("└─ ", "   ") if last else ("├─ ", "│  ")
+                stack.append(((indent + tip)[:width], (indent + rest)[:width], child, depth))
+
+        push(self.roots, [], "", 1)
+        while stack:
+            branch, indent, node, depth = stack.pop()
+            if isinstance(node, tuple):
+                yield branch + node[0], node[1]
+                continue
+            yield branch + _title(node), self._cells(node)
+            if max_depth is None or depth < max_depth:
+                push(node.children, list(self._lines(node, min_percent)), indent, depth + 1)
+
+    def _lines(self, node: SampledCall, min_percent: float) -> Iterator[tuple[str, list[str]]]:
+        """The lines of a function that took time of its own in several."""
+        large = [(line, time_ns) for line, time_ns in node.lines if self.share(time_ns) >= max(min_percent, 0.05)]
+        if len(large) > 1:
+            for line, time_ns in large:
+                yield f"line {line}", ["", "", f"{self.share(time_ns):.1f} %", _time(time_ns), ""]
+
+
+_HEADINGS = ["Total %", "Total", "Self %", "Self", "On CPU %"]
+_OF_A_CALL = ("function", "file", "line", "count", "self_ns", "total_ns", "cpu_ns")
+
+
+def samples(trace: Trace) -> Samples:
+    """What the samples of a recording come to; empty without any."""
+    table = trace.python_samples
+    frames = _Frames(trace)
+    calls = _Calls(frames)
+    for column, values in (("self_ns", table.duration_ns), ("self_cpu_ns", table.cpu_ns), ("count", table.count)):
+        calls.add_own(column, frames.sums(table.stack, values))
+    info = trace.info
+    recorded_ns = number_of(info, "session.recorded_ns")
+    if not recorded_ns:
+        recorded_ns = max(0, number_of(info, "session.stop_ns") - number_of(info, "session.start_ns"))
+    return Samples(
+        recorded_ns=recorded_ns,
+        interval_ns=number_of(info, "samples.interval_ns"),
+        count=int(table.count.sum()),
+        roots=calls.tree(),
+        functions=calls.functions(),
+    )
+
+
+class _Frames:
+    """The rows of the table of stacks that samples refer to, and their callers'."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._count = len(trace.stacks)
+        used = np.zeros(self._count, dtype=bool)
+        stacks = trace.python_samples.stack
+        used[stacks[stacks < self._count]] = True
+        parents, lines = trace.stacks.parent.tolist(), trace.stacks.line.tolist()
+        names, files = trace.stacks.function.tolist(), trace.stacks.file.tolist()
+        for row in range(self._count - 1, -1, -1):  # callers stand before whom they call
+            if used[row] and parents[row] < row:
+                used[parents[row]] = True
+        texts: dict[int, str] = {}
+
+        def text(string_id: int) -> str:
+            if string_id not in texts:
+                texts[string_id] = trace.string(string_id)
+            return texts[string_id]
+
+        self.rows = [
+            (row, parents[row] if parents[row] < row else -1, text(names[row]), text(files[row]), lines[row])
+            for row in np.flatnonzero(used).tolist()
+        ]
+
+    def sums(self, stacks: Array, values: Array) -> dict[int, int]:
+        """Of values by stack; without stacks that a damaged file does not have."""
+        sums = np.zeros(self._count, dtype=np.int64)
+        known = stacks < self._count
+        np.add.at(sums, stacks[known], values[known].astype(np.int64))
+        return {row: int(sums[row]) for row in np.flatnonzero(sums).tolist()}
+
+
+class _Call:
+    """A `SampledCall` that is being summed up."""
+
+    def __init__(self, function: str, file: str) -> None:
+        self.function, self.file = function, file
+        self.self_ns = self.self_cpu_ns = self.count = 0
+        self.total_ns = self.cpu_ns = 0
+        self.own_lines: defaultdict[int, int] = defaultdict(int)  # ns in the line itself
+        self.all_lines: defaultdict[int, int] = defaultdict(int)  # and in what it called
+        self.children: list[_Call] = []
+
+    def line(self) -> int:
+        return max(self.all_lines, key=lambda line: (self.all_lines[line], -line), default=0)
+
+
+class _Calls:
+    """The tree of calls: frames of one function, called from one place, are one whatever their lines are."""
+
+    def __init__(self, frames: _Frames) -> None:
+        self._parents = {row: parent for row, parent, *_ in frames.rows}
+        self.all: list[_Call] = []  # callers before whom they call
+        self._roots: list[_Call] = []
+        self._of_row: dict[int, tuple[_Call | None, int]] = {-1: (None, 0)}  # with the line in it
+        places: dict[tuple[int, str, str], _Call] = {}
+        for row, parent, function, file, line in frames.rows:
+            caller, caller_line = self._of_row[parent]
+            if file.startswith(_IMPORT_SYSTEM) and caller is not None:
+                self._of_row[row] = (caller, caller_line)
+                continue
+            place = (id(caller), function, file)
+            if place not in places:
+                places[place] = _Call(function, file)
+                self.all.append(places[place])
+                (caller.children if caller is not None else self._roots).append(places[place])
+            self._of_row[row] = (places[place], line)
+
+    def add_own(self, column: str, sums: dict[int, int]) -> None:
+        for row, value in sums.items():
+            call, line = self._of_row[row]
+            assert call is not None
+            setattr(call, column, getattr(call, column) + value)
+            if column == "self_ns":
+                call.own_lines[line] += value
+                self._add_to_lines(row, value)
+
+    def _add_to_lines(self, row: int, value: int) -> None:
+        # Of each function on the stack, the line that it was in.
+        at, inner = row, None
+        while at != -1:
+            call, line = self._of_row[at]
+            if call is not None and call is not inner:  # two rows are one call where the import system is left out
+                call.all_lines[line] += value
+            at, inner = self._parents[at], call
+
+    def tree(self) -> tuple[SampledCall, ...]:
+        made: dict[int, SampledCall] = {}
+        for call in reversed(self.all):
+            call.total_ns = call.self_ns + sum(child.total_ns for child in call.children)
+            call.cpu_ns = call.self_cpu_ns + sum(child.cpu_ns for child in call.children)
+            count = call.count
+            lines = sorted(call.own_lines.items(), key=lambda item: (-item[1], item[0]))
+            made[id(call)] = SampledCall(
+                function=call.function,
+                file=call.file,
+                line=call.line(),
+                count=count,
+                self_ns=call.self_ns,
+                total_ns=call.total_ns,
+                cpu_ns=call.cpu_ns,
+                lines=tuple(lines),
+                children=_ordered(made[id(child)] for child in call.children),
+            )
+        return _ordered(made[id(root)] for root in self._roots)
+
+    def functions(self) -> tuple[SampledFunction, ...]:
+        """After `tree`, which makes the totals."""
+        sums: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(_SUMS, 0))
+        lines: defaultdict[tuple[str, str], defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        open_now: defaultdict[tuple[str, str], int] = defaultdict(int)
+        stack: list[tuple[_Call, bool]] = [(root, True) for root in reversed(self._roots)]
+        while stack:
+            call, enters = stack.pop()
+            key = (call.function, call.file)
+            if not enters:
+                open_now[key] -= 1
+                continue
+            function = sums[key]
+            function["self_ns"] += call.self_ns
+            function["count"] += call.count
+            if open_now[key] == 0:
+                function["total_ns"] += call.total_ns
+                function["cpu_ns"] += call.cpu_ns
+            for line, time_ns in call.all_lines.items():
+                lines[key][line] += time_ns
+            open_now[key] += 1
+            stack.append((call, False))
+            stack += [(child, True) for child in reversed(call.children)]
+        found = [
+            SampledFunction(
+                function=name, file=file, line=max(lines[name, file], key=lines[name, file].__getitem__), **sum_
+            )
+            for (name, file), sum_ in sums.items()
+        ]
+        return tuple(sorted(found, key=lambda function: (-function.self_ns, -function.total_ns)))
+
+
+_SUMS = ("count", "self_ns", "total_ns", "cpu_ns")
+
+
+def _ordered(calls: Iterator[SampledCall]) -> tuple[SampledCall, ...]:
+    return tuple(sorted(calls, key=lambda call: (-call.total_ns, call.function)))
+
+
+def _time(time_ns: int) -> str:
+    return format_time(time_ns / NS_PER_US) if time_ns else "-"
+
+
+def _title(of: SampledFunction | SampledCall) -> str:
+    where = f"{GAP}{_short(of.file)}:{of.line}" if of.file else ""
+    return one_line(f"{of.function}{where}".replace("\n", " "))
+
+
+def _short(path: str) -> str:
+    """The file's name; with the folder where the name says nothing."""
+    folder, name = os.path.split(path)
+    return f"{os.path.basename(folder)}/{name}" if name in ("__init__.py", "__main__.py") and folder else name
+
+
+def _aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
+    widths = [max(len(cells[column]) for _, cells in rows if cells) for column in range(len(_HEADINGS))]
+    name_width = min(width - sum(widths) - len(GAP) * len(widths), max(len(name) for name, _ in rows))
+    lines = []
+    for name, cells in rows:
+        shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
+        numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(cells, widths, strict=bool(cells)))
+        lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def outside_regions_ns(trace: Trace) -> int:
+    """How long threads were in Python and in no region and no driver call, by samples; 0 without samples.
+
+    Of the main thread and of threads that opened a region or called the driver it is all time, waiting included, as
+    that of regions is; of other threads, which may do nothing but wait, the time on a CPU.
+    """
+    table = trace.python_samples
+    if not len(table):
+        return 0
+    main = np.flatnonzero(trace.threads.system_id == number_of(trace.info, "process.id"))
+    regions, calls = trace.regions, trace.api
+    nested = (regions.flags & Flag.ASYNC) == 0
+    busy = np.union1d(np.union1d(regions.thread[nested], calls.thread), main)
+    is_busy = np.isin(table.thread, busy)
+    outside_ns = int(table.cpu_ns[~is_busy].sum()) + int(table.duration_ns[is_busy].sum())
+    if trace.info.get("session.mode") == "aggregate":  # no single regions are kept
+        return max(0, outside_ns - trace.summary.cpu_ns)
+    threads = np.concatenate([regions.thread[nested], calls.thread])
+    begins = np.concatenate([regions.start_ns[nested], calls.start_ns])
+    ends = begins + np.concatenate([regions.duration_ns[nested], calls.duration_ns])
+    sampled = dict(_by_value(table.thread))
+    for thread, inside in _by_value(threads):
+        if thread in sampled:
+            starts = table.start_ns[sampled[thread]]
+            stops = starts + table.duration_ns[sampled[thread]]
+            outside_ns -= _overlap_ns(begins[inside], ends[inside], starts, stops)
+    return outside_ns
+
+
+def _by_value(values: Array) -> list[tuple[int, Array]]:
+    """Each value with where it stands."""
+    order = np.argsort(values, kind="stable")
+    found, first = np.unique(values[order], return_index=True)
+    return list(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(values) else []
+
+
+def _overlap_ns(begins: Array, ends: Array, starts: Array, stops: Array) -> int:
+    """How long the spans from `starts` to `stops` lie in the union of the others."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    first = np.flatnonzero(np.concatenate([[True], begins[1:] > ends[:-1]]))
+    begins, ends = begins[first], ends[np.concatenate([first[1:] - 1, [len(ends) - 1]])]
+    before = np.concatenate([[0], np.cumsum(ends - begins)])
+
+    def covered(at: Array) -> Array:
+        last = np.searchsorted(begins, at, side="right") - 1
+        inside = np.minimum(at, ends[last]) - begins[last]
+        return np.where(last < 0, 0, before[last] + inside)
+
+    return int((covered(stops) - covered(starts)).sum())
