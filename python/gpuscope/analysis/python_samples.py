@@ -374,12 +374,11 @@ class _Calls:
             open_now[key] += 1
             stack.append((call, False))
             stack += [(child, True) for child in reversed(call.children)]
-        found = [
-            SampledFunction(
-                function=name, file=file, line=max(lines[name, file], key=lines[name, file].__getitem__), **sum_
-            )
-            for (name, file), sum_ in sums.items()
-        ]
+        found = []
+        for (name, file), of_function in sums.items():
+            in_line = lines[name, file]
+            line = max(in_line, key=lambda line: (in_line[line], -line), default=0)
+            found.append(SampledFunction(function=name, file=file, line=line, **of_function))
         return tuple(sorted(found, key=lambda function: (-function.self_ns, -function.total_ns)))
 
 
