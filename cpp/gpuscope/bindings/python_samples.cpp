@@ -87,9 +87,11 @@ class Sampling {
     const bool is_whole = thread_list_.walk(reader_, found_);
     ++round_;
     for (const KnownThread& thread : found_) {
-      const auto [at, is_new] = threads_.try_emplace(thread.number);
-      Thread& known = at->second;
+      Thread& known = threads_[thread.number];
+      // Up to Python 3.11 a thread has the system's number of its creator until it runs.
+      const bool is_new = known.row.thread_id != thread.system_id;
       if (is_new) {
+        append(known, false);
         known.clock = cpu_clock_of(thread.system_id);
         known.looked_ticks = last_round_ticks_ != 0 ? last_round_ticks_ : began;
         known.row.thread = thread.number;

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of Python as they are taken: of every thread, whatever it does, and without touching the program."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import gpuscope as gs
+from gpuscope import _core
+from gpuscope.analysis.rows import stack_texts
+from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.profiler import profile
+
+pytestmark = pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
+
+OFTEN = 0.0005
+
+
+def spend(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def long_part() -> None:
+    spend(0.035)
+
+
+def short_part() -> None:
+    spend(0.015)
+
+
+def in_turns(rounds: int = 12) -> None:
+    for _ in range(rounds):
+        long_part()
+        short_part()
+
+
+def sampled(work: Callable[[], object], **options: object) -> gs.Recording:
+    """What samples say of a call."""
+    with profile(activities=["CPU"], **{"python_samples": OFTEN, **options}) as prof:
+        work()
+    return prof
+
+
+def shares(prof: gs.Recording) -> dict[str, float]:
+    """Of each function with what it called, in the time of all samples."""
+    samples = prof.samples()
+    in_all = sum(root.total_ns for root in samples.roots)
+    return {function.function: function.total_ns / in_all for function in samples.functions}
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["full", "ring", "aggregate"])
+def test_functions_have_the_shares_of_their_time(mode):
+    found = shares(sampled(in_turns, mode=mode))
+    assert found["long_part"] == pytest.approx(0.7, abs=0.12)
+    assert found["short_part"] == pytest.approx(0.3, abs=0.12)
+
+
+def test_the_samples_add_up_to_the_recorded_time():
+    prof = sampled(in_turns)
+    samples = prof.samples()
+    assert sum(root.total_ns for root in samples.roots) == pytest.approx(samples.recorded_ns, rel=0.1)
+
+
+def test_a_sample_has_the_line_that_ran():
+    first = in_turns.__code__.co_firstlineno
+    prof = sampled(in_turns)
+    texts = {frame for stack in stack_texts(prof.trace) for frame in stack}
+    assert f"{__file__}({first + 2}): in_turns" in texts
+    assert f"{__file__}({first + 3}): in_turns" in texts
+    assert f"{__file__}({first + 1}): in_turns" not in texts or len(texts) > 2
+
+
+def test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers():
+    numbers = np.random.default_rng(0).normal(size=400_000).tolist()
+
+    def sort():
+        for _ in range(4):
+            sorted(numbers)
+
+    assert (
+        shares(sampled(sort))["test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers.<locals>.sort"] > 0.8
+    )
+
+
+def test_waiting_counts_and_is_told_from_running():
+    def wait():
+        time.sleep(0.3)
+
+    prof = sampled(lambda: (spend(0.2), wait()))
+    functions = prof.samples().functions
+    spent = next(function for function in functions if function.function == "spend")
+    waited = next(function for function in functions if function.function.endswith("wait"))
+    assert waited.total_ns > 0.2e9
+    assert waited.cpu_ns < 0.1 * waited.total_ns
+    assert spent.cpu_ns > 2 * waited.cpu_ns
+
+
+def test_generators_and_coroutines_are_under_those_who_run_them():
+    def numbers():
+        for _ in range(10):
+            spend(0.02)
+            yield 1
+
+    async def inner():
+        spend(0.05)
+        await asyncio.sleep(0)
+        spend(0.05)
+
+    async def outer():
+        await inner()
+
+    prof = sampled(lambda: (sum(numbers()), asyncio.run(outer())))
+    stacks = [[frame.split(": ")[1] for frame in stack] for stack in stack_texts(prof.trace)]
+    prefix = "test_generators_and_coroutines_are_under_those_who_run_them.<locals>." * (sys.version_info >= (3, 11))
+    own = [[name.removeprefix(prefix) for name in stack] for stack in stacks]
+    assert any(stack[:3] == ["spend", "numbers", "<lambda>"] for stack in own)
+    assert any(stack[:3] == ["spend", "inner", "outer"] for stack in own)
+
+
+def test_deep_recursion_keeps_the_innermost_frames():
+    def deep(levels):
+        if levels:
+            return deep(levels - 1)
+        return spend(0.2)
+
+    prof = sampled(lambda: deep(600))
+    samples = prof.samples()
+    assert max(map(len, stack_texts(prof.trace))) == 257
+    assert {stack[-1] for stack in stack_texts(prof.trace) if len(stack) == 257} == {"(0): (more frames)"}
+    spent = samples.find("spend")
+    assert spent is not None
+    assert spent.total_ns > 0.7 * samples.recorded_ns
+    recursive = next(function for function in samples.functions if function.function.endswith("deep"))
+    assert recursive.total_ns <= samples.recorded_ns * 1.05  # counted once
+
+
+def test_code_without_a_file_has_the_name_that_it_was_compiled_with():
+    names: dict[str, object] = {"spend": spend}
+    exec(compile("def made():\n    spend(0.1)\n", "<made up>", "exec"), names)
+    found = sampled(names["made"]).samples().find("made")
+    assert found is not None
+    assert found.file == "<made up>"
+    assert found.line == 2
+
+
+def test_names_of_any_alphabet_are_read():
+    names: dict[str, object] = {"spend": spend}
+    exec(compile("def größe_量_ߜ():\n    spend(0.1)\n", "<código 数>", "exec"), names)
+    function = next(value for key, value in names.items() if key.startswith("größe"))
+    found = sampled(function).samples().find(function.__name__)
+    assert found is not None
+    assert found.file == "<código 数>"
+
+
+def test_functions_made_again_and_again_are_told_apart():
+    def make_and_call():
+        until = time.perf_counter() + 1.0
+        number = 0
+        while time.perf_counter() < until:
+            number += 1
+            names: dict[str, object] = {"spend": spend}
+            text = f"def made_{number % 3}():\n" + "\n" * (number % 3) + "    spend(0.004)\n"
+            exec(compile(text, f"<made {number % 3}>", "exec"), names)
+            names[f"made_{number % 3}"]()
+
+    found = {function.function: function for function in sampled(make_and_call).samples().functions}
+    for number in range(3):
+        function = found[f"made_{number}"]
+        assert (function.file, function.line) == (f"<made {number}>", number + 2)
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_thread_is_sampled_and_named():
+    def work():
+        threads = [threading.Thread(target=spend, args=(0.3,), name=f"worker {number}") for number in range(3)]
+        for thread in threads:
+            thread.start()
+        spend(0.3)
+        for thread in threads:
+            thread.join()
+
+    prof = sampled(work)
+    table, threads = prof.trace.python_samples, prof.trace.threads
+    assert len(set(table.thread.tolist())) == 4
+    assert len(set(threads.system_id.tolist())) == len(threads)
+
+
+def test_a_thread_that_opens_regions_has_one_row():
+    def work():
+        def inside():
+            spend(0.1)
+            with gs.record_function("region"):
+                spend(0.1)
+
+        thread = threading.Thread(target=inside)
+        thread.start()
+        thread.join()
+
+    prof = sampled(work)
+    (region,) = prof.trace.regions.thread.tolist()
+    assert region in prof.trace.python_samples.thread.tolist()
+    assert len(set(prof.trace.threads.system_id.tolist())) == len(prof.trace.threads)
+
+
+def test_threads_that_come_and_go_in_thousands():
+    def work():
+        for _ in range(60):
+            threads = [threading.Thread(target=spend, args=(0.0005,)) for _ in range(40)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    prof = sampled(work)
+    assert prof.audit().complete
+    table = prof.trace.python_samples
+    assert (table.duration_ns > 0).all()
+    assert (table.cpu_ns <= table.duration_ns).all()
+    assert shares(prof)["spend"] > 0.05
+
+
+def test_a_profile_in_a_thread_samples_the_main_one_too():
+    result = []
+
+    def record():
+        with profile(activities=["CPU"], python_samples=OFTEN) as prof:
+            time.sleep(0.3)
+        result.append(prof)
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    while thread.is_alive():
+        spend(0.01)
+    assert "spend" in shares(result[0])
+
+
+# -- the program is left alone ---------------------------------------------------------------------------------------
+
+
+def test_the_programs_files_stay_its_own():
+    reading, writing = os.pipe()
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    def work():
+        spend(0.05)
+        assert sorted(os.listdir("/proc/self/fd")) == before
+        os.close(writing)
+        assert os.read(reading, 1) == b""  # nobody else holds the other end
+
+    sampled(work)
+    os.close(reading)
+
+
+def test_sampling_is_not_seen_by_the_code_of_this_package():
+    prof = sampled(in_turns)
+    assert not any(function.file.startswith(os.path.dirname(gs.__file__)) for function in prof.samples().functions)
+
+
+def test_nothing_is_sampled_unless_asked_for():
+    prof = sampled(in_turns, python_samples=False)
+    assert not prof.samples()
+    assert len(prof.trace.python_samples) == 0
+    assert not any(key.startswith("samples.") for key in prof.trace.info)
+    assert "outside" not in {event.kind for event in prof.key_averages()}
+
+
+def program(text: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import gpuscope as gs, os, sys, threading, time\n" + text]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+@pytest.mark.parametrize(
+    "end", ["", "sys.exit(0)", "os._exit(0)", "raise SystemExit", "threading.Thread(target=loop).start()"]
+)
+def test_the_interpreter_ends_while_samples_are_taken(end):
+    ran = program(
+        "def loop():\n    for _ in range(100_000): pass\n"
+        "threading.Thread(target=lambda: [loop() for _ in range(10_000)], daemon=True).start()\n"
+        f"prof = gs.profile(python_samples=1e-4)\nprof.start()\nloop()\n{end}\n"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_fork_leaves_parent_and_child_able_to_sample():
+    ran = program(
+        """\
+def spend(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until: pass
+def record():
+    with gs.profile(activities=["CPU"], python_samples=1e-3) as prof:
+        spend(0.2)
+    return prof.samples().find("spend") is not None
+prof = gs.profile(activities=["CPU"], python_samples=1e-4)
+prof.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if record() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+prof.stop()
+print(prof.samples().count > 0, record())
+"""
+    )
+    assert ran.stdout == "True True\n", ran.stderr
+
+
+# -- windows, modes and files ----------------------------------------------------------------------------------------
+
+
+def test_samples_of_a_window_lie_in_it():
+    windows = []
+    with profile(
+        activities=["CPU"],
+        python_samples=OFTEN,
+        schedule=gs.schedule(wait=1, warmup=0, active=1, repeat=2),
+        on_trace_ready=lambda prof: windows.append(prof.trace),
+    ) as prof:
+        for _ in range(4):
+            spend(0.05)
+            prof.step()
+    assert len(windows) == 2
+    for trace in windows:
+        table = trace.python_samples
+        assert len(table)
+        assert table.start_ns.min() >= int(trace.info["session.start_ns"])
+        assert (table.start_ns + table.duration_ns).max() <= int(trace.info["session.stop_ns"])
+
+
+def test_the_ring_keeps_the_latest_samples():
+    prof = sampled(lambda: [part(0.3) for part in (spend, time.sleep, spend)], mode="ring", ring_seconds=0.2)
+    table = prof.trace.python_samples
+    stop_ns = int(prof.trace.info["session.stop_ns"])
+    assert len(table)
+    assert table.start_ns.min() > stop_ns - 0.8e9
+    assert (table.start_ns + table.duration_ns).max() > stop_ns - 0.1e9
+
+
+def test_aggregate_mode_keeps_a_row_for_each_stack():
+    prof = sampled(in_turns, mode="aggregate")
+    table = prof.trace.python_samples
+    assert len(set(zip(table.stack.tolist(), table.thread.tolist(), strict=True))) == len(table)
+    assert int(table.count.sum()) == prof.samples().count > len(table)
+
+
+def test_a_file_holds_what_was_sampled(tmp_path):
+    prof = sampled(in_turns)
+    prof.save(tmp_path / "run.gscope")
+    loaded = gs.load(tmp_path / "run.gscope")
+    assert loaded.samples().to_dict() == prof.samples().to_dict()
+    for name in prof.trace.python_samples.columns:
+        assert (loaded.trace.python_samples[name] == prof.trace.python_samples[name]).all()
+
+
+def test_a_file_that_is_cut_off_has_some_of_them(tmp_path):
+    path = tmp_path / "run.gscope"
+    sampled(in_turns).save(path)
+    whole = path.read_bytes()
+    for end in range(0, len(whole), max(1, len(whole) // 40)):
+        path.write_bytes(whole[:end])
+        try:
+            recording = gs.load(path)
+        except GpuscopeError:
+            continue
+        samples = recording.samples()
+        assert samples.render()
+        assert samples.table()
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1, -0.001, math.nan, math.inf, "1ms", "", 1e-9, 11, [1], b"1"])
+def test_what_is_no_interval_gets_one_sentence(value):
+    with pytest.raises(InvalidArgument) as caught:
+        profile(python_samples=value)
+    message = str(caught.value)
+    assert message.startswith("python_samples is ")
+    assert message.endswith("; accepted are True, False and seconds from 0.0001 to 10")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("value", [True, False, None, 1, 1e-4, np.float32(0.01), Fraction(1, 100)])
+def test_intervals_are_taken_in_any_kind_of_number(value):
+    profile(python_samples=value)
