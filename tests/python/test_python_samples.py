@@ -93,9 +93,8 @@ def test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers():
         for _ in range(4):
             sorted(numbers)
 
-    assert (
-        shares(sampled(sort))["test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers.<locals>.sort"] > 0.8
-    )
+    found = shares(sampled(sort))
+    assert max(share for name, share in found.items() if name.endswith("sort")) > 0.8
 
 
 def test_waiting_counts_and_is_told_from_running():

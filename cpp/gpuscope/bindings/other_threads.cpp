@@ -496,8 +496,9 @@ const StackReader::KnownCode* StackReader::know(uintptr_t address, const Code& c
     return nullptr;
   }
   base::Names& names = base::Names::process();
-  known.is_own = file.starts_with(own_folder());
-  known.is_launcher = known.is_own && file.substr(own_folder().size()) == "cli/program.py";
+  // Python 3.12 runs a code of its own between C and Python.
+  known.is_own = file.starts_with(own_folder()) || function == "<interpreter trampoline>";
+  known.is_launcher = file == own_folder() + "cli/program.py";
   known.file = names.intern(file);
   known.function = names.intern(function);
   known.first_line = code.first_line;
