@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import gpuscope as gs
+from gpuscope import _core
+
+knows_stacks = pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
 
 PROBE = """\
 import pickle, sys
@@ -279,3 +282,86 @@ def test_bad_input_is_found_before_the_script_runs(gpuscope, script, arguments, 
 def test_an_unreadable_script_is_found_before_the_run(gpuscope, script):
     script("").chmod(0)
     assert gpuscope("run", "script.py").returncode == 2
+
+
+SLOW_AND_FAST = """\
+import time
+
+def spend(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+def slow():
+    spend(0.06)
+
+def fast():
+    spend(0.02)
+
+for _ in range(6):
+    slow()
+    fast()
+"""
+
+
+@knows_stacks
+@pytest.mark.parametrize("more", [[], ["--mode", "ring"], ["--mode", "aggregate"], ["--python-samples", "500us"]])
+def test_an_unmodified_script_gets_a_tree_of_its_functions(gpuscope, script, tmp_path, more):
+    script(SLOW_AND_FAST)
+    ran = gpuscope("run", *more, "script.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "nothing was recorded" not in ran.stderr
+    lines = [line for line in ran.stderr.splitlines() if "script.py:" in line]
+    assert lines[0].startswith("<module>  script.py:")  # what runs the script is no part of it
+    shown = {word for line in lines for word in line.split()}
+    assert {"slow", "fast", "spend"} <= shown
+    samples = gs.load(tmp_path / "script.gscope").samples()
+    (root,) = [root for root in samples.roots if root.file.endswith("script.py")]
+    share = {child.function: child.total_ns / root.total_ns for child in root.children}
+    assert share["slow"] == pytest.approx(0.75, abs=0.12)
+
+
+@knows_stacks
+def test_a_saved_recording_shows_the_same_functions(gpuscope, script):
+    script(SLOW_AND_FAST)
+    ran = gpuscope("run", "script.py")
+    told = [line for line in ran.stderr.splitlines() if "script.py:" in line]
+    report = gpuscope("report", "script.gscope")
+    assert [line for line in report.stdout.splitlines() if "script.py:" in line] == told
+    assert "slow" not in gpuscope("report", "script.gscope", "--no-functions").stdout
+
+
+@knows_stacks
+def test_regions_and_the_time_outside_them_make_up_the_run(gpuscope, script, tmp_path):
+    script(SLOW_AND_FAST + "import gpuscope\nwith gpuscope.record_function('inside'):\n    spend(0.2)\n")
+    ran = gpuscope("run", "script.py")
+    assert "[outside every region]" in ran.stderr
+    rows = {row.key: row for row in gs.load(tmp_path / "script.gscope").key_averages()}
+    assert float(rows["inside"].self_cpu_percent.strip("%")) < 50
+    total = sum(float(row.self_cpu_percent.strip("%")) for row in rows.values())
+    assert total == pytest.approx(100, abs=0.1)
+
+
+def test_no_python_samples_takes_none(gpuscope, script, tmp_path):
+    script(SLOW_AND_FAST)
+    ran = gpuscope("run", "--no-python-samples", "script.py")
+    assert "Python functions" not in ran.stderr
+    assert not gs.load(tmp_path / "script.gscope").samples()
+
+
+@pytest.mark.parametrize(
+    ("time", "words"),
+    [
+        ("0", "'0' is not a time above 0, as 2s, 500ms or 1min"),
+        ("-1ms", "'-1ms' is not a time above 0"),
+        ("often", "'often' is not a time above 0"),
+        ("nan", "'nan' is not a time above 0"),
+        ("1e-9", "python_samples is 1e-09; accepted are True, False and seconds from 0.0001 to 10"),
+    ],
+)
+def test_a_wrong_time_between_samples_gets_a_sentence(gpuscope, script, time, words):
+    script("print('ran')")
+    ran = gpuscope("run", f"--python-samples={time}", "script.py")
+    assert ran.returncode == 2
+    assert words in ran.stderr
+    assert "ran" not in ran.stdout
