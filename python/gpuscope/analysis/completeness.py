@@ -192,6 +192,8 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"another user of CUPTI took part in {_count(counters['foreign_buffers'], 'buffer')}")
     if counters["log_dropped"]:
         reasons.append(f"{_count(counters['log_dropped'], 'region or call', 'regions or calls')} did not fit the log")
+    if samples := number_of(info, "audit.samples_dropped"):
+        reasons.append(f"{_count(samples, 'sample')} of Python did not fit the log")
     if counters["evicted"]:
         evicted = _count(counters["evicted"], "row")
         if mode == "ring":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope._core import Flag
+from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import as_float, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
@@ -231,13 +232,9 @@ def samples(trace: Trace) -> Samples:
     calls = _Calls(frames)
     for column, values in (("self_ns", table.duration_ns), ("self_cpu_ns", table.cpu_ns), ("count", table.count)):
         calls.add_own(column, frames.sums(table.stack, values))
-    info = trace.info
-    recorded_ns = number_of(info, "session.recorded_ns")
-    if not recorded_ns:
-        recorded_ns = max(0, number_of(info, "session.stop_ns") - number_of(info, "session.start_ns"))
     return Samples(
-        recorded_ns=recorded_ns,
-        interval_ns=number_of(info, "samples.interval_ns"),
+        recorded_ns=max(0, audit(trace).recorded_ns),
+        interval_ns=number_of(trace.info, "samples.interval_ns"),
         count=int(table.count.sum()),
         roots=calls.tree(),
         functions=calls.functions(),
