@@ -103,6 +103,7 @@ inline std::unique_ptr<store::Store> make_small_store() {
       {kStart + 2050, 0x9000, 0, 0, 4096, 17, inner, 0, 0, static_cast<uint8_t>(PoolOperation::Created)});
   store.call_stack.append({1, 0});
   store.python_function.append({kStart, 9000, make.id("train.py(3): <module>"), kNone, kNone, 0, 0, 0});
+  store.python_sample.append({kStart + 100, 2000, 1500, 0, 2, 0});
   store.histogram.append({0, 100, 1});
   store.histogram.append({1, 90, 1});
   return make.take();

@@ -73,6 +73,7 @@ class Sampling {
     if (!reader_.open()) {
       return false;
     }
+    knows_cpu_time_ = cpu_ns_of(cpu_clock_of(static_cast<uint32_t>(syscall(SYS_gettid)))) >= 0;
     stacks_ = std::make_unique<StackReader>(reader_);
     const base::Clock& clock = base::Clock::process();
     ticks_of_longest_ = ticks_of(clock, kLongestRow);
@@ -143,14 +144,14 @@ class Sampling {
   }
 
   void look_at(const KnownThread& thread, Thread& known, bool is_new) {
-    const int64_t cpu_ns = cpu_ns_of(known.clock);
+    const int64_t cpu_ns = knows_cpu_time_ ? cpu_ns_of(known.clock) : 0;
     if (cpu_ns < 0) {
       return;  // it has just ended
     }
     const int64_t ran_ns = is_new ? 0 : std::max<int64_t>(0, cpu_ns - known.cpu_ns);
     Sample& row = known.row;
     uint32_t stack = row.stack;
-    if (ran_ns != 0 || is_new || row.count == 0) {
+    if (ran_ns != 0 || is_new || row.count == 0 || !knows_cpu_time_) {
       const std::optional<uint32_t> read = stacks_->stack_of(thread, known.pieces, base::ticks());
       if (!read.has_value()) {
         return;  // the time counts to where it is found next
@@ -207,7 +208,8 @@ class Sampling {
   uint64_t ticks_of_longest_ = 0;
   uint64_t ticks_of_interval_ = 0;
   double ticks_per_ns_ = 1;
-  double took_ = 0;  // ticks of a round, lately
+  bool knows_cpu_time_ = true;  // of other threads: not every sandbox says it
+  double took_ = 0;             // ticks of a round, lately
   uint64_t random_ = 0;
 };
 
