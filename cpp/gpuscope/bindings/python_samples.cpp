@@ -47,7 +47,8 @@ using base::Sample;
 // While a thread stays where it is, its samples are one row, of at most this length: rows are clipped at the ends of a
 // window, and the ring drops them, by their beginning.
 constexpr auto kLongestRow = 250ms;
-// Of the time, what sampling may take of one core: with many threads it is done less often.
+// Of the time, what sampling may take of one core, as 1 / n: with many threads, or where it is dear to wake up as in
+// some virtual machines, it is done less often.
 constexpr int kShareOfTime = 50;
 // Samples are taken at uneven times, so that a program which does the same at even ones is seen as it is: off by up to
 // this part of the interval.
@@ -77,8 +78,6 @@ class Sampling {
     stacks_ = std::make_unique<StackReader>(reader_);
     const base::Clock& clock = base::Clock::process();
     ticks_of_longest_ = ticks_of(clock, kLongestRow);
-    ticks_of_interval_ = ticks_of(clock, interval_);
-    ticks_per_ns_ = static_cast<double>(ticks_of(clock, 1s)) / 1e9;
     return true;
   }
 
@@ -105,17 +104,19 @@ class Sampling {
       forget_ended();
     }
     last_round_ticks_ = began;
-    const uint64_t took = base::ticks() - began;
-    // A round in which this thread had to wait for a core says little.
-    const double most = 4 * took_ + static_cast<double>(ticks_of_interval_) / 100;
-    took_ += (std::min(static_cast<double>(took), most) - took_) / 16;
+    // Of this thread's own time, as its waking up may take more than a look. The first ones, which read names, say
+    // little.
+    const int64_t cpu_ns = cpu_ns_of(CLOCK_THREAD_CPUTIME_ID);
+    const auto took_ns = static_cast<double>(cpu_ns - std::exchange(cpu_ns_, cpu_ns));
+    const double most_ns = 4 * took_ns_ + static_cast<double>(interval_.count()) / 100;
+    took_ns_ += (std::min(took_ns, most_ns) - took_ns_) / 16;
   }
 
   /// Until the next look.
   std::chrono::nanoseconds pause() {
     random_ = base::mix(random_ + 1);
-    const auto usual =
-        std::max(interval_, std::chrono::nanoseconds(static_cast<int64_t>(took_ / ticks_per_ns_ * kShareOfTime)));
+    const std::chrono::nanoseconds usual =
+        std::max(interval_, std::chrono::nanoseconds(static_cast<int64_t>(took_ns_ * kShareOfTime)));
     const auto part = static_cast<uint64_t>(usual.count()) / kUneven;
     return usual +
            std::chrono::nanoseconds(static_cast<int64_t>(random_ % (2 * part + 1)) - static_cast<int64_t>(part));
@@ -206,10 +207,9 @@ class Sampling {
   uint64_t round_ = 0;
   uint64_t last_round_ticks_ = 0;
   uint64_t ticks_of_longest_ = 0;
-  uint64_t ticks_of_interval_ = 0;
-  double ticks_per_ns_ = 1;
   bool knows_cpu_time_ = true;  // of other threads: not every sandbox says it
-  double took_ = 0;             // ticks of a round, lately
+  int64_t cpu_ns_ = 0;          // that this thread has had
+  double took_ns_ = 0;          // of that, a round, lately
   uint64_t random_ = 0;
 };
 
