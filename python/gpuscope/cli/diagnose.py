@@ -33,6 +33,7 @@ _RECORDED = {
     "with_stack": True,
     "with_modules": False,
     "with_flops": False,
+    "python_samples": True,
 }
 
 
