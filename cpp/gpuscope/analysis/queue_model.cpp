@@ -16,8 +16,10 @@ constexpr std::size_t kAhead = 4'096;
 
 int64_t plus(int64_t a, int64_t b) { return std::clamp(a + b, -kLast, kLast); }
 
+}  // namespace
+
 /// The time of one thread that is no longer spent, as spans in order that do not touch.
-class Saved {
+class QueueModel::Saved {
  public:
   void add(int64_t start, int64_t end) {
     if (end > start) {
@@ -54,8 +56,6 @@ class Saved {
   std::vector<std::pair<int64_t, int64_t>> spans_;
   std::vector<int64_t> before_;
 };
-
-}  // namespace
 
 /// Edits by call and work of a window; empty vectors where nothing of the kind changes.
 struct QueueModel::Changes {

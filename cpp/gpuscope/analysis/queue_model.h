@@ -94,6 +94,7 @@ class QueueModel {
     std::size_t last_work;
   };
   struct Times;
+  class Saved;
   struct Changes;
   friend class QueueReader;
 

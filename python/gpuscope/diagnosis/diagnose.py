@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.python_samples import samples
 from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.claims import Ledger, shared_ns
 from gpuscope.diagnosis.context import Context
@@ -31,6 +34,7 @@ _LEAST_LEFT = 5
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
+_MOST_FUNCTIONS = 3
 _MUCH_IDLE = 0.15
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change; gpuscope diagnose should no longer have it, and a step should be shorter"
@@ -47,6 +51,8 @@ def check_wanted(wanted: Sequence[str]) -> tuple[str, ...]:
     by_lower = {name.lower(): name for name in known}
     found = []
     for name in wanted:
+        if re.fullmatch(r"[Rr]\d", name):
+            name = f"R0{name[1]}"
         if name.lower() not in by_lower:
             close = [by_lower[each] for each in difflib.get_close_matches(name.lower(), by_lower, n=3)]
             near = f"did you mean {' or '.join(close)}?" if close else f"accepted are {', '.join(known)}"
@@ -330,11 +336,22 @@ def _unexplained(context: Context) -> str | None:
     return f"the GPU is idle {percent(idle)} of the time, and no rule says why; most of it is {most}"
 
 
+def _busiest(trace: Trace) -> str:
+    """Where a program without GPU work spends its time."""
+    found = samples(trace)
+    places = [
+        f"{each.function} ({os.path.basename(each.file)}:{each.line}) {percent(found.share(each.self_ns) / 100)}"
+        for each in found.functions[:_MOST_FUNCTIONS]
+        if found.share(each.self_ns) >= 100 * SMALL
+    ]
+    return f"most of the time was spent in {', '.join(places)}" if places else "nothing of the host's stands out"
+
+
 def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str:
     wall = max(context.wall_ns, 1)
-    if context.device is None:
-        return "nothing of the host's stands out" if not findings else _after(context, findings)
-    if findings:
+    if context.device is None and not findings:
+        return _busiest(context.trace)
+    if findings or context.device is None:
         return _after(context, findings)
     idle = context.device.idle_ns / wall
     largest = max((part for part in context.device.parts if part.kind != IDLE), key=lambda part: part.exclusive_ns)

@@ -24,6 +24,7 @@ FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 _MOST_IDLE = 6  # causes in the line of idle time
 _MOST_PARTS = 3
 _NS_PER_S = 1e9
+_KEPT = "\N{NO-BREAK SPACE}"
 _NARROWEST = 60
 _DEEPEST = 6  # columns that further lines of an entry are moved in
 
@@ -255,4 +256,7 @@ def _at(finding: Finding) -> str:
 
 
 def _wrapped(head: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(head + text, width, subsequent_indent=" " * min(len(head), _DEEPEST), break_on_hyphens=False)
+    indent = " " * min(len(head), _DEEPEST)
+    text = (head + text).replace(" %", _KEPT + "%")  # a number and its sign stay on one line
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace(_KEPT, " ") for line in lines]

@@ -307,6 +307,32 @@ def test_without_a_gpu_causes_of_the_host_are_found_and_the_rest_is_said():
     assert "no GPU work was recorded: causes of the host only" in found.page()
 
 
+def test_without_gpu_work_the_functions_are_named_that_took_the_time():
+    ms = 1_000_000
+    samples = {"start_ns": [0, 60 * ms], "duration_ns": [60 * ms, 30 * ms], "stack": [0, 1], "count": [60, 30]}
+    found = diagnose(
+        make_trace(
+            {
+                "stack": {
+                    "parent": [2**32 - 1] * 2,
+                    "function": ["load", "main"],
+                    "file": ["a/run.py"] * 2,
+                    "line": [7, 9],
+                },
+                "thread": {"system_id": [7]},
+                "python_sample": {**samples, "cpu_ns": samples["duration_ns"], "thread": [0, 0]},
+            },
+            info={"session.start_ns": "0", "session.stop_ns": str(100 * ms)},
+        )
+    )
+    assert found.summary == "most of the time was spent in load (run.py:7) 60 %, main (run.py:9) 30 %"
+
+
+def test_a_number_and_its_sign_stay_on_one_line():
+    page = diagnosed(lambda loop, number: (loop.work(300), compute(loop))).page(60)
+    assert not [line for line in page.splitlines() if line.strip().startswith("%")]
+
+
 def test_a_program_without_anything_is_not_enough_evidence():
     found = diagnose(cpu_only())
     assert found.verdict == "not enough evidence"
@@ -363,7 +389,7 @@ def test_findings_are_asked_for_by_id_and_severity():
 
 
 def test_names_that_are_asked_for_are_checked_and_the_nearest_offered():
-    assert check_wanted(["r09", "CRITICAL"]) == ("R09", "critical")
+    assert check_wanted(["r09", "CRITICAL", "R9"]) == ("R09", "critical", "R09")
     with pytest.raises(InvalidArgument, match="fail_on contains 'critcal'; did you mean critical"):
         check_wanted(["critcal"])
     with pytest.raises(InvalidArgument, match="fail_on contains 'everything'; accepted are critical, warn, info, R01"):
