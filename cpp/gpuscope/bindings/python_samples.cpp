@@ -335,13 +335,13 @@ class Sampler {
   pid_t owner_ = 0;
 };
 
-bool start(int64_t interval_ns) { return Sampler::process().start(std::chrono::nanoseconds(interval_ns)); }
-void stop() { Sampler::process().stop(); }
+bool start_sampling(int64_t interval_ns) { return Sampler::process().start(std::chrono::nanoseconds(interval_ns)); }
+void stop_sampling() { Sampler::process().stop(); }
 
 #else
 
-bool start(int64_t) { return false; }
-void stop() {}
+bool start_sampling(int64_t) { return false; }
+void stop_sampling() {}
 
 #endif
 
@@ -351,9 +351,9 @@ struct PythonSampler {};
 
 void bind_python_samples(py::module_& module) {
   py::class_<PythonSampler>(module, "PythonSampler", "Samples of where each thread is in Python.")
-      .def_static("start", &start, py::arg("interval_ns"),
+      .def_static("start", &start_sampling, py::arg("interval_ns"),
                   "Begins to take them for the open window; False where frames or memory cannot be read.")
-      .def_static("stop", &stop, "Ends that: those that were taken are found by the session.");
+      .def_static("stop", &stop_sampling, "Ends that: those that were taken are found by the session.");
 }
 
 }  // namespace gpuscope::bindings

@@ -59,10 +59,10 @@ struct EndWithoutGil {
   }
 };
 
-std::unique_ptr<session::Session, EndWithoutGil> start(bool cuda, const std::string& mode, const std::string& graphs,
-                                                       bool sync, bool overheads, uint64_t max_bytes, int64_t ring_ns,
-                                                       bool stacks, bool memory,
-                                                       const std::set<std::string>& left_out) {
+std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const std::string& mode,
+                                                               const std::string& graphs, bool sync, bool overheads,
+                                                               uint64_t max_bytes, int64_t ring_ns, bool stacks,
+                                                               bool memory, const std::set<std::string>& left_out) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -127,7 +127,7 @@ void bind_session(py::module_& module) {
   module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
   py::class_<Session, std::unique_ptr<Session, EndWithoutGil>>(
       module, "Session", "One span of collecting, with any number of recorded windows in it.")
-      .def(py::init(&start), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
+      .def(py::init(&start_session), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
            py::arg("graphs") = "node", py::arg("sync") = false, py::arg("overheads") = false,
            py::arg("max_bytes") = uint64_t{1} << 30, py::arg("ring_ns") = int64_t{10'000'000'000},
            py::arg("stacks") = false, py::arg("memory") = false, py::arg("left_out") = std::set<std::string>{},
