@@ -94,16 +94,17 @@ std::size_t MemoryReader::copy(std::span<const Piece> pieces) noexcept {
   if (count == 0 || way_ == Way::None) {
     return 0;
   }
-  ssize_t copied = -1;
+  // Not by the functions of the C library, of which ThreadSanitizer takes it that what they read must not change.
+  long copied = -1;
   if (way_ == Way::File) {
-    copied = pwritev(file_, parts.data(), static_cast<int>(count), 0);
+    copied = syscall(SYS_pwritev, file_, parts.data(), count, 0L, 0L);
   } else {
     const iovec target{data_, wanted};
-    copied = process_vm_readv(getpid(), &target, 1, parts.data(), count, 0);
+    copied = syscall(SYS_process_vm_readv, getpid(), &target, 1UL, parts.data(), count, 0UL);
   }
   std::size_t whole = 0;
-  for (ssize_t left = copied; whole < count && left >= static_cast<ssize_t>(parts[whole].iov_len); ++whole) {
-    left -= static_cast<ssize_t>(parts[whole].iov_len);
+  for (long left = copied; whole < count && left >= static_cast<long>(parts[whole].iov_len); ++whole) {
+    left -= static_cast<long>(parts[whole].iov_len);
   }
   return whole;
 }
