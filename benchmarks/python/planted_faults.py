@@ -18,25 +18,15 @@ import measure
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = (0.4, 0.1, 0.03)
-STEPS, WARM_UP = 12, 4
 ROUNDS = 3
 NEAR = 0.2  # of the realised saving
 
 
 def diagnosed(step: Any) -> tuple[Any, float]:
     """What is found of a program, and the seconds that it took to find it."""
-    import torch
+    from faults import recorded
 
-    import gpuscope as gs
-
-    for _ in range(WARM_UP):
-        step()
-    torch.cuda.synchronize()
-    with gs.profile(with_stack=True, record_shapes=True) as prof:
-        for _ in range(STEPS):
-            step()
-            prof.step()
-        torch.cuda.synchronize()
+    prof = recorded(step)
     began = time.perf_counter()
     return prof.diagnose(), time.perf_counter() - began
 

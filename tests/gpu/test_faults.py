@@ -8,35 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import gpuscope as gs
-
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
 
-from faults import Fault, faults  # noqa: E402 - it needs torch
+from faults import Fault, faults, recorded  # noqa: E402 - it needs torch
 
 if TYPE_CHECKING:
-    from faults import Step
-
     from gpuscope.diagnosis import Diagnosis
 
-STEPS, WARM_UP = 12, 4
 SHARE = 0.4
 # A data loader forks its workers; Python 3.12 warns of it in every program that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
-
-def diagnosed(step: Step) -> Diagnosis:
-    for _ in range(WARM_UP):
-        step()
-    torch.cuda.synchronize()
-    with gs.profile(with_stack=True, record_shapes=True) as prof:
-        for _ in range(STEPS):
-            step()
-            prof.step()
-        torch.cuda.synchronize()
-    return prof.diagnose()
 
 
 def named(found: Diagnosis) -> list[str]:
@@ -47,7 +30,7 @@ def named(found: Diagnosis) -> list[str]:
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
-    found = diagnosed(fault.faulty(SHARE))
+    found = recorded(fault.faulty(SHARE)).diagnose()
     assert found.findings, found.report()
     first = found.findings[0]
     assert fault.rule in [each.id for each in (first, *first.parts)], found.report()
@@ -57,5 +40,5 @@ def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_the_mended_program_has_it_no_more(fault: Fault) -> None:
-    found = diagnosed(fault.clean(SHARE))
+    found = recorded(fault.clean(SHARE)).diagnose()
     assert fault.rule not in [finding.id for finding in found.findings], found.report()

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+import gpuscope as gs
+
+STEPS, WARM_UP = 12, 4
 COMPUTE_MS = 10.0
 Step = Callable[[], object]
 
@@ -69,6 +72,19 @@ class Compute:
         for _ in range(self.count):
             torch.mm(self.a, self.a, out=self.out)
         return self.out
+
+
+def recorded(step: Step) -> gs.profile:
+    """A recording of some steps, with all that a diagnosis reads."""
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    with gs.profile(with_stack=True, record_shapes=True) as prof:
+        for _ in range(STEPS):
+            step()
+            prof.step()
+        torch.cuda.synchronize()
+    return prof
 
 
 def timed_ms(step: Step, calls: int = 10) -> float:

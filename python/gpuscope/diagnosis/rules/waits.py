@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import Enum
+from functools import partial
 
 import numpy as np
 
@@ -121,32 +122,24 @@ def _copies(context: Context, calls: Array) -> Array:
     return copying
 
 
-def _values(context: Context) -> Iterator[Cause]:
-    yield from _at_lines(
-        context,
-        "VALUE",
-        "a value of the GPU is read, which leaves it without work",
-        "keep the value on the GPU (sum, compare, torch.where there), or read it each 50 steps only",
-    )
-
-
-def _pinned(context: Context) -> Iterator[Cause]:
-    yield from _at_lines(
-        context,
-        "PINNED_COPY",
-        "a copy of pinned memory is waited for",
-        "non_blocking=True, and wait for an event only where the data is used",
-    )
-
-
-def _synchronizes(context: Context) -> Iterator[Cause]:
-    yield from _at_lines(
-        context,
-        "SYNCHRONIZE",
-        "an explicit synchronize leaves the GPU without work",
-        "remove it, or wait for an event; times are read from events without waiting in the loop",
-    )
-
+_values = partial(
+    _at_lines,
+    kind="VALUE",
+    title="a value of the GPU is read, which leaves it without work",
+    advice="keep the value on the GPU (sum, compare, torch.where there), or read it each 50 steps only",
+)
+_pinned = partial(
+    _at_lines,
+    kind="PINNED_COPY",
+    title="a copy of pinned memory is waited for",
+    advice="non_blocking=True, and wait for an event only where the data is used",
+)
+_synchronizes = partial(
+    _at_lines,
+    kind="SYNCHRONIZE",
+    title="an explicit synchronize leaves the GPU without work",
+    advice="remove it, or wait for an event; times are read from events without waiting in the loop",
+)
 
 RULES = (
     Rule("R10", "copies of pinned memory that are waited for", _pinned, 0.01),
