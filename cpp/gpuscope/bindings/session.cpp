@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
@@ -125,6 +126,8 @@ std::shared_ptr<store::Store> hand_over(
 void bind_session(py::module_& module) {
   using session::Session;
   module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
+  module.def(
+      "now_ns", [] { return base::Clock::process().now_ns(); }, "This moment, as recordings have it.");
   py::class_<Session, std::unique_ptr<Session, EndWithoutGil>>(
       module, "Session", "One span of collecting, with any number of recorded windows in it.")
       .def(py::init(&start_session), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,7 +17,6 @@
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/driver/libraries.h"
-#include "gpuscope/session/flusher.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -71,6 +73,43 @@ struct ClockMap {
 
 /// How long the end of a window waits for the GPU work that was launched in it.
 inline constexpr std::chrono::nanoseconds kGpuWaitLimit = std::chrono::seconds(2);
+
+/// Flushes CUPTI's buffers on a thread of its own, as a flush waits for CUPTI's worker, which loses records while the
+/// thread that empties its buffers waits for it.
+///
+/// One thread at a time. Nobody calls the collector while a flush is under way.
+class Flusher {
+ public:
+  /// Throws std::system_error where no thread can be started. The thread has the signal mask of this one.
+  explicit Flusher(activity::Collector& collector);
+  /// Waits for the flush that is under way.
+  ~Flusher();
+  Flusher(const Flusher&) = delete;
+  Flusher& operator=(const Flusher&) = delete;
+
+  /// Begins a flush, unless one is under way. The decode thread is woken when it has ended.
+  void begin() noexcept;
+  /// Waits for the flush that is under way, at most so long. True when none is.
+  bool wait(std::chrono::nanoseconds limit) noexcept;
+
+  /// Since the last call: CPU time of flushes, and the longest.
+  struct Spent {
+    int64_t cpu_ns = 0, longest_ns = 0;
+  };
+  Spent take_spent() noexcept { return {cpu_ns_.exchange(0), longest_ns_.exchange(0)}; }
+
+ private:
+  void run() noexcept;
+
+  activity::Collector& collector_;
+  bool under_way_ = false;  // for all that the caller knows
+  std::counting_semaphore<> begins_{0};
+  std::binary_semaphore ended_{0};
+  std::atomic<bool> ends_thread_{false};
+  std::atomic<int64_t> cpu_ns_{0};
+  std::atomic<int64_t> longest_ns_{0};
+  std::thread thread_;  // last: it uses what is above
+};
 
 /// What the decode thread runs: fetches what was delivered, decodes it, and ends windows. That thread alone, but for
 /// the constructor, begin and window.

@@ -124,6 +124,17 @@ def test_steps_of_a_profiler_without_a_schedule_are_known_and_no_regions():
     assert not [event.name for event in prof.events() if "Step" in event.name]
 
 
+def test_steps_of_a_profiler_without_a_schedule_are_on_the_clock_of_its_recording():
+    with gpuscope.profile() as prof:
+        for step in range(3):
+            with gpuscope.record_function(f"work {step}"):
+                pass
+            prof.step()
+    steps, regions = find_steps(prof.trace), prof.trace.regions
+    assert (steps.start_ns <= regions.start_ns).all()
+    assert (regions.start_ns + regions.duration_ns <= steps.end_ns).all()
+
+
 def kernels(sequence, *, launched=True):
     """A kernel each 100 ns, of 60 ns, launched 30 ns before."""
     count = len(sequence)
