@@ -5,6 +5,7 @@ from gpuscope import analysis as analysis
 from gpuscope import benchmarking as benchmarking
 from gpuscope import errors as errors
 from gpuscope import memory as memory
+from gpuscope import monitor as monitor
 from gpuscope import profiler as profiler
 from gpuscope import timing as timing
 from gpuscope._core import __version__ as __version__
@@ -34,6 +35,7 @@ from gpuscope.memory.summary import memory_summary as memory_summary
 from gpuscope.memory.tracking import memory_stages as memory_stages
 from gpuscope.memory.tracking import reset_memory_stages as reset_memory_stages
 from gpuscope.memory.tracking import track_memory as track_memory
+from gpuscope.monitor.snapshot import gpu_snapshot as gpu_snapshot
 from gpuscope.profiler import ProfilerAction as ProfilerAction
 from gpuscope.profiler import ProfilerActivity as ProfilerActivity
 from gpuscope.profiler import _KinetoProfile as _KinetoProfile

@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPU_FIGURES', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -894,6 +894,10 @@ def find_repetition(sequence: typing.Annotated[numpy.typing.ArrayLike, numpy.uin
     """
     Where the longest end of a sequence begins that consists of at least so many equal parts, and the length of a part; 0 where there is none.
     """
+def gpu_states() -> dict:
+    """
+    What NVML says of every GPU now: driver_version, gpus, and why there are none. Of each GPU its names, figures (None where NVML does not tell; why says so by name), what holds its clocks back and which of that is a fault, how long it did so since the driver was loaded, and (number, bytes) of its processes. Makes no context and does not touch CUDA; takes some ms.
+    """
 def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: int, overloads: bool) -> RegionGroups:
     """
     Regions by name, by the shapes of their inputs, by so many of the innermost frames of their call stacks and by overload.
@@ -1073,6 +1077,7 @@ ALL_STEPS: str = 'ProfilerStep*'
 AUTOGRAD_PREFIX: str = 'autograd::engine::evaluate_function: '
 BACKWARD_LINKS: str = 'torch.backward_links'
 EXTERNAL_IDS: str = 'torch.external_ids'
+GPU_FIGURES: list = ['busy_ratio', 'memory_busy_ratio', 'memory_used_bytes', 'memory_free_bytes', 'memory_reserved_bytes', 'memory_total_bytes', 'power_w', 'power_instant_w', 'power_limit_w', 'power_limit_default_w', 'energy_total_j', 'sm_hz', 'sm_max_hz', 'memory_hz', 'memory_max_hz', 'temperature_c', 'temperature_margin_c', 'memory_temperature_c', 'fan_ratio', 'pcie_generation', 'pcie_generation_max', 'pcie_width', 'pcie_width_max', 'pcie_received_bytes', 'pcie_sent_bytes', 'ecc_corrected', 'ecc_uncorrected', 'remapped_rows', 'remapping_pending', 'remapping_failed', 'performance_state']
 MEMSET_NAME: str = 'Memset (Device)'
 NONE: int = 4294967295
 STEP_PREFIX: str = 'ProfilerStep#'

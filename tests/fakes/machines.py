@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpuscope import _core
+
 GPU: dict[str, Any] = {
     "ordinal": 0,
     "name": "NVIDIA H100 80GB HBM3",
@@ -66,3 +68,41 @@ def root_of(
         (folder / "dev").mkdir(parents=True)
         (folder / "dev/nvidia0").touch()
     return folder
+
+
+FIGURES = {
+    "busy_ratio": 0.99,
+    "memory_busy_ratio": 0.25,
+    "memory_used_bytes": 61 << 30,
+    "memory_free_bytes": 18 << 30,
+    "memory_reserved_bytes": 1 << 29,
+    "memory_total_bytes": 80 << 30,
+    "power_w": 612.4,
+    "power_limit_w": 700.0,
+    "power_limit_default_w": 700.0,
+    "temperature_c": 67.0,
+    "sm_hz": 1.755e9,
+    "sm_max_hz": 1.98e9,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+}
+OTHERS = [name for name in _core.GPU_FIGURES if name not in FIGURES]
+
+
+def gpu(index=0, *, why=None, **facts):
+    """What the core says of a GPU; keywords replace its figures and facts."""
+    figures = FIGURES | dict.fromkeys(OTHERS)
+    figures |= {name: facts.pop(name) for name in [*facts] if name in figures}
+    return {
+        "index": index,
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": f"GPU-{index}",
+        "pci_address": f"00000000:0{index}:00.0",
+        "figures": figures,
+        "throttle_reasons": [],
+        "throttle_faults": [],
+        "throttled_s": {"sw_power_cap": 1.5},
+        "mig": False,
+        "processes": [],
+        "why": why or {},
+    } | facts

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,7 +11,7 @@
 
 namespace gpuscope::fakes {
 
-/// An NVML that knows one GPU. One thread; reset between tests.
+/// An NVML that knows one GPU by name, and `gpus` by number. One thread; reset between tests.
 struct Nvml {
   static Nvml& instance() {
     static Nvml state;
@@ -29,6 +31,10 @@ struct Nvml {
   int power_code = 0;
   int shutdowns = 0;
   int memory_code = 0;
+  unsigned gpus = 1;
+  int count_code = 0;
+  int index_code = 0;              // of the second GPU
+  std::map<unsigned, int> fields;  // codes of fields that fail
   std::vector<driver::NvmlProcess> processes;
 
   driver::Nvml table() {
@@ -89,10 +95,63 @@ struct Nvml {
       }
       return fits ? 0 : kInsufficientSize;
     };
+    add_states(table);
     return table;
   }
 
  private:
+  static void add_states(driver::Nvml& table) {
+    table.device_count = [](unsigned* count) {
+      *count = instance().gpus;
+      return instance().count_code;
+    };
+    table.device_by_index = [](unsigned index, driver::NvmlDevice* device) {
+      *device = board();
+      return index == 1 ? instance().index_code : 0;
+    };
+    table.name = [](driver::NvmlDevice, char* text, unsigned length) {
+      std::string("NVIDIA H100").copy(text, length - 1);
+      return 0;
+    };
+    table.mig_mode = [](driver::NvmlDevice, unsigned* current, unsigned*) {
+      *current = 1;
+      return 0;
+    };
+    table.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* utilization) {
+      *utilization = {99, 25};
+      return 0;
+    };
+    table.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
+      *millijoules = 1'500;
+      return 0;
+    };
+    table.margin_temperature = [](driver::NvmlDevice, driver::NvmlMarginTemperature* margin) {
+      margin->celsius = 46;
+      return margin->version == 0x1000008 ? 0 : kVersionMismatch;
+    };
+    table.field_values = [](driver::NvmlDevice, int, driver::NvmlFieldValue* value) {
+      value->code = instance().fields[value->field];
+      value->type = value->field == 82 ? 1 : 3;
+      const uint64_t wide = uint64_t{value->field} * 1'000'000'000'000;
+      const uint32_t narrow = value->field;
+      std::memcpy(value->value.data(), value->type == 1 ? static_cast<const void*>(&narrow) : &wide,
+                  value->type == 1 ? sizeof narrow : sizeof wide);
+      return 0;
+    };
+    table.total_ecc_errors = [](driver::NvmlDevice, int kind, int counter, unsigned long long* count) {
+      *count = counter == 1 ? 10U + static_cast<unsigned>(kind) : 0U;
+      return 0;
+    };
+    table.remapped_rows = [](driver::NvmlDevice, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+                             unsigned* failed) {
+      *corrected = 2;
+      *uncorrected = 1;
+      *pending = 1;
+      *failed = 0;
+      return 0;
+    };
+  }
+
   static driver::NvmlDevice board() { return reinterpret_cast<driver::NvmlDevice>(uintptr_t{1}); }
 };
 

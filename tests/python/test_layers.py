@@ -37,7 +37,7 @@ PYTHON_LADDER = (
     ("results", "streams"),
     ("devices", "distributed", "late_imports", "regions", "system", "trace"),
     ("frameworks",),
-    ("timing", "memory"),
+    ("timing", "memory", "monitor"),
     ("analysis", "exporters", "benchmarking"),
     ("diagnosis",),
     ("recording",),

@@ -16,6 +16,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device.h"
+#include "gpuscope/nvml/state.h"
 #include "gpuscope/nvtx/ranges.h"
 
 namespace py = pybind11;
@@ -72,6 +73,68 @@ py::dict process_memory(int ordinal) {
                   "name"_a = info.name, "context"_a = info.context, "why"_a = info.why);
 }
 
+py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
+
+/// Of the reasons that throttle, those that `is_wanted` accepts.
+template <class F>
+py::list throttle_words(uint64_t bits, F&& is_wanted) {
+  py::list words;
+#define GPUSCOPE_ADD_REASON(reason, bit, field, is_fault) \
+  if ((bits & (bit)) != 0 && is_wanted(is_fault)) {       \
+    words.append(#reason);                                \
+  }
+  GPUSCOPE_THROTTLE_REASONS(GPUSCOPE_ADD_REASON)
+#undef GPUSCOPE_ADD_REASON
+  return words;
+}
+
+py::dict gpu_state(const nvml::GpuState& state) {
+  py::dict figures;
+#define GPUSCOPE_ADD_FIGURE(type, figure) figures[#figure] = state.figure;
+  GPUSCOPE_GPU_FIGURES(GPUSCOPE_ADD_FIGURE)
+#undef GPUSCOPE_ADD_FIGURE
+  py::object reasons = py::none();
+  py::list faults;
+  if (state.throttle_bits.has_value()) {
+    reasons = throttle_words(*state.throttle_bits, [](bool) { return true; });
+    faults = throttle_words(*state.throttle_bits, [](bool is_fault) { return is_fault; });
+  }
+  py::dict throttled;
+  for (const auto& [reason, seconds] : state.throttled_seconds) {
+    throttled[py::str(reason)] = seconds;
+  }
+  py::object processes = py::none();
+  if (state.processes.has_value()) {
+    py::list listed;
+    for (const driver::NvmlProcess& process : *state.processes) {
+      const bool is_known = process.bytes != driver::NvmlProcess::kUnknown;
+      listed.append(py::make_tuple(process.pid, is_known ? py::object(py::int_(process.bytes)) : py::none()));
+    }
+    processes = listed;
+  }
+  py::dict why;
+  for (const auto& [figure, reason] : state.why) {
+    why[py::str(figure)] = reason;
+  }
+  return py::dict("index"_a = state.index, "name"_a = state.name, "uuid"_a = state.uuid,
+                  "pci_address"_a = state.pci_address, "figures"_a = figures, "throttle_reasons"_a = reasons,
+                  "throttle_faults"_a = faults, "throttled_s"_a = throttled, "mig"_a = state.mig,
+                  "processes"_a = processes, "why"_a = why);
+}
+
+py::dict gpu_states() {
+  nvml::GpuStates states;
+  {
+    const py::gil_scoped_release release;  // milliseconds
+    states = nvml::read_gpu_states(libnvidia_ml());
+  }
+  py::list gpus;
+  for (const nvml::GpuState& state : states.gpus) {
+    gpus.append(gpu_state(state));
+  }
+  return py::dict("driver_version"_a = text_or_none(states.driver_version), "gpus"_a = gpus, "why"_a = states.why);
+}
+
 py::list memory_pools(int ordinal) {
   py::list pools;
   for (const nvml::MemoryPool& pool : nvml::read_memory_pools(vendor().cuda, ordinal)) {
@@ -80,8 +143,6 @@ py::list memory_pools(int ordinal) {
   }
   return pools;
 }
-
-py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
 
 std::string driver_version(const driver::Nvml& nvml, std::string& error) {
   if (nvml.init == nullptr || nvml.system_get_driver_version == nullptr) {
@@ -216,6 +277,16 @@ void bind_environment(py::module_& module) {
   module.def("clock_state", &clock_state, py::arg("device") = 0,
              "A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: "
              "bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.");
+  py::typing::List<py::str> figures;
+#define GPUSCOPE_NAME_FIGURE(type, figure) figures.append(#figure);
+  GPUSCOPE_GPU_FIGURES(GPUSCOPE_NAME_FIGURE)
+#undef GPUSCOPE_NAME_FIGURE
+  module.attr("GPU_FIGURES") = figures;
+  module.def("gpu_states", &gpu_states,
+             "What NVML says of every GPU now: driver_version, gpus, and why there are none. Of each GPU its names, "
+             "figures (None where NVML does not tell; why says so by name), what holds its clocks back and which of "
+             "that is a fault, how long it did so since the driver was loaded, and (number, bytes) of its processes. "
+             "Makes no context and does not touch CUDA; takes some ms.");
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
              "processes), free (less than total - used: the driver keeps some), total; name; context: whether this "

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -274,22 +275,94 @@ struct NvmlProcess {
 };
 static_assert(sizeof(NvmlProcess) == 24);
 
+struct NvmlUtilization {
+  unsigned gpu = 0;  // percent
+  unsigned memory = 0;
+};
+
+struct NvmlPciInfo {
+  std::array<char, 16> legacy_bus_id{};
+  std::array<unsigned, 5> numbers{};  // domain, bus, device, ids
+  std::array<char, 32> bus_id{};
+};
+static_assert(sizeof(NvmlPciInfo) == 68);
+
+struct NvmlMarginTemperature {
+  unsigned version = 8U | 1U << 24;
+  int celsius = 0;
+};
+static_assert(sizeof(NvmlMarginTemperature) == 8);
+
+struct NvmlFieldValue {
+  unsigned field = 0;
+  unsigned scope = 0;
+  long long timestamp_us = 0;
+  long long latency_us = 0;
+  int type = 0;
+  int code = 0;  // of this field alone
+  alignas(8) std::array<std::byte, 8> value{};
+
+  /// By nvmlValueType_t.
+  double number() const {
+    const auto as = [this]<class T>(T number) {
+      std::memcpy(&number, value.data(), sizeof number);
+      return static_cast<double>(number);
+    };
+    switch (type) {
+      case 0:
+        return as(double{});
+      case 1:
+        return as(uint32_t{});
+      case 4:
+        return as(int64_t{});
+      case 5:
+        return as(int32_t{});
+      case 6:
+        return as(uint16_t{});
+      default:
+        return as(uint64_t{});
+    }
+  }
+};
+static_assert(sizeof(NvmlFieldValue) == 40);
+
 // X(symbol in libnvidia-ml, member, return type and arguments). NVML's return codes are ints, 0 for success.
-#define GPUSCOPE_NVML_FUNCTIONS(X)                                                                              \
-  X("nvmlInit_v2", init, int())                                                                                 \
-  X("nvmlShutdown", shutdown, int())                                                                            \
-  X("nvmlSystemGetDriverVersion", system_get_driver_version, int(char*, unsigned length))                       \
-  X("nvmlErrorString", error_string, const char*(int))                                                          \
-  X("nvmlDeviceGetHandleByUUID", device_by_uuid, int(const char*, NvmlDevice*))                                 \
-  X("nvmlDeviceGetHandleByPciBusId_v2", device_by_pci_bus_id, int(const char*, NvmlDevice*))                    \
-  X("nvmlDeviceGetClockInfo", clock_info, int(NvmlDevice, int type, unsigned* mhz))                             \
-  X("nvmlDeviceGetPowerUsage", power_usage, int(NvmlDevice, unsigned* milliwatts))                              \
-  X("nvmlDeviceGetEnforcedPowerLimit", power_limit, int(NvmlDevice, unsigned* milliwatts))                      \
-  X("nvmlDeviceGetTemperature", temperature, int(NvmlDevice, int sensor, unsigned* celsius))                    \
-  X("nvmlDeviceGetCurrentClocksEventReasons", clocks_event_reasons, int(NvmlDevice, unsigned long long*))       \
-  X("nvmlDeviceGetCurrentClocksThrottleReasons", clocks_throttle_reasons, int(NvmlDevice, unsigned long long*)) \
-  X("nvmlDeviceGetMemoryInfo_v2", memory_info, int(NvmlDevice, NvmlMemory*))                                    \
-  X("nvmlDeviceGetComputeRunningProcesses_v3", compute_processes, int(NvmlDevice, unsigned* count, NvmlProcess*))
+#define GPUSCOPE_NVML_FUNCTIONS(X)                                                                                \
+  X("nvmlInit_v2", init, int())                                                                                   \
+  X("nvmlShutdown", shutdown, int())                                                                              \
+  X("nvmlSystemGetDriverVersion", system_get_driver_version, int(char*, unsigned length))                         \
+  X("nvmlErrorString", error_string, const char*(int))                                                            \
+  X("nvmlDeviceGetHandleByUUID", device_by_uuid, int(const char*, NvmlDevice*))                                   \
+  X("nvmlDeviceGetHandleByPciBusId_v2", device_by_pci_bus_id, int(const char*, NvmlDevice*))                      \
+  X("nvmlDeviceGetClockInfo", clock_info, int(NvmlDevice, int type, unsigned* mhz))                               \
+  X("nvmlDeviceGetPowerUsage", power_usage, int(NvmlDevice, unsigned* milliwatts))                                \
+  X("nvmlDeviceGetEnforcedPowerLimit", power_limit, int(NvmlDevice, unsigned* milliwatts))                        \
+  X("nvmlDeviceGetTemperature", temperature, int(NvmlDevice, int sensor, unsigned* celsius))                      \
+  X("nvmlDeviceGetCurrentClocksEventReasons", clocks_event_reasons, int(NvmlDevice, unsigned long long*))         \
+  X("nvmlDeviceGetCurrentClocksThrottleReasons", clocks_throttle_reasons, int(NvmlDevice, unsigned long long*))   \
+  X("nvmlDeviceGetMemoryInfo_v2", memory_info, int(NvmlDevice, NvmlMemory*))                                      \
+  X("nvmlDeviceGetComputeRunningProcesses_v3", compute_processes, int(NvmlDevice, unsigned* count, NvmlProcess*)) \
+  X("nvmlDeviceGetCount_v2", device_count, int(unsigned*))                                                        \
+  X("nvmlDeviceGetHandleByIndex_v2", device_by_index, int(unsigned, NvmlDevice*))                                 \
+  X("nvmlDeviceGetName", name, int(NvmlDevice, char*, unsigned length))                                           \
+  X("nvmlDeviceGetUUID", uuid, int(NvmlDevice, char*, unsigned length))                                           \
+  X("nvmlDeviceGetPciInfo_v3", pci_info, int(NvmlDevice, NvmlPciInfo*))                                           \
+  X("nvmlDeviceGetMigMode", mig_mode, int(NvmlDevice, unsigned* current, unsigned* pending))                      \
+  X("nvmlDeviceGetUtilizationRates", utilization, int(NvmlDevice, NvmlUtilization*))                              \
+  X("nvmlDeviceGetPowerManagementDefaultLimit", power_limit_default, int(NvmlDevice, unsigned* milliwatts))       \
+  X("nvmlDeviceGetTotalEnergyConsumption", energy, int(NvmlDevice, unsigned long long* millijoules))              \
+  X("nvmlDeviceGetMarginTemperature", margin_temperature, int(NvmlDevice, NvmlMarginTemperature*))                \
+  X("nvmlDeviceGetFanSpeed", fan_speed, int(NvmlDevice, unsigned* percent))                                       \
+  X("nvmlDeviceGetMaxClockInfo", max_clock_info, int(NvmlDevice, int type, unsigned* mhz))                        \
+  X("nvmlDeviceGetPerformanceState", performance_state, int(NvmlDevice, unsigned*))                               \
+  X("nvmlDeviceGetFieldValues", field_values, int(NvmlDevice, int count, NvmlFieldValue*))                        \
+  X("nvmlDeviceGetCurrPcieLinkGeneration", pcie_generation, int(NvmlDevice, unsigned*))                           \
+  X("nvmlDeviceGetMaxPcieLinkGeneration", pcie_generation_max, int(NvmlDevice, unsigned*))                        \
+  X("nvmlDeviceGetCurrPcieLinkWidth", pcie_width, int(NvmlDevice, unsigned*))                                     \
+  X("nvmlDeviceGetMaxPcieLinkWidth", pcie_width_max, int(NvmlDevice, unsigned*))                                  \
+  X("nvmlDeviceGetTotalEccErrors", total_ecc_errors, int(NvmlDevice, int kind, int counter, unsigned long long*)) \
+  X("nvmlDeviceGetRemappedRows", remapped_rows,                                                                   \
+    int(NvmlDevice, unsigned* corrected, unsigned* uncorrected, unsigned* pending, unsigned* failed))
 
 /// libnvidia-ml as a value: one pointer a function, nullptr where the driver lacks it.
 struct Nvml {

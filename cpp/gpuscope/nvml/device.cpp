@@ -8,14 +8,9 @@
 namespace gpuscope::nvml {
 namespace {
 
-// nvml.h
-constexpr int kSmClock = 1;
-constexpr int kMemoryClock = 2;
-constexpr int kGpuSensor = 0;
 constexpr int kInsufficientSize = 7;
 
 constexpr const char* kPart = "NVML tells a GPU's memory as a whole, and this device is a part of one (MIG)";
-constexpr const char* kNoFunction = "this driver's NVML cannot tell";
 
 // cuda.h, CUmemPool_attribute
 constexpr int kReserved = 5;
@@ -155,8 +150,9 @@ MemoryInfo Device::memory_info(unsigned pid) const {
   return info;
 }
 
-std::optional<uint64_t> Device::process_memory(unsigned pid, bool context, std::string& why) const {
-  if (nvml_.compute_processes == nullptr) {
+std::optional<std::vector<driver::NvmlProcess>> compute_processes(const driver::Nvml& nvml, driver::NvmlDevice device,
+                                                                  std::string& why) {
+  if (nvml.compute_processes == nullptr) {
     why = kNoFunction;
     return std::nullopt;
   }
@@ -167,16 +163,24 @@ std::optional<uint64_t> Device::process_memory(unsigned pid, bool context, std::
   for (int attempt = 0; attempt < 3 && code == kInsufficientSize; ++attempt) {
     processes.resize(count + processes.size());
     count = static_cast<unsigned>(processes.size());
-    code = nvml_.compute_processes(handle_, &count, processes.data());
+    code = nvml.compute_processes(device, &count, processes.data());
   }
   if (code != 0) {
-    why = nvml_.error_text(code);
+    why = nvml.error_text(code);
     return std::nullopt;
   }
   processes.resize(count);
+  return processes;
+}
+
+std::optional<uint64_t> Device::process_memory(unsigned pid, bool context, std::string& why) const {
+  const auto processes = compute_processes(nvml_, handle_, why);
+  if (!processes.has_value()) {
+    return std::nullopt;
+  }
   uint64_t bytes = 0;
   bool listed = false;
-  for (const driver::NvmlProcess& process : processes) {
+  for (const driver::NvmlProcess& process : *processes) {
     if (process.pid != pid) {
       continue;
     }

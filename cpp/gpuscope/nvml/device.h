@@ -12,6 +12,14 @@
 
 namespace gpuscope::nvml {
 
+// nvml.h
+inline constexpr int kSmClock = 1;
+inline constexpr int kMemoryClock = 2;
+inline constexpr int kGpuSensor = 0;
+
+/// Why a figure is absent whose function the driver lacks.
+inline constexpr const char* kNoFunction = "this driver's NVML cannot tell";
+
 /// A GPU's clocks and what limits them, now. What is absent is named in `why`, with the reason.
 struct ClockState {
   std::optional<double> sm_hz;
@@ -76,6 +84,10 @@ class Devices {
   std::mutex mutex_;
   std::map<int, Device> devices_;
 };
+
+/// The processes that compute on a GPU; none, and `why`, where NVML does not tell. Any thread.
+std::optional<std::vector<driver::NvmlProcess>> compute_processes(const driver::Nvml& nvml, driver::NvmlDevice device,
+                                                                  std::string& why);
 
 /// A pool of stream-ordered memory (cuMemAllocAsync), in bytes.
 struct MemoryPool {

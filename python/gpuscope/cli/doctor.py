@@ -6,10 +6,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
+from gpuscope.monitor.snapshot import GpuProcess, GpuState, gpu_snapshot
 from gpuscope.system import Check, Environment, environment
+from gpuscope.text import brief
 
 # Each step of the ladder: the tiers that mean it, its name, and what it records.
 _STEPS = (
@@ -36,16 +39,28 @@ class Doctor:
 
     def run(self, options: argparse.Namespace) -> int:
         """Looks, and prints."""
-        found = environment()
+        found, gpus = environment(), gpu_snapshot().gpus
         out = console.output()
         if options.json:
-            out.line(json.dumps(dataclasses.asdict(found), indent=2))
+            warnings = {gpu.index: _warnings(gpu) for gpu in gpus}
+            out.line(json.dumps(dataclasses.asdict(found) | {"warnings": warnings}, indent=2))
         else:
-            _show(found, out)
+            _show(found, gpus, out)
         return 1 if found.gpu_present and found.tier not in ("cupti", "cupti-shared") else 0
 
 
-def _show(found: Environment, out: Console) -> None:
+def _warnings(gpu: GpuState) -> list[str]:
+    """What makes a GPU slower than it could be, its users among it: this process is none."""
+    users = [_user(process) for process in gpu.processes or ()]
+    many = "1 process uses" if len(users) == 1 else f"{len(users)} processes use"
+    return [*gpu.warnings, *([f"{many} it: {', '.join(users)}"] if users else [])]
+
+
+def _user(process: GpuProcess) -> str:
+    return f"{process.pid} ({brief(process.command) if process.command else 'not to be seen from here'})"
+
+
+def _show(found: Environment, gpus: Sequence[GpuState], out: Console) -> None:
     facts = (f"gpuscope {found.gpuscope_version}", f"Python {found.python_version}", found.platform)
     out.line((facts[0], "bold"), ("   " + "   ".join(facts[1:]), "dim"))
     out.line()
@@ -55,6 +70,9 @@ def _show(found: Environment, out: Console) -> None:
         _row(out, "bold", " ", f"GPU {device.ordinal}", f"{device.name}, {details}")
     for check in found.checks:
         _show_check(check, out)
+    for gpu in gpus:
+        for warning in _warnings(gpu):
+            _row(out, "yellow", "!", f"GPU {gpu.index} (NVML)", warning)
     if found.frameworks:
         names = (
             f"{framework.name} {framework.version or ''}{' (imported)' if framework.imported else ''}"

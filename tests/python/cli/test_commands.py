@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fakes.gscope import NONE, gscope_bytes
-from fakes.machines import WITH_GPU, WITHOUT_GPU
+from fakes.machines import WITH_GPU, WITHOUT_GPU, gpu
 from fakes.recordings import aggregate, training
 from gpuscope import _core, cli
 from gpuscope.recording import Recording
@@ -253,6 +253,15 @@ def test_the_doctor_complains_when_a_gpu_cannot_be_traced(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "→ CUDA events" in text
     assert "fix: pip install 'gpuscope[cuda13]'" in text
+
+
+def test_the_doctor_names_what_holds_a_gpu_back_and_who_else_uses_it(monkeypatch, capsys):
+    states = {"driver_version": "580.1", "gpus": [gpu(power_limit_w=400.0, processes=[(2**22 + 1, None)])], "why": ""}
+    monkeypatch.setattr(_core, "gpu_states", lambda: states)
+    doctor(monkeypatch, WITH_GPU)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "GPU 0 (NVML) its power limit is 400 W, its default 700 W" in printed
+    assert "1 process uses it: 4194305 (not to be seen from here)" in printed
 
 
 def test_the_doctors_findings_are_json_for_programs(monkeypatch, capsys):

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpuscope/driver/libraries.h"
+
+namespace gpuscope::nvml {
+
+// X(type, name). Ratios are 0 to 1; of others the unit is the last word: base units of the SI, and bytes.
+#define GPUSCOPE_GPU_FIGURES(X)      \
+  X(double, busy_ratio)              \
+  X(double, memory_busy_ratio)       \
+  X(uint64_t, memory_used_bytes)     \
+  X(uint64_t, memory_free_bytes)     \
+  X(uint64_t, memory_reserved_bytes) \
+  X(uint64_t, memory_total_bytes)    \
+  X(double, power_w)                 \
+  X(double, power_instant_w)         \
+  X(double, power_limit_w)           \
+  X(double, power_limit_default_w)   \
+  X(double, energy_total_j)          \
+  X(double, sm_hz)                   \
+  X(double, sm_max_hz)               \
+  X(double, memory_hz)               \
+  X(double, memory_max_hz)           \
+  X(double, temperature_c)           \
+  X(double, temperature_margin_c)    \
+  X(double, memory_temperature_c)    \
+  X(double, fan_ratio)               \
+  X(uint64_t, pcie_generation)       \
+  X(uint64_t, pcie_generation_max)   \
+  X(uint64_t, pcie_width)            \
+  X(uint64_t, pcie_width_max)        \
+  X(uint64_t, pcie_received_bytes)   \
+  X(uint64_t, pcie_sent_bytes)       \
+  X(uint64_t, ecc_corrected)         \
+  X(uint64_t, ecc_uncorrected)       \
+  X(uint64_t, remapped_rows)         \
+  X(bool, remapping_pending)         \
+  X(bool, remapping_failed)          \
+  X(uint64_t, performance_state)
+
+// X(name, bit of nvmlClocksEventReasons or 0, field of NVML that counts ns or 0, whether it is a fault of the machine).
+#define GPUSCOPE_THROTTLE_REASONS(X)          \
+  X(gpu_idle, 0x1, 0, false)                  \
+  X(applications_clocks, 0x2, 0, false)       \
+  X(sw_power_cap, 0x4, 74, true)              \
+  X(hw_slowdown, 0x8, 0, true)                \
+  X(sync_boost, 0x10, 76, true)               \
+  X(sw_thermal_slowdown, 0x20, 269, true)     \
+  X(hw_thermal_slowdown, 0x40, 270, true)     \
+  X(hw_power_brake_slowdown, 0x80, 271, true) \
+  X(display_clocks, 0x100, 0, false)
+
+/// What NVML says of a GPU at a moment. What is absent is named in `why`, with the reason.
+struct GpuState {
+  unsigned index = 0;  // NVML's, in the order of addresses on the bus
+  std::string name;
+  std::string uuid;
+  std::string pci_address;
+#define GPUSCOPE_FIGURE_MEMBER(type, figure) std::optional<type> figure;
+  GPUSCOPE_GPU_FIGURES(GPUSCOPE_FIGURE_MEMBER)
+#undef GPUSCOPE_FIGURE_MEMBER
+  std::optional<uint64_t> throttle_bits;                          // what holds the clocks back now
+  std::vector<std::pair<std::string, double>> throttled_seconds;  // by reason, since the driver was loaded
+  std::optional<bool> mig;                                        // the GPU is split into instances
+  std::optional<std::vector<driver::NvmlProcess>> processes;      // that compute; numbers as the host counts them
+  std::vector<std::pair<std::string, std::string>> why;
+};
+
+/// All GPUs of NVML's, and the driver.
+struct GpuStates {
+  std::string driver_version;
+  std::vector<GpuState> gpus;
+  std::string why;  // there are none
+};
+
+/// Asks NVML for everything; CUDA is not touched. Takes some ms a GPU, of which the energy counter takes 2 to 4, so
+/// that it is for moments and no sampler. Never throws for what a machine lacks. Any thread.
+GpuStates read_gpu_states(const driver::Nvml& nvml);
+
+}  // namespace gpuscope::nvml

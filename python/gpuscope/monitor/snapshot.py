@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every GPU of the machine at a moment, as NVML tells it."""
+
+from __future__ import annotations
+
+import pwd
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.results import Result
+from gpuscope.text import brief, one_line
+from gpuscope.units import align_columns, format_bytes, format_share
+
+_WIDTH = 80
+_NAME_WIDTH = 20
+_MIB = 1 << 20
+_NARROW = 0.95  # of the default power limit: below it the board gives less than was paid for
+
+# What scripts that ask nvidia-smi call the same figures, and in which units.
+_OF_NVIDIA_SMI = {
+    "gpu_util_pct": ("busy_ratio", 0.01),
+    "mem_util_pct": ("memory_busy_ratio", 0.01),
+    "mem_used_mb": ("memory_used_bytes", _MIB),
+    "mem_total_mb": ("memory_total_bytes", _MIB),
+    "temp_c": ("temperature_c", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that computes on a GPU.
+
+    Attributes:
+        pid: its number; the host's where this container counts processes on its own, and then the rest is None.
+        memory_bytes: what NVML counts for it; None where NVML does not tell.
+        command: its command line.
+        user: whose it is.
+    """
+
+    pid: int
+    memory_bytes: int | None
+    command: str | None
+    user: str | None
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU at a moment. What NVML does not tell is None, and `why` says why by the name of the figure.
+
+    ``state["gpu_util_pct"]`` and the other names of scripts that read nvidia-smi work too: index, name, gpu_util_pct,
+    mem_util_pct, mem_used_mb, mem_total_mb (MiB, as nvidia-smi's), temp_c, power_w.
+
+    Attributes:
+        index: NVML's and nvidia-smi's, which is not CUDA's where CUDA_VISIBLE_DEVICES is set.
+        name: as the driver calls it.
+        uuid: what names the GPU in every library.
+        pci_address: on the bus.
+        busy_ratio: share of the last 1/6 to 1 s in which a kernel ran, however small: 1 says nothing of how much of the
+            GPU was used. Undefined where the GPU is split (MIG).
+        memory_busy_ratio: share of that time in which memory was read or written, however slowly.
+        memory_used_bytes: memory that processes hold, in use or cached.
+        memory_free_bytes: memory that can be had.
+        memory_reserved_bytes: memory that driver and firmware keep to themselves.
+        memory_total_bytes: memory of the GPU.
+        power_w: mean of the last second on Ampere and later, except A100: there, and before, of the moment.
+        power_instant_w: of the moment; the sensor of A100 and H100 looks a quarter of the time (arXiv 2312.02741).
+        power_limit_w: where clocks are lowered.
+        power_limit_default_w: that limit as the board was sold.
+        energy_total_j: since the driver was loaded, in steps of about 0.1 s; on Grace Hopper of the whole module.
+        sm_hz: clock of the multiprocessors; it falls when they are idle.
+        sm_max_hz: its highest.
+        memory_hz: clock of the memory.
+        memory_max_hz: its highest.
+        temperature_c: degrees Celsius of the chip.
+        temperature_margin_c: degrees to where clocks are lowered.
+        memory_temperature_c: degrees Celsius of the memory.
+        fan_ratio: speed that the fan is asked for, 0 to 1.
+        pcie_generation: of the link to the host; it falls when the GPU is idle.
+        pcie_generation_max: that board and host allow.
+        pcie_width: lanes in use.
+        pcie_width_max: lanes that board and host allow.
+        pcie_received_bytes: from the host; counted with 32 bits, so that it wraps.
+        pcie_sent_bytes: to the host, likewise.
+        ecc_corrected: errors of memory that were corrected, over the board's life.
+        ecc_uncorrected: those that were not.
+        remapped_rows: rows of memory replaced after errors.
+        remapping_pending: whether a row waits to be replaced, which a reset of the GPU does.
+        remapping_failed: whether that failed for one.
+        performance_state: 0, the fastest, to 15.
+        throttle_reasons: what holds the clocks back now, as NVML calls it; gpu_idle, applications_clocks and
+            display_clocks are no faults.
+        throttle_faults: those of them that are.
+        throttled_s: seconds for which clocks were held back since the driver was loaded, by reason.
+        mig: whether the GPU is split into instances.
+        processes: that compute on it.
+        why: reasons of what is absent, by name.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    pci_address: str
+    busy_ratio: float | None
+    memory_busy_ratio: float | None
+    memory_used_bytes: int | None
+    memory_free_bytes: int | None
+    memory_reserved_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    power_instant_w: float | None
+    power_limit_w: float | None
+    power_limit_default_w: float | None
+    energy_total_j: float | None
+    sm_hz: float | None
+    sm_max_hz: float | None
+    memory_hz: float | None
+    memory_max_hz: float | None
+    temperature_c: float | None
+    temperature_margin_c: float | None
+    memory_temperature_c: float | None
+    fan_ratio: float | None
+    pcie_generation: int | None
+    pcie_generation_max: int | None
+    pcie_width: int | None
+    pcie_width_max: int | None
+    pcie_received_bytes: int | None
+    pcie_sent_bytes: int | None
+    ecc_corrected: int | None
+    ecc_uncorrected: int | None
+    remapped_rows: int | None
+    remapping_pending: bool | None
+    remapping_failed: bool | None
+    performance_state: int | None
+    throttle_reasons: tuple[str, ...] | None
+    throttle_faults: tuple[str, ...]
+    throttled_s: Mapping[str, float]
+    mig: bool | None
+    processes: tuple[GpuProcess, ...] | None
+    why: Mapping[str, str]
+
+    def __getitem__(self, key: str) -> Any:
+        if key in _OF_NVIDIA_SMI:
+            name, unit = _OF_NVIDIA_SMI[key]
+            value = getattr(self, name)
+            return None if value is None else value / unit
+        if not isinstance(key, str) or key not in self.__dataclass_fields__:
+            raise InvalidArgument(
+                f"key is {brief(key)}; accepted are {', '.join(_OF_NVIDIA_SMI)} and the attributes of GpuState"
+            )
+        return getattr(self, key)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What asks for action, a sentence each."""
+        limit, default = self.power_limit_w, self.power_limit_default_w
+        lanes, most = self.pcie_width, self.pcie_width_max
+        found = []
+        if self.throttle_faults:
+            found.append(f"its clocks are held back now: {', '.join(self.throttle_faults)}")
+        if limit is not None and default is not None and limit < _NARROW * default:
+            found.append(f"its power limit is {limit:.0f} W, its default {default:.0f} W")
+        if lanes is not None and most is not None and lanes < most:
+            found.append(f"its link to the host has {lanes} of {most} lanes")
+        if self.remapping_pending:
+            found.append("rows of its memory wait to be replaced: reset it")
+        if self.remapping_failed:
+            found.append("rows of its memory could not be replaced: have the board replaced")
+        if self.ecc_uncorrected:
+            found.append(f"{self.ecc_uncorrected} errors of its memory could not be corrected in its life")
+        if self.mig:
+            found.append("it is split into instances (MIG), of which NVML's utilization knows nothing")
+        return tuple(found)
+
+    def keys(self) -> list[str]:
+        """What ``state[key]`` accepts."""
+        return [*self.__dataclass_fields__, *_OF_NVIDIA_SMI]
+
+
+@dataclass(frozen=True)
+class GpuSnapshot(Result):
+    """Every GPU at a moment; a sequence of `GpuState`.
+
+    Attributes:
+        time_ns: ns since the Unix epoch.
+        driver_version: None without a driver.
+        gpus: in the order of nvidia-smi.
+        why: why there is none; empty when there is one.
+    """
+
+    time_ns: int
+    driver_version: str | None
+    gpus: tuple[GpuState, ...]
+    why: str = ""
+
+    def __iter__(self) -> Iterator[GpuState]:
+        return iter(self.gpus)
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def __getitem__(self, index: int) -> GpuState:
+        return self.gpus[index]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers and texts only, for JSON."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"<GpuSnapshot: {', '.join(gpu.name for gpu in self.gpus) or self.why}>"
+
+    def __str__(self) -> str:
+        """A line for each GPU, what is wrong with it, and the processes: 80 columns."""
+        return "\n".join(_lines(self))
+
+
+def gpu_snapshot() -> GpuSnapshot:
+    """Every GPU of the machine now, whoever uses it.
+
+    Asks NVML in this process: no program is started, no CUDA context made, nothing waits for the GPU. It takes some ms
+    a GPU (the energy counter 2 to 4 of them); a `GPUMonitor` asks often.
+    """
+    facts = _core.gpu_states()
+    return GpuSnapshot(
+        time_ns=time.time_ns(),
+        driver_version=facts["driver_version"],
+        gpus=tuple(_state(gpu) for gpu in facts["gpus"]),
+        why=facts["why"],
+    )
+
+
+def _state(facts: Mapping[str, Any]) -> GpuState:
+    reasons, processes = facts["throttle_reasons"], facts["processes"]
+    named = {name: facts[name] for name in ("index", "name", "uuid", "pci_address", "throttled_s", "mig", "why")}
+    return GpuState(
+        **named,
+        **facts["figures"],
+        throttle_reasons=None if reasons is None else tuple(reasons),
+        throttle_faults=tuple(facts["throttle_faults"]),
+        processes=None if processes is None else tuple(_process(pid, size) for pid, size in processes),
+    )
+
+
+def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
+    folder = Path("/proc") / str(pid)
+    command = user = None
+    with suppress(OSError):  # ended, of another user, or counted by the host
+        words = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+        command = " ".join(words).strip() or None
+        owner = folder.stat().st_uid
+        user = str(owner)
+        with suppress(KeyError):
+            user = pwd.getpwuid(owner).pw_name
+    return GpuProcess(pid, memory_bytes, command, user)
+
+
+def _lines(snapshot: GpuSnapshot) -> list[str]:
+    when = datetime.fromtimestamp(snapshot.time_ns / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
+    if not snapshot.gpus:
+        return [f"{when}   no GPU: {snapshot.why}"]
+    rows = [("GPU", "name", "busy", "memory", "power", "temp", "SM clock"), *(_row(gpu) for gpu in snapshot)]
+    lines = [f"{when}   driver {snapshot.driver_version or 'not known'}", *align_columns(rows, left=2)]
+    for gpu in snapshot:
+        for note in _notes(gpu):
+            lines += textwrap.wrap(one_line(f"GPU {gpu.index}: {note}"), _WIDTH, subsequent_indent="  ")
+    processes = [(gpu, process) for gpu in snapshot for process in gpu.processes or ()]
+    if processes:
+        table = [("GPU", "pid", "memory", "user"), *(_process_row(gpu, process) for gpu, process in processes)]
+        commands = ["command", *(one_line(process.command or "not to be seen from here") for _, process in processes)]
+        for line, command in zip(align_columns(table), commands, strict=True):
+            lines.append(f"{line}  {command}"[:_WIDTH])
+    return lines
+
+
+def _row(gpu: GpuState) -> tuple[str, ...]:
+    return (
+        str(gpu.index),
+        _shortened(one_line(gpu.name.removeprefix("NVIDIA "))),
+        "-" if gpu.busy_ratio is None else format_share(gpu.busy_ratio),
+        _of(gpu.memory_used_bytes, gpu.memory_total_bytes, 1 << 30, "GiB", 1),
+        _of(gpu.power_w, gpu.power_limit_w, 1, "W"),
+        "-" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C",
+        _of(gpu.sm_hz, gpu.sm_max_hz, 1e6, "MHz"),
+    )
+
+
+def _of(value: float | None, most: float | None, scale: float, unit: str, digits: int = 0) -> str:
+    if value is None:
+        return "-"
+    bound = "" if most is None else f"/{most / scale:.{digits}f}"
+    return f"{value / scale:.{digits}f}{bound} {unit}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 3]}..."
+
+
+def _notes(gpu: GpuState) -> list[str]:
+    return [*gpu.warnings, *(f"not known: {names} ({why})" for why, names in _by_reason(gpu.why).items())]
+
+
+def _by_reason(why: Mapping[str, str]) -> dict[str, str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in why.items():
+        names.setdefault(reason, []).append(name)
+    return {reason: ", ".join(listed) for reason, listed in names.items()}
+
+
+def _process_row(gpu: GpuState, process: GpuProcess) -> Sequence[str]:
+    size = "-" if process.memory_bytes is None else format_bytes(process.memory_bytes)
+    return (str(gpu.index), str(process.pid), size, process.user or "-")

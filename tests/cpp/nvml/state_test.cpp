@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fakes/nvml.h"
+
+namespace gpuscope::nvml {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Pair;
+using testing::SizeIs;
+
+class GpuStatesOf : public testing::Test {
+ protected:
+  GpuState first() const { return read_gpu_states(nvml_).gpus.at(0); }
+
+  fakes::Nvml& fake_ = fakes::Nvml::reset();
+  driver::Nvml nvml_ = fake_.table();
+};
+
+TEST_F(GpuStatesOf, HoldWhatNvmlSaysInBaseUnits) {
+  const GpuState state = first();
+  EXPECT_EQ(state.name, "NVIDIA H100");
+  EXPECT_DOUBLE_EQ(state.busy_ratio.value(), 0.99);
+  EXPECT_DOUBLE_EQ(state.memory_busy_ratio.value(), 0.25);
+  EXPECT_EQ(state.memory_used_bytes, 30'000U);
+  EXPECT_EQ(state.memory_reserved_bytes, 500U);
+  EXPECT_DOUBLE_EQ(state.power_w.value(), 123.456);
+  EXPECT_EQ(state.energy_total_j, 1.5);
+  EXPECT_EQ(state.sm_hz, 1.98e9);
+  EXPECT_EQ(state.temperature_margin_c, 46);
+  EXPECT_EQ(state.memory_temperature_c, 82);
+  EXPECT_EQ(state.ecc_corrected, 10U);
+  EXPECT_EQ(state.ecc_uncorrected, 11U);
+  EXPECT_EQ(state.remapped_rows, 3U);
+  EXPECT_EQ(state.remapping_pending, true);
+  EXPECT_EQ(state.remapping_failed, false);
+  EXPECT_EQ(state.throttle_bits, 0x4U);
+  EXPECT_EQ(state.mig, true);
+}
+
+TEST_F(GpuStatesOf, CountHowLongEachReasonThrottled) {
+  EXPECT_THAT(
+      first().throttled_seconds,
+      ElementsAre(Pair("sw_power_cap", 74'000), Pair("sync_boost", 76'000), Pair("sw_thermal_slowdown", 269'000),
+                  Pair("hw_thermal_slowdown", 270'000), Pair("hw_power_brake_slowdown", 271'000)));
+}
+
+TEST_F(GpuStatesOf, SayWhyAFigureIsAbsent) {
+  nvml_.energy = nullptr;
+  nvml_.fan_speed = [](driver::NvmlDevice, unsigned*) { return fakes::Nvml::kNotSupported; };
+  fake_.fields[271] = fakes::Nvml::kNotSupported;
+  const GpuState state = first();
+  EXPECT_EQ(state.energy_total_j, std::nullopt);
+  EXPECT_EQ(state.fan_ratio, std::nullopt);
+  EXPECT_THAT(state.why, Contains(Pair("energy_total_j", "this driver's NVML cannot tell")));
+  EXPECT_THAT(state.why, Contains(Pair("fan_ratio", "Not Supported")));
+  EXPECT_THAT(state.why, Contains(Pair("throttled_s.hw_power_brake_slowdown", "Not Supported")));
+  EXPECT_EQ(state.busy_ratio, 0.99);
+}
+
+TEST_F(GpuStatesOf, HoldEveryProcessHoweverMany) {
+  fake_.processes.assign(100, {7, 1000});
+  EXPECT_THAT(first().processes.value(), SizeIs(100));
+}
+
+TEST_F(GpuStatesOf, AGpuThatIsLostHidesNoOther) {
+  fake_.gpus = 3;
+  fake_.index_code = 15;
+  const GpuStates states = read_gpu_states(nvml_);
+  ASSERT_THAT(states.gpus, SizeIs(3));
+  EXPECT_THAT(states.gpus[1].why, ElementsAre(Pair("all", "Unknown Error")));
+  EXPECT_EQ(states.gpus[2].busy_ratio, 0.99);
+  EXPECT_EQ(states.why, "");
+}
+
+TEST_F(GpuStatesOf, SayWhyThereAreNone) {
+  fake_.gpus = 0;
+  EXPECT_EQ(read_gpu_states(nvml_).why, "NVML shows no GPU");
+  fake_.count_code = 3;
+  EXPECT_EQ(read_gpu_states(nvml_).why, "nvmlDeviceGetCount_v2 failed: Not Supported");
+  fake_.init_code = 18;
+  EXPECT_EQ(read_gpu_states(nvml_).why, "nvmlInit_v2 failed: Unknown Error");
+  EXPECT_THAT(read_gpu_states({}).why, testing::StartsWith("libnvidia-ml was not found"));
+}
+
+}  // namespace
+}  // namespace gpuscope::nvml

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML says of the GPUs, against CUDA and nvidia-smi."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+import gpuscope as gs
+from gpuscope import _core
+
+QUERY = "uuid,memory.total,power.limit,power.default_limit,clocks.max.sm,pcie.link.width.max,temperature.gpu"
+
+
+@pytest.fixture(scope="module")
+def asked():
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("nvidia-smi is not installed")
+    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {cells[0]: cells[1:] for cells in ([cell.strip() for cell in line.split(",")] for line in lines)}
+
+
+def test_the_gpus_are_those_of_cuda():
+    snapshot = gs.gpu_snapshot()
+    assert {device["uuid"] for device in _core.environment()["devices"]} <= {gpu.uuid for gpu in snapshot}
+    assert snapshot.driver_version
+
+
+def test_what_stands_still_equals_nvidia_smi(asked):
+    for gpu in gs.gpu_snapshot():
+        total, limit, default, clock, width, temperature = map(float, asked[gpu.uuid])
+        assert gpu.memory_total_bytes == total * 2**20
+        assert (gpu.power_limit_w, gpu.power_limit_default_w) == (limit, default)
+        assert (gpu.sm_max_hz, gpu.pcie_width_max) == (clock * 1e6, width)
+        assert gpu.temperature_c == pytest.approx(temperature, abs=3)
+
+
+def test_a_busy_gpu_is_busy_and_its_energy_grows(kernels):
+    before = gs.gpu_snapshot()[0]
+    kernels.spin(20_000_000, count=50)  # a second
+    gs.synchronize()
+    after = gs.gpu_snapshot()[0]
+    assert after.busy_ratio > 0
+    assert after.energy_total_j > before.energy_total_j
+    assert after.processes is not None
+
+
+def test_what_is_absent_has_its_reason():
+    for gpu in gs.gpu_snapshot():
+        absent = [name for name in _core.GPU_FIGURES if getattr(gpu, name) is None]
+        assert {*absent} <= {*gpu.why}
+        assert all(gpu.why.values())
+
+
+def test_a_snapshot_makes_no_context():
+    used = _core.devices_in_use()
+    gs.gpu_snapshot()
+    assert _core.devices_in_use() == used
