@@ -35,6 +35,7 @@ from gpuscope.memory.summary import memory_summary as memory_summary
 from gpuscope.memory.tracking import memory_stages as memory_stages
 from gpuscope.memory.tracking import reset_memory_stages as reset_memory_stages
 from gpuscope.memory.tracking import track_memory as track_memory
+from gpuscope.monitor.gpu_monitor import GPUMonitor as GPUMonitor
 from gpuscope.monitor.snapshot import gpu_snapshot as gpu_snapshot
 from gpuscope.profiler import ProfilerAction as ProfilerAction
 from gpuscope.profiler import ProfilerActivity as ProfilerActivity

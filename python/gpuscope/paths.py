@@ -195,6 +195,37 @@ def write_text(path: str | os.PathLike[str], text: str, suffixes: Sequence[str] 
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
+def append_text(path: Path, text: str, header: str = "") -> None:
+    """Append lines to a file by one write; an empty file begins with the `header`, a line that was cut is ended.
+
+    Raises:
+        GpuscopeError: it cannot be written.
+    """
+    with _as_gpuscope_error(path), path.open("a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            header = "" if file.read(1) == b"\n" else "\n"
+        data = (header + text).encode(errors="backslashreplace")
+        if (written := file.write(data)) != len(data):
+            raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
+
+
+def first_line_of(path: Path) -> str:
+    """The first line of a file, without its end; empty where there is none, or no file.
+
+    Raises:
+        GpuscopeError: it cannot be read.
+    """
+    if not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as file:
+            return file.readline(1 << 16).decode(errors="replace").rstrip("\r\n")
+    except OSError as error:
+        raise GpuscopeError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 @contextlib.contextmanager
 def _as_gpuscope_error(path: Path) -> Iterator[None]:
     try:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device.h"
+#include "gpuscope/nvml/gpu_sampler.h"
 #include "gpuscope/nvml/state.h"
 #include "gpuscope/nvtx/ranges.h"
 
@@ -75,16 +77,15 @@ py::dict process_memory(int ordinal) {
 
 py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
 
-/// Of the reasons that throttle, those that `is_wanted` accepts.
+/// Of the reasons that hold the clocks back, those that `is_wanted`.
 template <class F>
 py::list throttle_words(uint64_t bits, F&& is_wanted) {
   py::list words;
-#define GPUSCOPE_ADD_REASON(reason, bit, field, is_fault) \
-  if ((bits & (bit)) != 0 && is_wanted(is_fault)) {       \
-    words.append(#reason);                                \
+  for (const nvml::ThrottleReason& reason : nvml::kThrottleReasons) {
+    if ((bits & reason.bit) != 0 && is_wanted(reason)) {
+      words.append(reason.name);
+    }
   }
-  GPUSCOPE_THROTTLE_REASONS(GPUSCOPE_ADD_REASON)
-#undef GPUSCOPE_ADD_REASON
   return words;
 }
 
@@ -96,12 +97,14 @@ py::dict gpu_state(const nvml::GpuState& state) {
   py::object reasons = py::none();
   py::list faults;
   if (state.throttle_bits.has_value()) {
-    reasons = throttle_words(*state.throttle_bits, [](bool) { return true; });
-    faults = throttle_words(*state.throttle_bits, [](bool is_fault) { return is_fault; });
+    reasons = throttle_words(*state.throttle_bits, [](const auto&) { return true; });
+    faults = throttle_words(*state.throttle_bits, [](const auto& reason) { return reason.is_fault; });
   }
   py::dict throttled;
-  for (const auto& [reason, seconds] : state.throttled_seconds) {
-    throttled[py::str(reason)] = seconds;
+  for (std::size_t reason = 0; reason < state.throttled_s.size(); ++reason) {
+    if (state.throttled_s[reason].has_value()) {
+      throttled[nvml::kThrottleReasons[reason].name] = *state.throttled_s[reason];
+    }
   }
   py::object processes = py::none();
   if (state.processes.has_value()) {
@@ -133,6 +136,23 @@ py::dict gpu_states() {
     gpus.append(gpu_state(state));
   }
   return py::dict("driver_version"_a = text_or_none(states.driver_version), "gpus"_a = gpus, "why"_a = states.why);
+}
+
+py::list take_samples(nvml::GpuSampler& sampler) {
+  py::list taken;
+  for (const nvml::GpuSample& sample : sampler.take()) {
+    const bool has_gpu = sample.gpu != nvml::GpuSample::kNoGpu;
+    taken.append(py::dict("time_ns"_a = sample.time_ns, "took_ns"_a = sample.took_ns,
+                          "process_cpu_s"_a = sample.process_cpu_s, "resident_bytes"_a = sample.resident_bytes,
+                          "gpu"_a = has_gpu ? py::object(gpu_state(sample.state)) : py::none()));
+  }
+  return taken;
+}
+
+py::dict sampling_cost(const nvml::GpuSampler& sampler) {
+  const nvml::SamplingCost cost = sampler.cost();
+  return py::dict("rounds"_a = cost.rounds, "skipped"_a = cost.skipped, "dropped"_a = cost.dropped,
+                  "cpu_ns"_a = cost.cpu_ns, "longest_ns"_a = cost.longest_ns);
 }
 
 py::list memory_pools(int ordinal) {
@@ -282,11 +302,33 @@ void bind_environment(py::module_& module) {
   GPUSCOPE_GPU_FIGURES(GPUSCOPE_NAME_FIGURE)
 #undef GPUSCOPE_NAME_FIGURE
   module.attr("GPU_FIGURES") = figures;
+  py::typing::List<py::str> counters;
+  for (const nvml::ThrottleReason& reason : nvml::kThrottleReasons) {
+    if (reason.field != 0) {
+      counters.append(reason.name);
+    }
+  }
+  module.attr("THROTTLE_COUNTERS") = counters;
   module.def("gpu_states", &gpu_states,
              "What NVML says of every GPU now: driver_version, gpus, and why there are none. Of each GPU its names, "
              "figures (None where NVML does not tell; why says so by name), what holds its clocks back and which of "
              "that is a fault, how long it did so since the driver was loaded, and (number, bytes) of its processes. "
              "Makes no context and does not touch CUDA; takes some ms.");
+  py::class_<nvml::GpuSampler>(module, "GpuSampler",
+                               "Reads all GPUs at an interval, on threads of its own without the GIL. Any thread.")
+      .def(py::init([](int64_t interval_ns) {
+             return std::make_unique<nvml::GpuSampler>(libnvidia_ml(), std::chrono::nanoseconds(interval_ns));
+           }),
+           py::arg("interval_ns"), py::call_guard<py::gil_scoped_release>())
+      .def("stop", &nvml::GpuSampler::stop, py::call_guard<py::gil_scoped_release>(),
+           "Ends the threads after the round that is under way.")
+      .def("take", &take_samples,
+           "Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and "
+           "resident_bytes of this process, and gpu as gpu_states has it; None without one.")
+      .def("cost", &sampling_cost,
+           "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
+           "that nobody took in time), cpu_ns, longest_ns of a round.")
+      .def_property_readonly("why", &nvml::GpuSampler::why, "Why there is no GPU; empty where there is one.");
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
              "processes), free (less than total - used: the driver keeps some), total; name; context: whether this "

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpuscope/driver/libraries.h"
@@ -57,6 +61,16 @@ namespace gpuscope::nvml {
   X(hw_power_brake_slowdown, 0x80, 271, true) \
   X(display_clocks, 0x100, 0, false)
 
+struct ThrottleReason {
+  const char* name;
+  uint64_t bit;
+  unsigned field;
+  bool is_fault;
+};
+#define GPUSCOPE_THROTTLE_REASON(name, bit, field, is_fault) ThrottleReason{#name, bit, field, is_fault},
+inline constexpr std::array kThrottleReasons{GPUSCOPE_THROTTLE_REASONS(GPUSCOPE_THROTTLE_REASON)};
+#undef GPUSCOPE_THROTTLE_REASON
+
 /// What NVML says of a GPU at a moment. What is absent is named in `why`, with the reason.
 struct GpuState {
   unsigned index = 0;  // NVML's, in the order of addresses on the bus
@@ -66,11 +80,45 @@ struct GpuState {
 #define GPUSCOPE_FIGURE_MEMBER(type, figure) std::optional<type> figure;
   GPUSCOPE_GPU_FIGURES(GPUSCOPE_FIGURE_MEMBER)
 #undef GPUSCOPE_FIGURE_MEMBER
-  std::optional<uint64_t> throttle_bits;                          // what holds the clocks back now
-  std::vector<std::pair<std::string, double>> throttled_seconds;  // by reason, since the driver was loaded
-  std::optional<bool> mig;                                        // the GPU is split into instances
-  std::optional<std::vector<driver::NvmlProcess>> processes;      // that compute; numbers as the host counts them
-  std::vector<std::pair<std::string, std::string>> why;
+  std::optional<uint64_t> throttle_bits;                                   // what holds the clocks back now
+  std::array<std::optional<double>, kThrottleReasons.size()> throttled_s;  // since the driver was loaded
+  std::optional<bool> mig;                                                 // the GPU is split into instances
+  std::optional<std::vector<driver::NvmlProcess>> processes;  // that compute; numbers as the host counts them
+  std::map<std::string, std::string> why;
+};
+
+/// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again. One thread.
+class GpuReader {
+ public:
+  GpuReader(const driver::Nvml& nvml, unsigned index);
+
+  const GpuState& state() const noexcept { return state_; }
+  /// What differs from moment to moment and takes microseconds.
+  void read_fast();
+  /// The rest: milliseconds, of which the energy counter takes 2 to 4.
+  void read_slow();
+
+ private:
+  bool find();
+  /// Calls a function of NVML for these figures; false, and `why`, where it does not tell.
+  template <class Function, class... Arguments>
+  bool ask(std::initializer_list<const char*> figures, Function* function, Arguments... arguments);
+  bool is_known(std::initializer_list<const char*> figures, int code, const std::string& reason);
+  template <class T, class Function, class... Selectors>
+  void read_number(const char* name, std::optional<T>& figure, double scale, Function* function,
+                   Selectors... selectors);
+  template <class T>
+  void read_field(const char* name, std::optional<T>& figure, double scale, unsigned field);
+  void read_names();
+  void read_use();
+  void read_errors();
+  void read_throttled(std::size_t reason);
+  void read_processes();
+
+  driver::Nvml nvml_;
+  driver::NvmlDevice device_ = nullptr;
+  GpuState state_;
+  std::set<std::string> refused_;
 };
 
 /// All GPUs of NVML's, and the driver.
@@ -80,8 +128,11 @@ struct GpuStates {
   std::string why;  // there are none
 };
 
-/// Asks NVML for everything; CUDA is not touched. Takes some ms a GPU, of which the energy counter takes 2 to 4, so
-/// that it is for moments and no sampler. Never throws for what a machine lacks. Any thread.
+/// How many GPUs NVML shows; none, and `why`, where it shows none. Initialises it.
+unsigned count_gpus(const driver::Nvml& nvml, std::string& why);
+
+/// Asks NVML for everything; CUDA is not touched. Takes some ms a GPU, so that it is for moments and no sampler. Never
+/// throws for what a machine lacks. Any thread.
 GpuStates read_gpu_states(const driver::Nvml& nvml);
 
 }  // namespace gpuscope::nvml

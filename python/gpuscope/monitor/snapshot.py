@@ -47,8 +47,8 @@ class GpuProcess:
 
     pid: int
     memory_bytes: int | None
-    command: str | None
-    user: str | None
+    command: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,14 @@ def gpu_snapshot() -> GpuSnapshot:
     return GpuSnapshot(
         time_ns=time.time_ns(),
         driver_version=facts["driver_version"],
-        gpus=tuple(_state(gpu) for gpu in facts["gpus"]),
+        gpus=tuple(gpu_state(gpu) for gpu in facts["gpus"]),
         why=facts["why"],
     )
 
 
-def _state(facts: Mapping[str, Any]) -> GpuState:
+def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuState:
+    """What the core says of a GPU; commands and users of its processes are read only where they are wanted."""
+    made = _process if names_processes else GpuProcess
     reasons, processes = facts["throttle_reasons"], facts["processes"]
     named = {name: facts[name] for name in ("index", "name", "uuid", "pci_address", "throttled_s", "mig", "why")}
     return GpuState(
@@ -244,7 +246,7 @@ def _state(facts: Mapping[str, Any]) -> GpuState:
         **facts["figures"],
         throttle_reasons=None if reasons is None else tuple(reasons),
         throttle_faults=tuple(facts["throttle_faults"]),
-        processes=None if processes is None else tuple(_process(pid, size) for pid, size in processes),
+        processes=None if processes is None else tuple(made(pid, size) for pid, size in processes),
     )
 
 

@@ -44,10 +44,52 @@ TEST_F(GpuStatesOf, HoldWhatNvmlSaysInBaseUnits) {
 }
 
 TEST_F(GpuStatesOf, CountHowLongEachReasonThrottled) {
-  EXPECT_THAT(
-      first().throttled_seconds,
-      ElementsAre(Pair("sw_power_cap", 74'000), Pair("sync_boost", 76'000), Pair("sw_thermal_slowdown", 269'000),
-                  Pair("hw_thermal_slowdown", 270'000), Pair("hw_power_brake_slowdown", 271'000)));
+  const GpuState state = first();
+  std::map<std::string, double> seconds;
+  for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
+    if (state.throttled_s[reason].has_value()) {
+      seconds[kThrottleReasons[reason].name] = *state.throttled_s[reason];
+    }
+  }
+  EXPECT_THAT(seconds, ElementsAre(Pair("hw_power_brake_slowdown", 271'000), Pair("hw_thermal_slowdown", 270'000),
+                                   Pair("sw_power_cap", 74'000), Pair("sw_thermal_slowdown", 269'000),
+                                   Pair("sync_boost", 76'000)));
+}
+
+TEST_F(GpuStatesOf, ARefusedFigureIsAskedForOnce) {
+  static int asked;
+  asked = 0;
+  nvml_.fan_speed = [](driver::NvmlDevice, unsigned*) {
+    ++asked;
+    return fakes::Nvml::kNotSupported;
+  };
+  GpuReader reader(nvml_, 0);
+  reader.read_slow();
+  reader.read_slow();
+  EXPECT_EQ(asked, 1);
+  EXPECT_THAT(reader.state().why, Contains(Pair("fan_ratio", "Not Supported")));
+}
+
+TEST_F(GpuStatesOf, AFigureThatFailsForAMomentComesBack) {
+  GpuReader reader(nvml_, 0);
+  fake_.power_code = 15;  // the GPU is lost
+  reader.read_fast();
+  EXPECT_EQ(reader.state().power_w, std::nullopt);
+  fake_.power_code = 0;
+  reader.read_fast();
+  EXPECT_DOUBLE_EQ(reader.state().power_w.value(), 123.456);
+  EXPECT_FALSE(reader.state().why.contains("power_w"));
+}
+
+TEST_F(GpuStatesOf, AGpuThatComesBackIsReadAgain) {
+  fake_.index_code = 15;
+  GpuReader reader(nvml_, 1);
+  reader.read_fast();
+  EXPECT_THAT(reader.state().why, ElementsAre(Pair("all", "Unknown Error")));
+  fake_.index_code = 0;
+  reader.read_fast();
+  EXPECT_EQ(reader.state().name, "NVIDIA H100");
+  EXPECT_EQ(reader.state().busy_ratio, 0.99);
 }
 
 TEST_F(GpuStatesOf, SayWhyAFigureIsAbsent) {

@@ -460,8 +460,12 @@ def test_averages_have_functions_when_asked_for():
 
 def traced(tmp_path, profiler, work, **options):
     """The python_function events of a program's functions, without those of the profilers."""
-    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], with_stack=True, **options) as prof:
-        work()
+    gc.disable()  # callbacks of the collector that others have registered are functions, too
+    try:
+        with profiler.profile(activities=[profiler.ProfilerActivity.CPU], with_stack=True, **options) as prof:
+            work()
+    finally:
+        gc.enable()
     prof.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     events = [event for event in events if event.get("cat") == "python_function"]

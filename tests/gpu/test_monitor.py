@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML says of the GPUs, against CUDA and nvidia-smi."""
+"""What NVML says of the GPUs, against CUDA and nvidia-smi, at a moment and over time."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ def test_a_snapshot_makes_no_context():
     used = _core.devices_in_use()
     gs.gpu_snapshot()
     assert _core.devices_in_use() == used
+
+
+def test_a_monitor_samples_a_busy_gpu_at_its_interval(kernels):
+    with gs.GPUMonitor(None, interval=0.05) as monitor:
+        kernels.spin(20_000_000, count=100)  # two seconds
+        gs.synchronize()
+    samples = [sample for sample in monitor.take() if sample.gpu.index == 0]
+    assert len(samples) >= 20
+    assert max(sample.gpu.busy_ratio for sample in samples) > 0.5
+    assert samples[-1].gpu.energy_total_j > samples[0].gpu.energy_total_j
+    assert monitor.cost.dropped == 0
+
+
+def test_samples_lie_on_the_clock_of_recordings(kernels):
+    with gs.GPUMonitor(None, interval=0.01) as monitor, gs.profile() as prof:
+        kernels.spin(10_000_000, count=20)
+        gs.synchronize()
+    started, stopped = (int(prof.trace.info[f"session.{edge}_ns"]) for edge in ("start", "stop"))
+    inside = [sample for sample in monitor.take() if started < sample.time_ns < stopped]
+    assert len(inside) >= 5

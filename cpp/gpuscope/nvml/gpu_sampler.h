@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpuscope/nvml/state.h"
+
+namespace gpuscope::nvml {
+
+/// A GPU and this process at a moment.
+struct GpuSample {
+  static constexpr unsigned kNoGpu = UINT32_MAX;
+
+  int64_t time_ns = 0;       // since the Unix epoch, on the clock of recordings
+  int64_t took_ns = 0;       // to read it
+  unsigned gpu = kNoGpu;     // NVML's number; kNoGpu where there is none, and then the process alone is known
+  double process_cpu_s = 0;  // what all threads of this process have run so far
+  uint64_t resident_bytes = 0;
+  GpuState state;
+};
+
+/// What sampling has cost, and what it did not keep up with.
+struct SamplingCost {
+  uint64_t rounds = 0;
+  uint64_t skipped = 0;  // rounds that were due while another took too long
+  uint64_t dropped = 0;  // samples that nobody took in time
+  int64_t cpu_ns = 0;
+  int64_t longest_ns = 0;  // of a round
+};
+
+/// Reads all GPUs at an interval on a thread of its own, and what takes long once a second on a second one: neither
+/// takes Python's GIL, and no thread that launches waits for them. Samples are kept until they are taken, the newest
+/// 10,000 at most. Any thread may call; a forked child has neither thread, and samples no more.
+class GpuSampler {
+ public:
+  /// Throws Error where a thread cannot be made.
+  GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interval);
+  ~GpuSampler();
+  GpuSampler(const GpuSampler&) = delete;
+  GpuSampler& operator=(const GpuSampler&) = delete;
+
+  /// Ends both threads after the round that is under way; at once where they have ended.
+  void stop() noexcept;
+  /// Samples that were not taken before, oldest first.
+  std::vector<GpuSample> take();
+  SamplingCost cost() const;
+  /// Why there is no GPU; empty where there is one.
+  const std::string& why() const noexcept { return why_; }
+
+ private:
+  void run_fast();
+  void run_slow();
+  /// Until the moment; false where it ends before.
+  bool sleep_until(std::chrono::steady_clock::time_point moment);
+  void keep(GpuSample sample);
+
+  driver::Nvml nvml_;
+  std::chrono::nanoseconds interval_;
+  std::string why_;
+  unsigned count_ = 0;
+  pid_t process_;
+  mutable std::mutex mutex_;  // of all below
+  std::condition_variable wake_;
+  bool ends_ = false;
+  bool has_read_slow_ = false;
+  std::deque<GpuSample> samples_;
+  std::vector<GpuState> slow_;  // newest, a GPU each
+  SamplingCost cost_;
+  std::thread fast_thread_;
+  std::thread slow_thread_;
+};
+
+}  // namespace gpuscope::nvml

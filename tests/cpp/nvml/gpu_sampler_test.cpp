@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/gpu_sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "fakes/nvml.h"
+
+namespace gpuscope::nvml {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<GpuSample> take_at_least(GpuSampler& sampler, std::size_t count) {
+  std::vector<GpuSample> taken;
+  for (const auto limit = std::chrono::steady_clock::now() + 60s;
+       taken.size() < count && std::chrono::steady_clock::now() < limit; std::this_thread::sleep_for(1ms)) {
+    for (GpuSample& sample : sampler.take()) {
+      taken.push_back(std::move(sample));
+    }
+  }
+  return taken;
+}
+
+class GpuSamplers : public testing::Test {
+ protected:
+  fakes::Nvml& fake_ = fakes::Nvml::reset();
+  driver::Nvml nvml_ = fake_.table();
+};
+
+TEST_F(GpuSamplers, GiveWhatIsReadFastAndSlowFromTheFirstSampleOn) {
+  GpuSampler sampler(nvml_, 1ms);
+  const GpuSample sample = take_at_least(sampler, 1).at(0);
+  EXPECT_EQ(sample.gpu, 0U);
+  EXPECT_EQ(sample.state.busy_ratio, 0.99);
+  EXPECT_EQ(sample.state.energy_total_j, 1.5);
+  EXPECT_EQ(sample.state.name, "NVIDIA H100");
+  EXPECT_GT(sample.process_cpu_s, 0);
+  EXPECT_GT(sample.resident_bytes, 0U);
+  EXPECT_GT(sample.took_ns, 0);
+}
+
+TEST_F(GpuSamplers, GiveEachSampleOnceAndInOrder) {
+  GpuSampler sampler(nvml_, 1ms);
+  const std::vector<GpuSample> samples = take_at_least(sampler, 20);
+  for (std::size_t at = 1; at < samples.size(); ++at) {
+    EXPECT_GT(samples[at].time_ns, samples[at - 1].time_ns);
+  }
+}
+
+TEST_F(GpuSamplers, SampleEveryGpu) {
+  fake_.gpus = 3;
+  GpuSampler sampler(nvml_, 1ms);
+  const std::vector<GpuSample> samples = take_at_least(sampler, 6);
+  for (std::size_t at = 0; at < 6; ++at) {
+    EXPECT_EQ(samples.at(at).gpu, at % 3);
+  }
+}
+
+TEST_F(GpuSamplers, SampleTheProcessWhereThereIsNoGpu) {
+  GpuSampler sampler({}, 1ms);
+  EXPECT_THAT(sampler.why(), testing::StartsWith("libnvidia-ml was not found"));
+  const GpuSample sample = take_at_least(sampler, 1).at(0);
+  EXPECT_EQ(sample.gpu, GpuSample::kNoGpu);
+  EXPECT_GT(sample.resident_bytes, 0U);
+}
+
+TEST_F(GpuSamplers, CountTheRoundsThatSlowCallsMadeThemSkip) {
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
+    std::this_thread::sleep_for(20ms);
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 1ms);
+  take_at_least(sampler, 3);
+  EXPECT_GT(sampler.cost().skipped, 10U);
+  EXPECT_GE(sampler.cost().longest_ns, 20'000'000);
+}
+
+TEST_F(GpuSamplers, StopAtOnceHoweverLongTheInterval) {
+  GpuSampler sampler(nvml_, std::chrono::hours(1));
+  take_at_least(sampler, 1);
+  const auto began = std::chrono::steady_clock::now();
+  sampler.stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::minutes(10));
+  sampler.stop();
+  EXPECT_EQ(sampler.cost().rounds, 1U);
+}
+
+TEST_F(GpuSamplers, KeepTheNewestWhereNobodyTakesThem) {
+  fake_.gpus = 5'001;
+  GpuSampler sampler(nvml_, 1ms);
+  while (sampler.cost().rounds < 3) {
+    std::this_thread::sleep_for(1ms);
+  }
+  sampler.stop();
+  const uint64_t made = sampler.cost().rounds * 5'001;
+  EXPECT_EQ(sampler.take().size(), 10'000U);
+  EXPECT_EQ(sampler.cost().dropped, made - 10'000);
+}
+
+TEST_F(GpuSamplers, EndInAForkedChildWithoutTheirThreads) {
+  GpuSampler sampler(nvml_, 1ms);
+  take_at_least(sampler, 1);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_empty = sampler.take().empty() && sampler.cost().rounds == 0;
+    sampler.stop();
+    _exit(is_empty ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(GpuSamplers, ThousandsOfThemComeAndGo) {
+  for (int cycle = 0; cycle < 2'000; ++cycle) {
+    GpuSampler sampler(nvml_, 1ms);
+    sampler.stop();
+  }
+}
+
+}  // namespace
+}  // namespace gpuscope::nvml

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs watched in the background: samples, files, and what goes wrong with files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import gpuscope as gs
+from fakes.machines import gpu
+from gpuscope import _core
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
+from gpuscope.monitor import gpu_monitor
+from gpuscope.monitor.log import COLUMNS
+
+
+class FakeSampler:
+    """The core's sampler of GPUs that are not there: each take gives what was put in."""
+
+    why = ""
+
+    def __init__(self, interval_ns):
+        self.interval_ns = interval_ns
+        self.samples = []
+        self.stopped = False
+        FakeSampler.made = self
+
+    def add(self, *gpus):
+        for facts in gpus or [gpu()]:
+            self.samples.append(
+                {"time_ns": 10**18, "took_ns": 5000, "process_cpu_s": 1.5, "resident_bytes": 4096, "gpu": facts}
+            )
+
+    def take(self):
+        taken, self.samples = self.samples, []
+        return taken
+
+    def cost(self):
+        return {"rounds": 3, "skipped": 1, "dropped": 2, "cpu_ns": 10**9, "longest_ns": 10**6}
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.fixture
+def sampler(monkeypatch):
+    """What the next monitor's sampler gives, once it has started."""
+    monkeypatch.setattr(_core, "GpuSampler", FakeSampler)
+    return lambda: FakeSampler.made
+
+
+def rows_of(path):
+    with path.open() as file:
+        return [*csv.DictReader(file)]
+
+
+def test_a_log_begins_with_the_columns_of_scripts_around_nvidia_smi(sampler, tmp_path):
+    path = tmp_path / "gpu.csv"
+    with gs.GPUMonitor(log_path=path, interval=5.0):
+        sampler().add(gpu(0), gpu(1, temperature_c=50.5))
+    first, second = rows_of(path)
+    names = ["timestamp", "gpu_idx", "util_pct", "mem_used_mb", "mem_total_mb", "temp_c", "power_w"]
+    assert [*first][:7] == names
+    assert [first[name] for name in names[1:]] == ["0", "99", "62464", "81920", "67", "612.4"]
+    assert (second["gpu_idx"], second["temp_c"]) == ("1", "50.5")
+    assert first["timestamp"].startswith("2001-09-")
+    assert first["timestamp"][-6] in "+-"
+
+
+def test_a_log_has_every_figure_and_empty_cells_for_what_is_not_known(sampler, tmp_path):
+    path = tmp_path / "gpu.csv"
+    with gs.GPUMonitor(path, interval=1):
+        sampler().add(gpu(throttle_reasons=["sw_power_cap", "sync_boost"], busy_ratio=None))
+    (row,) = rows_of(path)
+    assert tuple(row) == COLUMNS
+    assert {*_core.GPU_FIGURES} < {*COLUMNS}
+    assert (row["sm_hz"], row["throttle_reasons"]) == ("1755000000", "sw_power_cap+sync_boost")
+    assert row["throttled_sw_power_cap_s"] == "1.5"
+    assert (row["util_pct"], row["busy_ratio"], row["fan_ratio"]) == ("", "", "")
+    assert (row["process_cpu_s"], row["process_resident_bytes"]) == ("1.5", "4096")
+
+
+def test_json_lines_leave_out_what_is_not_known_and_tell_why_once(sampler, tmp_path):
+    path = tmp_path / "gpu.jsonl"
+    with gs.GPUMonitor(path):
+        sampler().add(*[gpu(why={"fan_ratio": "Not Supported"})] * 2)
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert (first["gpu_idx"], first["util_pct"], first["memory_used_bytes"]) == (0, 99, 61 << 30)
+    assert first["why"] == {"fan_ratio": "Not Supported"}
+    assert "fan_ratio" not in first
+    assert "why" not in second
+
+
+def test_a_log_is_appended_to(sampler, tmp_path):
+    path = tmp_path / "gpu.csv"
+    for _ in range(2):
+        with gs.GPUMonitor(path):
+            sampler().add()
+    assert len(rows_of(path)) == 2
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_line_that_was_cut_spoils_no_other(sampler, tmp_path, cut):
+    path = tmp_path / "gpu.csv"
+    with gs.GPUMonitor(path):
+        sampler().add(gpu(), gpu())
+    path.write_bytes(path.read_bytes()[:-cut])
+    with gs.GPUMonitor(path):
+        sampler().add(gpu(5))
+    rows = rows_of(path)
+    assert [rows[0]["gpu_idx"], rows[-1]["gpu_idx"], rows[-1]["temp_c"]] == ["0", "5", "67"]
+
+
+def test_a_file_that_is_removed_begins_anew_with_its_header(sampler, tmp_path):
+    path = tmp_path / "gpu.csv"
+    monitor = gs.GPUMonitor(path)
+    with monitor:
+        sampler().add()
+        monitor._collect(sampler())
+        path.unlink()
+        sampler().add(gpu(3))
+    assert [row["gpu_idx"] for row in rows_of(path)] == ["3"]
+
+
+def test_a_file_that_cannot_be_written_for_a_while_loses_nothing(sampler, tmp_path, monkeypatch):
+    path = tmp_path / "gpu.csv"
+    monitor = gs.GPUMonitor(path)
+    append = monitor._log.append
+
+    def fail(samples):
+        raise GpuscopeError("cannot write gpu.csv: No space left on device")
+
+    with monitor:
+        monkeypatch.setattr(monitor._log, "append", fail)
+        sampler().add(gpu(0))
+        with pytest.warns(GpuscopeWarning, match="goes on, but cannot write gpu.csv: No space left"):
+            monitor._collect(sampler())
+        sampler().add(gpu(1))
+        monitor._collect(sampler())  # warned of once
+        assert "No space left" in monitor.error
+        monkeypatch.setattr(monitor._log, "append", append)
+        sampler().add(gpu(2))
+    assert [row["gpu_idx"] for row in rows_of(path)] == ["0", "1", "2"]
+    assert (monitor.error, monitor.cost.dropped) == ("", 2)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_told_in_a_sentence():
+    from pathlib import Path
+
+    from gpuscope.paths import append_text
+
+    with pytest.raises(GpuscopeError, match="cannot write /dev/full"):
+        append_text(Path("/dev/full"), "line\n")
+
+
+@pytest.mark.parametrize("interval", [0, -1, 0.001, 4000, float("nan"), float("inf"), "1", None, True])
+def test_other_intervals_are_refused(interval, tmp_path):
+    with pytest.raises(InvalidArgument, match=r"interval is .*; accepted are 0.01 to 3600 seconds"):
+        gs.GPUMonitor(tmp_path / "gpu.csv", interval=interval)
+
+
+@pytest.mark.parametrize("name", ["gpu.txt", "gpu", "gpu.parquet"])
+def test_other_suffixes_are_refused(name, tmp_path):
+    with pytest.raises(InvalidArgument, match=r"\.csv or \.jsonl or \.ndjson"):
+        gs.GPUMonitor(tmp_path / name)
+
+
+def test_streams_are_refused():
+    with pytest.raises(InvalidArgument, match="accepted are files"):
+        gs.GPUMonitor("/dev/null")
+
+
+def test_a_file_with_other_columns_is_refused_and_kept(tmp_path):
+    path = tmp_path / "gpu.csv"
+    path.write_text("timestamp,gpu_idx,mine\n1,2,3\n")
+    with pytest.raises(InvalidArgument, match=r"a file with other columns \('mine'\)"):
+        gs.GPUMonitor(path)
+    assert path.read_text() == "timestamp,gpu_idx,mine\n1,2,3\n"
+
+
+def test_nothing_runs_before_the_start(tmp_path, sampler):
+    monitor = gs.GPUMonitor(tmp_path / "gpu.csv")
+    assert not monitor.running
+    monitor.stop()
+    assert not (tmp_path / "gpu.csv").exists()
+
+
+def test_start_and_stop_may_be_called_again_and_again(sampler, tmp_path):
+    monitor = gs.GPUMonitor(tmp_path / "gpu.csv", interval=0.5)
+    for _ in range(3):
+        monitor.start()
+        first = sampler()
+        monitor.start()
+        assert sampler() is first
+        assert (monitor.running, first.interval_ns) == (True, 500_000_000)
+        monitor.stop()
+        monitor.stop()
+        assert (monitor.running, first.stopped) == (False, True)
+
+
+def test_without_a_file_samples_are_taken(sampler):
+    monitor = gs.GPUMonitor(None)
+    with monitor:
+        sampler().add(gpu(4))
+        (sample,) = monitor.take()
+        assert monitor.take() == []
+        sampler().add(gpu(5))
+    assert sample.gpu.index == 4
+    assert [sample.gpu.index for sample in monitor.take()] == [5]
+
+
+def test_its_cost_is_told(sampler):
+    with gs.GPUMonitor(None) as monitor:
+        pass
+    assert monitor.cost == gs.monitor.MonitorCost(rounds=3, skipped=1, dropped=2, cpu_s=1.0, longest_s=0.001)
+
+
+def test_the_file_grows_while_it_runs(sampler, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_monitor, "_WRITE_SECONDS", 0.01)
+    path = tmp_path / "gpu.csv"
+    with gs.GPUMonitor(path, interval=0.01):
+        sampler().add()
+        until = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert path.exists()
+
+
+LOGS = """
+import sys, time
+import gpuscope as gs
+monitor = gs.GPUMonitor({path!r}, interval=0.01)
+monitor.start()
+time.sleep(0.3)
+{ending}
+"""
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise SystemExit(0)", "1 / 0", "raise KeyboardInterrupt"])
+def test_a_program_that_ends_without_stop_has_its_log(ending, tmp_path):
+    path = tmp_path / "gpu.csv"
+    subprocess.run(
+        [sys.executable, "-c", LOGS.format(path=str(path), ending=ending)], stderr=subprocess.DEVNULL, timeout=300
+    )
+    rows = rows_of(path)
+    assert rows
+    if not gs.gpu_snapshot().gpus:  # this process alone is known
+        assert {row["gpu_idx"] for row in rows} == {""}
+        assert float(rows[0]["process_resident_bytes"]) > 1e6
+
+
+def test_a_machine_without_a_gpu_says_so():
+    if gs.gpu_snapshot().gpus:
+        pytest.skip("there is a GPU")
+    with gs.GPUMonitor(None, interval=0.01) as monitor:
+        assert "libnvidia-ml was not found" in monitor.why or monitor.why
+
+
+def test_importing_it_starts_nothing():
+    code = "import threading, gpuscope.monitor.gpu_monitor as m; print(threading.active_count())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "1\n"
