@@ -24,10 +24,14 @@ void bind_torch(pybind11::module_& module);
 void bind_python_functions(pybind11::module_& module);
 void bind_python_samples(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
+void bind_nvml(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 
 /// The process's libcuda and libcupti, opened at the first call, never closed. With the GIL.
 session::Vendor& vendor();
+
+/// Likewise libnvidia-ml. Any thread.
+const driver::Nvml& libnvidia_ml();
 
 /// A copy of the values.
 template <class T>

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -17,8 +16,6 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device.h"
-#include "gpuscope/nvml/gpu_sampler.h"
-#include "gpuscope/nvml/state.h"
 #include "gpuscope/nvtx/ranges.h"
 
 namespace py = pybind11;
@@ -39,18 +36,6 @@ namespace {
 
 using py::literals::operator""_a;
 
-// Opened at the first call, never closed.
-const driver::Nvml& libnvidia_ml() {
-  static const auto* const table = new driver::Nvml(driver::Nvml::open());
-  return *table;
-}
-
-// Never destroyed: exit may come while others read.
-nvml::Devices& nvml_devices() {
-  static auto* const devices = new nvml::Devices(libnvidia_ml(), vendor().cuda);
-  return *devices;
-}
-
 std::string capability(unsigned major, unsigned minor) { return std::to_string(major) + "." + std::to_string(minor); }
 
 py::dict device_limits(int ordinal) {
@@ -62,98 +47,7 @@ py::dict device_limits(int ordinal) {
                   "capability"_a = capability(limits.capability_major, limits.capability_minor));
 }
 
-py::dict clock_state(int ordinal) {
-  const nvml::ClockState state = nvml_devices().of(ordinal).clock_state();
-  return py::dict("sm_hz"_a = state.sm_hz, "memory_hz"_a = state.memory_hz, "power_w"_a = state.power_w,
-                  "power_limit_w"_a = state.power_limit_w, "temperature_c"_a = state.temperature_c,
-                  "reasons"_a = state.reasons, "why"_a = state.why);
-}
-
-py::dict process_memory(int ordinal) {
-  const nvml::MemoryInfo info = nvml_devices().of(ordinal).memory_info(static_cast<unsigned>(getpid()));
-  return py::dict("process"_a = info.process, "used"_a = info.used, "free"_a = info.free, "total"_a = info.total,
-                  "name"_a = info.name, "context"_a = info.context, "why"_a = info.why);
-}
-
 py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
-
-/// Of the reasons that hold the clocks back, those that `is_wanted`.
-template <class F>
-py::list throttle_words(uint64_t bits, F&& is_wanted) {
-  py::list words;
-  for (const nvml::ThrottleReason& reason : nvml::kThrottleReasons) {
-    if ((bits & reason.bit) != 0 && is_wanted(reason)) {
-      words.append(reason.name);
-    }
-  }
-  return words;
-}
-
-py::dict gpu_state(const nvml::GpuState& state) {
-  py::dict figures;
-#define GPUSCOPE_ADD_FIGURE(type, figure) figures[#figure] = state.figure;
-  GPUSCOPE_GPU_FIGURES(GPUSCOPE_ADD_FIGURE)
-#undef GPUSCOPE_ADD_FIGURE
-  py::object reasons = py::none();
-  py::list faults;
-  if (state.throttle_bits.has_value()) {
-    reasons = throttle_words(*state.throttle_bits, [](const auto&) { return true; });
-    faults = throttle_words(*state.throttle_bits, [](const auto& reason) { return reason.is_fault; });
-  }
-  py::dict throttled;
-  for (std::size_t reason = 0; reason < state.throttled_s.size(); ++reason) {
-    if (state.throttled_s[reason].has_value()) {
-      throttled[nvml::kThrottleReasons[reason].name] = *state.throttled_s[reason];
-    }
-  }
-  py::object processes = py::none();
-  if (state.processes.has_value()) {
-    py::list listed;
-    for (const driver::NvmlProcess& process : *state.processes) {
-      const bool is_known = process.bytes != driver::NvmlProcess::kUnknown;
-      listed.append(py::make_tuple(process.pid, is_known ? py::object(py::int_(process.bytes)) : py::none()));
-    }
-    processes = listed;
-  }
-  py::dict why;
-  for (const auto& [figure, reason] : state.why) {
-    why[py::str(figure)] = reason;
-  }
-  return py::dict("index"_a = state.index, "name"_a = state.name, "uuid"_a = state.uuid,
-                  "pci_address"_a = state.pci_address, "figures"_a = figures, "throttle_reasons"_a = reasons,
-                  "throttle_faults"_a = faults, "throttled_s"_a = throttled, "mig"_a = state.mig,
-                  "processes"_a = processes, "why"_a = why);
-}
-
-py::dict gpu_states() {
-  nvml::GpuStates states;
-  {
-    const py::gil_scoped_release release;  // milliseconds
-    states = nvml::read_gpu_states(libnvidia_ml());
-  }
-  py::list gpus;
-  for (const nvml::GpuState& state : states.gpus) {
-    gpus.append(gpu_state(state));
-  }
-  return py::dict("driver_version"_a = text_or_none(states.driver_version), "gpus"_a = gpus, "why"_a = states.why);
-}
-
-py::list take_samples(nvml::GpuSampler& sampler) {
-  py::list taken;
-  for (const nvml::GpuSample& sample : sampler.take()) {
-    const bool has_gpu = sample.gpu != nvml::GpuSample::kNoGpu;
-    taken.append(py::dict("time_ns"_a = sample.time_ns, "took_ns"_a = sample.took_ns,
-                          "process_cpu_s"_a = sample.process_cpu_s, "resident_bytes"_a = sample.resident_bytes,
-                          "gpu"_a = has_gpu ? py::object(gpu_state(sample.state)) : py::none()));
-  }
-  return taken;
-}
-
-py::dict sampling_cost(const nvml::GpuSampler& sampler) {
-  const nvml::SamplingCost cost = sampler.cost();
-  return py::dict("rounds"_a = cost.rounds, "skipped"_a = cost.skipped, "dropped"_a = cost.dropped,
-                  "cpu_ns"_a = cost.cpu_ns, "longest_ns"_a = cost.longest_ns);
-}
 
 py::list memory_pools(int ordinal) {
   py::list pools;
@@ -294,46 +188,6 @@ void bind_environment(py::module_& module) {
       "What a GPU could do at best by its own description, None where it does not say: memory_bandwidth in bytes "
       "a second, fp32_flops a second, l2_bytes, multiprocessors, sm_hz_max, capability. Raises NotAvailable "
       "where there is no such GPU.");
-  module.def("clock_state", &clock_state, py::arg("device") = 0,
-             "A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: "
-             "bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.");
-  py::typing::List<py::str> figures;
-#define GPUSCOPE_NAME_FIGURE(type, figure) figures.append(#figure);
-  GPUSCOPE_GPU_FIGURES(GPUSCOPE_NAME_FIGURE)
-#undef GPUSCOPE_NAME_FIGURE
-  module.attr("GPU_FIGURES") = figures;
-  py::typing::List<py::str> counters;
-  for (const nvml::ThrottleReason& reason : nvml::kThrottleReasons) {
-    if (reason.field != 0) {
-      counters.append(reason.name);
-    }
-  }
-  module.attr("THROTTLE_COUNTERS") = counters;
-  module.def("gpu_states", &gpu_states,
-             "What NVML says of every GPU now: driver_version, gpus, and why there are none. Of each GPU its names, "
-             "figures (None where NVML does not tell; why says so by name), what holds its clocks back and which of "
-             "that is a fault, how long it did so since the driver was loaded, and (number, bytes) of its processes. "
-             "Makes no context and does not touch CUDA; takes some ms.");
-  py::class_<nvml::GpuSampler>(module, "GpuSampler",
-                               "Reads all GPUs at an interval, on threads of its own without the GIL. Any thread.")
-      .def(py::init([](int64_t interval_ns) {
-             return std::make_unique<nvml::GpuSampler>(libnvidia_ml(), std::chrono::nanoseconds(interval_ns));
-           }),
-           py::arg("interval_ns"), py::call_guard<py::gil_scoped_release>())
-      .def("stop", &nvml::GpuSampler::stop, py::call_guard<py::gil_scoped_release>(),
-           "Ends the threads after the round that is under way.")
-      .def("take", &take_samples,
-           "Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and "
-           "resident_bytes of this process, and gpu as gpu_states has it; None without one.")
-      .def("cost", &sampling_cost,
-           "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
-           "that nobody took in time), cpu_ns, longest_ns of a round.")
-      .def_property_readonly("why", &nvml::GpuSampler::why, "Why there is no GPU; empty where there is one.");
-  module.def("process_memory", &process_memory, py::arg("device") = 0,
-             "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
-             "processes), free (less than total - used: the driver keeps some), total; name; context: whether this "
-             "process has a primary context there. What is None is "
-             "explained in why. Makes no context.");
   module.def("memory_pools", &memory_pools, py::arg("device") = 0,
              "The driver's default and current pool of a device (cuMemAllocAsync), in bytes: pool (its handle), "
              "reserved, used, peak_reserved, peak_used. Empty without a context; makes none.");

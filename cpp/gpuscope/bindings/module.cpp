@@ -80,6 +80,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_python_functions(module);
   bind_python_samples(module);
   bind_memory(module);
+  bind_nvml(module);
   bind_environment(module);
 }
 
