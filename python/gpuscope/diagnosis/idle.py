@@ -384,18 +384,36 @@ def _functions_of_thread(trace: Trace, thread: int) -> list[Spans]:
 
 def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
     """The draining calls by function and place."""
-    totals: dict[tuple[str, str], list[int]] = {}
-    for row, time in zip(rows.tolist(), idle_ns.tolist(), strict=True):
+    keys = _places_of(trace, rows) * (len(trace.calls) + 1) + np.minimum(trace.api.call[rows], len(trace.calls))
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    counts, sums = np.bincount(group), np.bincount(group, idle_ns)
+    totals: dict[tuple[str, str], tuple[int, int]] = {}
+    for each in np.argsort(first).tolist():  # a line may have several stacks
+        row = int(rows[first[each]])
         call = int(trace.api.call[row])
         name = trace.string(int(trace.calls.name[call])) if call < len(trace.calls) else ""
-        totals.setdefault((name, _caller(trace, row)), []).append(time)
-    drains = (Drain(name, where, len(times), sum(times)) for (name, where), times in totals.items())
+        place = name, _caller(trace, row)
+        count, total = totals.get(place, (0, 0))
+        totals[place] = count + int(counts[each]), total + int(sums[each])
+    drains = (Drain(name, where, count, total) for (name, where), (count, total) in totals.items())
     return tuple(sorted(drains, key=lambda drain: -drain.idle_ns))
+
+
+def _places_of(trace: Trace, calls: Array) -> Array:
+    """A number for what `_caller` looks at: the stack of each call, or else the path that it was made in."""
+    known, frames, paths = trace.call_stacks, len(trace.stacks), len(trace.paths)
+    path = np.append(trace.regions.path, NONE)[np.minimum(trace.api.region[calls], len(trace.regions))]
+    places: Array = frames + np.minimum(path, paths).astype(np.int64)
+    if len(known):
+        at = np.minimum(np.searchsorted(known.api, calls.astype(known.api.dtype)), len(known) - 1)
+        has_stack = (known.api[at] == calls) & (known.stack[at] < frames)
+        places[has_stack] = known.stack[at[has_stack]]
+    return places
 
 
 def _caller(trace: Trace, call: int) -> str:
     stacks = trace.call_stacks
-    at = int(np.searchsorted(stacks.api, call)) if len(stacks) else 0
+    at = int(np.searchsorted(stacks.api, stacks.api.dtype.type(call))) if len(stacks) else 0
     if at < len(stacks) and int(stacks.api[at]) == call and int(stacks.stack[at]) < len(trace.stacks):
         frame = int(stacks.stack[at])
         return f"{trace.string(int(trace.stacks.file[frame]))}:{int(trace.stacks.line[frame])}"

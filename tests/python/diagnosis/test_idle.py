@@ -147,6 +147,21 @@ def test_without_stacks_the_call_is_named_by_its_regions():
     assert drain.where == "validate"
 
 
+def test_calls_that_left_it_without_work_are_grouped_by_function_and_line():
+    program = Program()
+    for number, line in enumerate([("train.py", 77), ("train.py", 80), ("train.py", 77), None]):
+        at = 100 * number
+        program.launch(at, at + 3, at + 5, at + 20)
+        program.call("cuStreamSynchronize", at + 10, at + 30 + number, line=line)
+    program.launch(400, 403, 405, 420)
+    drains = breakdown(program, 0, 500).drains
+    assert [(drain.where, drain.count, drain.idle_ns) for drain in drains] == [
+        ("train.py:77", 2, (70 + 68) * US),
+        ("train.py:80", 1, 69 * US),
+        ("", 1, 67 * US),
+    ]
+
+
 def test_a_wait_that_ended_while_the_gpu_worked_costs_nothing():
     program = two_kernels()
     program.calls[1] = ("cuStreamSynchronize", 10, 60, 2, 0, NONE)
