@@ -11,76 +11,98 @@
 namespace gpuscope::analysis {
 namespace {
 
-struct Edge {
-  int64_t at_ns;
+struct Span {
+  int64_t start_ns;
+  int64_t end_ns;
   uint8_t of;
 };
 
-using Edges = std::vector<Edge>;
+// So many parts that are in order by themselves are merged; more are sorted.
+constexpr std::size_t kMostParts = 64;
 
 /// Walks time from edge to edge, with the classes that fill it as bits.
 class Sweep {
  public:
-  Sweep(std::span<const Interval> windows, std::size_t count) : windows_(windows), count_(count) {
-    division_.exclusive_ns.resize(windows.size() * (count + 1));
-    division_.covered_ns.resize(windows.size() * count);
-  }
+  Sweep(const Intervals& windows, std::size_t count, const Division& into)
+      : windows_(windows), count_(count), into_(into) {}
 
-  void begin(const Edge& edge) {
-    advance(edge.at_ns);
-    if (open_[edge.of]++ == 0) {
-      filled_ |= uint64_t{1} << edge.of;
+  /// In the order of their starts.
+  void add(const Span& span) {
+    // Where one begins as another ends, the beginning comes first: no class is left and entered again.
+    end_before(span.start_ns);
+    advance(span.start_ns);
+    if (open_[span.of]++ == 0) {
+      filled_ |= uint64_t{1} << span.of;
     }
+    ends_.push_back({span.end_ns, span.of});
+    std::push_heap(ends_.begin(), ends_.end(), later);
   }
-  void end(const Edge& edge) {
-    advance(edge.at_ns);
-    if (--open_[edge.of] == 0) {
-      filled_ &= ~(uint64_t{1} << edge.of);
-    }
-  }
-  Division finish() {
+  void finish() {
+    end_before(INT64_MAX);
     advance(INT64_MAX);
-    return std::move(division_);
   }
 
  private:
+  struct End {
+    int64_t at_ns;
+    uint8_t of;
+  };
+  static bool later(const End& a, const End& b) { return a.at_ns > b.at_ns; }
+
+  void end_before(int64_t to_ns) {
+    while (!ends_.empty() && ends_.front().at_ns < to_ns) {
+      const End end = ends_.front();
+      std::pop_heap(ends_.begin(), ends_.end(), later);
+      ends_.pop_back();
+      advance(end.at_ns);
+      if (--open_[end.of] == 0) {
+        filled_ &= ~(uint64_t{1} << end.of);
+      }
+    }
+  }
   // Gives the time up to `to_ns` to what has filled it since the last edge.
   void advance(int64_t to_ns) {
-    while (window_ < windows_.size()) {
-      const Interval& window = windows_[window_];
-      const int64_t from_ns = std::max(at_ns_, window.start_ns);
-      const int64_t until_ns = std::min(to_ns, window.end_ns);
+    for (; window_ < windows_.size(); ++window_) {
+      const int64_t end_ns = windows_.end_ns[window_];
+      const int64_t from_ns = std::max(at_ns_, windows_.start_ns[window_]);
+      const int64_t until_ns = std::min(to_ns, end_ns);
       if (until_ns > from_ns) {
         give(until_ns - from_ns);
       }
-      if (to_ns < window.end_ns) {
+      if (to_ns < end_ns) {
         break;
       }
-      ++window_;
     }
     at_ns_ = to_ns;
   }
   void give(int64_t duration_ns) {
     const auto first = filled_ != 0 ? static_cast<std::size_t>(std::countr_zero(filled_)) : count_;
-    division_.exclusive_ns[window_ * (count_ + 1) + first] += duration_ns;
+    into_.exclusive_ns[first * windows_.size() + window_] += duration_ns;
+    if (into_.covered_ns.empty()) {
+      return;
+    }
     for (uint64_t left = filled_; left != 0; left &= left - 1) {
-      division_.covered_ns[window_ * count_ + static_cast<std::size_t>(std::countr_zero(left))] += duration_ns;
+      into_.covered_ns[static_cast<std::size_t>(std::countr_zero(left)) * windows_.size() + window_] += duration_ns;
     }
   }
 
-  std::span<const Interval> windows_;
+  Intervals windows_;
   std::size_t count_;
+  Division into_;
   std::size_t window_ = 0;
   int64_t at_ns_ = INT64_MIN;
   uint64_t filled_ = 0;
   std::array<uint32_t, kMaxClasses> open_{};
-  Division division_;
+  std::vector<End> ends_;  // of what is open, as a heap
 };
 
-void check(std::span<const Interval> windows, std::span<const Interval> work, std::span<const uint8_t> classes,
-           std::size_t count) {
+void check(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
+           const Division& into) {
   if (count > kMaxClasses) {
     throw base::InvalidArgument("divide_time: more than 64 classes; accepted are 64");
+  }
+  if (windows.end_ns.size() != windows.size() || work.end_ns.size() != work.size()) {
+    throw base::InvalidArgument("divide_time: as many ends as there are starts are needed");
   }
   if (work.size() != classes.size()) {
     throw base::InvalidArgument("divide_time: as many classes as there is work are needed");
@@ -89,47 +111,64 @@ void check(std::span<const Interval> windows, std::span<const Interval> work, st
     throw base::InvalidArgument("divide_time: a class is not below their count");
   }
   for (std::size_t at = 0; at < windows.size(); ++at) {
-    if (windows[at].end_ns < windows[at].start_ns || (at > 0 && windows[at].start_ns < windows[at - 1].end_ns)) {
+    if (windows.end_ns[at] < windows.start_ns[at] || (at > 0 && windows.start_ns[at] < windows.end_ns[at - 1])) {
       throw base::InvalidArgument("divide_time: the windows are not in order, or one reaches into the next");
     }
   }
+  if (into.exclusive_ns.size() != windows.size() * (count + 1) ||
+      (!into.covered_ns.empty() && into.covered_ns.size() != windows.size() * count)) {
+    throw base::InvalidArgument("divide_time: the results have no entry for each class and window");
+  }
 }
 
-// Recordings have most of them in order already.
-void sort_by_time(Edges& edges) {
-  const auto earlier = [](const Edge& a, const Edge& b) { return a.at_ns < b.at_ns; };
-  if (!std::is_sorted(edges.begin(), edges.end(), earlier)) {
-    std::sort(edges.begin(), edges.end(), earlier);
+// Tables of a recording are in order, or nearly: what consists of several needs to be merged alone.
+void sort_by_start(std::vector<Span>& spans) {
+  const auto earlier = [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; };
+  const auto place = [&](std::size_t at) { return spans.begin() + static_cast<std::ptrdiff_t>(at); };
+  std::vector<std::size_t> parts = {0};
+  for (std::size_t at = 1; at < spans.size(); ++at) {
+    if (earlier(spans[at], spans[at - 1])) {
+      parts.push_back(at);
+      if (parts.size() > kMostParts) {
+        std::sort(spans.begin(), spans.end(), earlier);
+        return;
+      }
+    }
+  }
+  parts.push_back(spans.size());
+  while (parts.size() > 2) {
+    std::vector<std::size_t> merged;
+    for (std::size_t at = 0; at < parts.size(); at += 2) {
+      merged.push_back(parts[at]);
+      if (at + 2 < parts.size()) {
+        std::inplace_merge(place(parts[at]), place(parts[at + 1]), place(parts[at + 2]), earlier);
+      }
+    }
+    if (merged.back() != spans.size()) {
+      merged.push_back(spans.size());
+    }
+    parts = std::move(merged);
   }
 }
 
 }  // namespace
 
-Division divide_time(std::span<const Interval> windows, std::span<const Interval> work,
-                     std::span<const uint8_t> classes, std::size_t count) {
-  check(windows, work, classes, count);
-  Edges begins;
-  Edges ends;
-  begins.reserve(work.size());
-  ends.reserve(work.size());
+void divide_time(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
+                 const Division& into) {
+  check(windows, work, classes, count, into);
+  std::vector<Span> spans;
+  spans.reserve(work.size());
   for (std::size_t at = 0; at < work.size(); ++at) {
-    if (work[at].end_ns > work[at].start_ns) {
-      begins.push_back({work[at].start_ns, classes[at]});
-      ends.push_back({work[at].end_ns, classes[at]});
+    if (work.end_ns[at] > work.start_ns[at]) {
+      spans.push_back({work.start_ns[at], work.end_ns[at], classes[at]});
     }
   }
-  sort_by_time(begins);
-  sort_by_time(ends);
-  Sweep sweep(windows, count);
-  // Where one begins as another ends, the beginning comes first: no count goes below zero.
-  for (std::size_t begun = 0, ended = 0; ended < ends.size();) {
-    if (begun < begins.size() && begins[begun].at_ns <= ends[ended].at_ns) {
-      sweep.begin(begins[begun++]);
-    } else {
-      sweep.end(ends[ended++]);
-    }
+  sort_by_start(spans);
+  Sweep sweep(windows, count, into);
+  for (const Span& span : spans) {
+    sweep.add(span);
   }
-  return sweep.finish();
+  sweep.finish();
 }
 
 // The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after

@@ -8,27 +8,30 @@
 
 namespace gpuscope::analysis {
 
-/// From its start to before its end, in ns.
-struct Interval {
-  int64_t start_ns;
-  int64_t end_ns;
+/// Spans of time, each from its start to before its end, in ns.
+struct Intervals {
+  std::span<const int64_t> start_ns;
+  std::span<const int64_t> end_ns;
+
+  std::size_t size() const noexcept { return start_ns.size(); }
 };
 
-/// What fills each of several windows, in ns. Row by row, a window each.
+/// What fills each of several windows, in ns: a row a class, one after the other, of an entry a window. All zero
+/// before.
 struct Division {
-  /// A column a class and a last one for what no class fills: each moment counts for the lowest class that fills it, so
-  /// that a row adds up to its window.
-  std::vector<int64_t> exclusive_ns;
-  /// A column a class: all moments that it fills, whatever else fills them too.
-  std::vector<int64_t> covered_ns;
+  /// With a last row for what no class fills: each moment counts for the lowest class that fills it, so that what a
+  /// window has in all rows adds up to it.
+  std::span<int64_t> exclusive_ns;
+  /// All moments that a class fills, whatever else fills them too. Empty: not asked for.
+  std::span<int64_t> covered_ns;
 };
 
 inline constexpr std::size_t kMaxClasses = 64;
 
 /// `windows` in order, none into the next; `work` in any order, with the class of each in `classes`, below `count`.
 /// Work that ends before it starts fills nothing. Throws InvalidArgument for what is not so.
-Division divide_time(std::span<const Interval> windows, std::span<const Interval> work,
-                     std::span<const uint8_t> classes, std::size_t count);
+void divide_time(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
+                 const Division& into);
 
 /// Where a sequence begins to repeat, and after how many entries: its longest end that consists of at least so many
 /// equal parts. A period of 0: there is none.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <utility>
 
 namespace gpuscope::analysis {
 namespace {
@@ -65,7 +66,7 @@ struct QueueModel::Changes {
   std::vector<double> factors;  // of work
   std::unordered_map<uint16_t, Saved> saved;
 
-  Changes(const QueueModel& model, const Window& window, const QueueEdits& edits) {
+  Changes(const QueueModel& model, const Window& window, std::pair<int64_t, int64_t> time, const QueueEdits& edits) {
     const auto flag = [&](std::span<const int64_t> rows, uint8_t bit) {
       for (const int64_t row : rows) {
         if (row < 0 || static_cast<std::size_t>(row) >= model.call_of_row_.size()) {
@@ -93,9 +94,12 @@ struct QueueModel::Changes {
     flag(edits.removed_calls, kRemoved);
     scale(edits.kernels, edits.kernel_factors, model.work_of_kernel_);
     scale(edits.copies, edits.copy_factors, model.work_of_copy_);
-    for (const QueueEdits::Span& span : edits.host_spans) {
-      if (span.thread >= 0 && span.thread <= UINT16_MAX) {
-        saved[static_cast<uint16_t>(span.thread)].add(model.after_base(span.start_ns), model.after_base(span.end_ns));
+    for (std::size_t at = 0; at + 2 < edits.host_spans.size(); at += 3) {
+      const int64_t thread = edits.host_spans[at];
+      const int64_t start = model.after_base(edits.host_spans[at + 1]);
+      const int64_t end = model.after_base(edits.host_spans[at + 2]);
+      if (thread >= 0 && thread <= UINT16_MAX && start < time.second && end > time.first) {
+        saved[static_cast<uint16_t>(thread)].add(start, end);
       }
     }
     for (auto& [thread, spans] : saved) {
@@ -263,27 +267,33 @@ void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const
   times.done.resize(before.size(), done);
 }
 
+/// Null: of no thread alone.
+const std::vector<uint32_t>* QueueModel::calls_of(std::optional<uint16_t> thread) const {
+  const auto found = thread ? calls_of_thread_.find(*thread) : calls_of_thread_.end();
+  return found == calls_of_thread_.end() ? nullptr : &found->second;
+}
+
+/// How many of these calls, or of all, have begun.
+std::size_t QueueModel::calls_until(int64_t moment, const std::vector<uint32_t>* of_thread) const {
+  const auto begun = [moment](const Call& call) { return call.start <= moment; };
+  if (of_thread == nullptr) {
+    return static_cast<std::size_t>(std::partition_point(calls_.begin(), calls_.end(), begun) - calls_.begin());
+  }
+  const auto next =
+      std::partition_point(of_thread->begin(), of_thread->end(), [&](uint32_t call) { return begun(calls_[call]); });
+  return static_cast<std::size_t>(next - of_thread->begin());
+}
+
 std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                         const Times& times, const Changes* changes) const {
   std::vector<int64_t> found;
   found.reserve(moments.size());
-  const auto of_thread = thread ? calls_of_thread_.find(*thread) : calls_of_thread_.end();
-  const std::size_t count = of_thread == calls_of_thread_.end() ? calls_.size() : of_thread->second.size();
-  const auto call_at = [&](std::size_t at) -> std::size_t {
-    return of_thread == calls_of_thread_.end() ? at : of_thread->second[at];
-  };
+  const std::vector<uint32_t>* const of_thread = calls_of(thread);
+  const std::size_t count = of_thread == nullptr ? calls_.size() : of_thread->size();
+  const auto call_at = [&](std::size_t at) -> std::size_t { return of_thread == nullptr ? at : (*of_thread)[at]; };
   for (std::size_t each = 0; each < moments.size(); ++each) {
     const int64_t moment = after_base(moments[each]);
-    std::size_t next = 0;  // the first that began later
-    for (std::size_t left = count; left > 0;) {
-      const std::size_t half = left / 2;
-      if (calls_[call_at(next + half)].start <= moment) {
-        next += half + 1;
-        left -= half + 1;
-      } else {
-        left = half;
-      }
-    }
+    const std::size_t next = calls_until(moment, of_thread);
     const auto saved = [&](const Call& call, int64_t start, int64_t end) {
       return changes == nullptr ? 0 : changes->saved_between(call.thread, start, end);
     };
@@ -319,11 +329,30 @@ std::vector<int64_t> QueueModel::recorded(std::span<const int64_t> moments, std:
   return passed(moments, thread, times, nullptr);
 }
 
+/// From when to when a replay asks what was saved.
+std::pair<int64_t, int64_t> QueueModel::asked_for(const Window& window, std::span<const int64_t> moments,
+                                                  std::optional<uint16_t> thread) const {
+  if (moments.empty()) {
+    return {};
+  }
+  const std::vector<uint32_t>* const of_thread = calls_of(thread);
+  int64_t first = after_base(moments.front());
+  int64_t last = after_base(moments.back());
+  if (const std::size_t begun = calls_until(first, of_thread); begun > 0) {
+    first = std::min(first, calls_[of_thread == nullptr ? begun - 1 : (*of_thread)[begun - 1]].end);
+  }
+  for (std::size_t at = window.first_call; at < window.last_call; ++at) {
+    first = std::min(first, calls_[at].start - calls_[at].piece);
+    last = std::max(last, calls_[at].end);
+  }
+  return {first, last};
+}
+
 std::vector<int64_t> QueueModel::replayed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                           const QueueEdits& edits) const {
   const std::vector<std::size_t> before = calls_before(moments);
   Times times(*this, window(before, thread));
-  const Changes changes(*this, times.window(), edits);
+  const Changes changes(*this, times.window(), asked_for(times.window(), moments, thread), edits);
   run(times, before, changes);
   return passed(moments, thread, times, &changes);
 }

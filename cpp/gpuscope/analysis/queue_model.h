@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/store/store.h"
@@ -15,14 +16,9 @@ namespace gpuscope::analysis {
 /// What is changed before a recording is replayed. Rows that it does not have change nothing; of a row that stands more
 /// than once the factors are multiplied.
 struct QueueEdits {
-  struct Span {
-    int64_t thread;
-    int64_t start_ns;
-    int64_t end_ns;
-  };
   std::span<const int64_t> unwaited;       // rows of `api` that no longer wait for the GPU
   std::span<const int64_t> removed_calls;  // rows of `api` that are gone, with what they launched
-  std::vector<Span> host_spans;            // time of threads that is no longer spent
+  std::span<const int64_t> host_spans;     // thread, start, end in ns, and so on: time that is no longer spent
   std::span<const int64_t> kernels;        // rows of `kernel`
   std::span<const double> kernel_factors;  // what remains of the duration of each; 0: gone
   std::span<const int64_t> copies;         // rows of `memcpy`
@@ -105,7 +101,11 @@ class QueueModel {
     return call < calls_.size() ? calls_[call].first_work : works_.size();
   }
   std::vector<std::size_t> calls_before(std::span<const int64_t> moments) const;
+  std::size_t calls_until(int64_t moment, const std::vector<uint32_t>* of_thread) const;
+  const std::vector<uint32_t>* calls_of(std::optional<uint16_t> thread) const;
   Window window(const std::vector<std::size_t>& before, std::optional<uint16_t> thread) const;
+  std::pair<int64_t, int64_t> asked_for(const Window& window, std::span<const int64_t> moments,
+                                        std::optional<uint16_t> thread) const;
   void run(Times& times, const std::vector<std::size_t>& before, const Changes& changes) const;
   std::vector<int64_t> passed(std::span<const int64_t> moments, std::optional<uint16_t> thread, const Times& times,
                               const Changes* changes) const;

@@ -43,37 +43,32 @@ std::vector<std::string> kernel_names(const store::Store& store, bool shorten) {
 
 using Times = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 
-std::vector<analysis::Interval> intervals(const Times& starts, const Times& ends) {
-  if (starts.ndim() != 1 || ends.ndim() != 1 || starts.size() != ends.size()) {
-    throw base::InvalidArgument("divide_time: starts and ends are not two arrays of one length");
-  }
-  std::vector<analysis::Interval> all;
-  all.reserve(static_cast<std::size_t>(starts.size()));
-  for (py::ssize_t at = 0; at < starts.size(); ++at) {
-    all.push_back({starts.data()[at], ends.data()[at]});
-  }
-  return all;
+using Classes = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>;
+
+template <class T>
+std::span<const T> entries(const py::array_t<T, py::array::c_style | py::array::forcecast>& array) {
+  return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
-py::array_t<int64_t> as_rows(const std::vector<int64_t>& values, std::size_t columns) {
-  const std::size_t rows = columns == 0 ? 0 : values.size() / columns;
-  py::array_t<int64_t> array({rows, columns});
-  std::copy(values.begin(), values.end(), array.mutable_data());
-  return array;
+py::array_t<int64_t> zeros(std::size_t rows, std::size_t columns) {  // pages that nobody writes to are none
+  return py::module_::import("numpy").attr("zeros")(py::make_tuple(rows, columns), "int64");
 }
 
 py::tuple divide_time(const Times& window_starts, const Times& window_ends, const Times& starts, const Times& ends,
-                      const py::array_t<uint8_t, py::array::c_style | py::array::forcecast>& classes,
-                      std::size_t count) {
-  const std::vector<analysis::Interval> windows = intervals(window_starts, window_ends);
-  const std::vector<analysis::Interval> work = intervals(starts, ends);
-  const std::span<const uint8_t> of_each(classes.data(), static_cast<std::size_t>(classes.size()));
-  analysis::Division division;
+                      const Classes& classes, std::size_t count, bool covered) {
+  const analysis::Intervals windows{entries(window_starts), entries(window_ends)};
+  const analysis::Intervals work{entries(starts), entries(ends)};
+  py::array_t<int64_t> exclusive_ns = zeros(count + 1, windows.size());
+  py::array_t<int64_t> covered_ns = zeros(covered ? count : 0, windows.size());
+  const auto all = [](py::array_t<int64_t>& array) {
+    return std::span<int64_t>(array.mutable_data(), static_cast<std::size_t>(array.size()));
+  };
+  const analysis::Division into{all(exclusive_ns), all(covered_ns)};
   {
     const py::gil_scoped_release released;
-    division = analysis::divide_time(windows, work, of_each, count);
+    analysis::divide_time(windows, work, entries(classes), count, into);
   }
-  return py::make_tuple(as_rows(division.exclusive_ns, count + 1), as_rows(division.covered_ns, count));
+  return py::make_tuple(exclusive_ns, covered_ns);
 }
 
 /// One column of a C++ object as a read-only array on its memory, which it keeps alive.
@@ -88,11 +83,6 @@ py::array column(const py::object& owner) {
 
 using Factors = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
-template <class T>
-std::span<const T> entries(const py::array_t<T, py::array::c_style | py::array::forcecast>& array) {
-  return {array.data(), static_cast<std::size_t>(array.size())};
-}
-
 py::array_t<int64_t> as_array(const std::vector<int64_t>& values) {
   return py::array_t<int64_t>(static_cast<py::ssize_t>(values.size()), values.data());
 }
@@ -103,17 +93,13 @@ py::array_t<int64_t> replay(const analysis::QueueModel& model, const Times& mome
                             const Factors& copy_factors) {
   analysis::QueueEdits edits{.unwaited = entries(unwaited),
                              .removed_calls = entries(removed_calls),
-                             .host_spans = {},
+                             .host_spans = entries(host_spans),
                              .kernels = entries(kernels),
                              .kernel_factors = entries(kernel_factors),
                              .copies = entries(copies),
                              .copy_factors = entries(copy_factors)};
-  const std::span<const int64_t> spans = entries(host_spans);
   if (host_spans.size() != 0 && (host_spans.ndim() != 2 || host_spans.shape(1) != 3)) {
     throw base::InvalidArgument("replayed: host_spans is not an array with three columns");
-  }
-  for (std::size_t at = 0; at + 2 < spans.size(); at += 3) {
-    edits.host_spans.push_back({spans[at], spans[at + 1], spans[at + 2]});
   }
   std::vector<int64_t> passed;
   {
@@ -246,10 +232,10 @@ void bind_analysis(py::module_& module) {
              "How Python functions, regions and driver calls lie in each other, by their times.");
   module.def(
       "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("starts"), py::arg("ends"),
-      py::arg("classes"), py::arg("count"),
-      "What fills each window, in ns, from work that has a class each: an array with a row a window and a column "
-      "a class, each moment of which counts for the lowest class that fills it, with a last column for what none "
-      "does; and one with all moments that each class fills.");
+      py::arg("classes"), py::arg("count"), py::arg("covered") = false,
+      "What fills each window, in ns, from work that has a class each: an array with a row a class and a column a "
+      "window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and "
+      "one with all moments that each class fills, without rows where it is not asked for.");
   module.def(
       "find_repetition",
       [](const py::array_t<uint32_t, py::array::c_style | py::array::forcecast>& sequence, std::size_t times) {

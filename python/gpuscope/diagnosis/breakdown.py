@@ -248,7 +248,7 @@ def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) 
         return idle
     classes = np.zeros(len(work.start_ns), np.uint8)
     busy, _ = _core.divide_time(steps.start_ns, steps.end_ns, work.start_ns, work.end_ns, classes, 1)
-    none: Array = busy[:, -1]
+    none: Array = busy[-1]
     return none
 
 
@@ -278,15 +278,15 @@ class _Work:
 
     def _add_copies(self, trace: Trace) -> Array:
         copies = trace.memcpy
-        keys = np.stack([copies.kind, copies.source, copies.destination], axis=1)
-        each, place = np.unique(keys, axis=0, return_inverse=True)
-        names = [_core.copy_name(*map(int, key)) for key in each]
+        keys = copies.kind.astype(np.uint32) << 16 | copies.source.astype(np.uint32) << 8 | copies.destination
+        each = np.unique(keys)
+        names = [_core.copy_name(key >> 16, key >> 8 & 0xFF, key & 0xFF) for key in each.tolist()]
         known = sorted(set(names))[:_MOST_COPIES]
         names = [name if name in known else _OTHER_COPIES for name in names]
         first, known = len(self.kinds), list(dict.fromkeys(names))
         self.kinds += [(name, Kind.MEMCPY.label) for name in known]
         classes = np.array([first + known.index(name) for name in names], int)
-        found: Array = classes[place.reshape(-1)]
+        found: Array = classes[np.searchsorted(each, keys)]
         return found
 
 
@@ -299,15 +299,21 @@ def _classes_of_kernels(trace: Trace) -> Array:
 def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreakdown:
     here = work.device == number
     alone, covered = _core.divide_time(
-        steps.start_ns, steps.end_ns, work.start_ns[here], work.end_ns[here], work.classes[here], len(work.kinds)
+        steps.start_ns,
+        steps.end_ns,
+        work.start_ns[here],
+        work.end_ns[here],
+        work.classes[here],
+        len(work.kinds),
+        covered=True,
     )
     known = np.flatnonzero(trace.devices.ordinal == number)
     product = trace.string(int(trace.devices.name[known[0]])) if len(known) else ""
     fills = _fills(trace, work, here, int(trace.devices.multiprocessors[known[0]]) if len(known) else 0)
     parts = [
-        Part(name, kind, alone[:, at], int(covered[:, at].sum()), fills[at] if at < len(fills) else None)
+        Part(name, kind, alone[at], int(covered[at].sum()), fills[at] if at < len(fills) else None)
         for at, (name, kind) in enumerate(work.kinds)
-        if covered[:, at].any()
+        if covered[at].any()
     ]
     on_device = DeviceWork(
         work.start_ns[here],
@@ -318,7 +324,7 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         work.tables[here],
         work.rows[here],
     )
-    idle = explain_idle(trace, steps, on_device, alone[:, -1])
+    idle = explain_idle(trace, steps, on_device, alone[-1])
     for cause in sorted(IdleCause, key=lambda cause: -int(idle.per_step_ns[:, cause].sum())):
         per_step = idle.per_step_ns[:, cause]
         if per_step.any():

@@ -90,7 +90,7 @@ _FILES = re.compile(
     r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
     r"|recv_into|send|sendall|dump|load)\b|torch/serialization\.py\(\d+\): _?(save|load)$|safetensors.*\b(save|load)_"
 )
-_HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last column of a division is what none of them fills
+_HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is what none of them fills
 
 # Work that follows other work at once starts within some microseconds, and so does work on an idle GPU after its
 # launch. How many is learned from the recording itself: twice the median, within these limits.
@@ -192,7 +192,9 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
         of_thread = np.flatnonzero(here)
         rows = np.flatnonzero(here[gap] & (starts < host_end[gap]))
         spans = starts[rows], np.minimum(ends[rows], host_end[gap[rows]])
-        cause_ns[: _HOST_CAUSES + 1, rows] = _explain_host(trace, calls, thread, gaps.start_ns[of_thread], *spans).T
+        divided = _explain_host(trace, calls, thread, gaps.start_ns[of_thread], *spans)
+        for cause in np.flatnonzero(divided.any(axis=1)).tolist():
+            cause_ns[cause, rows] = divided[cause]
         call = calls.draining(thread, gaps.start_ns[of_thread], host_end[of_thread])
         drain[of_thread] = call
         waited_ns[of_thread] = np.where(call >= 0, gaps.start_ns[of_thread] - calls.start_ns[call], 0)
@@ -208,8 +210,9 @@ def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
     """What a thread did in the steps, for programs without a GPU: a piece a step, with the causes of the host."""
     count = len(steps)
     cause_ns = np.zeros((len(IdleCause), count), np.int64)
-    divided = _explain_host(trace, _Calls(trace), thread, steps.start_ns, steps.start_ns, steps.end_ns)
-    cause_ns[: _HOST_CAUSES + 1] = divided.T
+    cause_ns[: _HOST_CAUSES + 1] = _explain_host(
+        trace, _Calls(trace), thread, steps.start_ns, steps.start_ns, steps.end_ns
+    )
     none = np.full(count, -1)
     return IdlePieces(np.arange(count), steps.start_ns, steps.end_ns, none, none, none, np.zeros(count, int), cause_ns)
 
@@ -260,15 +263,13 @@ def _learned(times: Array, limits: tuple[int, int]) -> int:
 
 
 def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, starts: Array, ends: Array) -> Array:
-    """What a thread did in these spans, which are in order: a row a span, a column a cause up to HOST_CODE."""
+    """What a thread did in these spans, which are in order: a row a cause up to HOST_CODE, a column a span."""
     kinds = [
         calls.of_thread(thread, idle_starts),
         *_regions_of_thread(trace, thread),
         *_functions_of_thread(trace, thread),
     ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
-    order = np.argsort(work_starts, kind="stable")  # which takes it half of the time
-    work_starts, work_ends, causes = work_starts[order], work_ends[order], causes[order]
     divided: Array
     divided, _ = _core.divide_time(starts, ends, work_starts, work_ends, causes.astype(np.uint8), _HOST_CAUSES)
     return divided

@@ -204,7 +204,7 @@ class Replay:
             starts, lengths = starts[here], lengths[here]
         one = np.zeros(len(starts), np.uint8)
         alone, _ = _core.divide_time(steps.start_ns, steps.end_ns, starts, starts + lengths, one, 1)
-        idle: Array = alone[:, -1]
+        idle: Array = alone[-1]
         return idle
 
 

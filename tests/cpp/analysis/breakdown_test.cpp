@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -15,33 +16,57 @@ namespace {
 
 using Values = std::vector<int64_t>;
 
+struct Interval {
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
+struct Divided {
+  Values exclusive_ns;
+  Values covered_ns;
+};
+
+Divided divided(const std::vector<Interval>& windows, const std::vector<Interval>& work,
+                const std::vector<uint8_t>& classes, std::size_t count) {
+  const auto column = [](const std::vector<Interval>& of, int64_t Interval::*which) {
+    Values values;
+    std::transform(of.begin(), of.end(), std::back_inserter(values), [=](const Interval& each) { return each.*which; });
+    return values;
+  };
+  const Values window_starts = column(windows, &Interval::start_ns);
+  const Values window_ends = column(windows, &Interval::end_ns);
+  const Values starts = column(work, &Interval::start_ns);
+  const Values ends = column(work, &Interval::end_ns);
+  Divided into{Values(windows.size() * (count + 1)), Values(windows.size() * count)};
+  divide_time({window_starts, window_ends}, {starts, ends}, classes, count, {into.exclusive_ns, into.covered_ns});
+  return into;
+}
+
 const std::vector<Interval> kWindow = {{0, 100}};
 
 TEST(DivideTime, GivesAMomentToTheLowestOfTheClassesThatFillIt) {
-  const Division got = divide_time(kWindow, std::vector<Interval>{{10, 40}, {30, 60}}, std::vector<uint8_t>{1, 0}, 2);
+  const Divided got = divided(kWindow, {{10, 40}, {30, 60}}, {1, 0}, 2);
   EXPECT_EQ(got.exclusive_ns, (Values{30, 20, 50}));
   EXPECT_EQ(got.covered_ns, (Values{30, 30}));
 }
 
 TEST(DivideTime, CountsWhatOneClassFillsTwiceOnce) {
-  const Division got = divide_time(kWindow, std::vector<Interval>{{10, 40}, {20, 50}}, std::vector<uint8_t>{0, 0}, 1);
+  const Divided got = divided(kWindow, {{10, 40}, {20, 50}}, {0, 0}, 1);
   EXPECT_EQ(got.exclusive_ns, (Values{40, 60}));
 }
 
 TEST(DivideTime, CutsWorkAtTheBordersOfWindowsAndLeavesOutWhatLiesBetween) {
   const std::vector<Interval> windows = {{0, 10}, {20, 30}, {30, 40}};
-  const Division got = divide_time(windows, std::vector<Interval>{{5, 33}}, std::vector<uint8_t>{0}, 1);
-  EXPECT_EQ(got.exclusive_ns, (Values{5, 5, 10, 0, 3, 7}));
+  const Divided got = divided(windows, {{5, 33}}, {0}, 1);
+  EXPECT_EQ(got.exclusive_ns, (Values{5, 10, 3, 5, 0, 7}));
 }
 
 TEST(DivideTime, FillsNothingByWorkThatEndsBeforeItStarts) {
-  const Division got = divide_time(kWindow, std::vector<Interval>{{50, 20}, {7, 7}}, std::vector<uint8_t>{0, 0}, 1);
+  const Divided got = divided(kWindow, {{50, 20}, {7, 7}}, {0, 0}, 1);
   EXPECT_EQ(got.exclusive_ns, (Values{0, 100}));
 }
 
-TEST(DivideTime, OfNoWindowIsNothing) {
-  EXPECT_TRUE(divide_time({}, std::vector<Interval>{{1, 2}}, std::vector<uint8_t>{0}, 1).exclusive_ns.empty());
-}
+TEST(DivideTime, OfNoWindowIsNothing) { EXPECT_TRUE(divided({}, {{1, 2}}, {0}, 1).exclusive_ns.empty()); }
 
 TEST(DivideTime, EqualsLookingAtEveryMoment) {
   std::mt19937 random(1);
@@ -62,11 +87,10 @@ TEST(DivideTime, EqualsLookingAtEveryMoment) {
       each.end_ns = each.start_ns + below(40) - 3;
       classes.push_back(static_cast<uint8_t>(below(static_cast<int64_t>(count))));
     }
-    Values exclusive;
-    Values covered;
-    for (const Interval& window : windows) {
-      Values in_class(count + 1);
-      Values fills(count);
+    Values exclusive(windows.size() * (count + 1));
+    Values covered(windows.size() * count);
+    for (std::size_t row = 0; row < windows.size(); ++row) {
+      const Interval& window = windows[row];
       for (int64_t at = window.start_ns; at < window.end_ns; ++at) {
         std::size_t lowest = count;
         std::vector<bool> seen(count);
@@ -76,28 +100,53 @@ TEST(DivideTime, EqualsLookingAtEveryMoment) {
             seen[classes[each]] = true;
           }
         }
-        ++in_class[lowest];
+        ++exclusive[lowest * windows.size() + row];
         for (std::size_t each = 0; each < count; ++each) {
-          fills[each] += seen[each] ? 1 : 0;
+          covered[each * windows.size() + row] += seen[each] ? 1 : 0;
         }
       }
-      exclusive.insert(exclusive.end(), in_class.begin(), in_class.end());
-      covered.insert(covered.end(), fills.begin(), fills.end());
     }
-    const Division got = divide_time(windows, work, classes, count);
+    const Divided got = divided(windows, work, classes, count);
     ASSERT_EQ(got.exclusive_ns, exclusive) << "round " << round;
     ASSERT_EQ(got.covered_ns, covered) << "round " << round;
   }
 }
 
+TEST(DivideTime, OfTablesThatFollowEachOtherEqualsThatOfSortedWork) {
+  std::vector<Interval> work;
+  std::vector<uint8_t> classes;
+  for (uint8_t table = 0; table < 5; ++table) {
+    for (int64_t at = table; at < 1'000; at += 3 + table) {
+      work.push_back({at, at + 10 - table});
+      classes.push_back(table);
+    }
+  }
+  std::vector<std::size_t> order(work.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return work[a].start_ns < work[b].start_ns; });
+  std::vector<Interval> sorted;
+  std::vector<uint8_t> sorted_classes;
+  for (const std::size_t each : order) {
+    sorted.push_back(work[each]);
+    sorted_classes.push_back(classes[each]);
+  }
+  const std::vector<Interval> windows = {{0, 333}, {333, 999}};
+  const Divided got = divided(windows, work, classes, 5);
+  const Divided expected = divided(windows, sorted, sorted_classes, 5);
+  EXPECT_EQ(got.exclusive_ns, expected.exclusive_ns);
+  EXPECT_EQ(got.covered_ns, expected.covered_ns);
+}
+
 TEST(DivideTime, RefusesWhatCannotBeDivided) {
-  const std::vector<Interval> work = {{0, 1}};
-  const std::vector<uint8_t> classes = {0};
-  EXPECT_THROW(divide_time(kWindow, work, classes, 65), base::InvalidArgument);
-  EXPECT_THROW(divide_time(kWindow, work, {}, 1), base::InvalidArgument);
-  EXPECT_THROW(divide_time(kWindow, work, classes, 0), base::InvalidArgument);
-  EXPECT_THROW(divide_time(std::vector<Interval>{{10, 20}, {15, 30}}, work, classes, 1), base::InvalidArgument);
-  EXPECT_THROW(divide_time(std::vector<Interval>{{20, 10}}, work, classes, 1), base::InvalidArgument);
+  EXPECT_THROW(divided(kWindow, {{0, 1}}, {0}, 65), base::InvalidArgument);
+  EXPECT_THROW(divided(kWindow, {{0, 1}}, {}, 1), base::InvalidArgument);
+  EXPECT_THROW(divided(kWindow, {{0, 1}}, {0}, 0), base::InvalidArgument);
+  EXPECT_THROW(divided({{10, 20}, {15, 30}}, {{0, 1}}, {0}, 1), base::InvalidArgument);
+  EXPECT_THROW(divided({{20, 10}}, {{0, 1}}, {0}, 1), base::InvalidArgument);
+  const Values one = {0};
+  EXPECT_THROW(divide_time({one, {}}, {}, {}, 1, {}), base::InvalidArgument);
+  EXPECT_THROW(divide_time({one, one}, {}, {}, 1, {}), base::InvalidArgument);  // nowhere to put it
 }
 
 std::vector<uint32_t> repeated(const std::vector<uint32_t>& before, const std::vector<uint32_t>& part, int times) {

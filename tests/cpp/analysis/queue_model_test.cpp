@@ -95,7 +95,9 @@ TEST(QueueModel, LeavesOutWaitsAndCalls) {
 TEST(QueueModel, TakesTimeOfAThreadOnce) {
   const QueueModel model(two_waits().store);
   QueueEdits edits;
-  edits.host_spans = {{0, kStart + 60'000, kStart + 70'000}, {0, kStart + 65'000, kStart + 75'000}, {1, 0, INT64_MAX}};
+  const std::vector<int64_t> spans = {0, kStart + 60'000, kStart + 70'000, 0, kStart + 65'000, kStart + 75'000, 1,
+                                      0, INT64_MAX};
+  edits.host_spans = spans;
   EXPECT_EQ(passed(model, 150'000, edits), 135'000);
 }
 
@@ -188,9 +190,10 @@ TEST(QueueModel, SurvivesDamagedRecordings) {
     const QueueModel model(program.store);
     const Values rows = {0, 1, 2, 3, -1, INT64_MAX, INT64_MIN};
     const std::vector<double> factors = {0.5, 0.0, 1e300, -1.0, 0.5, 0.5, 0.5};
+    const Values spans = {0, INT64_MIN, INT64_MAX, 1, time(), time(), -1, 0, 1, 7};
     const QueueEdits edits = {.unwaited = rows,
                               .removed_calls = std::span(rows).subspan(2),
-                              .host_spans = {{0, INT64_MIN, INT64_MAX}, {1, time(), time()}, {-1, 0, 1}},
+                              .host_spans = spans,
                               .kernels = rows,
                               .kernel_factors = factors,
                               .copies = rows,
