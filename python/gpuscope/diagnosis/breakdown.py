@@ -298,15 +298,18 @@ def _classes_of_kernels(trace: Trace) -> Array:
 
 def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreakdown:
     here = work.device == number
-    alone, covered = _core.divide_time(
-        steps.start_ns,
-        steps.end_ns,
-        work.start_ns[here],
-        work.end_ns[here],
-        work.classes[here],
-        len(work.kinds),
-        covered=True,
+    chosen = slice(None) if here.all() else here
+    on_device = DeviceWork(
+        work.start_ns[chosen],
+        work.end_ns[chosen],
+        work.correlation[chosen],
+        tuple(work.kinds),
+        work.classes[chosen],
+        work.tables[chosen],
+        work.rows[chosen],
     )
+    times, classes = (on_device.start_ns, on_device.end_ns), on_device.classes
+    alone, covered = _core.divide_time(steps.start_ns, steps.end_ns, *times, classes, len(work.kinds), covered=True)
     known = np.flatnonzero(trace.devices.ordinal == number)
     product = trace.string(int(trace.devices.name[known[0]])) if len(known) else ""
     fills = _fills(trace, work, here, int(trace.devices.multiprocessors[known[0]]) if len(known) else 0)
@@ -315,15 +318,6 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         for at, (name, kind) in enumerate(work.kinds)
         if covered[at].any()
     ]
-    on_device = DeviceWork(
-        work.start_ns[here],
-        work.end_ns[here],
-        work.correlation[here],
-        tuple(work.kinds),
-        work.classes[here],
-        work.tables[here],
-        work.rows[here],
-    )
     idle = explain_idle(trace, steps, on_device, alone[-1])
     for cause in sorted(IdleCause, key=lambda cause: -int(idle.per_step_ns[:, cause].sum())):
         per_step = idle.per_step_ns[:, cause]

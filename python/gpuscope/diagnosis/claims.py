@@ -53,6 +53,7 @@ class Ledger:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._has = [bool(each.any()) for each in context.pieces.cause_ns]
         self._idle: dict[IdleCause, Array] = {}  # what is left of a cause, once something of it was taken
         self._work: Array | None = None
 
@@ -70,6 +71,8 @@ class Ledger:
         steps = context.pieces.step[claim.pieces]
         most = None if claim.most_ns is None else claim.most_ns.astype(np.float64)
         for cause in claim.causes:
+            if not self._has[cause]:
+                continue
             left = self._idle.get(cause, context.pieces.cause_ns[cause])
             there = left[claim.pieces].astype(np.float64)
             if most is not None:
@@ -98,9 +101,8 @@ def shared_ns(context: Context, one: Claim, other: Claim) -> float:
     rows = other.pieces[pieces[other.pieces]]
     causes = sorted(set(map(int, one.causes)) & set(map(int, other.causes)))
     both = other.work[work[other.work]]
-    return float(context.pieces.cause_ns[causes][:, rows].sum() if causes else 0) + float(
-        context.duration_ns[both].sum()
-    )
+    idle_ns = sum(int(context.pieces.cause_ns[cause][rows].sum()) for cause in causes)
+    return float(idle_ns) + float(context.duration_ns[both].sum())
 
 
 def host_edit(context: Context, pieces: Array) -> Edit:

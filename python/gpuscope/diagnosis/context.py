@@ -17,7 +17,7 @@ from gpuscope.analysis.rows import STEP
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.steps import Array, Steps
+from gpuscope.diagnosis.steps import Array, Steps, calls_of
 from gpuscope.trace import NONE, Trace
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
@@ -110,24 +110,12 @@ class Context:
     @cached_property
     def work_step(self) -> Array:
         """The step that it begins in; -1 outside."""
-        at = np.searchsorted(self.steps.start_ns, self.start_ns, side="right") - 1
-        found: Array = np.where((at >= 0) & (self.start_ns < self.steps.end_ns[np.maximum(at, 0)]), at, -1)
-        return found
+        return self.steps.at(self.start_ns)
 
     @cached_property
     def work_launch(self) -> Array:
         """The row of ``trace.api`` of the call that asked for it; -1 where that was not recorded."""
-        return self._calls_of(self.device.work.correlation) if self.device else np.zeros(0, np.int64)
-
-    def _calls_of(self, correlation: Array) -> Array:
-        api = self.trace.api
-        if len(api) == 0:
-            return np.full(len(correlation), -1)
-        order = np.argsort(api.correlation, kind="stable")
-        known = api.correlation[order]
-        at = np.minimum(np.searchsorted(known, correlation), len(order) - 1)
-        found: Array = np.where(known[at] == correlation, order[at], -1)
-        return found
+        return calls_of(self.trace, self.device.work.correlation) if self.device else np.zeros(0, np.int64)
 
     def work_of(self, table: int) -> Array:
         """Which work of the device in the steps is of this table of `WORK_TABLES`."""
@@ -245,10 +233,7 @@ class Context:
     @cached_property
     def call_step(self) -> Array:
         """The step that each row of ``trace.api`` begins in; -1 outside."""
-        starts = self.trace.api.start_ns
-        at = np.searchsorted(self.steps.start_ns, starts, side="right") - 1
-        found: Array = np.where((at >= 0) & (starts < self.steps.end_ns[np.maximum(at, 0)]), at, -1)
-        return found
+        return self.steps.at(self.trace.api.start_ns)
 
     @cached_property
     def call_before(self) -> Array:

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -74,10 +75,11 @@ def diagnose(trace: Trace) -> Diagnosis:
     except NotAvailable as error:
         return Diagnosis(UNKNOWN, (), (), (str(error),), (), "nothing can be said of it", None, program)
     kept, left_out = _steady(steps)
-    context = Context(trace, kept, break_down(trace, kept))
-    found, unseen = _ask(context)
-    replay = make_replay(trace, kept)
-    findings, small = _rank(context, found, replay)
+    with ThreadPoolExecutor(1) as beside:
+        replay = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
+        context = Context(trace, kept, break_down(trace, kept))
+        found, unseen = _ask(context)
+        findings, small = _rank(context, found, replay.result())
     doubts = _doubts(context)
     if not findings and (unexplained := _unexplained(context)):
         doubts = (*doubts, unexplained)

@@ -43,7 +43,7 @@ class Finding:
         share: the time that it is about.
         severity: critical (surely 20 % or more), warn or info (less than 3 %).
         where: the places in the program, the one with most time first.
-        evidence: figures by name.
+        evidence: figures by name; "" for one that says itself what it is.
         advice: what to change.
         verify: how to see that it helped.
         parts: findings whose time lies in this one's.
@@ -78,11 +78,15 @@ class Finding:
                 {name: getattr(each, name) for name in ("file", "line", "function", "region", "kernel")}
                 for each in self.where
             ],
-            "evidence": self.evidence,
+            "evidence": self.facts(),
             "advice": self.advice,
             "verify": self.verify,
             "parts": [each.to_dict() for each in self.parts],
         }
+
+    def facts(self) -> list[str]:
+        """The evidence, a text a figure."""
+        return [f"{name} {value}".lstrip() for name, value in self.evidence.items()]
 
     def worth(self) -> str:
         """What it saves, in words."""
@@ -236,7 +240,7 @@ def _entry(number: int, finding: Finding, width: int) -> list[str]:
     if finding.where:
         body.append(("at ", "; ".join(dict.fromkeys(map(_place, finding.where)))))
     if finding.evidence:
-        body.append(("", ", ".join(f"{name} {value}".lstrip() for name, value in finding.evidence.items())))
+        body.append(("", ", ".join(finding.facts())))
     body.append(("-> ", finding.advice))
     body += [
         ("of it ", f"{each.id} {each.title}{_at(each)}: {percent(each.alone or each.share)}; {each.advice}")

@@ -17,7 +17,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, RegionKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.diagnosis.steps import Array, Steps
+from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before
 from gpuscope.trace import NONE, Trace
 
 
@@ -162,7 +162,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`."""
     gaps = _gaps(steps, device_work)
     calls = _Calls(trace)
-    launch = calls.of_correlation(device_work.correlation[gaps.next])
+    launch = calls_of(trace, device_work.correlation[gaps.next])
     seen = launch >= 0
     began = np.where(seen, calls.start_ns[launch], gaps.start_ns)
     ended = np.where(seen, calls.end_ns[launch], gaps.start_ns)
@@ -180,17 +180,24 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     held = np.where(~seen, IdleCause.UNSEEN, np.where(~late & short, IdleCause.BACK_TO_BACK, IdleCause.DEVICE_WAIT))
 
     gap, step, starts, ends = _cut(steps, gaps.start_ns, gaps.end_ns)
+    is_whole = len(gap) == len(launch) and bool((gap[1:] != gap[:-1]).all())  # none was cut, or left out
+
+    def of_pieces(values: Array) -> Array:
+        return values if is_whole else values[gap]
+
     cause_ns = np.zeros((len(IdleCause), len(gap)), np.int64)
-    cause_ns[IdleCause.LAUNCH_CALL] = _overlap(starts, ends, host_end[gap], call_end[gap])
-    cause_ns[held[gap], np.arange(len(gap))] = _overlap(starts, ends, call_end[gap], latency_start[gap])
-    cause_ns[IdleCause.LAUNCH_LATENCY] = _overlap(starts, ends, latency_start[gap], gaps.end_ns[gap])
+    cause_ns[IdleCause.LAUNCH_CALL] = _overlap(starts, ends, of_pieces(host_end), of_pieces(call_end))
+    held_ns = _overlap(starts, ends, of_pieces(call_end), of_pieces(latency_start))
+    rows = np.flatnonzero(held_ns)
+    cause_ns[of_pieces(held)[rows], rows] = held_ns[rows]
+    cause_ns[IdleCause.LAUNCH_LATENCY] = _overlap(starts, ends, of_pieces(latency_start), of_pieces(gaps.end_ns))
 
     host = late & (host_end > gaps.start_ns)
     drain, waited_ns = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
     for thread in np.flatnonzero(np.bincount(calls.thread[launch[host]], minlength=1)).tolist():
         here = host & (calls.thread[launch] == thread)
         of_thread = np.flatnonzero(here)
-        rows = np.flatnonzero(here[gap] & (starts < host_end[gap]))
+        rows = np.flatnonzero(of_pieces(here) & (starts < of_pieces(host_end)))
         spans = starts[rows], np.minimum(ends[rows], host_end[gap[rows]])
         divided = _explain_host(trace, calls, thread, gaps.start_ns[of_thread], *spans)
         for cause in np.flatnonzero(divided.any(axis=1)).tolist():
@@ -199,7 +206,8 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
         drain[of_thread] = call
         waited_ns[of_thread] = np.where(call >= 0, gaps.start_ns[of_thread] - calls.start_ns[call], 0)
 
-    pieces = IdlePieces(step, starts, ends, gaps.next[gap], launch[gap], drain[gap], waited_ns[gap], cause_ns)
+    after, by, drained_by, ahead_ns = map(of_pieces, (gaps.next, launch, drain, waited_ns))
+    pieces = IdlePieces(step, starts, ends, after, by, drained_by, ahead_ns, cause_ns)
     per_step = _per_step(steps, pieces)
     per_step[:, IdleCause.NO_WORK_AFTER] += idle_ns - per_step.sum(axis=1)
     drained = np.flatnonzero(drain >= 0)
@@ -277,12 +285,11 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
 
 def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array, Array]:
     """The spans as far as they lie in steps, cut where these end; with the span and the step of each piece."""
-    first = np.searchsorted(steps.end_ns, starts, side="right")
-    last = np.searchsorted(steps.start_ns, ends, side="left") - 1
+    first = count_before(steps.end_ns, starts, equal=True)
+    last = count_before(steps.start_ns, ends, equal=False) - 1
     count = np.maximum(last - first + 1, 0)
     span = np.repeat(np.arange(len(starts)), count)
-    within = np.arange(len(span)) - np.repeat(np.cumsum(count) - count, count)
-    step = first[span] + within
+    step = np.repeat(first + count - np.cumsum(count), count) + np.arange(len(span))
     cut_starts = np.maximum(starts[span], steps.start_ns[step])
     cut_ends = np.minimum(ends[span], steps.end_ns[step])
     kept = cut_ends > cut_starts
@@ -304,16 +311,6 @@ class _Calls:
         self.start_ns = np.append(api.start_ns, 0)
         self.end_ns = np.append(api.start_ns + api.duration_ns, 0)
         self.thread = np.append(api.thread.astype(np.int64), -1)
-        self._by_correlation = np.argsort(api.correlation, kind="stable")
-        self._correlation = api.correlation[self._by_correlation]
-
-    def of_correlation(self, wanted: Array) -> Array:
-        """The row of the call with each number; -1 without."""
-        if len(self._correlation) == 0:
-            return np.full(len(wanted), -1)
-        at = np.minimum(np.searchsorted(self._correlation, wanted), len(self._correlation) - 1)
-        found: Array = np.where(self._correlation[at] == wanted, self._by_correlation[at], -1)
-        return found
 
     def _rows(self, thread: int) -> Array:
         rows = np.flatnonzero(self.thread[:-1] == thread)

@@ -186,10 +186,9 @@ class Replay:
 
     def _in_steps(self, starts: Array, lengths: Array) -> Array:
         """The sum of the lengths in each step."""
-        steps = self._steps
-        at = np.searchsorted(steps.start_ns, starts, side="right") - 1
-        inside = (at >= 0) & (starts < np.append(steps.end_ns, 0)[at])
-        sums: Array = np.bincount(at[inside], lengths[inside], len(steps)).astype(float)
+        at = self._steps.at(starts)
+        inside = at >= 0
+        sums: Array = np.bincount(at[inside], lengths[inside], len(self._steps)).astype(float)
         return sums
 
     def _idle_ns(self) -> Array:

@@ -21,6 +21,8 @@ WINDOW_NS = 100_000_000
 """The length of windows where nothing repeats; longer where there were more than `MOST_WINDOWS`."""
 MOST_WINDOWS = 100_000
 
+_MANY = 8  # times as many: a table, or a walk along what is in order, takes less than looking each up
+
 Array = np.ndarray[Any, Any]
 
 
@@ -43,11 +45,45 @@ class Steps:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def at(self, moments: Array) -> Array:
+        """The step that each moment is in; -1 outside."""
+        last = count_before(self.start_ns, moments, equal=True) - 1
+        found: Array = np.where((last >= 0) & (moments < self.end_ns[np.maximum(last, 0)]), last, -1)
+        return found
+
     @property
     def durations_ns(self) -> Array:
         """How long each takes."""
         durations: Array = self.end_ns - self.start_ns
         return durations
+
+
+def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
+    """How many of the edges, which are in order, are before each moment; with `equal` also those at it."""
+    count = len(moments)
+    if len(edges) > count // _MANY or (moments[1:] < moments[:-1]).any():
+        return np.searchsorted(edges, moments, side="right" if equal else "left")
+    # Of moments in order, each edge counts from one of them on.
+    first = np.searchsorted(moments, edges, side="left" if equal else "right")
+    return np.cumsum(np.bincount(first, minlength=count)[:count])
+
+
+def calls_of(trace: Trace, correlation: Array) -> Array:
+    """The row of ``trace.api`` of the call with each of these numbers, the first if there are several; -1 without."""
+    known: Array = trace.api.correlation
+    if len(known) == 0:
+        return np.full(len(correlation), -1, np.int64)
+    least, most = int(known.min()), int(known.max())
+    if most - least > _MANY * len(known):
+        order = np.argsort(known, kind="stable")
+        at = np.minimum(np.searchsorted(known[order], correlation), len(order) - 1)
+        found: Array = np.where(known[order[at]] == correlation, order[at], -1)
+        return found
+    # They are counted up, so that a table has few holes. With one more for the numbers that it does not have.
+    rows: Array = np.full(most - least + 2, -1, np.int64)
+    rows[known[::-1] - least] = np.arange(len(known))[::-1]
+    inside = (correlation >= least) & (correlation <= most)
+    return rows[np.where(inside, correlation.astype(np.int64) - least, -1)]
 
 
 def find_steps(trace: Trace) -> Steps:
@@ -166,16 +202,10 @@ def _repeated_kernels(trace: Trace) -> Steps | None:
 def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:
     """When the calls began that launched these kernels, and on which thread; the kernels' own start and -1 without."""
     starts, threads = trace.kernels.start_ns[kernels].copy(), np.full(len(kernels), -1)
-    api = trace.api
-    if len(api) == 0:
-        return starts, threads
-    order = np.argsort(api.correlation, kind="stable")
-    wanted = trace.kernels.correlation[kernels]
-    at = np.minimum(np.searchsorted(api.correlation[order], wanted), len(order) - 1)
-    calls = order[at]
-    known = api.correlation[calls] == wanted
-    starts[known] = api.start_ns[calls[known]]
-    threads[known] = api.thread[calls[known]]
+    calls = calls_of(trace, trace.kernels.correlation[kernels])
+    known = calls >= 0
+    starts[known] = trace.api.start_ns[calls[known]]
+    threads[known] = trace.api.thread[calls[known]]
     return starts, threads
 
 

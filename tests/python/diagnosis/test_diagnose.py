@@ -464,6 +464,14 @@ def test_the_json_has_what_the_page_says():
         "kernel": None,
     }
     assert values["steps"]["steps"] == 10
+    page = " ".join(str(found).split())
+    assert all(", ".join(each["evidence"]) in page for each in values["findings"])
+
+
+def test_evidence_without_a_name_is_a_text_of_its_own_in_json():
+    texts = [text for each in diagnosed(everything) for text in each.to_dict()["evidence"]]
+    assert "8.00 MiB a step at 21.0 GB/s" in texts
+    assert "kernels fill 10 % of 132 multiprocessors" in texts
 
 
 def test_saving_and_interval_are_shares():

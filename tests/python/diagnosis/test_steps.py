@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gpuscope
 from fakes.recordings import aggregate, make_trace
 from gpuscope._core import Flag, FunctionKind, RegionKind
-from gpuscope.diagnosis import find_steps
+from gpuscope.diagnosis import Steps, find_steps
+from gpuscope.diagnosis.steps import calls_of, count_before
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE
 
@@ -198,3 +202,27 @@ def test_windows_of_a_very_long_recording_are_longer():
 def test_a_recording_that_ends_at_no_time_has_no_steps():
     with pytest.raises(NotAvailable, match="no time passed"):
         find_steps(make_trace({}, info={"session.start_ns": "0", "session.stop_ns": "9" * 40}))
+
+
+numbers = st.lists(st.integers(0, 40), max_size=60)
+
+
+@given(st.lists(st.integers(0, 40), max_size=4).map(sorted), numbers, st.booleans(), st.booleans())
+def test_edges_before_moments_are_counted_the_same_in_any_order(edges, moments, in_order, equal):
+    edges, moments = np.array(edges, np.int64), np.array(sorted(moments) if in_order else moments, np.int64)
+    expected = [sum(edge < moment or (equal and edge == moment) for edge in edges) for moment in moments]
+    assert count_before(edges, moments, equal=equal).tolist() == expected
+
+
+def test_a_moment_is_in_the_step_that_has_it():
+    steps = Steps(np.array([10, 20]), np.array([15, 30]), "")
+    assert steps.at(np.array([9, 10, 14, 15, 20, 29, 30])).tolist() == [-1, 0, 0, -1, 1, 1, -1]
+
+
+@pytest.mark.parametrize("far", [0, 1_000_000])
+def test_the_first_call_of_each_number_is_found(far):
+    calls = {"start_ns": [1, 2, 3, 4], "correlation": [7, 5, 5, 9 + far], "region": [NONE] * 4}
+    trace = make_trace({"call": {"name": ["cuLaunchKernel"]}, "thread": {"system_id": [1]}, "api": calls})
+    wanted = np.array([5, 9 + far, 6, 7, 0, 2**32 - 1], np.uint32)
+    assert calls_of(trace, wanted).tolist() == [1, 3, -1, 0, -1, -1]
+    assert calls_of(make_trace({}), wanted).tolist() == [-1] * 6

@@ -21,7 +21,7 @@ class Cause:
         claim: the time that would be saved at most.
         edit: what of the program would change.
         where: the places in the program.
-        evidence: figures by name.
+        evidence: figures by name; "" for one that says itself what it is.
         share: the time that it is about where that is not what would be saved; then no saving is told.
         is_rare: it does not come in each step, and is judged by the whole run.
     """
