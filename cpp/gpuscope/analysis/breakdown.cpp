@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpuscope/base/errors.h"
+#include "gpuscope/base/pages.h"
 
 namespace gpuscope::analysis {
 namespace {
@@ -16,6 +17,8 @@ struct Span {
   int64_t end_ns;
   uint8_t of;
 };
+
+using Spans = std::vector<Span, base::ScratchAllocator<Span>>;
 
 // So many parts that are in order by themselves are merged; more are sorted.
 constexpr std::size_t kMostParts = 64;
@@ -122,7 +125,7 @@ void check(const Intervals& windows, const Intervals& work, std::span<const uint
 }
 
 // Tables of a recording are in order, or nearly: what consists of several needs to be merged alone.
-void sort_by_start(std::vector<Span>& spans) {
+void sort_by_start(Spans& spans) {
   const auto earlier = [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; };
   const auto place = [&](std::size_t at) { return spans.begin() + static_cast<std::ptrdiff_t>(at); };
   std::vector<std::size_t> parts = {0};
@@ -156,7 +159,7 @@ void sort_by_start(std::vector<Span>& spans) {
 void divide_time(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
                  const Division& into) {
   check(windows, work, classes, count, into);
-  std::vector<Span> spans;
+  Spans spans;
   spans.reserve(work.size());
   for (std::size_t at = 0; at < work.size(); ++at) {
     if (work.end_ns[at] > work.start_ns[at]) {

@@ -79,8 +79,7 @@ struct QueueModel::Changes {
         }
       }
     };
-    const auto scale = [&](std::span<const int64_t> rows, std::span<const double> by,
-                           const std::vector<uint32_t>& works) {
+    const auto scale = [&](std::span<const int64_t> rows, std::span<const double> by, const Rows<uint32_t>& works) {
       for (std::size_t at = 0; at < std::min(rows.size(), by.size()); ++at) {
         const auto row = static_cast<std::size_t>(rows[at]);  // below 0 is far above them all
         const std::size_t work = row < works.size() ? works[row] : kNone;
@@ -112,7 +111,7 @@ struct QueueModel::Changes {
     return found == saved.end() ? 0 : found->second.between(start, end);
   }
   /// Of the piece before a call.
-  int64_t saved_before(const std::vector<Call>& calls, const Call& call) const {
+  int64_t saved_before(const Rows<Call>& calls, const Call& call) const {
     const int64_t from = call.start - call.piece;
     int64_t time = saved_between(call.thread, from, call.start);
     if (call.after != kNone && calls[call.after].thread != call.thread) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpuscope/base/pages.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::analysis {
@@ -53,6 +54,8 @@ class QueueModel {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+  template <class T>
+  using Rows = std::vector<T, base::ScratchAllocator<T>>;
 
   // Times are ns after base_. Calls are in the order of their start, work in that of its calls.
   struct Call {
@@ -114,13 +117,13 @@ class QueueModel {
   std::size_t unlaunched_ = 0;
   std::size_t devices_ = 0;
   int32_t held_gap_ = 0;
-  std::vector<Call> calls_;
-  std::vector<Work> works_;
-  std::vector<int64_t> done_;  // before each call, and after the last: when all was done that was launched
+  Rows<Call> calls_;
+  Rows<Work> works_;
+  Rows<int64_t> done_;  // before each call, and after the last: when all was done that was launched
   std::unordered_map<uint16_t, std::vector<uint32_t>> calls_of_thread_;
-  std::vector<uint32_t> call_of_row_;
-  std::vector<uint32_t> work_of_kernel_;
-  std::vector<uint32_t> work_of_copy_;
+  Rows<uint32_t> call_of_row_;
+  Rows<uint32_t> work_of_kernel_;
+  Rows<uint32_t> work_of_copy_;
 };
 
 }  // namespace gpuscope::analysis

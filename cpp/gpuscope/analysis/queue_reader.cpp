@@ -145,8 +145,8 @@ class QueueReader {
     bool big = false;
   };
 
-  std::vector<Call>& calls() { return model_.calls_; }
-  std::vector<Work>& works() { return model_.works_; }
+  QueueModel::Rows<Call>& calls() { return model_.calls_; }
+  QueueModel::Rows<Work>& works() { return model_.works_; }
   const store::Calls& functions() const { return store_.call; }
   uint16_t function_of(const Call& call) const { return store_.api.call[call.row]; }
   CallKind kind_of(const Call& call) const {
@@ -161,7 +161,7 @@ class QueueReader {
 
   void read_calls() {
     const store::Apis& api = store_.api;
-    std::vector<uint32_t> rows(api.size());
+    QueueModel::Rows<uint32_t> rows(api.size());
     for (uint32_t row = 0; row < rows.size(); ++row) {
       rows[row] = row;
     }
@@ -193,7 +193,7 @@ class QueueReader {
   }
 
   template <class Table>
-  void add_works(const Table& table, store::Work kind, std::vector<uint32_t>* index) {
+  void add_works(const Table& table, store::Work kind, QueueModel::Rows<uint32_t>* index) {
     if (index != nullptr) {
       index->assign(table.size(), kNone);
     }
@@ -533,7 +533,7 @@ class QueueReader {
     std::vector<uint32_t> last_of_track(std::size_t{UINT16_MAX} + 1, kNone);
     std::vector<uint32_t> last_of_thread(std::size_t{UINT16_MAX} + 1, kNone);
     std::vector<int64_t> device_ends(model_.devices_, -kFar);
-    std::vector<int64_t> waited_until(calls().size(), INT64_MIN);
+    QueueModel::Rows<int64_t> waited_until(calls().size(), INT64_MIN);
     const std::size_t functions_and_none = functions().size() + 1;
     std::vector<Samples> wakes(functions_and_none + kKinds);
     std::vector<Samples> unwaited(functions_and_none);
@@ -765,11 +765,11 @@ class QueueReader {
   QueueModel& model_;
   const store::Store& store_;
   std::vector<uint32_t> last_of_thread_;
-  std::vector<uint32_t> previous_;  // of each call, the one before on its thread
-  std::vector<std::pair<uint32_t, uint32_t>> by_correlation_;
-  std::vector<Found> found_;
-  std::vector<About> about_;
-  std::vector<uint32_t> by_end_;
+  QueueModel::Rows<uint32_t> previous_;  // of each call, the one before on its thread
+  QueueModel::Rows<std::pair<uint32_t, uint32_t>> by_correlation_;
+  QueueModel::Rows<Found> found_;
+  QueueModel::Rows<About> about_;
+  QueueModel::Rows<uint32_t> by_end_;
   std::vector<int64_t> own_;  // of each function, how long it usually takes without waiting
   std::unordered_map<uint64_t, uint16_t> kinds_;
 };

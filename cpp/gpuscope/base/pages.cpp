@@ -38,6 +38,14 @@ void* resize_block(void* old, std::size_t old_bytes, std::size_t bytes) noexcept
   return fresh;
 }
 
+void* take_scratch(std::size_t bytes) noexcept {
+  void* block = resize_block(nullptr, 0, bytes);
+  if (block != nullptr && is_large(bytes)) {
+    madvise(block, whole_pages(bytes), MADV_HUGEPAGE);  // advice: where it is not taken, pages are small
+  }
+  return block;
+}
+
 void free_block(void* block, std::size_t bytes) noexcept {
   if (is_large(bytes)) {
     munmap(block, whole_pages(bytes));

@@ -16,7 +16,11 @@ inline constexpr std::size_t kPageBytes = 4096;
 void* resize_block(void* old, std::size_t old_bytes, std::size_t bytes) noexcept;
 void free_block(void* block, std::size_t bytes) noexcept;
 
-/// The same for containers.
+/// Memory for what is large at once and soon gone: in pages of 2 MiB where the system has them, so that the first touch
+/// of each is one fault and not 512. nullptr when there is none. Any thread.
+void* take_scratch(std::size_t bytes) noexcept;
+
+/// Blocks for containers.
 template <class T>
 struct BlockAllocator {
   using value_type = T;
@@ -34,6 +38,28 @@ struct BlockAllocator {
   }
   void deallocate(T* block, std::size_t count) noexcept { free_block(block, count * sizeof(T)); }
   bool operator==(const BlockAllocator&) const noexcept { return true; }
+};
+
+/// Scratch memory for containers.
+template <class T>
+struct ScratchAllocator : BlockAllocator<T> {
+  using value_type = T;
+
+  ScratchAllocator() noexcept = default;
+  template <class Other>
+  explicit ScratchAllocator(const ScratchAllocator<Other>&) noexcept {}
+  template <class Other>
+  struct rebind {
+    using other = ScratchAllocator<Other>;
+  };
+
+  T* allocate(std::size_t count) {
+    void* block = take_scratch(count * sizeof(T));
+    if (block == nullptr) {
+      throw std::bad_alloc();
+    }
+    return static_cast<T*>(block);
+  }
 };
 
 }  // namespace gpuscope::base
