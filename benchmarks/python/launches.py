@@ -7,7 +7,7 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,20 @@ def check_operators(prof: Any, name: str, count: int) -> None:
         raise RuntimeError(f"of {count} operators {recorded} were recorded")
 
 
+def predicted(prof: Any, spent: Mapping[str, list[float]], mode: str) -> dict[str, Any]:
+    """What the audit of a recorded round says that a launch took longer, beside what it really took longer."""
+    audit = prof.audit()
+    launches = LAUNCHES + SETTLE
+    really = statistics.median(on - off for on, off in zip(spent[mode], spent["nothing"], strict=True))
+    return {
+        "audit ns per launch": round(audit.overhead_ns / launches, 1),
+        "of it CUPTI": round(audit.overhead_cupti_ns / launches, 1),
+        "measured ns per launch": round(really, 1),
+        "how": audit.overhead_source,
+        "calibration ms": round(audit.calibration_ns / 1e6, 3),
+    }
+
+
 def ours(rounds: int) -> dict[str, measure.Row]:
     """Kernels alone, as the floor has them; and, where torch launches, with its operators."""
     floor = Floor()
@@ -109,6 +123,7 @@ def ours(rounds: int) -> dict[str, measure.Row]:
             "gpuscope over floor": against(spent, "gpuscope", "floor"),
             "gpuscope over nothing": against(spent, "gpuscope", "nothing"),
             "floor over nothing": against(spent, "floor", "nothing"),
+            "overhead": predicted(kept[0], spent, "gpuscope"),
         }
     if floor.refused():
         raise FloorMissing(f"the CUPTI floor ran out of buffers {floor.refused()} times and reads too low")
@@ -138,6 +153,7 @@ def with_operators(floor: Floor, rounds: int) -> measure.Row:
         "ns per launch": measure.medians(spent),
         "operators over floor": over_floor,
         "operators over nothing": against(spent, "operators", "nothing"),
+        "overhead": predicted(kept[0], spent, "operators"),
     }
     return {"value": over_floor["ratio"], "detail": detail}
 

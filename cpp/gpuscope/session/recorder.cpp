@@ -45,12 +45,8 @@ constexpr auto kDecodeInterval = 1ms;
 // Two clocks of one epoch differ by the wall clock's slewing since start; different epochs differ by far more.
 constexpr int64_t kSameEpochNs = 1'000'000;
 
-// Costs on the program's threads, in ns, for the estimate of our own overhead. CUPTI's kernel record and one watched
-// call are medians on an H100 with CUPTI 13.0 (benchmarks/results); a region event is two counter reads and a store.
-constexpr int64_t kKernelRecordNs = 400;
-constexpr int64_t kCallNs = 120;
-constexpr int64_t kRegionEventNs = 30;
-constexpr int64_t kFunctionEventNs = 60;  // with what CPython does to tell us
+// A window with fewer launches is not worth the launches that measure their cost.
+constexpr uint64_t kWorthMeasuring = 1'000;
 
 std::string command_line() {
   std::string text = base::read_file("/proc/self/cmdline");
@@ -70,7 +66,8 @@ void name_threads(store::Store& store) {
 }
 
 /// Writes the facts as info rows, and the devices that the program uses.
-void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti) {
+void write_facts(store::Store& store, const Facts& facts, const Costs& costs, const driver::Cuda& cuda,
+                 const driver::Cupti& cupti) {
   const auto number = [&store](const char* key, auto value) { store.set_info(key, std::to_string(value)); };
   const attribution::Counters& counters = facts.counters;
   store.set_info("session.mode", attribution::kModeNames[static_cast<std::size_t>(facts.mode)]);
@@ -136,10 +133,13 @@ void write_facts(store::Store& store, const Facts& facts, const driver::Cuda& cu
     number("audit.samples_dropped", counters.samples_dropped);
     number("audit.sampler_cpu_ns", facts.sampler_cpu_ns);
   }
-  number("audit.overhead_ns", static_cast<int64_t>(counters.launches) * kKernelRecordNs +
-                                  static_cast<int64_t>(counters.calls) * kCallNs +
-                                  static_cast<int64_t>(counters.region_events) * kRegionEventNs +
-                                  static_cast<int64_t>(counters.function_events) * kFunctionEventNs);
+  const Overhead overhead = overhead_of(counters, costs);
+  number("audit.overhead_ns", overhead.own_ns + overhead.cupti_ns);
+  number("audit.overhead_own_ns", overhead.own_ns);
+  number("audit.overhead_cupti_ns", overhead.cupti_ns);
+  const bool is_measured = costs.is_measured || overhead.cupti_ns == 0;
+  store.set_info("audit.overhead_source", is_measured ? "measured" : "estimated: " + costs.why_not);
+  number("audit.calibration_ns", costs.took_ns);
   write_devices(store, cuda);
   name_threads(store);
 }
@@ -274,6 +274,9 @@ void Recorder::start_flusher() {
 }
 
 void Recorder::enter_thread() {
+  if (!std::exchange(vendor_.knows_event_cost, true)) {
+    vendor_.costs.event_ns = measure_event();
+  }
   base::prepare_to_throw();
   decode_cpu_start_ns_ = base::thread_cpu_ns();
 }
@@ -288,9 +291,13 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
   std::unique_ptr<store::Store> store;
   try {
     wait_for_gpu_work(wait_limit, last);
+    const bool is_idle = collecting_ && !failed_ && !awaits_gpu_work() && !decoder_->has_open_launches();
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
-    write_facts(*store, facts, vendor_.cuda, vendor_.collector.cupti());
+    if (last && is_idle && facts.counters.launches >= kWorthMeasuring) {
+      measure_launches();
+    }
+    write_facts(*store, facts, vendor_.costs, vendor_.cuda, vendor_.collector.cupti());
   } catch (...) {
     failed_ = true;
     decoder_->window().open_ns.store(INT64_MAX);
@@ -351,6 +358,37 @@ void Recorder::release_cupti() {
   vendor_.collector.stop();
   poll(false);
   collecting_ = false;
+}
+
+// Once in a process, when the last window is complete: what is launched here is of no recording. CUPTI is stopped, as
+// it is at once anyway.
+void Recorder::measure_launches() noexcept {
+  activity::Collector& collector = vendor_.collector;
+  Costs& costs = vendor_.costs;
+  if (costs.is_measured || collector.tier() != activity::Tier::Sole) {
+    return;
+  }
+  if (collector.watches_allocations()) {  // and would see ours
+    costs.why_not = "allocations of the driver were watched";
+    return;
+  }
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    LaunchProbe probe(vendor_.cuda);
+    const LaunchProbe::Times recorded = probe.measure();
+    flusher_.reset();
+    collector.stop();
+    collecting_ = false;
+    const LaunchProbe::Times alone = probe.measure();
+    const double own_ns = 2 * costs.event_ns;
+    costs.launch_ns = std::max(0.0, recorded.launch_ns - alone.launch_ns - own_ns);
+    costs.call_ns = std::max(0.0, recorded.call_ns - alone.call_ns - own_ns);
+    costs.is_measured = true;
+    costs.why_not.clear();
+  } catch (const std::exception& error) {
+    costs.why_not = error.what();
+  }
+  costs.took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
 }
 
 bool Recorder::awaits_gpu_work() const {

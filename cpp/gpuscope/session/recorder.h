@@ -17,6 +17,7 @@
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/driver/libraries.h"
+#include "gpuscope/session/costs.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -32,6 +33,9 @@ struct Vendor {
   driver::Cuda cuda;
   activity::Collector collector;
   timing::RegionTimer region_timer;
+  // Of this machine, as far as they are known. The decode thread's.
+  Costs costs;
+  bool knows_event_cost = false;
 };
 
 struct Options {
@@ -147,6 +151,7 @@ class Recorder {
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
+  void measure_launches() noexcept;
   bool awaits_gpu_work() const;
   std::chrono::nanoseconds grace() const;
   void fetch_unfinished();

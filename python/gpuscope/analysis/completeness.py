@@ -59,7 +59,11 @@ class Audit(Result):
         flush_cpu_ns: CPU time of flushes of CUPTI's buffers, which have a thread of their own.
         flush_max_ns: the longest flush.
         callbacks: driver calls observed.
-        overhead_ns: estimated time added to the program's threads.
+        overhead_ns: time added to the program's threads, by us and by CUPTI.
+        overhead_own_ns: our part of it.
+        overhead_cupti_ns: CUPTI's: two callbacks a call, and the record of each kernel.
+        overhead_source: "measured" on this machine, or "estimated" with the reason: from what it was on others.
+        calibration_ns: how long the measuring took, which is once in a process and after the recording.
         recorded_ns: length of the recorded window.
     """
 
@@ -99,12 +103,19 @@ class Audit(Result):
     flush_max_ns: int
     callbacks: int
     overhead_ns: int
+    overhead_own_ns: int
+    overhead_cupti_ns: int
+    calibration_ns: int
     recorded_ns: int
+    overhead_source: str = "estimated"
 
     @property
     def overhead_percent(self) -> float:
-        """Estimated time added to the program's threads, in percent of the recorded time."""
-        return 100.0 * self.overhead_ns / self.recorded_ns if self.recorded_ns > 0 else 0.0
+        """Time added to the program's threads, in percent of the recorded time."""
+        return self._percent(self.overhead_ns)
+
+    def _percent(self, time_ns: int) -> float:
+        return 100.0 * time_ns / self.recorded_ns if self.recorded_ns > 0 else 0.0
 
     @property
     def decode_ns_per_record(self) -> float:
@@ -116,7 +127,10 @@ class Audit(Result):
         """One line for the foot of a table."""
         if not self.complete:
             return f"audit: INCOMPLETE - {'; '.join(self.reasons)}"
-        overhead = f"overhead {self.overhead_percent:.1f} % (estimated)"
+        source = self.overhead_source.partition(":")[0]
+        if self.overhead_cupti_ns:
+            source += f"; CUPTI's part {self._percent(self.overhead_cupti_ns):.1f} %"
+        overhead = f"overhead {self.overhead_percent:.1f} % ({source})"
         if self.tier == "events":
             return (
                 "audit: complete - GPU time is that of regions, between CUDA events; "
@@ -144,6 +158,7 @@ class Audit(Result):
         lines = [self.verdict]
         lines += [f"  lost: {reason}" for reason in self.reasons]
         lines += [f"  note: {remark}" for remark in self.remarks]
+        lines += [f"  overhead: {self.overhead_source}"]
         values = asdict(self)
         counts = {name: f"{value:,}" for name, value in values.items() if type(value) is int}
         counts["overhead_percent"] = f"{self.overhead_percent:.2f}"
@@ -231,6 +246,7 @@ def audit(trace: Trace) -> Audit:
         tier=tier,
         tier_reason=info.get("session.tier_reason", ""),
         mode=mode,
+        overhead_source=info.get("audit.overhead_source", "estimated"),
         recorded_ns=_recorded_ns(info),
         **counters,
     )

@@ -24,6 +24,17 @@ def test_a_whole_recording_is_complete():
     assert result.verdict == COMPLETE
 
 
+def test_the_verdict_says_how_the_overhead_was_found_and_what_of_it_is_cuptis():
+    parts = {"audit__overhead_ns": "190000", "audit__overhead_cupti_ns": "150000", "audit__overhead_own_ns": "40000"}
+    found = audit_of(**parts, audit__overhead_source="measured")
+    assert found.verdict.endswith("overhead 19.0 % (measured; CUPTI's part 15.0 %)")
+    assert (found.overhead_own_ns, found.overhead_cupti_ns) == (40_000, 150_000)
+    found = audit_of(**parts, audit__overhead_source="estimated: the GPU was busy with other work")
+    assert found.verdict.endswith("overhead 19.0 % (estimated; CUPTI's part 15.0 %)")
+    assert found.to_dict()["overhead_source"] == "estimated: the GPU was busy with other work"
+    assert "overhead: estimated: the GPU was busy with other work" in str(found)
+
+
 @pytest.mark.parametrize(
     ("counter", "count", "reason"),
     [

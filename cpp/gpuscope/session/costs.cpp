@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/session/costs.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <thread>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/timing/context.h"
+
+namespace gpuscope::session {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An event of a Python function comes with what CPython does to tell us, which is taken for as much again.
+constexpr int64_t kEventsOfAFunction = 2;
+constexpr int64_t kEventsOfACall = 2;  // its beginning and its end
+
+constexpr int kBatches = 7;
+constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
+constexpr int kLaunchesOfABatch = 64;  // a queue takes 1,024
+constexpr int kWarmUp = 16;
+constexpr auto kQueryInterval = std::chrono::microseconds(50);
+constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: nothing else waits for it
+constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
+constexpr int kNotReady = 600;
+
+constexpr const char* kEmpty = "\n.visible .entry gpuscope_empty() { ret; }\n";
+
+/// The median time of one of the calls of a batch, in ns. `after` is not counted.
+template <class F, class G>
+double median_time(int calls, F&& call, G&& after) {
+  std::array<double, kBatches> times{};
+  for (double& each : times) {
+    const auto began = Clock::now();
+    for (int made = 0; made < calls; ++made) {
+      call();
+    }
+    const std::chrono::nanoseconds took = Clock::now() - began;
+    each = static_cast<double>(took.count()) / calls;
+    after();
+  }
+  std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
+  return times[kBatches / 2];
+}
+
+/// The first device with a context that CUDA's runtime and all frameworks use.
+int device_in_use(const driver::Cuda& cuda) {
+  int count = 0;
+  if (cuda.launch_kernel == nullptr || cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
+    throw base::NotAvailable("the cost of a launch", "the driver is not in use", "");
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    if (cuda.device_get(&device, ordinal) == 0 && driver::has_primary_context(cuda, device)) {
+      return ordinal;
+    }
+  }
+  throw base::NotAvailable("the cost of a launch", "the program has no primary context", "");
+}
+
+}  // namespace
+
+Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept {
+  const auto count = [](uint64_t value) { return static_cast<double>(value); };
+  const uint64_t others = counters.calls > counters.launches ? counters.calls - counters.launches : 0;
+  const double events = count(counters.calls) * kEventsOfACall + count(counters.region_events) +
+                        count(counters.function_events) * kEventsOfAFunction;
+  return {.own_ns = static_cast<int64_t>(events * costs.event_ns),
+          .cupti_ns = static_cast<int64_t>(count(counters.launches) * costs.launch_ns + count(others) * costs.call_ns)};
+}
+
+double measure_event() noexcept {
+  static_assert(kBatches * kEventsOfABatch < static_cast<int>(base::EventChunk::kCapacity));
+  try {
+    base::EventLog log;
+    return median_time(
+        kEventsOfABatch, [&log] { log.append(base::ticks(), 1, base::Op::Enter); }, [] {});
+  } catch (const std::exception&) {  // no memory
+    return Costs{}.event_ns;
+  }
+}
+
+struct LaunchProbe::Work {
+  timing::PrimaryContext context;
+  std::optional<timing::Module> module;
+  driver::CuFunction function = nullptr;
+  driver::CuStream stream = nullptr;
+  driver::CuEvent event = nullptr;
+
+  Work(const driver::Cuda& cuda, int ordinal) : context(cuda, ordinal) {}
+  ~Work() {
+    context.release_in([this](const driver::Cuda& cuda) {
+      if (event != nullptr) {
+        cuda.event_destroy(event);
+      }
+      if (stream != nullptr) {
+        cuda.stream_destroy(stream);
+      }
+    });
+  }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  void make() {
+    const driver::Cuda& cuda = context.cuda();
+    const timing::PrimaryContext::Current current(context);
+    if (timing::is_capturing(cuda, nullptr)) {
+      throw base::NotAvailable("the cost of a launch", "a stream of the program is captured", "");
+    }
+    module.emplace(context, kEmpty);
+    function = module->function("gpuscope_empty");
+    GPUSCOPE_CUDA(cuda, stream_create, &stream, kNonBlocking);
+    GPUSCOPE_CUDA(cuda, event_create, &event, kNoTiming);
+  }
+
+  void launch() const { module->launch(function, 1, 1, reinterpret_cast<uint64_t>(stream), nullptr); }
+  bool wait(std::chrono::nanoseconds limit) const {
+    const driver::Cuda& cuda = context.cuda();
+    GPUSCOPE_CUDA(cuda, event_record, event, stream);
+    const auto began = Clock::now();
+    int code = kNotReady;
+    while ((code = cuda.event_query(event)) == kNotReady && Clock::now() - began < limit) {
+      std::this_thread::sleep_for(kQueryInterval);
+    }
+    if (code != 0 && code != kNotReady) {
+      throw base::CudaError("cuEventQuery", code, cuda.error_name(code));
+    }
+    return code == 0;
+  }
+};
+
+LaunchProbe::LaunchProbe(const driver::Cuda& cuda, std::chrono::nanoseconds limit) : limit_(limit) {
+  const timing::RelaxedCapture relaxed(cuda);  // another thread may begin to capture
+  work_ = std::make_unique<Work>(cuda, device_in_use(cuda));
+  work_->make();
+}
+
+LaunchProbe::~LaunchProbe() {
+  if (work_ != nullptr) {
+    const driver::Cuda cuda = work_->context.cuda();  // which goes with it
+    const timing::RelaxedCapture relaxed(cuda);
+    work_.reset();
+  }
+}
+
+LaunchProbe::Times LaunchProbe::measure() {
+  const driver::Cuda& cuda = work_->context.cuda();
+  const timing::RelaxedCapture relaxed(cuda);
+  const timing::PrimaryContext::Current current(work_->context);
+  const auto wait = [this] {
+    if (!work_->wait(limit_)) {
+      [[maybe_unused]] const Work* left_behind = work_.release();
+      throw base::NotAvailable("the cost of a launch", "the GPU was busy with other work", "");
+    }
+  };
+  for (int launched = 0; launched < kWarmUp; ++launched) {
+    work_->launch();
+  }
+  wait();
+  Times times{};
+  times.launch_ns = median_time(
+      kLaunchesOfABatch, [this] { work_->launch(); }, wait);
+  times.call_ns = median_time(
+      kLaunchesOfABatch, [&] { cuda.stream_synchronize(work_->stream); }, [] {});
+  return times;
+}
+
+}  // namespace gpuscope::session

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gpuscope/attribution/decode_state.h"
+#include "gpuscope/driver/libraries.h"
+
+namespace gpuscope::session {
+
+/// What recording costs the program's threads, in ns.
+struct Costs {
+  double event_ns = 30;    // ours: an event in a thread's log, with its time
+  double launch_ns = 460;  // CUPTI's: of a launch its two callbacks and the record of its kernel
+  double call_ns = 60;     // CUPTI's: the two callbacks of another call
+  bool is_measured = false;
+  std::string why_not = "nothing was measured in this process yet";  // "" where it is
+  int64_t took_ns = 0;                                               // to measure it
+};
+
+struct Overhead {
+  int64_t own_ns;
+  int64_t cupti_ns;
+};
+
+/// What a window with these counts cost.
+Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept;
+
+/// What an event costs that is written to a log of this function's own, with its time: 100 us.
+double measure_event() noexcept;
+
+/// Launches empty kernels on a stream of its own, with what CUPTI does for a recording and without: the difference is
+/// CUPTI's cost, and that of our callbacks. One thread.
+///
+/// Only where the program has made a primary context already, and while nothing is captured in it. Waits for the GPU
+/// for at most `limit` at a time: another program, or a kernel that never ends, may hold it. What is not ended then is
+/// left behind, as to destroy it would wait too.
+class LaunchProbe {
+ public:
+  static constexpr std::chrono::milliseconds kLimit{20};
+
+  /// Throws NotAvailable where a launch cannot or should not be made, CudaError when the driver refuses.
+  explicit LaunchProbe(const driver::Cuda& cuda, std::chrono::nanoseconds limit = kLimit);
+  ~LaunchProbe();
+  LaunchProbe(const LaunchProbe&) = delete;
+  LaunchProbe& operator=(const LaunchProbe&) = delete;
+
+  /// ns of a launch, and of a call that waits for nothing: medians of some batches.
+  struct Times {
+    double launch_ns;
+    double call_ns;
+  };
+  Times measure();
+
+ private:
+  struct Work;
+
+  std::unique_ptr<Work> work_;
+  std::chrono::nanoseconds limit_;
+};
+
+}  // namespace gpuscope::session

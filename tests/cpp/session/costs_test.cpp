@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/session/costs.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "fakes/cuda.h"
+#include "fakes/cupti.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/session/session.h"
+
+namespace gpuscope::session {
+namespace {
+
+using fakes::Cuda;
+using fakes::Cupti;
+
+constexpr std::chrono::nanoseconds kLaunch(2'000);
+constexpr std::chrono::nanoseconds kRecording(3'000);
+
+/// A driver that launches what LaunchProbe does; each launch takes kLaunch, and kRecording more while it is recorded.
+struct Launches {
+  static inline std::atomic<int> launched{0};
+  static inline std::atomic<int> loaded{0};
+  static inline std::atomic<int> unloaded{0};
+  static inline std::atomic<bool> ends{true};  // whether the GPU comes to its end
+
+  static void spin(std::chrono::nanoseconds time) {
+    const auto began = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - began < time) {
+    }
+  }
+  static driver::Cuda table() {
+    launched = loaded = unloaded = 0;
+    ends = true;
+    driver::Cuda table = Cuda::reset().table();
+    Cuda::instance().active_contexts = 1;
+    table.module_load_data = [](driver::CuModule* module, const void*) {
+      ++loaded;
+      *module = reinterpret_cast<driver::CuModule>(uintptr_t{1});
+      return 0;
+    };
+    table.module_unload = [](driver::CuModule) {
+      ++unloaded;
+      return 0;
+    };
+    table.module_get_function = [](driver::CuFunction* function, driver::CuModule, const char*) {
+      *function = reinterpret_cast<driver::CuFunction>(uintptr_t{1});
+      return 0;
+    };
+    table.stream_destroy = [](driver::CuStream) { return 0; };
+    table.launch_kernel = [](driver::CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             driver::CuStream, void**, void**) {
+      ++launched;
+      spin(kLaunch);
+      if (Cupti::instance().subscribed != 0) {
+        Cupti::instance().launch("gpuscope_empty");
+        spin(kRecording);
+      }
+      return 0;
+    };
+    static driver::CuResult (*query)(driver::CuEvent) = nullptr;
+    query = table.event_query;
+    table.event_query = [](driver::CuEvent event) { return ends ? query(event) : 600; };
+    return table;
+  }
+};
+
+std::string reason(const driver::Cuda& cuda) {
+  try {
+    LaunchProbe(cuda, std::chrono::milliseconds(1)).measure();
+  } catch (const base::NotAvailable& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Costs, AddUpByWhatWasCounted) {
+  attribution::Counters counters;
+  counters.launches = 10;
+  counters.calls = 15;
+  counters.region_events = 4;
+  counters.function_events = 3;
+  Costs costs;
+  costs.event_ns = 20;
+  costs.launch_ns = 500;
+  costs.call_ns = 100;
+  const Overhead overhead = overhead_of(counters, costs);
+  EXPECT_EQ(overhead.own_ns, 20 * (2 * 15 + 4 + 2 * 3));
+  EXPECT_EQ(overhead.cupti_ns, 10 * 500 + 5 * 100);
+}
+
+TEST(Costs, OfAnEventAreMeasuredInALogOfTheirOwn) {
+  base::EventLog* log = base::EventLogs::current();
+  log->skip_all();
+  EXPECT_GT(measure_event(), 0);
+  EXPECT_FALSE(log->has_more(log->end()));
+}
+
+TEST(LaunchProbe, MeasuresLaunchesAndCleansUp) {
+  Cupti::reset();
+  const driver::Cuda cuda = Launches::table();
+  {
+    LaunchProbe probe(cuda);
+    const LaunchProbe::Times times = probe.measure();
+    EXPECT_GE(times.launch_ns, static_cast<double>(kLaunch.count()));
+    EXPECT_GE(times.call_ns, 0);
+  }
+  EXPECT_EQ(Launches::unloaded, 1);
+  EXPECT_EQ(Cuda::instance().events.size(), 0U);
+  EXPECT_EQ(Cuda::instance().contexts_retained, 0);
+  EXPECT_EQ(Cuda::instance().capture_mode_exchanges % 2, 0);
+}
+
+TEST(LaunchProbe, LeavesAGpuThatIsBusyAlone) {
+  Cupti::reset();
+  const driver::Cuda cuda = Launches::table();
+  Launches::ends = false;
+  EXPECT_NE(reason(cuda).find("the GPU was busy"), std::string::npos);
+  EXPECT_EQ(Launches::unloaded, 0);  // which would wait
+  EXPECT_TRUE(Cuda::instance().pushed.empty());
+}
+
+TEST(LaunchProbe, LaunchesNothingWhereTheProgramHasNoContextOrCaptures) {
+  Cupti::reset();
+  const driver::Cuda cuda = Launches::table();
+  Cuda::instance().capturing = 1;
+  EXPECT_NE(reason(cuda).find("captured"), std::string::npos);
+  Cuda::instance().capturing = 0;
+  Cuda::instance().active_contexts = 0;
+  EXPECT_NE(reason(cuda).find("no primary context"), std::string::npos);
+  Cuda::instance().initialized = false;
+  EXPECT_NE(reason(cuda).find("not in use"), std::string::npos);
+  EXPECT_EQ(Launches::loaded + Launches::launched, 0);
+  EXPECT_EQ(Cuda::instance().contexts_retained, 0);
+}
+
+class MeasuredSessions : public testing::Test {
+ protected:
+  MeasuredSessions() : cupti_(Cupti::reset()), vendor_(Launches::table(), cupti_.table()) {}
+
+  std::unique_ptr<store::Store> record(int launches) {
+    Session session(vendor_, {});
+    session.open();
+    for (int count = 0; count < launches; ++count) {
+      cupti_.launch("theirs");
+    }
+    return session.stop();
+  }
+  static std::string info(const store::Store& store, const std::string& key) {
+    return std::string(store.find_info("audit." + key));
+  }
+
+  Cupti& cupti_;
+  Vendor vendor_;
+};
+
+TEST_F(MeasuredSessions, SayWhatCuptiCostsWithoutRecordingTheirOwnLaunches) {
+  const auto store = record(2'000);
+  EXPECT_EQ(info(*store, "overhead_source"), "measured");
+  EXPECT_EQ(info(*store, "launches"), "2000");
+  EXPECT_EQ(store->kernel.size(), 2'000U);
+  EXPECT_EQ(store->variant.size(), 1U);
+  EXPECT_GT(Launches::launched, 0);
+  const int64_t own = std::stoll(info(*store, "overhead_own_ns"));
+  const int64_t cupti = std::stoll(info(*store, "overhead_cupti_ns"));
+  EXPECT_GT(own, 0);
+  EXPECT_GT(cupti, 0);
+  EXPECT_EQ(std::stoll(info(*store, "overhead_ns")), own + cupti);
+  EXPECT_GT(std::stoll(info(*store, "calibration_ns")), 0);
+}
+
+TEST_F(MeasuredSessions, MeasureOnceInAProcess) {
+  record(2'000);
+  const int launched = Launches::launched;
+  const auto store = record(2'000);
+  EXPECT_EQ(Launches::launched, launched);
+  EXPECT_EQ(info(*store, "overhead_source"), "measured");
+  EXPECT_EQ(store->kernel.size(), 2'000U);  // none of the calibration's
+  EXPECT_EQ(store->api.size(), 2'000U);
+}
+
+TEST_F(MeasuredSessions, OfFewLaunchesSayThatTheyAreEstimated) {
+  const auto store = record(10);
+  EXPECT_EQ(Launches::launched, 0);
+  EXPECT_EQ(info(*store, "overhead_source").find("estimated: "), 0U);
+  EXPECT_EQ(info(*store, "overhead_cupti_ns"), "4600");
+}
+
+TEST_F(MeasuredSessions, SayWhyTheyCouldNot) {
+  Launches::ends = false;
+  const auto store = record(2'000);
+  EXPECT_NE(info(*store, "overhead_source").find("the GPU was busy"), std::string::npos);
+  EXPECT_EQ(store->kernel.size(), 2'000U);
+}
+
+TEST_F(MeasuredSessions, WithoutLaunchesAreMeasured) {
+  const auto store = record(0);
+  EXPECT_EQ(info(*store, "overhead_source"), "measured");
+  EXPECT_EQ(info(*store, "overhead_cupti_ns"), "0");
+}
+
+}  // namespace
+}  // namespace gpuscope::session
