@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'clock_state', 'copy_name', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'list_counters', 'live_allocations', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -662,9 +662,9 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, overheads: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, memory: bool = False, left_out: collections.abc.Set[str] = set()) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, overheads: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, memory: bool = False, left_out: collections.abc.Set[str] = set(), counters: collections.abc.Sequence[str] = [], counters_in_full: bool = False, counter_interval_ns: int = 100000) -> None:
         """
-        Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows.
+        Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all.
         """
     def cut(self, timeout: float | None = None, into: list | None = None) -> Store:
         """
@@ -699,6 +699,34 @@ class Session:
     def tier_reason(self) -> str:
         """
         Why it is not cupti.
+        """
+class RangeCounters:
+    """
+    Exact values of metrics over work that is repeated.
+    """
+    def __init__(self, device: int, metrics: collections.abc.Sequence[str]) -> None:
+        ...
+    def begin_pass(self) -> None:
+        """
+        Waits for the device; what runs from now on counts.
+        """
+    def end_pass(self) -> bool:
+        """
+        Waits for the device; whether the work must be repeated once more.
+        """
+    def read(self) -> list[float]:
+        """
+        After the last pass: values in the order of the metrics.
+        """
+    @property
+    def chip(self) -> str:
+        """
+        The chip, as CUPTI calls it.
+        """
+    @property
+    def passes(self) -> int:
+        """
+        How often the work is repeated.
         """
 class TorchCallbacks:
     """
@@ -869,6 +897,10 @@ def backward_flows(store: Store) -> numpy.typing.NDArray[numpy.uint32]:
     """
     The number of the arrow from each region to its backward operator, 0 for none; empty where there are none.
     """
+def choose_counters(chip: str, *, sampling: bool, wanted: collections.abc.Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """
+    The first of these metrics that fit into one pass; those that the chip does not have; the others.
+    """
 def clock_state(device: int = 0) -> dict:
     """
     A GPU's sm_hz, memory_hz, power_w, power_limit_w, temperature_c and what holds its clocks back (reasons: bits of nvmlClocksEventReasons), as NVML tells them now. What is None is explained in why.
@@ -876,6 +908,18 @@ def clock_state(device: int = 0) -> dict:
 def copy_name(kind: int, source: int, destination: int) -> str:
     """
     The name torch.profiler gives a copy.
+    """
+def counter_chip(device: int = 0) -> str:
+    """
+    The chip of a device, as CUPTI calls it: "GH100".
+    """
+def counter_chips() -> list[str]:
+    """
+    The chips that this libcupti knows the hardware counters of.
+    """
+def counter_endings(chip: str, *, sampling: bool, name: str, kind: int) -> list[str]:
+    """
+    What may follow that name: ".sum", ...
     """
 def demangle(symbol: str) -> str:
     """
@@ -936,6 +980,10 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
 def knows_stacks() -> bool:
     """
     Whether Python frames can be read in this version of Python.
+    """
+def list_counters(chip: str, *, sampling: bool) -> list[tuple[str, int, str, str, str]]:
+    """
+    Metrics of a chip, without endings: name, type (0 counter, 1 ratio, 2 throughput), unit of the chip, unit of the values, description.
     """
 def live_allocations() -> dict:
     """

@@ -104,6 +104,8 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.call_stack.append({1, 0});
   store.python_function.append({kStart, 9000, make.id("train.py(3): <module>"), kNone, kNone, 0, 0, 0});
   store.python_sample.append({kStart + 100, 2000, 1500, 0, 2, 0});
+  store.counter.append({make.id("dram__bytes_read.sum"), make.id("byte"), make.id("# of bytes read from DRAM")});
+  store.counter_value.append({store.counter_sample.append({kStart + 100, 100'000, 0}), 0, 1.5e6F});
   store.histogram.append({0, 100, 1});
   store.histogram.append({1, 90, 1});
   return make.take();

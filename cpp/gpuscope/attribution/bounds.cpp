@@ -122,9 +122,11 @@ void drop_orphans(Table& table) {
   static_assert(store::has_owner(Table::kInfo), "events without a time of their own need an owner");
   std::vector<uint32_t> kept;
   table.each_column([&](const store::ColumnInfo& info, const auto& column) {
-    for (uint32_t row = 0; info.meaning.owner && row < column.size(); ++row) {
-      if (column[row] != kNone) {
-        kept.push_back(row);
+    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(column[0])>>) {
+      for (uint32_t row = 0; info.meaning.owner && row < column.size(); ++row) {
+        if (column[row] != kNone) {
+          kept.push_back(row);
+        }
       }
     }
   });

@@ -141,6 +141,7 @@ struct Counters {
   uint64_t function_events = 0;  // calls and returns of Python functions
   uint64_t samples = 0;          // of Python
   uint64_t samples_dropped = 0;  // that found no room on their way
+  uint64_t counter_samples = 0;
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
   uint64_t evicted = 0;  // rows that the ring dropped
@@ -354,9 +355,11 @@ void DecodeState::each_reference(F&& visit) {
   store->each_table([&]<class Table>(Table& table) {
     if constexpr (Table::kInfo.role == store::Role::Event) {
       table.each_column([&](const store::ColumnInfo& info, auto& column) {
-        const Target target = info.meaning.target;
-        for (std::size_t row = 0; target != Target::Nothing && row < column.size(); ++row) {
-          visit(store::target_of(table, info, row), column[row]);
+        if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(column[0])>>) {
+          const Target target = info.meaning.target;
+          for (std::size_t row = 0; target != Target::Nothing && row < column.size(); ++row) {
+            visit(store::target_of(table, info, row), column[row]);
+          }
         }
       });
     }

@@ -319,6 +319,37 @@ void Decoder::begin_period_of_names() {
   }
 }
 
+void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> sampled,
+                            const counters::Samples& samples) {
+  std::vector<uint16_t> rows;  // they hold until the dictionaries are made anew
+  for (std::size_t index = 0; index < samples.size(); ++index) {
+    const int64_t start_ns = gpu_records_.ns(samples.starts[index]);
+    const int64_t end_ns = gpu_records_.ns(samples.ends[index]);
+    if (!state_.window.contains(start_ns) || end_ns <= start_ns) {
+      continue;
+    }
+    ++state_.counters.counter_samples;
+    if (!state_.keeps_rows()) {
+      ++state_.counters.refused;
+      continue;
+    }
+    for (std::size_t counter = rows.size(); counter < sampled.size(); ++counter) {
+      const counters::Sampled& name = sampled[counter];
+      rows.push_back(state_.dictionaries.counter(name.metric, name.unit, name.description));
+    }
+    store::Store& store = *state_.store;
+    const uint32_t sample = store.counter_sample.append({start_ns, end_ns - start_ns, device});
+    for (std::size_t counter = 0; counter < rows.size(); ++counter) {
+      store.counter_value.append({sample, rows[counter], samples.values[index * rows.size() + counter]});
+    }
+    if (++events_ % kEventsBetweenLooks == 0) {
+      look_at_bounds();
+      rows.clear();
+    }
+  }
+  look_at_bounds();
+}
+
 void Decoder::look_at_bounds() {
   if (const std::optional<Eviction> eviction = keep_in_bounds(state_)) {
     each_replay([&](Replay& replay) { replay.apply(*eviction); });

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "gpuscope/attribution/replay.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/sample_log.h"
+#include "gpuscope/counters/pm_sampling.h"
 
 namespace gpuscope::attribution {
 
@@ -35,6 +37,8 @@ class Decoder {
   /// Reads every thread's events, then the given buffers: a kernel's launch was logged before the kernel ran, so that
   /// it is known by then. Buffers go back to the pool.
   void decode(activity::BufferPool& pool);
+  /// Samples of a GPU's hardware counters, of which the window's are kept.
+  void take_counters(uint32_t device, std::span<const counters::Sampled> sampled, const counters::Samples& samples);
   /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 

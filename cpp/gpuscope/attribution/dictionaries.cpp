@@ -198,6 +198,13 @@ uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
                                            : store::Threads::Row{system_id, string(name), 0}));
 }
 
+uint16_t Dictionaries::counter(const std::string& name, const std::string& unit, const std::string& description) {
+  const uint32_t id = string(name);
+  const auto found = std::find(tables_.counter.name.begin(), tables_.counter.name.end(), id);  // there are some dozens
+  return narrow(found != tables_.counter.name.end() ? found - tables_.counter.name.begin()
+                                                    : tables_.counter.append({id, string(unit), string(description)}));
+}
+
 std::size_t Dictionaries::bytes() const noexcept {
   std::size_t bytes = strings_.bytes() + paths_.bytes() + variants_.bytes() + pointers_.bytes();
   for (const NamesOfPeriod& names : region_names_) {
@@ -215,6 +222,7 @@ void Dictionaries::move_into(store::Store& store) {
   store.track = std::move(tables_.track);
   store.thread = std::move(tables_.thread);
   store.call = std::move(tables_.call);
+  store.counter = std::move(tables_.counter);
 }
 
 // So that one pass over each, from its last row, finds all that is referred to.
@@ -241,8 +249,10 @@ void Renewal::keep_what_is_referred_to() {
     const std::vector<uint32_t>& rows = rows_of(Table::kInfo.target);
     for (std::size_t row = rows.size(); row-- > 0;) {  // a row's parent stands before it
       table.each_column([&](const store::ColumnInfo& info, const auto& column) {
-        if (rows[row] == kKept && info.meaning.target != store::Target::Nothing) {
-          keep(info.meaning.target, column[row]);
+        if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(column[0])>>) {
+          if (rows[row] == kKept && info.meaning.target != store::Target::Nothing) {
+            keep(info.meaning.target, column[row]);
+          }
         }
       });
     }
@@ -263,7 +273,11 @@ void Renewal::copy_kept(Dictionaries& fresh) {
       rows[row] = static_cast<uint32_t>(to.size());
       Table::each_pair(to, from, [&](const store::ColumnInfo& info, auto& target, const auto& source) {
         using T = std::remove_cvref_t<decltype(source)>::value_type;
-        target.push_back(static_cast<T>(find(info.meaning.target, source[row])));
+        if constexpr (std::is_integral_v<T>) {
+          target.push_back(static_cast<T>(find(info.meaning.target, source[row])));
+        } else {
+          target.push_back(source[row]);
+        }
       });
     }
   });

@@ -36,6 +36,7 @@ class Dictionaries {
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
   uint16_t thread(uint64_t system_id, std::string_view name);
+  uint16_t counter(const std::string& name, const std::string& unit, const std::string& description);
   void name_thread(uint16_t thread, std::string_view name) {
     if (thread < tables_.thread.size() && tables_.thread.system_id[thread] != 0) {  // not the one of all later ones
       tables_.thread.name[thread] = string(name);

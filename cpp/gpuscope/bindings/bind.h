@@ -19,6 +19,7 @@ void bind_analysis(pybind11::module_& module);
 void bind_regions(pybind11::module_& module);
 void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
+void bind_counters(pybind11::module_& module);
 void bind_signals(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
 void bind_python_functions(pybind11::module_& module);

@@ -75,6 +75,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_regions(module);
   bind_timing(module);
   bind_session(module);
+  bind_counters(module);
   bind_signals(module);
   bind_torch(module);
   bind_python_functions(module);

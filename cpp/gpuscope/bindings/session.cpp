@@ -63,7 +63,9 @@ struct EndWithoutGil {
 std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const std::string& mode,
                                                                const std::string& graphs, bool sync, bool overheads,
                                                                uint64_t max_bytes, int64_t ring_ns, bool stacks,
-                                                               bool memory, const std::set<std::string>& left_out) {
+                                                               bool memory, const std::set<std::string>& left_out,
+                                                               const std::vector<std::string>& counters,
+                                                               bool counters_in_full, int64_t counter_interval_ns) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -79,6 +81,9 @@ std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const 
   options.overheads = overheads;
   options.stacks = stacks && watch_stacks();
   options.memory = memory;
+  options.counters.metrics = counters;
+  options.counters.in_full = counters_in_full;
+  options.counters.interval_ns = counter_interval_ns;
   options.may_share_cupti = torch_profiler_is_idle();
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
@@ -134,8 +139,10 @@ void bind_session(py::module_& module) {
            py::arg("graphs") = "node", py::arg("sync") = false, py::arg("overheads") = false,
            py::arg("max_bytes") = uint64_t{1} << 30, py::arg("ring_ns") = int64_t{10'000'000'000},
            py::arg("stacks") = false, py::arg("memory") = false, py::arg("left_out") = std::set<std::string>{},
+           py::arg("counters") = std::vector<std::string>{}, py::arg("counters_in_full") = false,
+           py::arg("counter_interval_ns") = int64_t{100'000},
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
-           "that get no rows.")
+           "that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
       .def(
           "cut",

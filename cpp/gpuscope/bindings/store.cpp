@@ -59,8 +59,10 @@ std::size_t rows(const store::Store& store, std::string_view table) {
 }
 
 /// Read-only, on memory that `owner` keeps; without one it is copied.
-py::array make_array(std::size_t bytes, bool is_signed, std::size_t size, const void* data, const py::object& owner) {
-  py::array array(py::dtype((is_signed ? "i" : "u") + std::to_string(bytes)), size, data, owner);
+template <class Kind>  // ColumnInfo, Numbers
+py::array make_array(const Kind& kind, std::size_t size, const void* data, const py::object& owner) {
+  const char* const letter = kind.is_float ? "f" : kind.is_signed ? "i" : "u";
+  py::array array(py::dtype(letter + std::to_string(kind.bytes)), size, data, owner);
   array.attr("setflags")(py::arg("write") = false);
   return array;
 }
@@ -75,7 +77,7 @@ py::typing::Dict<py::str, py::array> columns(const StorePointer& store, std::str
   py::typing::Dict<py::str, py::array> arrays;
   store->with_table(table, [&](const auto& found) {
     found.each_column([&](const store::ColumnInfo& info, const auto& column) {
-      arrays[py::str(info.name)] = make_array(info.bytes, info.is_signed, column.size(), column.data(), owner);
+      arrays[py::str(info.name)] = make_array(info, column.size(), column.data(), owner);
     });
   });
   return arrays;
@@ -103,12 +105,12 @@ py::typing::List<FrameColumn> frame(const StorePointer& store, std::string_view 
     } else {
       exporters::Numbers& numbers = column.numbers;
       const py::object owner = numbers.owner == nullptr ? owner_of(store, table) : keep(std::move(numbers.owner));
-      values = make_array(numbers.bytes, numbers.is_signed, numbers.size, numbers.data, owner);
+      values = make_array(numbers, numbers.size, numbers.data, owner);
     }
     py::object codes = py::none();
     if (column.codes) {
       const auto kept = std::make_shared<const std::vector<int32_t>>(std::move(*column.codes));
-      codes = make_array(sizeof(int32_t), true, kept->size(), kept->data(), keep(kept));
+      codes = make_array(exporters::Numbers{sizeof(int32_t), true}, kept->size(), kept->data(), keep(kept));
     }
     result.append(py::make_tuple(column.name, values, codes));
   }
@@ -221,7 +223,7 @@ void bind_schema(py::module_& module) {
       .def_property_readonly(
           "dtype",
           [](const ColumnInfo& column) {
-            return (column.is_signed ? "int" : "uint") + std::to_string(8 * column.bytes);
+            return (column.is_float ? "float" : column.is_signed ? "int" : "uint") + std::to_string(8 * column.bytes);
           },
           "As NumPy calls it.")
       .def_property_readonly("target", &target_name,

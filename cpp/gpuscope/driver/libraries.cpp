@@ -135,6 +135,7 @@ Cupti Cupti::open(const std::vector<std::string>& wheel_paths) {
   // A second copy of libcupti in one process would fight the first for the driver.
   table.library = Library::open({"libcupti.so.13", "libcupti.so.12"}, search_paths(wheel_paths));
   GPUSCOPE_CUPTI_FUNCTIONS(GPUSCOPE_LOAD_FUNCTION)
+  GPUSCOPE_CUPTI_PROFILER_FUNCTIONS(GPUSCOPE_LOAD_FUNCTION)
   if (table.get_version != nullptr) {
     table.get_version(&table.version);
   }

@@ -237,9 +237,50 @@ inline constexpr CuptiResult kCuptiMultipleSubscribers = 39;
   X("cuptiGetGraphNodeId", get_graph_node_id, CuptiResult(void*, uint64_t*))                                        \
   X("cuptiGetDeviceId", get_device_id, CuptiResult(void*, uint32_t*))
 
+// Those of the profilers of hardware counters: each takes one structure of CUPTI's (counters/ has the headers).
+// CUDA 12.6 brought most of them.
+#define GPUSCOPE_CUPTI_PROFILER_FUNCTIONS(X)                                                          \
+  X("cuptiProfilerInitialize", profiler_initialize, CuptiResult(void* params))                        \
+  X("cuptiProfilerGetCounterAvailability", range_availability, CuptiResult(void* params))             \
+  X("cuptiDeviceGetChipName", chip_name, CuptiResult(void* params))                                   \
+  X("cuptiProfilerHostInitialize", host_initialize, CuptiResult(void* params))                        \
+  X("cuptiProfilerHostDeinitialize", host_deinitialize, CuptiResult(void* params))                    \
+  X("cuptiProfilerHostGetSupportedChips", host_supported_chips, CuptiResult(void* params))            \
+  X("cuptiProfilerHostGetBaseMetrics", host_base_metrics, CuptiResult(void* params))                  \
+  X("cuptiProfilerHostGetSubMetrics", host_sub_metrics, CuptiResult(void* params))                    \
+  X("cuptiProfilerHostGetMetricProperties", host_metric_properties, CuptiResult(void* params))        \
+  X("cuptiProfilerHostConfigAddMetrics", host_add_metrics, CuptiResult(void* params))                 \
+  X("cuptiProfilerHostGetConfigImageSize", host_config_image_size, CuptiResult(void* params))         \
+  X("cuptiProfilerHostGetConfigImage", host_config_image, CuptiResult(void* params))                  \
+  X("cuptiProfilerHostGetNumOfPasses", host_passes, CuptiResult(void* params))                        \
+  X("cuptiProfilerHostEvaluateToGpuValues", host_evaluate, CuptiResult(void* params))                 \
+  X("cuptiPmSamplingEnable", pm_enable, CuptiResult(void* params))                                    \
+  X("cuptiPmSamplingDisable", pm_disable, CuptiResult(void* params))                                  \
+  X("cuptiPmSamplingSetConfig", pm_set_config, CuptiResult(void* params))                             \
+  X("cuptiPmSamplingStart", pm_start, CuptiResult(void* params))                                      \
+  X("cuptiPmSamplingStop", pm_stop, CuptiResult(void* params))                                        \
+  X("cuptiPmSamplingDecodeData", pm_decode, CuptiResult(void* params))                                \
+  X("cuptiPmSamplingGetCounterAvailability", pm_availability, CuptiResult(void* params))              \
+  X("cuptiPmSamplingGetCounterDataSize", pm_data_size, CuptiResult(void* params))                     \
+  X("cuptiPmSamplingCounterDataImageInitialize", pm_data_initialize, CuptiResult(void* params))       \
+  X("cuptiPmSamplingGetCounterDataInfo", pm_data_info, CuptiResult(void* params))                     \
+  X("cuptiPmSamplingCounterDataGetSampleInfo", pm_sample_info, CuptiResult(void* params))             \
+  X("cuptiRangeProfilerEnable", range_enable, CuptiResult(void* params))                              \
+  X("cuptiRangeProfilerDisable", range_disable, CuptiResult(void* params))                            \
+  X("cuptiRangeProfilerSetConfig", range_set_config, CuptiResult(void* params))                       \
+  X("cuptiRangeProfilerStart", range_start, CuptiResult(void* params))                                \
+  X("cuptiRangeProfilerStop", range_stop, CuptiResult(void* params))                                  \
+  X("cuptiRangeProfilerPushRange", range_push, CuptiResult(void* params))                             \
+  X("cuptiRangeProfilerPopRange", range_pop, CuptiResult(void* params))                               \
+  X("cuptiRangeProfilerDecodeData", range_decode, CuptiResult(void* params))                          \
+  X("cuptiRangeProfilerGetCounterDataSize", range_data_size, CuptiResult(void* params))               \
+  X("cuptiRangeProfilerCounterDataImageInitialize", range_data_initialize, CuptiResult(void* params)) \
+  X("cuptiRangeProfilerGetCounterDataInfo", range_data_info, CuptiResult(void* params))
+
 /// libcupti as a value: one pointer a function, nullptr where this version lacks it.
 struct Cupti {
   GPUSCOPE_CUPTI_FUNCTIONS(GPUSCOPE_FUNCTION_POINTER)
+  GPUSCOPE_CUPTI_PROFILER_FUNCTIONS(GPUSCOPE_FUNCTION_POINTER)
   Library library;
   uint32_t version = 0;  // as cuptiGetVersion counts: 18 is CUDA 11.8's, 28 is 12.9.1's, then 130000 for 13.0
 

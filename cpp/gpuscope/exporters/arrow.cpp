@@ -24,6 +24,9 @@ using BatchPointer = std::shared_ptr<const Batch>;
 const char* format_of(const Numbers& numbers) {
   constexpr std::array<const char*, 4> kUnsigned = {"C", "S", "I", "L"};
   constexpr std::array<const char*, 4> kSigned = {"c", "s", "i", "l"};
+  if (numbers.is_float) {
+    return numbers.bytes == sizeof(float) ? "f" : "g";
+  }
   const auto index = static_cast<std::size_t>(std::countr_zero(numbers.bytes));
   return numbers.is_signed ? kSigned[index] : kUnsigned[index];
 }

@@ -125,7 +125,8 @@ class Frame {
 
   template <class Column>
   void add_numbers(const ColumnInfo& info, const Column& column) {
-    columns_.push_back({std::string(info.name), {info.bytes, info.is_signed, column.size(), column.data()}});
+    columns_.push_back(
+        {std::string(info.name), {info.bytes, info.is_signed, info.is_float, column.size(), column.data()}});
   }
 
   template <class IdOf, class TextOf>
@@ -169,7 +170,7 @@ class Frame {
 
   template <class T>
   static Numbers numbers_of(const std::shared_ptr<std::vector<T>>& values) {
-    return {sizeof(T), std::is_signed_v<T>, values->size(), values->data(), values};
+    return {sizeof(T), std::is_signed_v<T>, std::is_floating_point_v<T>, values->size(), values->data(), values};
   }
 
   template <class RowOf>

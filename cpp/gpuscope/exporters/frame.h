@@ -64,10 +64,11 @@ struct Texts {
   }
 };
 
-/// Numbers of any integer type.
+/// Numbers of any type.
 struct Numbers {
   std::size_t bytes = 0;  // of one
   bool is_signed = false;
+  bool is_float = false;
   std::size_t size = 0;
   const void* data = nullptr;
   std::shared_ptr<const void> owner = nullptr;  // of those that are not the store's own

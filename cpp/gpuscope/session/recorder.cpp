@@ -18,6 +18,7 @@
 #include "gpuscope/base/file.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/base/strings.h"
+#include "gpuscope/nvml/device.h"
 #include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::session {
@@ -132,6 +133,15 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
     number("audit.samples", counters.samples);
     number("audit.samples_dropped", counters.samples_dropped);
     number("audit.sampler_cpu_ns", facts.sampler_cpu_ns);
+  }
+  if (!facts.counters_why.empty()) {
+    store.set_info("counters.why", facts.counters_why);
+  }
+  if (facts.counter_cpu_ns != 0) {
+    store.set_info("counters.left_out", facts.counters_left_out);
+    number("audit.counter_samples", counters.counter_samples);
+    number("audit.counter_overflows", facts.counter_overflows);
+    number("audit.counter_cpu_ns", facts.counter_cpu_ns);
   }
   const Overhead overhead = overhead_of(counters, costs);
   number("audit.overhead_ns", overhead.own_ns + overhead.cupti_ns);
@@ -259,7 +269,7 @@ Recorder::Recorder(Vendor& vendor, const Options& options)
 
 void Recorder::begin(bool collecting) {
   collecting_ = has_collected_ = collecting;
-  if (collecting_) {
+  if (collecting_ || !options_.counters.metrics.empty()) {
     clock_ = ClockMap::detect(vendor_.collector.cupti());
   }
   make_decoder();
@@ -270,6 +280,22 @@ void Recorder::begin(bool collecting) {
 void Recorder::start_flusher() {
   if (collecting_) {
     flusher_ = std::make_unique<Flusher>(vendor_.collector);
+  }
+}
+
+void Recorder::start_counters() {
+  counters::Request request = options_.counters;
+  if (request.metrics.empty()) {
+    return;
+  }
+  try {
+    const std::vector<int> in_use = nvml::devices_in_use(vendor_.cuda);  // initializes the driver
+    request.devices = in_use.empty() ? request.devices : in_use;
+    sampling_ = std::make_unique<counters::PmSampling>(vendor_.collector.cupti(), request);
+  } catch (const base::InvalidArgument&) {
+    throw;
+  } catch (const base::Error& error) {
+    counters_why_ = error.what();
   }
 }
 
@@ -291,6 +317,10 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
   std::unique_ptr<store::Store> store;
   try {
     wait_for_gpu_work(wait_limit, last);
+    if (sampling_ != nullptr) {
+      sampling_->finish_samples();
+      read_counters();
+    }
     const bool is_idle = collecting_ && !failed_ && !awaits_gpu_work() && !decoder_->has_open_launches();
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
@@ -330,6 +360,7 @@ void Recorder::poll(bool flush) {
       }
       decoder_->decode(collector.buffers());
       read_gpu_spans();
+      read_counters();
     }
   } catch (const std::exception&) {
     failed_ = true;
@@ -354,6 +385,12 @@ void Recorder::flush_and_decode() {
 
 void Recorder::release_cupti() {
   wait_for_gpu_work(kGpuWaitLimit, true);
+  if (sampling_ != nullptr) {
+    sampling_->finish_samples();
+    read_counters();
+    sampling_.reset();
+    counters_why_ = "another profiler was started and needs CUPTI for itself";
+  }
   flusher_.reset();
   vendor_.collector.stop();
   poll(false);
@@ -474,6 +511,17 @@ void Recorder::read_gpu_spans() {
   state.gpu_spans.swap(running);
 }
 
+void Recorder::read_counters() {
+  if (sampling_ == nullptr) {
+    return;
+  }
+  sampling_->take(samples_);
+  for (std::size_t index = 0; index < samples_.size(); ++index) {
+    const counters::PmSampler& sampler = *sampling_->samplers()[index];
+    decoder_->take_counters(static_cast<uint32_t>(sampler.device()), sampler.sampled(), samples_[index]);
+  }
+}
+
 Facts Recorder::gather_facts(Facts facts) {
   const attribution::Settings& settings = options_.settings;
   facts.mode = settings.mode;
@@ -487,6 +535,19 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.counters = decoder_->state().counters;
   facts.log_dropped = decoder_->log_dropped();
   facts.sampler_cpu_ns = base::SampleLog::process().take_cpu_time();
+  facts.counters_why = counters_why_;
+  if (sampling_ != nullptr) {
+    facts.counters_why = sampling_->why_ended();
+    facts.counter_overflows = sampling_->take_overflows();
+    facts.counter_cpu_ns = sampling_->take_cpu_time();
+    for (const auto& sampler : sampling_->samplers()) {
+      for (const auto& names : {sampler->choice().unknown, sampler->choice().too_many}) {
+        for (const std::string& name : names) {
+          facts.counters_left_out += (facts.counters_left_out.empty() ? "" : " ") + name;
+        }
+      }
+    }
+  }
   facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
   facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);
   facts.decode_lag_max_ns = decode_lag_max_ns_;

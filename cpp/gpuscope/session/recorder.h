@@ -16,6 +16,7 @@
 #include "gpuscope/attribution/decode_state.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
+#include "gpuscope/counters/pm_sampling.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/session/costs.h"
 #include "gpuscope/store/store.h"
@@ -47,6 +48,7 @@ struct Options {
   bool memory = false;  // what libraries allocate from the driver
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
+  counters::Request counters;
 };
 
 /// The facts about a recorded window, for its audit.
@@ -59,6 +61,9 @@ struct Facts {
   attribution::Switch::Total gpu_off, regions_off;
   uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
   int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0, flush_max_ns = 0, sampler_cpu_ns = 0;
+  int64_t counter_cpu_ns = 0;
+  uint64_t counter_overflows = 0;
+  std::string counters_left_out, counters_why;  // metrics; why there are no samples, or no more
   bool cupti_broke = false;
 };
 
@@ -126,9 +131,15 @@ class Recorder {
   void begin(bool collecting);
   /// Throws std::system_error where no thread can be started.
   void start_flusher();
+  /// Has hardware counters sampled, where that was asked for and can be had. Throws InvalidArgument for metrics that
+  /// the GPU does not have, std::system_error.
+  void start_counters();
   void enter_thread();
   /// From then on CUPTI may be called by any thread.
-  void leave_thread() noexcept { flusher_.reset(); }
+  void leave_thread() noexcept {
+    flusher_.reset();
+    sampling_.reset();
+  }
   attribution::Window& window() noexcept { return decoder_->window(); }
 
   /// Decodes what was delivered. `flush`: and has more delivered, which may come only later. Never throws: when memory
@@ -144,6 +155,7 @@ class Recorder {
   void abandon() noexcept {
     (void)decoder_.release();
     (void)flusher_.release();
+    (void)sampling_.release();
   }
 
  private:
@@ -156,12 +168,16 @@ class Recorder {
   std::chrono::nanoseconds grace() const;
   void fetch_unfinished();
   void read_gpu_spans();
+  void read_counters();
   Facts gather_facts(Facts facts);
 
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
-  std::unique_ptr<Flusher> flusher_;  // where CUPTI delivers
+  std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
+  std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
+  std::vector<counters::Samples> samples_;
+  std::string counters_why_;  // why not
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;

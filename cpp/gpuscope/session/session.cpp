@@ -107,6 +107,7 @@ void Session::start_thread() {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     recorder_.start_flusher();
+    recorder_.start_counters();
     thread_ = std::make_unique<std::thread>([this] { run(); });
   } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -192,6 +192,14 @@
   X(uint32_t, stack, row(Stacks), "the Python call stack that it was in")                                       \
   X(uint64_t, count, amount, "how many samples found it there")                                                 \
   X(uint16_t, thread, row(Threads), "the thread")
+#define GPUSCOPE_COUNTER_SAMPLE(X)                                 \
+  X(int64_t, start_ns, time, "when it began")                      \
+  X(int64_t, duration_ns, number, "how long the counters counted") \
+  X(uint32_t, device, number, "CUDA's number of the device")
+#define GPUSCOPE_COUNTER_VALUE(X)                               \
+  X(uint32_t, sample, owner(row(CounterSamples)), "its sample") \
+  X(uint16_t, counter, row(Counters), "what it is a value of")  \
+  X(float, value, number, "in the counter's unit, of the whole sample")
 #define GPUSCOPE_CALL_STACK(X)                          \
   X(uint32_t, api, owner(row(Apis)), "the driver call") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was made with")
@@ -261,6 +269,10 @@
   X(uint16_t, kind, values<CallKind>, "what it does")                                \
   X(uint16_t, flags, values<Flag>, "CAPTURED: recorded into a graph instead of run") \
   X(int32_t, result, number, "the CUresult that it returned")
+#define GPUSCOPE_COUNTER(X)                                                    \
+  X(uint32_t, name, text, "as CUPTI and Nsight Compute write it")              \
+  X(uint32_t, unit, text, "of its values: percent, byte, ...; empty for none") \
+  X(uint32_t, description, text, "what it counts, as CUPTI says")
 #define GPUSCOPE_DEVICE(X)                                                     \
   X(uint32_t, ordinal, number, "CUDA's number of it")                          \
   X(uint32_t, name, text, "the product's name")                                \
@@ -315,6 +327,10 @@
   X(PythonSamples, python_sample, GPUSCOPE_PYTHON_SAMPLE, Event, python_samples,                                     \
     "Where threads were in Python, looked at every so often, with `python_samples`: a row as long as one stays "     \
     "there.")                                                                                                        \
+  X(CounterSamples, counter_sample, GPUSCOPE_COUNTER_SAMPLE, Event, counter_samples,                                 \
+    "Spans over which each GPU's hardware counters counted, with `counters`; of all that ran on it.")                \
+  X(CounterValues, counter_value, GPUSCOPE_COUNTER_VALUE, Event, counter_values,                                     \
+    "What they counted: rows of one sample follow each other, in the order of `counters`.")                          \
   X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL, Total, region_totals,                                         \
     "Regions by call path, in aggregate mode.")                                                                      \
   X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL, Total, work_totals,                                                 \
@@ -328,6 +344,7 @@
   X(Paths, path, GPUSCOPE_PATH, Dictionary, paths,                                                                   \
     "Call paths: the regions open around a point in the program, outermost first.")                                  \
   X(Stacks, stack, GPUSCOPE_STACK, Dictionary, stacks, "Call stacks: a frame, and the stack of its caller.")         \
+  X(Counters, counter, GPUSCOPE_COUNTER, Dictionary, counters, "Hardware counters that were sampled.")               \
   GPUSCOPE_EXTRA_TABLES(X)                                                                                           \
   X(Infos, info, GPUSCOPE_INFO, Info, info, "Facts about the run, by key.")
 
@@ -365,6 +382,7 @@ struct ColumnInfo {
   std::string_view name;
   std::size_t bytes;
   bool is_signed;
+  bool is_float;
   Meaning meaning;
   std::string_view doc;
 };
@@ -406,7 +424,7 @@ struct Meanings {
 #define GPUSCOPE_FIELD(type, name, meaning, doc) type name;
 #define GPUSCOPE_COLUMN(type, name, meaning, doc) Column<type> name;
 #define GPUSCOPE_INFO_OF(type, name, meaning, doc) \
-  ColumnInfo{#name, sizeof(type), std::is_signed_v<type>, meaning, doc},
+  ColumnInfo{#name, sizeof(type), std::is_signed_v<type>, std::is_floating_point_v<type>, meaning, doc},
 #define GPUSCOPE_PUSH(type, name, meaning, doc) name.push_back(values.name);
 #define GPUSCOPE_AT(type, name, meaning, doc) name[index],
 #define GPUSCOPE_VISIT(type, name, meaning, doc) visit(kColumns[column++], name);

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/counters/pm_sampling.h"
+
+#include <cupti_pmsampling.h>
+#include <cupti_result.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "gpuscope/base/clock.h"
+
+namespace gpuscope::counters {
+namespace {
+
+using namespace std::chrono_literals;
+
+// At 10 us the GPU writes 100,000 samples a second; this is how long they may lie before they are read.
+constexpr auto kDecodeInterval = 5ms;
+constexpr std::size_t kHardwareBufferBytes = std::size_t{64} << 20;
+constexpr uint32_t kSamplesOfImage = 1024;
+// What is decoded and not taken: some seconds at 10 us.
+constexpr std::size_t kMostWaiting = std::size_t{1} << 19;
+
+template <class Params>
+Params sized(std::size_t size, void* object) {
+  Params params{};
+  params.structSize = size;
+  params.pPmSamplingObject = static_cast<CUpti_PmSampling_Object*>(object);
+  return params;
+}
+
+#define GPUSCOPE_PM_PARAMS(Name) \
+  sized<CUpti_PmSampling_##Name##_Params>(CUpti_PmSampling_##Name##_Params_STRUCT_SIZE, object_)
+
+/// Turing and GA100 have no clock for samples but the system's, and Turing keeps the oldest only.
+bool has_time_trigger(const std::string& chip) { return chip.rfind("TU", 0) != 0 && chip != "GA100"; }
+
+Bytes read_availability(const driver::Cupti& cupti, int device) {
+  CUpti_PmSampling_GetCounterAvailability_Params params{};
+  params.structSize = CUpti_PmSampling_GetCounterAvailability_Params_STRUCT_SIZE;
+  params.deviceIndex = static_cast<std::size_t>(device);
+  GPUSCOPE_PROFILER(cupti, pm_availability, params);
+  Bytes image(params.counterAvailabilityImageSize);
+  params.pCounterAvailabilityImage = image.data();
+  GPUSCOPE_PROFILER(cupti, pm_availability, params);
+  return image;
+}
+
+Properties describe(const Host& host, const std::string& metric) {
+  try {
+    return host.properties(metric);
+  } catch (const Refused&) {
+    return {};
+  }
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+}  // namespace
+
+PmSampler::PmSampler(const driver::Cupti& cupti, const Request& request, int device)
+    : cupti_(cupti), device_(device), chip_(chip_of(cupti, device)), availability_(read_availability(cupti, device)) {
+  choice_ = choose_single_pass(cupti_, Collection::Sampling, chip_, availability_, request.metrics);
+  if (request.in_full && !choice_.unknown.empty()) {
+    throw base::InvalidArgument("counters has " + listed(choice_.unknown) + ", which " + chip_ +
+                                " cannot sample; `gpuscope counters` lists what it can");
+  }
+  if (request.in_full && !choice_.too_many.empty()) {
+    throw base::InvalidArgument("counters has more than " + chip_ + " samples at a time: without " +
+                                listed(choice_.too_many) + " they fit");
+  }
+  if (choice_.metrics.empty()) {
+    throw base::NotAvailable("sampling of hardware counters", "none of those asked for exists on " + chip_, "");
+  }
+  names_ = pointers(choice_.metrics);
+  row_.resize(names_.size());
+  host_ = std::make_unique<Host>(cupti_, Collection::Sampling, chip_, availability_);
+  host_->configure(choice_.metrics, &choice_.image);
+  for (const std::string& metric : choice_.metrics) {
+    const Properties properties = describe(*host_, metric);
+    sampled_.push_back({metric, properties.unit, properties.description});
+  }
+
+  CUpti_PmSampling_Enable_Params enable{};
+  enable.structSize = CUpti_PmSampling_Enable_Params_STRUCT_SIZE;
+  enable.deviceIndex = static_cast<std::size_t>(device);
+  GPUSCOPE_PROFILER(cupti_, pm_enable, enable);
+  object_ = enable.pPmSamplingObject;
+  try {
+    set_config(request.interval_ns);
+    auto size = GPUSCOPE_PM_PARAMS(GetCounterDataSize);
+    size.pMetricNames = names_.data();
+    size.numMetrics = names_.size();
+    size.maxSamples = kSamplesOfImage;
+    GPUSCOPE_PROFILER(cupti_, pm_data_size, size);
+    data_.assign(size.counterDataSize, 0);
+    initialize_data();
+  } catch (...) {
+    auto disable = GPUSCOPE_PM_PARAMS(Disable);
+    cupti_.pm_disable != nullptr ? cupti_.pm_disable(&disable) : 0;
+    throw;
+  }
+}
+
+PmSampler::~PmSampler() {
+  try {
+    stop();
+  } catch (const base::Error&) {  // it ends with what follows
+  }
+  auto disable = GPUSCOPE_PM_PARAMS(Disable);
+  cupti_.pm_disable != nullptr ? cupti_.pm_disable(&disable) : 0;
+}
+
+void PmSampler::set_config(int64_t interval_ns) {
+  const bool by_time = has_time_trigger(chip_);
+  auto params = GPUSCOPE_PM_PARAMS(SetConfig);
+  params.configSize = choice_.image.size();
+  params.pConfig = choice_.image.data();
+  params.hardwareBufferSize = kHardwareBufferBytes;
+  // The system's clock varies around 1 GHz; samples have times of their own.
+  params.samplingInterval = static_cast<uint64_t>(interval_ns);
+  params.triggerMode =
+      by_time ? CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_TIME_INTERVAL : CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_SYSCLK_INTERVAL;
+  // A full buffer is said only where the oldest samples are kept.
+  params.hwBufferAppendMode = CUPTI_PM_SAMPLING_HARDWARE_BUFFER_APPEND_MODE_KEEP_OLDEST;
+  GPUSCOPE_PROFILER(cupti_, pm_set_config, params);
+}
+
+void PmSampler::initialize_data() {
+  auto params = GPUSCOPE_PM_PARAMS(CounterDataImage_Initialize);
+  params.counterDataSize = data_.size();
+  params.pCounterData = data_.data();
+  GPUSCOPE_PROFILER(cupti_, pm_data_initialize, params);
+}
+
+void PmSampler::start() {
+  if (running_) {
+    return;
+  }
+  auto params = GPUSCOPE_PM_PARAMS(Start);
+  GPUSCOPE_PROFILER(cupti_, pm_start, params);
+  running_ = skips_ = true;
+}
+
+void PmSampler::stop() {
+  if (std::exchange(running_, false)) {
+    auto params = GPUSCOPE_PM_PARAMS(Stop);
+    GPUSCOPE_PROFILER(cupti_, pm_stop, params);
+  }
+}
+
+bool PmSampler::decode(Samples& into) {
+  bool complete = true;
+  for (bool more = true; more;) {
+    auto decode = GPUSCOPE_PM_PARAMS(DecodeData);
+    decode.pCounterDataImage = data_.data();
+    decode.counterDataImageSize = data_.size();
+    if (cupti_.pm_decode == nullptr) {
+      throw_missing(cupti_, "pm_decode");
+    }
+    if (const int code = cupti_.pm_decode(&decode); code == CUPTI_ERROR_OUT_OF_MEMORY) {
+      return false;
+    } else if (code != 0) {
+      throw Refused(cupti_, "pm_decode", code);
+    }
+    complete = complete && decode.overflow == 0;
+    auto info = CUpti_PmSampling_GetCounterDataInfo_Params{};
+    info.structSize = CUpti_PmSampling_GetCounterDataInfo_Params_STRUCT_SIZE;
+    info.pCounterDataImage = data_.data();
+    info.counterDataImageSize = data_.size();
+    GPUSCOPE_PROFILER(cupti_, pm_data_info, info);
+    for (std::size_t index = 0; index < info.numCompletedSamples; ++index) {
+      auto sample = GPUSCOPE_PM_PARAMS(CounterData_GetSampleInfo);
+      sample.pCounterDataImage = data_.data();
+      sample.counterDataImageSize = data_.size();
+      sample.sampleIndex = index;
+      GPUSCOPE_PROFILER(cupti_, pm_sample_info, sample);
+      if (std::exchange(skips_, false)) {
+        continue;
+      }
+      host_->evaluate(data_, index, names_, row_);
+      into.starts.push_back(sample.startTimestamp);
+      into.ends.push_back(sample.endTimestamp);
+      into.values.insert(into.values.end(), row_.begin(), row_.end());
+    }
+    initialize_data();
+    more = info.numCompletedSamples != 0 &&
+           decode.decodeStopReason == CUPTI_PM_SAMPLING_DECODE_STOP_REASON_COUNTER_DATA_FULL;
+  }
+  return complete;
+}
+
+PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
+  for (const int device : request.devices) {
+    samplers_.push_back(std::make_unique<PmSampler>(cupti, request, device));
+  }
+  fresh_.resize(samplers_.size());
+  decoded_.resize(samplers_.size());
+  for (const auto& sampler : samplers_) {
+    sampler->start();
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+PmSampling::~PmSampling() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void PmSampling::take(std::vector<Samples>& into) {
+  for (Samples& samples : into) {
+    samples.clear();
+  }
+  into.resize(samplers_.size());
+  const std::lock_guard lock(mutex_);
+  decoded_.swap(into);
+}
+
+void PmSampling::finish_samples() {
+  std::unique_lock lock(mutex_);
+  finishes_ = why_ended_.empty();
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return !finishes_; });
+}
+
+std::string PmSampling::why_ended() {
+  const std::lock_guard lock(mutex_);
+  return why_ended_;
+}
+
+void PmSampling::decode_all() {
+  for (std::size_t index = 0; index < samplers_.size(); ++index) {
+    if (!samplers_[index]->decode(fresh_[index])) {
+      overflows_.fetch_add(1, std::memory_order_relaxed);
+      samplers_[index]->stop();  // a buffer that was full takes nothing more
+      samplers_[index]->start();
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (std::size_t index = 0; index < samplers_.size(); ++index) {
+    Samples& from = fresh_[index];
+    Samples& to = decoded_[index];
+    if (to.size() + from.size() > kMostWaiting) {
+      overflows_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      to.starts.insert(to.starts.end(), from.starts.begin(), from.starts.end());
+      to.ends.insert(to.ends.end(), from.ends.begin(), from.ends.end());
+      to.values.insert(to.values.end(), from.values.begin(), from.values.end());
+    }
+    from.clear();
+  }
+}
+
+void PmSampling::run() noexcept {
+  pthread_setname_np(pthread_self(), "gpuscope-pm");
+  base::prepare_to_throw();
+  std::string why;
+  int64_t counted_ns = 0;
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    changed_.wait_for(lock, kDecodeInterval, [this] { return ends_ || finishes_; });
+    const bool finishes = finishes_;
+    if (ends_) {
+      break;
+    }
+    lock.unlock();
+    try {
+      if (why.empty()) {
+        for (const auto& sampler : samplers_) {
+          finishes ? sampler->stop() : void();
+        }
+        decode_all();
+        for (const auto& sampler : samplers_) {
+          finishes ? sampler->start() : void();
+        }
+      }
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    const int64_t cpu_ns = base::thread_cpu_ns();
+    cpu_ns_.fetch_add(cpu_ns - std::exchange(counted_ns, cpu_ns), std::memory_order_relaxed);
+    lock.lock();
+    why_ended_ = why;
+    finishes_ = finishes_ && !finishes;
+    changed_.notify_all();
+    if (!why.empty()) {
+      changed_.wait(lock, [this] { return ends_ || finishes_; });
+    }
+  }
+  finishes_ = false;
+  lock.unlock();
+  changed_.notify_all();
+  samplers_.clear();
+}
+
+}  // namespace gpuscope::counters

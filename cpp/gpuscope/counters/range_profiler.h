@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpuscope/counters/metrics.h"
+#include "gpuscope/driver/libraries.h"
+
+namespace gpuscope::counters {
+
+/// CUPTI's range profiler of one context: exact values of metrics over a range of work that its user repeats until all
+/// of them are collected. One at a time a context, and none beside PM sampling of its device.
+///
+/// One thread at a time, with the context current, its work synchronized before begin_pass and before end_pass.
+class RangeProfiler {
+ public:
+  /// Throws NotAvailable; InvalidArgument for metrics that this GPU does not have or cannot collect together.
+  RangeProfiler(const driver::Cupti& cupti, driver::CuContext context, int device, std::vector<std::string> metrics);
+  ~RangeProfiler();
+  RangeProfiler(const RangeProfiler&) = delete;
+  RangeProfiler& operator=(const RangeProfiler&) = delete;
+
+  void begin_pass();
+  /// Whether the work must be repeated once more.
+  bool end_pass();
+  /// After the last pass: the values, in the order of the metrics.
+  std::vector<double> read();
+
+  std::size_t passes() const noexcept { return passes_; }
+  const std::string& chip() const noexcept { return chip_; }
+
+ private:
+  void release() noexcept;
+  void set_up();
+
+  const driver::Cupti& cupti_;
+  std::string chip_;
+  std::vector<std::string> metrics_;
+  std::vector<const char*> names_;
+  std::unique_ptr<Host> host_;
+  std::size_t passes_ = 0;
+  void* object_ = nullptr;
+  Bytes image_;
+  Bytes data_;
+  bool in_range_ = false;
+  bool running_ = false;
+};
+
+}  // namespace gpuscope::counters

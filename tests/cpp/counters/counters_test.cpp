@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fakes/profilers.h"
+#include "gpuscope/counters/metrics.h"
+#include "gpuscope/counters/pm_sampling.h"
+#include "gpuscope/counters/range_profiler.h"
+
+namespace gpuscope::counters {
+namespace {
+
+using fakes::Profilers;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::vector<std::string> kThree = {"sm__cycles.sum", "dram__bytes.sum", "lts__sectors.sum"};
+
+template <class Error, class F>
+std::string message_of(F&& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+Choice choose(Profilers& fake, const std::vector<std::string>& wanted) {
+  return choose_single_pass(fake.table(), Collection::Sampling, "FAKE100", {}, wanted);
+}
+
+TEST(Metrics, AreTakenInTurnAsLongAsTheyFitIntoOnePass) {
+  Profilers& fake = Profilers::reset();
+  fake.counters["sm__cycles.sum"].share = 0.6;
+  fake.counters["dram__bytes.sum"].share = 0.5;
+  const Choice choice = choose(fake, kThree);
+  EXPECT_THAT(choice.metrics, ElementsAre("sm__cycles.sum", "lts__sectors.sum"));
+  EXPECT_THAT(choice.too_many, ElementsAre("dram__bytes.sum"));
+  EXPECT_TRUE(choice.unknown.empty());
+  EXPECT_FALSE(choice.image.empty());
+  EXPECT_EQ(fake.hosts, 0);
+}
+
+TEST(Metrics, UnknownOnesSpoilNoneOfTheOthers) {
+  const Choice choice = choose(Profilers::reset(), {"nonsense.sum", "sm__cycles.sum", "dram__bytes"});
+  EXPECT_THAT(choice.metrics, ElementsAre("sm__cycles.sum"));
+  EXPECT_THAT(choice.unknown, ElementsAre("nonsense.sum", "dram__bytes"));
+}
+
+TEST(Metrics, AreListedWithWhatCuptiSaysOfThem) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  const Host host(cupti, Collection::Ranges, "FAKE100", {});
+  const std::vector<Metric> metrics = host.metrics();
+  ASSERT_EQ(metrics.size(), 2U);
+  EXPECT_EQ(metrics[0].name, "dram__bytes");
+  EXPECT_THAT(host.endings(metrics[0]), ElementsAre(".sum", ".avg"));
+  EXPECT_EQ(host.properties("dram__bytes").description, "what it counts");
+  EXPECT_EQ(host.properties("dram__bytes").unit, "");
+  EXPECT_THROW(host.properties("nonsense"), Refused);
+  EXPECT_THAT(supported_chips(cupti), ElementsAre("FAKE100", "OLD75"));
+}
+
+TEST(Refusals, SayTheReasonAndWhatWouldChangeIt) {
+  Profilers& fake = Profilers::reset();
+  const auto message = [&](const std::string& member, int code) {
+    fake.codes = {{member, code}};
+    const driver::Cupti cupti = fake.table();
+    return message_of<base::NotAvailable>([&] { const PmSampler sampler(cupti, {kThree}, 0); });
+  };
+  const std::string privileges = message("pm_availability", CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
+  EXPECT_THAT(privileges, HasSubstr("administrators alone"));
+  EXPECT_THAT(privileges, HasSubstr("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"));
+  EXPECT_THAT(privileges, HasSubstr("NVreg_RestrictProfilingToAdminUsers=0"));
+  EXPECT_THAT(privileges, HasSubstr("CAP_PERFMON"));
+  const std::string busy = message("pm_enable", CUPTI_ERROR_HARDWARE_BUSY);
+  EXPECT_THAT(busy, HasSubstr("another tool"));
+  EXPECT_THAT(busy, HasSubstr("dcgmi profile --pause"));
+  EXPECT_THAT(message("host_initialize", CUPTI_ERROR_INVALID_CHIP_NAME), HasSubstr("newer nvidia-cuda-cupti"));
+  EXPECT_EQ(fake.enabled, 0);
+  EXPECT_EQ(fake.hosts, 0);
+}
+
+TEST(Refusals, ALibraryWithoutTheFunctionsIsNamed) {
+  driver::Cupti old = Profilers::reset().table();
+  old.pm_enable = nullptr;
+  EXPECT_THAT(message_of<base::NotAvailable>([&] { const PmSampler sampler(old, {kThree}, 0); }),
+              HasSubstr("has no pm_enable; use CUPTI of CUDA 12.6 or later"));
+  EXPECT_THAT(message_of<base::NotAvailable>([] { chip_of(driver::Cupti{}, 0); }), HasSubstr("libcupti was not found"));
+}
+
+TEST(PmSampler, HandsOverSamplesButTheFirst) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampler sampler(cupti, {.metrics = {"sm__cycles.sum", "dram__bytes.sum"}, .interval_ns = 50'000}, 0);
+  EXPECT_EQ(fake.interval_ns, 50'000U);
+  EXPECT_EQ(fake.trigger, CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_TIME_INTERVAL);
+  sampler.start();
+  for (uint64_t sample = 0; sample < 6; ++sample) {  // more than an image holds
+    fake.write(100 * sample, 100 * sample + 100);
+  }
+  Samples samples;
+  EXPECT_TRUE(sampler.decode(samples));
+  EXPECT_THAT(samples.starts, ElementsAre(100, 200, 300, 400, 500));
+  EXPECT_THAT(samples.ends, ElementsAre(200, 300, 400, 500, 600));
+  EXPECT_THAT(samples.values, ElementsAre(1001, 2001, 1002, 2002, 1003, 2003, 1004, 2004, 1005, 2005));
+  fake.write(600, 700);
+  EXPECT_TRUE(sampler.decode(samples));
+  EXPECT_EQ(samples.size(), 6U);
+}
+
+TEST(PmSampler, SaysThatSamplesWereLost) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampler sampler(cupti, {kThree}, 0);
+  sampler.start();
+  fake.overflows = 1;
+  Samples samples;
+  EXPECT_FALSE(sampler.decode(samples));
+  EXPECT_TRUE(sampler.decode(samples));
+  fake.codes = {{"pm_decode", CUPTI_ERROR_OUT_OF_MEMORY}};
+  EXPECT_FALSE(sampler.decode(samples));
+  fake.codes = {{"pm_decode", CUPTI_ERROR_UNKNOWN}};
+  EXPECT_THROW(sampler.decode(samples), Refused);
+}
+
+TEST(PmSampler, AsksForAllOrForAsManyAsFit) {
+  Profilers& fake = Profilers::reset();
+  fake.counters["dram__bytes.sum"].share = 0.95;
+  const driver::Cupti cupti = fake.table();
+  EXPECT_THAT(PmSampler(cupti, {kThree}, 0).choice().metrics, ElementsAre("sm__cycles.sum", "lts__sectors.sum"));
+  EXPECT_THAT(message_of<base::InvalidArgument>([&] {
+                const PmSampler all(cupti, {kThree, true}, 0);
+              }),
+              HasSubstr("without dram__bytes.sum they fit"));
+  EXPECT_THAT(message_of<base::InvalidArgument>([&] {
+                const PmSampler all(cupti, {{"nonsense"}, true}, 0);
+              }),
+              HasSubstr("nonsense"));
+  EXPECT_THROW(PmSampler(cupti, {{"nonsense"}}, 0), base::NotAvailable);
+  EXPECT_EQ(fake.enabled, 0);
+}
+
+TEST(PmSampler, ChipsWithoutAClockForItCountTheSystems) {
+  Profilers& fake = Profilers::reset();
+  fake.chip = "GA100";
+  const driver::Cupti cupti = fake.table();
+  const PmSampler sampler(cupti, {kThree}, 0);
+  EXPECT_EQ(fake.trigger, CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_SYSCLK_INTERVAL);
+}
+
+TEST(PmSampling, ReadsInTheBackgroundAndLeavesNothingBehind) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  {
+    PmSampling sampling(cupti, {kThree});
+    for (uint64_t sample = 0; sample < 4; ++sample) {
+      fake.write(sample, sample + 1);
+    }
+    std::vector<Samples> all;
+    std::size_t count = 0;
+    while (count < 3) {
+      sampling.take(all);
+      count += all.at(0).size();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(count, 3U);
+    fake.write(10, 11);
+    fake.write(11, 12);
+    sampling.finish_samples();
+    sampling.take(all);
+    EXPECT_THAT(all.at(0).starts, ElementsAre(10, 11));
+    EXPECT_EQ(sampling.take_overflows(), 0U);
+    EXPECT_EQ(sampling.why_ended(), "");
+  }
+  EXPECT_EQ(fake.started, 0);
+  EXPECT_EQ(fake.enabled, 0);
+  EXPECT_EQ(fake.hosts, 0);
+}
+
+TEST(PmSampling, GoesOnAfterAFullBuffer) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  {
+    const std::lock_guard lock(fake.mutex);
+    fake.overflows = 1;
+  }
+  sampling.finish_samples();
+  sampling.finish_samples();
+  EXPECT_EQ(sampling.take_overflows(), 1U);
+  EXPECT_EQ(fake.started, 1);
+}
+
+TEST(PmSampling, EndsWithTheReasonWhenCuptiRefusesToGoOn) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  {
+    const std::lock_guard lock(fake.mutex);
+    fake.codes = {{"pm_decode", CUPTI_ERROR_UNKNOWN}};
+  }
+  sampling.finish_samples();
+  EXPECT_THAT(sampling.why_ended(), HasSubstr("pm_decode failed"));
+  sampling.finish_samples();  // does not wait for ever
+}
+
+TEST(RangeProfiler, HasTheWorkRepeatedUntilAllIsCollected) {
+  Profilers& fake = Profilers::reset();
+  fake.counters["sm__cycles.sum"].share = 1.5;
+  const driver::Cupti cupti = fake.table();
+  {
+    RangeProfiler profiler(cupti, nullptr, 0, {"sm__cycles.sum", "dram__bytes.sum"});
+    EXPECT_EQ(profiler.passes(), 2U);
+    profiler.begin_pass();
+    EXPECT_TRUE(profiler.end_pass());
+    profiler.begin_pass();
+    EXPECT_FALSE(profiler.end_pass());
+    EXPECT_THAT(profiler.read(), ElementsAre(1000, 2000));
+    fake.ranges = 0;
+    EXPECT_THROW(profiler.read(), base::NotAvailable);
+  }
+  EXPECT_EQ(fake.enabled, 0);
+  EXPECT_EQ(fake.hosts, 0);
+}
+
+TEST(RangeProfiler, EndsInTheMiddleOfAPass) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  {
+    RangeProfiler profiler(cupti, nullptr, 0, {"sm__cycles.sum"});
+    profiler.begin_pass();
+  }
+  EXPECT_EQ(fake.started, 0);
+  EXPECT_EQ(fake.enabled, 0);
+  EXPECT_EQ(fake.calls_of("range_pop"), 1);
+}
+
+TEST(RangeProfiler, NamesAMetricThatTheChipDoesNotHave) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  EXPECT_THAT(message_of<base::InvalidArgument>([&] { const RangeProfiler profiler(cupti, nullptr, 0, {"nonsense"}); }),
+              HasSubstr("'nonsense', which FAKE100 does not have"));
+  fake.codes = {{"range_enable", CUPTI_ERROR_INSUFFICIENT_PRIVILEGES}};
+  EXPECT_THROW(RangeProfiler(cupti, nullptr, 0, kThree), Refused);
+  EXPECT_EQ(fake.hosts, 0);
+}
+
+}  // namespace
+}  // namespace gpuscope::counters
