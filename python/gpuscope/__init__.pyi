@@ -3,6 +3,7 @@
 # Types of results and errors are reached from their rooms, which come first.
 from gpuscope import analysis as analysis
 from gpuscope import benchmarking as benchmarking
+from gpuscope import counters as counters
 from gpuscope import errors as errors
 from gpuscope import memory as memory
 from gpuscope import monitor as monitor
@@ -17,6 +18,7 @@ from gpuscope.benchmarking.dataloader import benchmark_dataloader as benchmark_d
 from gpuscope.benchmarking.latency import measure_latency as measure_latency
 from gpuscope.benchmarking.sweeps import sweep as sweep
 from gpuscope.benchmarking.throughput import measure_throughput as measure_throughput
+from gpuscope.counters.measuring import measure_counters as measure_counters
 from gpuscope.exporters.page.memory import export_memory_page as export_memory_page
 from gpuscope.frameworks.torch_compile import mark as mark
 from gpuscope.frameworks.torch_compile import record_function as record_function

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
+    from gpuscope.counters import SampledCounters
     from gpuscope.diagnosis import Diagnosis, StepBreakdown
     from gpuscope.trace import Trace
 
@@ -69,6 +70,16 @@ class Analyses(ABC):
         from gpuscope.analysis import samples
 
         return samples(self.trace)
+
+    def counters(self) -> SampledCounters:
+        """What the hardware counters say of kernels and regions; recorded with ``profile(counters=...)``.
+
+        Raises:
+            NotAvailable: the recording has totals alone (``mode="aggregate"``).
+        """
+        from gpuscope.counters.sampled import sampled_counters
+
+        return sampled_counters(self.trace)
 
     def step_breakdown(self) -> StepBreakdown:
         """What each GPU did in the steps of the program: parts that add up to their time, idle time included.

@@ -669,9 +669,29 @@ def test_use_cuda_is_accepted_and_deprecated(log):
     assert prof.activities == {ProfilerActivity.CPU}
 
 
-def test_counters_are_not_available():
-    with pytest.raises(NotAvailable, match="counters='speed_of_light'"):
-        profile(counters="speed_of_light")
+def test_the_core_is_asked_for_counters(log):
+    with profile(counters="why", counter_interval_us=20):
+        pass
+    asked = fake.Session.options
+    assert asked["counters"][0] == "gr__cycles_active.avg.pct_of_peak_sustained_elapsed"
+    assert (asked["counters_in_full"], asked["counter_interval_ns"]) == (False, 20_000)
+    with profile(counters=["dram__bytes.sum"]):
+        pass
+    asked = fake.Session.options
+    assert (asked["counters"], asked["counters_in_full"]) == (["dram__bytes.sum"], True)
+
+
+@pytest.mark.parametrize("counters", ["speed_of_light", 3, [], [3]])
+def test_counters_that_are_no_set_and_no_names_are_refused(counters):
+    with pytest.raises(InvalidArgument, match=r"counters is .*; accepted is 'why', or a list of metrics"):
+        profile(counters=counters)
+
+
+def test_counters_need_rows_and_an_interval_that_a_gpu_can_keep():
+    with pytest.raises(InvalidArgument, match="'full' and 'ring'"):
+        profile(counters="why", mode="aggregate")
+    with pytest.raises(InvalidArgument, match="counter_interval_us is 1; accepted are 10 to 1,000,000 us"):
+        profile(counters="why", counter_interval_us=1)
 
 
 def test_options_without_effect_are_said_once_and_noted_in_the_recording(log):

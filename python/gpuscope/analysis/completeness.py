@@ -209,6 +209,11 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"{_count(counters['log_dropped'], 'region or call', 'regions or calls')} did not fit the log")
     if samples := number_of(info, "audit.samples_dropped"):
         reasons.append(f"{_count(samples, 'sample')} of Python did not fit the log")
+    if overflows := number_of(info, "audit.counter_overflows"):
+        lost = _count(overflows, "time")
+        reasons.append(f"samples of hardware counters were lost {lost}, as a buffer was full")
+    if why := info.get("counters.why"):
+        remarks.append(f"hardware counters were not sampled, or not to the end: {why}")
     if counters["evicted"]:
         evicted = _count(counters["evicted"], "row")
         if mode == "ring":

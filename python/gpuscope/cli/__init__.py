@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.cli.bench import Bench, Explore
+from gpuscope.cli.counters import Counters
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.diagnose import Diagnose
 from gpuscope.cli.doctor import Doctor
@@ -51,6 +52,7 @@ COMMANDS: tuple[Command, ...] = (
     Memory(),
     MemoryShow(),
     Demo(),
+    Counters(),
     Doctor(),
 )
 
@@ -64,6 +66,7 @@ examples:
   gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
   gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
   gpuscope memory train.py                        where the memory goes, by library, line and stage
+  gpuscope counters 'dram__*'                     what the hardware of this GPU can count
   gpuscope doctor                                 what works on this machine, and what would fix the rest
 """
 

@@ -143,7 +143,11 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             compiling, full command buffers, buffers of records. Not in aggregate mode.
         max_bytes: cap on the memory that the events of a window and their names take, in bytes or as ``"512MB"``.
         ring_seconds: how much time a ring holds.
-        counters: hardware counters; not available yet.
+        counters: hardware counters to sample: "why", those that tell why a GPU is slow or idle, as many as it samples
+            at a time; or names of metrics, which ``gpuscope counters --sampling`` lists: see `counters`. A sample is of
+            all that runs on the GPU, of other processes too. Where they cannot be had the audit says why, and what
+            would change it. Needs the modes ``full`` or ``ring``.
+        counter_interval_us: how long a sample is, 10 to 1,000,000 us.
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.
         python_samples: looks every millisecond, or every so many seconds, where each thread is in Python, its 256
             innermost frames, and keeps that as `Trace.python_samples`: see `samples`. A thread of its own reads it
@@ -152,7 +156,6 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
-        NotAvailable: counters are asked for.
 
     Attributes:
         step_num: the current step, counted from 0.
@@ -186,9 +189,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         overheads: bool = False,
         max_bytes: int | str = 1 << 30,
         ring_seconds: float = 10.0,
-        counters: object = None,
+        counters: str | Iterable[str] | None = None,
         strict: bool = False,
         python_samples: bool | float = False,
+        counter_interval_us: float = 100.0,
     ) -> None:
         _check_callable("schedule", schedule)
         _check_callable("on_trace_ready", on_trace_ready)
@@ -204,10 +208,6 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 "acc_events": acc_events,
             }
         )
-        if counters is not None:
-            raise NotAvailable(
-                f"counters={counters!r} is not available: this version reads no hardware counters; leave it out"
-            )
         selected = parse_activities(activities)
         experimental = options_of(experimental_config) if experimental_config else frozenset()
         self._trace_only = "trace_only" in (experimental or ()) and not with_stack
@@ -257,6 +257,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
             python_samples=python_samples,
+            counters=counters,
+            counter_interval_us=counter_interval_us,
         )
         self._options = Options(
             operators=ProfilerActivity.CPU in self.activities,

@@ -12,10 +12,11 @@ import time
 import warnings
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.arguments import as_float
+from gpuscope.counters.names import check_names, parse_counters
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.frameworks.torch import process_group
@@ -27,7 +28,7 @@ from gpuscope.text import brief
 from gpuscope.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gpuscope.frameworks.observers import Observers
     from gpuscope.profiler.execution_trace import Observer
@@ -38,6 +39,7 @@ _GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
 _SAMPLE_EVERY_NS = 1_000_000
 _SAMPLE_SECONDS = (1e-4, 10.0)
+_COUNTER_US = (10.0, 1e6)
 _US_PER_S = 1e6
 _MOST_STEPS = 1 << 16  # of a window; the latest are kept
 
@@ -139,13 +141,24 @@ class Collector:
         memory: bool = False,
         left_out: frozenset[str] = frozenset(),
         python_samples: bool | float = False,
+        counters: str | Iterable[str] | None = None,
+        counter_interval_us: float = 100.0,
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
-        limits = {
+        options: dict[str, Any] = {
             "max_bytes": parse_bytes("max_bytes", max_bytes, _LEAST_BYTES),
             "ring_ns": _nanoseconds("ring_seconds", ring_seconds),
         }
+        self._counters, self._counters_are_names = ([], False) if counters is None else parse_counters(counters)
+        if self._counters and mode == "aggregate":
+            sentence = "counters is given with mode='aggregate', which keeps no samples; accepted are 'full' and 'ring'"
+            raise InvalidArgument(sentence)
+        self._counter_interval_ns = _counter_interval(counter_interval_us)
+        if self._counters:
+            options["counters"] = self._counters
+            options["counters_in_full"] = self._counters_are_names
+            options["counter_interval_ns"] = self._counter_interval_ns
         self.keeps_stacks = keeps_stacks = stacks and mode != "aggregate" and _core.knows_stacks()
         self._make_session: Callable[[], _core.Session] = lambda: _core.Session(
             cuda=cuda,
@@ -156,7 +169,7 @@ class Collector:
             stacks=keeps_stacks,
             memory=memory,
             left_out=set(left_out),
-            **limits,
+            **options,
         )
         self.notes: list[str] = []
         if stacks and not keeps_stacks:
@@ -174,7 +187,8 @@ class Collector:
     @property
     def facts(self) -> dict[str, str]:
         """What every recording is to say of how it was made."""
-        return {"samples.interval_ns": str(self._sample_every_ns)} if self._sample_every_ns else {}
+        facts = {"samples.interval_ns": str(self._sample_every_ns)} if self._sample_every_ns else {}
+        return facts | ({"counters.interval_ns": str(self._counter_interval_ns)} if self._counters else {})
 
     @property
     def collecting(self) -> bool:
@@ -186,6 +200,8 @@ class Collector:
         if not action.collects:
             return
         if self._session is None:
+            if self._counters_are_names:
+                check_names(self._counters, "counters", sampling=True)
             self._session = self._make_session()
         if action.records and not self.window_open:
             self._session.open()
@@ -416,6 +432,14 @@ def _sample_interval(value: object) -> int:
             f"python_samples is {brief(value)}; accepted are True, False and seconds from {least:g} to {most:g}"
         )
     return round(seconds * 1e9)
+
+
+def _counter_interval(value: object) -> int:
+    us = as_float(value)
+    least, most = _COUNTER_US
+    if not least <= us <= most:
+        raise InvalidArgument(f"counter_interval_us is {brief(value)}; accepted are {least:g} to {most:,.0f} us")
+    return round(us * 1e3)
 
 
 def _nanoseconds(argument: str, seconds: float) -> int:

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware counters: what a GPU can count, sampled beside a recording or measured exactly over a call.
+
+Each name of ``__init__.pyi`` is imported from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from gpuscope.late_imports import import_of_stub, modules_of_stub
+
+
+def __getattr__(name: str) -> object:
+    return import_of_stub(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *modules_of_stub(__name__)})

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`measure_counters`: exact values of hardware counters over a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.arguments import check_count, check_function
+from gpuscope.counters.names import check_names, list_counters, parse_counters
+from gpuscope.errors import InvalidArgument
+from gpuscope.results import Result
+
+
+@dataclass(frozen=True, repr=False)
+class CounterMeasurement(Result):
+    """What hardware counters counted over one call.
+
+    Attributes:
+        values: of each metric, in the order asked for, in its unit; nan where the GPU gave none.
+        units: of those that have one, as "byte" and "percent".
+        chip: as CUPTI calls it, "GH100".
+        device: CUDA's number of the GPU.
+        passes: how often the call was repeated for it: the metrics of different passes are of different calls.
+        left_out: metrics of the set that would have taken another pass, or that this chip does not have.
+    """
+
+    values: dict[str, float]
+    units: dict[str, str]
+    chip: str
+    device: int
+    passes: int
+    left_out: tuple[str, ...] = ()
+
+    def __getitem__(self, metric: str) -> float:
+        if metric not in self.values:
+            raise InvalidArgument(f"metric is {metric!r}; measured were {', '.join(self.values)}")
+        return self.values[metric]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "chip": self.chip,
+            "device": self.device,
+            "passes": self.passes,
+            "values": {name: None if math.isnan(value) else value for name, value in self.values.items()},
+            "units": self.units,
+            "left_out": list(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.values))
+        calls = "1 call" if self.passes == 1 else f"{self.passes} calls, as many as these metrics take"
+        lines = [f"{len(self.values)} metrics of {self.chip}, device {self.device}, over {calls}"]
+        for name, value in self.values.items():
+            shown = "not available" if math.isnan(value) else f"{value:,.6g}"
+            lines.append(f"  {name:<{width}}  {shown:>16}  {self.units.get(name, '')}".rstrip())
+        if self.left_out:
+            lines.append(
+                f"  left out, as one pass has no room for them or this chip lacks them: {', '.join(self.left_out)}"
+            )
+        return "\n".join(lines)
+
+
+def measure_counters(
+    fn: Callable[[], Any], metrics: str | Iterable[str] = "overview", *, device: int = 0
+) -> CounterMeasurement:
+    """Measures hardware counters over a call of `fn`, exactly, by CUPTI's range profiler.
+
+    `fn` is called once before, and then once a pass: it must do the same work each time. All that runs on the device
+    meanwhile counts; it is waited for before and after each call.
+
+    Args:
+        fn: launches work on the primary context of the device, as PyTorch, CuPy and all of CUDA's runtime do.
+        metrics: names with their endings, which ``gpuscope counters`` lists, or "overview", the usual ones that this
+            GPU measures in one pass.
+        device: CUDA's number of the GPU.
+
+    Raises:
+        InvalidArgument: a metric does not exist here, with the nearest that does; a profiler runs.
+        NotAvailable: there is no GPU, or its counters cannot be had, with the reason and what would change it.
+    """
+    check_function("fn", fn, "a function without arguments")
+    names, in_full = parse_counters(metrics, "metrics", ("overview",))
+    device = check_count("device", device, 0)
+    left_out: tuple[str, ...] = ()
+    if in_full:
+        check_names(names, "metrics", sampling=False, device=device)
+    else:
+        chip = _core.counter_chip(device)
+        names, unknown, too_many = _core.choose_counters(chip, sampling=False, wanted=names)
+        left_out = (*unknown, *too_many)
+    fn()
+    profiler = _core.RangeCounters(device, names)
+    again = True
+    passes = 0
+    while again:
+        profiler.begin_pass()
+        fn()
+        again = profiler.end_pass()
+        passes += 1
+    values = dict(zip(names, profiler.read(), strict=True))
+    return CounterMeasurement(values, _units(names, profiler.chip), profiler.chip, device, passes, left_out)
+
+
+def _units(names: Iterable[str], chip: str) -> dict[str, str]:
+    units = {counter.name: counter.unit for counter in list_counters(chip)}
+    return {name: unit for name in names if (unit := unit_of(name, units))}
+
+
+def unit_of(metric: str, units: dict[str, str]) -> str:
+    """The unit of a metric with its ending, from those of the counters."""
+    base = max((base for base in units if metric.startswith(f"{base}.")), key=len, default="")
+    ending = metric[len(base) :]
+    if ".pct" in ending:
+        return "percent"
+    per = "/s" if ending.endswith(".per_second") else "/cycle" if ".per_cycle" in ending else ""
+    return units.get(base, "") + per if base else ""

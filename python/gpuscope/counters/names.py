@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of hardware counters: sets of them, what a GPU offers, and the nearest to one that it does not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.text import brief
+
+_ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
+_QUEUE = "gpu__scheduler_engine_gr_queue_sync"
+
+WHY = (
+    f"gr__cycles_active{_ELAPSED}",
+    f"sm__cycles_active{_ELAPSED}",
+    f"{_QUEUE}_gpfifo_cycles_idle{_ELAPSED}",
+    f"{_QUEUE}_cycles_stalled_cmd_semacquire{_ELAPSED}",
+    f"{_QUEUE}_cycles_stalled_cmd_wfi{_ELAPSED}",
+    f"gpu__gr_cycles_active_cmd_ctxsw{_ELAPSED}",
+    f"gpu__scheduler_engine_asyncce0_cycles_active{_ELAPSED}",
+    f"sm__pipe_tensor_cycles_active_realtime{_ELAPSED}",
+    f"dram__read_throughput{_ELAPSED}",
+    f"dram__write_throughput{_ELAPSED}",
+    f"sm__inst_executed_realtime{_ELAPSED}",
+    f"sm__warps_active_realtime{_ELAPSED}",
+    "gr__dispatch_count.sum",
+    "lts__t_sectors.sum",
+    "pcie__read_bytes.sum",
+    "pcie__write_bytes.sum",
+    "PCI.TriageCompute.pcie__read_bytes.sum",
+    "PCI.TriageCompute.pcie__write_bytes.sum",
+    "nvlrx__bytes.sum",
+    "nvltx__bytes.sum",
+    "LTS.TriageCompute.lts__average_t_sector_hit_rate_realtime.pct",
+    f"TPC.TriageCompute.sm__pipe_fp64_cycles_active_realtime{_ELAPSED}",
+    f"TPC.TriageCompute.sm__inst_executed_pipe_fma_realtime{_ELAPSED}",
+    f"tpc__warps_inactive_sm_idle_realtime{_ELAPSED}",
+)
+"""Why a GPU is slow or idle, the most telling first: units that are busy, what the front end waits for, memory, links.
+
+With libcupti 13.0 all of them fit into one pass of a GH100, 21 on GB100, 17 on AD102, 15 on GB202, 14 on GA100.
+"""
+
+OVERVIEW = (
+    "gpu__time_duration.sum",
+    f"sm__cycles_active{_ELAPSED}",
+    f"sm__pipe_tensor_cycles_active{_ELAPSED}",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    f"dram__throughput{_ELAPSED}",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_sectors.sum",
+    "lts__t_bytes.sum",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_write.sum",
+    "l1tex__t_sectors.sum",
+    "l1tex__t_sectors_lookup_hit.sum",
+    "sm__inst_executed.sum",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    f"gr__cycles_active{_ELAPSED}",
+)
+"""What a piece of work does to the GPU, as far as one pass tells: on a GH100 all of these."""
+
+SETS = {"why": WHY, "overview": OVERVIEW}
+
+
+def parse_counters(
+    counters: object, argument: str = "counters", sets: Sequence[str] = ("why",)
+) -> tuple[list[str], bool]:
+    """Names of metrics, each once, and whether all of them are wanted: of a set, as many as one pass has room for.
+
+    Raises:
+        InvalidArgument: it is neither a set nor names.
+    """
+    known = " or ".join(repr(name) for name in sets)
+    accepted = f"accepted is {known}, or a list of metrics as 'dram__bytes_read.sum', which `gpuscope counters` lists"
+    if isinstance(counters, str):
+        if counters not in sets:
+            raise InvalidArgument(f"{argument} is {counters!r}; {accepted}")
+        return list(SETS[counters]), False
+    if not isinstance(counters, Iterable):
+        raise InvalidArgument(f"{argument} is {counters!r}; {accepted}")
+    names = list(dict.fromkeys(counters))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise InvalidArgument(f"{argument} is {brief(repr(names))}; {accepted}")
+    return names, True
+
+
+@dataclass(frozen=True)
+class Counter:
+    """What a chip can count, under the name that its roll-ups hang on.
+
+    Attributes:
+        name: ``dram__bytes_read``; a metric is this with an ending, ``dram__bytes_read.sum``.
+        kind: "counter", "ratio" or "throughput".
+        hardware: the part of the chip, as ``dram``.
+        unit: of its values, as ``byte``; "" for none.
+        description: in CUPTI's words.
+    """
+
+    name: str
+    kind: str
+    hardware: str
+    unit: str
+    description: str
+
+
+_KINDS = ("counter", "ratio", "throughput")
+
+
+def list_counters(chip: str | None = None, *, sampling: bool = False, device: int = 0) -> list[Counter]:
+    """What a GPU can count, by name.
+
+    Args:
+        chip: as CUPTI calls it, "GH100"; None takes that of `device`.
+        sampling: what ``profile(counters=...)`` can sample, else what `measure_counters` can measure, which is more.
+        device: CUDA's number of the GPU.
+
+    Raises:
+        InvalidArgument: no such chip.
+        NotAvailable: there is no GPU, or no libcupti of CUDA 12.6 or later.
+    """
+    listed = _core.list_counters(_chip(chip, device), sampling=sampling)
+    return sorted(
+        (Counter(name, _KINDS[kind], *rest) for name, kind, *rest in listed), key=lambda counter: counter.name
+    )
+
+
+def endings(counter: Counter, chip: str | None = None, *, sampling: bool = False, device: int = 0) -> list[str]:
+    """What may follow the name of a counter: ``.sum``, ``.avg.per_second``, ..."""
+    return _core.counter_endings(
+        _chip(chip, device), sampling=sampling, name=counter.name, kind=_KINDS.index(counter.kind)
+    )
+
+
+def _chip(chip: str | None, device: int) -> str:
+    if chip is None:
+        return _core.counter_chip(device)
+    chips = _core.counter_chips()
+    if chip not in chips:
+        near = difflib.get_close_matches(chip.upper(), chips, 3, 0.0)
+        raise InvalidArgument(f"chip is {chip!r}; nearest are {', '.join(near)}")
+    return chip
+
+
+def check_names(names: Sequence[str], argument: str, *, sampling: bool, device: int = 0) -> None:
+    """Says which names a GPU does not have, and what is nearest to them. Where there is none, nothing.
+
+    Raises:
+        InvalidArgument: a name is unknown.
+    """
+    try:
+        counters = {counter.name: counter for counter in list_counters(sampling=sampling, device=device)}
+    except NotAvailable:  # whoever reads the counters has the reason
+        return
+    for name in names:
+        base = (
+            name
+            if name in counters
+            else max(filter(lambda base: name.startswith(f"{base}."), counters), key=len, default="")
+        )
+        if not base:
+            near = difflib.get_close_matches(name.split(".")[0] if name.count("__") else name, counters, 3, 0.0)
+            raise InvalidArgument(
+                f"{argument} has {name!r}, which this GPU does not have; nearest are {', '.join(near)}"
+            )
+        accepted = endings(counters[base], sampling=sampling, device=device)
+        if (ending := name[len(base) :]) not in accepted:
+            near = [base + close for close in difflib.get_close_matches(ending, accepted, 3, 0.0)]
+            raise InvalidArgument(f"{argument} has {name!r}; nearest are {', '.join(near)}")

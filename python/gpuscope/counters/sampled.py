@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampled hardware counters: their timeline, and what they say of kernels and regions, by overlap in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.results import Result
+from gpuscope.trace import NONE, Trace, number_of
+from gpuscope.units import align_columns, format_time
+
+LEAST_SAMPLES = 5
+"""A kernel has values of its own where so many samples lie wholly inside it: two more reach over its edges."""
+
+_ROWS = 12
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class CounterValues:
+    """Means of the counters over some GPU work.
+
+    Attributes:
+        name: of the region or kernel.
+        count: how many kernels are in it.
+        time_ns: how long they ran together.
+        covered_ns: how much of that was sampled.
+        values: of each counter, in the order of `SampledCounters.metrics`; nan where nothing was sampled.
+    """
+
+    name: str
+    count: int
+    time_ns: int
+    covered_ns: int
+    values: tuple[float, ...]
+
+
+class Timeline:
+    """Samples of one device, of which the mean over any span is two look-ups a counter."""
+
+    def __init__(self, start_ns: Array, end_ns: Array, rates: Array) -> None:
+        order = np.argsort(start_ns, kind="stable")
+        self.start_ns, self.rates = start_ns[order], rates[order]
+        # Samples follow each other; one that ends after the next has begun is cut.
+        following = np.append(self.start_ns[1:], np.iinfo(np.int64).max)
+        self.end_ns: Array = np.minimum(end_ns[order], following)
+        self._origin = int(self.start_ns[0]) if len(self.start_ns) else 0
+        lengths = (self.end_ns - self.start_ns).astype(np.float64)
+        self._edges = np.column_stack((self.start_ns, self.end_ns)).ravel() - self._origin
+        self._covered = self._integral(lengths)
+        self._integrals = [self._integral(lengths * column) for column in self.rates.T]
+
+    @staticmethod
+    def _integral(areas: Array) -> Array:
+        """At the edges of the samples, where it grows inside them and stays between them."""
+        after = np.cumsum(areas)
+        integral: Array = np.column_stack((after - areas, after)).ravel()
+        return integral
+
+    def sums(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+        """For each span: how many ns of it were sampled, and each counter's value times ns, (spans, counters)."""
+        if not len(self.start_ns):
+            return np.zeros(len(start_ns)), np.zeros((len(start_ns), self.rates.shape[1]))
+        begin, end = start_ns - self._origin, end_ns - self._origin
+
+        def over(integral: Array) -> Array:
+            difference: Array = np.interp(end, self._edges, integral) - np.interp(begin, self._edges, integral)
+            return difference
+
+        columns = [over(integral) for integral in self._integrals]
+        return over(self._covered), np.column_stack(columns) if columns else np.zeros((len(start_ns), 0))
+
+    def inside(self, start_ns: Array, end_ns: Array) -> Array:
+        """How many samples lie wholly inside each span."""
+        first = np.searchsorted(self.start_ns, start_ns, side="left")
+        last = np.searchsorted(self.end_ns, end_ns, side="right")
+        counts: Array = np.maximum(last - first, 0)
+        return counts
+
+
+class SampledCounters(Result):
+    """What the hardware counters of a recording say.
+
+    A sample counts all that its GPU does, whoever launched it: kernels that run at the same time share their values,
+    and so do other processes. A metric that ends in ``.sum`` is given per second, others as they are.
+
+    Attributes:
+        metrics: names of the counters, in the order of all values.
+        units: theirs.
+        devices: those that were sampled, CUDA's numbers.
+        left_out: metrics that were asked for and that this chip does not have or has no room for.
+        why: why there are no samples, or no more from some moment on; "" otherwise.
+        overflows: how often samples were lost, as a buffer was full.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        info = trace.info
+        counters = trace.counters
+        self.metrics = [trace.string(name) for name in counters.name]
+        units = [trace.string(unit) for unit in counters.unit]
+        self.units = [
+            f"{unit}/s" if metric.endswith(".sum") else unit for metric, unit in zip(self.metrics, units, strict=True)
+        ]
+        self.left_out = info.get("counters.left_out", "").split()
+        self.why = info.get("counters.why", "")
+        self.overflows = number_of(info, "audit.counter_overflows")
+        self.devices = sorted(map(int, np.unique(trace.counter_samples.device)))
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self._trace.counter_samples)
+
+    @cached_property
+    def _values(self) -> Array:
+        """(samples, counters), a sum per second; nan where a device lacks a counter."""
+        samples, rows = self._trace.counter_samples, self._trace.counter_values
+        values = np.full((len(samples), len(self.metrics)), np.nan)
+        values[rows.sample, rows.counter] = rows.value
+        sums = [index for index, metric in enumerate(self.metrics) if metric.endswith(".sum")]
+        values[:, sums] *= 1e9 / np.maximum(samples.duration_ns, 1)[:, None]
+        return values
+
+    @cached_property
+    def _timelines(self) -> dict[int, Timeline]:
+        samples = self._trace.counter_samples
+        end_ns = samples.start_ns + samples.duration_ns
+        of = {device: samples.device == device for device in self.devices}
+        return {device: Timeline(samples.start_ns[at], end_ns[at], self._values[at]) for device, at in of.items()}
+
+    def timeline(self, metric: str, device: int | None = None) -> tuple[Array, Array]:
+        """When each sample of a device began, in ns, and the metric's value in it.
+
+        Raises:
+            InvalidArgument: the metric was not sampled, or the device was not.
+        """
+        if metric not in self.metrics:
+            raise InvalidArgument(f"metric is {metric!r}; sampled were {', '.join(self.metrics) or 'none'}")
+        wanted = self.devices[0] if device is None else device
+        if wanted not in self._timelines:
+            raise InvalidArgument(f"device is {device!r}; sampled were {', '.join(map(str, self.devices))}")
+        timeline = self._timelines[wanted]
+        return timeline.start_ns, timeline.rates[:, self.metrics.index(metric)]
+
+    @cached_property
+    def _of_kernels(self) -> tuple[Array, Array, Array]:
+        """For each kernel ns that were sampled, each counter's value times ns, and samples inside."""
+        trace = self._trace
+        kernels = trace.kernels
+        start_ns, end_ns = kernels.start_ns, kernels.start_ns + kernels.duration_ns
+        devices = trace.tracks.device[kernels.track] if len(kernels) else np.zeros(0, np.uint32)
+        covered = np.zeros(len(kernels))
+        sums = np.zeros((len(kernels), len(self.metrics)))
+        inside = np.zeros(len(kernels), np.int64)
+        for device, timeline in self._timelines.items():
+            at = np.flatnonzero(devices == device)
+            covered[at], sums[at] = timeline.sums(start_ns[at], end_ns[at])
+            inside[at] = timeline.inside(start_ns[at], end_ns[at])
+        return covered, sums, inside
+
+    def kernel_values(self) -> Array:
+        """Each kernel's own means, (rows of ``trace.kernels``, counters): nan with fewer than 5 samples inside it."""
+        covered, sums, inside = self._of_kernels
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = sums / covered[:, None]
+        return np.where((inside >= LEAST_SAMPLES)[:, None], means, np.nan)
+
+    def regions(self) -> list[CounterValues]:
+        """Means over the kernels that were launched in each region or inside it, by call path, the longest first.
+
+        Samples are weighted by how long they overlap with the kernels. A kernel that is shorter than a sample takes
+        its part in it, so that regions of short kernels resemble what runs next to them.
+        """
+        trace = self._trace
+        if not len(trace.kernels) or not len(trace.regions):
+            return []
+        parents, names = trace.paths.parent, trace.paths.name
+        region = trace.kernels.region
+        path = np.where(region == NONE, NONE, trace.regions.path[np.where(region == NONE, 0, region)])
+        own = self._totals(path, len(parents))
+        for row in range(len(parents) - 1, -1, -1):  # a path's parent stands before it
+            if parents[row] != NONE:
+                for column in own:
+                    column[parents[row]] += column[row]
+        spelled: list[str] = []
+        for name, parent in zip(names, parents, strict=True):
+            spelled.append(f"{spelled[parent]}/{trace.string(name)}" if parent != NONE else trace.string(name))
+        return self._listed(spelled, own)
+
+    def kernels(self) -> list[CounterValues]:
+        """Means over all kernels of a name, weighted likewise; of those kernels with samples of their own.
+
+        Of kernels that are too short for `kernel_values` nothing is said.
+        """
+        trace = self._trace
+        names = trace.kernel_names(short=True)
+        distinct = {name: row for row, name in enumerate(dict.fromkeys(names))}
+        group_of = np.array([distinct[name] for name in names], dtype=np.int64)
+        groups = group_of[trace.kernels.variant] if len(trace.kernels) else np.zeros(0, np.int64)
+        own = self._of_kernels[2] >= LEAST_SAMPLES
+        return self._listed(list(distinct), self._totals(np.where(own, groups, NONE), len(distinct)))
+
+    def _totals(self, group: Array, groups: int) -> tuple[Array, Array, Array, Array]:
+        """Of each group count, ns, sampled ns and values times ns of the kernels in it."""
+        covered, sums, _ = self._of_kernels
+        at = group != NONE
+        chosen = group[at].astype(np.int64)
+
+        def total(values: Array) -> Array:
+            return np.bincount(chosen, values[at], minlength=groups)[:groups]
+
+        columns = [total(column) for column in sums.T]
+        values = np.column_stack(columns) if columns else np.zeros((groups, 0))
+        return total(np.ones(len(group))), total(self._trace.kernels.duration_ns), total(covered), values
+
+    @staticmethod
+    def _listed(names: list[str], totals: tuple[Array, Array, Array, Array]) -> list[CounterValues]:
+        count, time_ns, covered_ns, sums = totals
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.where(covered_ns[:, None] > 0, sums / covered_ns[:, None], np.nan)
+        rows = np.flatnonzero(count)
+        order = rows[np.argsort(-time_ns[rows], kind="stable")]
+        return [
+            CounterValues(
+                names[row], int(count[row]), int(time_ns[row]), int(covered_ns[row]), tuple(means[row].tolist())
+            )
+            for row in order
+        ]
+
+    def mean(
+        self, start_ns: int | None = None, end_ns: int | None = None, device: int | None = None
+    ) -> dict[str, float]:
+        """Each counter's mean over a span of time, by default the whole recording; nan where nothing was sampled."""
+        wanted = device if device is not None else self.devices[0] if self.devices else 0
+        timeline = self._timelines.get(wanted)
+        if timeline is None:
+            return dict.fromkeys(self.metrics, float("nan"))
+        begin = timeline.start_ns[:1] if start_ns is None else np.array([start_ns])
+        end = timeline.end_ns[-1:] if end_ns is None else np.array([end_ns])
+        covered, sums = timeline.sums(begin, end)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return dict(zip(self.metrics, (sums[0] / covered[0]).tolist(), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+
+        def plain(values: Any) -> list[float | None]:
+            return [None if value != value else value for value in values]
+
+        def listed(rows: list[CounterValues]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "name": row.name,
+                    "count": row.count,
+                    "seconds": row.time_ns / 1e9,
+                    "sampled_seconds": row.covered_ns / 1e9,
+                    "values": plain(row.values),
+                }
+                for row in rows
+            ]
+
+        return {
+            "metrics": self.metrics,
+            "units": self.units,
+            "devices": self.devices,
+            "samples": len(self),
+            "overflows": self.overflows,
+            "left_out": self.left_out,
+            "why": self.why,
+            "means": {str(device): plain(self.mean(device=device).values()) for device in self.devices},
+            "regions": listed(self.regions()),
+            "kernels": listed(self.kernels()),
+        }
+
+    def __str__(self) -> str:
+        if not len(self):
+            return f"no hardware counters were sampled: {self.why or 'profile(counters=...) was not asked for them'}"
+        devices = ", ".join(map(str, self.devices))
+        lines = [f"{len(self):,} samples of {len(self.metrics)} hardware counters, device {devices}"]
+        tops = self.regions()[:4]
+        header = ["counter", "unit", "all", *(brief_path(row.name) for row in tops)]
+        rows = [header]
+        means = self.mean()
+        for index, metric in enumerate(self.metrics):
+            figures = (means[metric], *(row.values[index] for row in tops))
+            rows.append([metric, self.units[index], *(f"{value:,.4g}" if value == value else "-" for value in figures)])
+        lines += align_columns(rows, left=2, rule=True)
+        named = [row for row in self.kernels() if row.covered_ns][:_ROWS]
+        if named:
+            lines += ["", f"kernels with at least {LEAST_SAMPLES} samples inside each: "]
+            lines += [f"  {format_time(row.time_ns / 1e3)} in {row.count}  {row.name}" for row in named]
+        if self.left_out:
+            lines += [
+                "",
+                f"left out, as one pass has no room for them or this GPU lacks them: {', '.join(self.left_out)}",
+            ]
+        if self.overflows:
+            lines += ["", f"samples were lost {self.overflows} times, as a buffer was full: a longer interval helps"]
+        if self.why:
+            lines += ["", f"sampling ended early: {self.why}"]
+        return "\n".join(lines)
+
+
+def brief_path(path: str) -> str:
+    """The last two names of a path."""
+    return "/".join(path.split("/")[-2:])
+
+
+def sampled_counters(trace: Trace) -> SampledCounters:
+    """What the hardware counters of a recording say of its kernels and regions.
+
+    Raises:
+        NotAvailable: the recording has totals alone (``mode="aggregate"``).
+    """
+    if trace.info.get("session.mode") == "aggregate":
+        raise NotAvailable("counters() needs the events of a recording, of which mode='aggregate' keeps none")
+    return SampledCounters(trace)
