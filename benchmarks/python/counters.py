@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware counters on this GPU: what it offers, what sampling them costs, and whether they count what is known.
+
+Five parts, each on its own if asked for with ``--only names,cost,meaning,exact,ncu``; what cannot be had is said with
+the reason. ``cost``: a launch-bound loop and a loop of large kernels under `profile` alone and with samples every 10 us
+to 1 ms, in turns, as ratios. ``meaning``: what the front end's counters say of a host that sleeps, a stream that waits
+for another's event, dependent kernels and an idle process, as shares of time beside those that the program made.
+``exact``: bytes of a copy and operations of a product of known size. ``ncu``: the same by Nsight Compute, where it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import measure
+import numpy as np
+
+INTERVALS_US = (10, 20, 50, 100, 1000)
+ROUNDS = 15
+LAUNCHES = 20_000
+COPY_BYTES = 1 << 30
+MATRIX = 8192
+MS = 1_000_000
+TENSOR = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
+EXACT = ("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum")
+HIT_RATE = "lts__t_sector_hit_rate.pct"
+PARTS = ("names", "cost", "meaning", "exact", "ncu")
+
+Answer = dict[str, Any]
+
+
+def names() -> Answer:
+    """What the chip has, and which of the set "why" fit into one pass."""
+    from gpuscope import _core
+    from gpuscope.counters.names import OVERVIEW, WHY, list_counters
+
+    chip = _core.counter_chip()
+    began = time.perf_counter()
+    chosen, unknown, too_many = _core.choose_counters(chip, sampling=True, wanted=list(WHY))
+    choosing_s = time.perf_counter() - began
+    overview = _core.choose_counters(chip, sampling=False, wanted=list(OVERVIEW))
+    return {
+        "chip": chip,
+        "of_a_call": len(list_counters()),
+        "to_sample": len(list_counters(sampling=True)),
+        "why": {"one_pass": len(chosen), "unknown": unknown, "too_many": too_many, "choosing_s": choosing_s},
+        "overview": {"one_pass": len(overview[0]), "unknown": overview[1], "too_many": overview[2]},
+    }
+
+
+def launch_bound(kernels: Any) -> None:
+    for _ in range(LAUNCHES // 1000):
+        kernels.spin(0, count=1000)
+    kernels.synchronize()
+
+
+def large_kernels(kernels: Any) -> Callable[[Any], None]:
+    """A product of torch's where it is there, else copies."""
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is None or not torch.cuda.is_available():
+
+        def copies(kernels: Any) -> None:
+            for _ in range(100):
+                kernels.copy(COPY_BYTES)
+            kernels.synchronize()
+
+        return copies
+    a = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
+
+    def products(_: Any) -> None:
+        for _ in range(60):
+            a @ a
+        torch.cuda.synchronize()
+
+    return products
+
+
+def cost(rounds: int) -> Answer:
+    """Time of a loop with samples over that without, both under `profile`, by interval."""
+    import gpuscope as gs
+    from gpuscope import _core
+
+    kernels = _core.Kernels()
+    answer: Answer = {}
+    for name, work in (("launch_bound", launch_bound), ("large_kernels", large_kernels(kernels))):
+        spent: dict[int, list[float]] = {0: [], **{interval: [] for interval in INTERVALS_US}}
+        audits: dict[int, Answer] = {}
+        work(kernels)
+        for number in range(rounds):
+            order = list(spent)
+            turn = number % len(order)
+            for interval in order[turn:] + order[:turn]:
+                options = {"counters": "why", "counter_interval_us": interval} if interval else {}
+                with gs.profile(**options) as prof:
+                    work(kernels)  # the first after a start may wait for it
+                    began = time.perf_counter_ns()
+                    work(kernels)
+                    spent[interval].append(float(time.perf_counter_ns() - began))
+                if interval:
+                    audits[interval] = facts(prof)
+        answer[name] = {
+            "profile_alone_ms": statistics.median(spent[0]) / MS,
+            **{
+                f"{interval}_us": {
+                    "ratio": round(measure.paired_ratio(spent[interval], spent[0]), 4),
+                    **audits[interval],
+                }
+                for interval in INTERVALS_US
+            },
+        }
+    return answer
+
+
+def facts(prof: Any) -> Answer:
+    """Of one recording's samples: how many, how long, what was lost, and what reading them took of a core."""
+    found = prof.counters()
+    info = prof.trace.info
+    samples = prof.trace.counter_samples
+    recorded_ns = int(info["session.stop_ns"]) - int(info["session.start_ns"])
+    if not len(found):
+        return {"why": found.why, "overflows": found.overflows}
+    return {
+        "samples": len(samples),
+        "median_us": float(np.median(samples.duration_ns)) / 1e3,
+        "sampled_share": float(samples.duration_ns.sum()) / recorded_ns,
+        "overflows": found.overflows,
+        "reading_share_of_a_core": int(info.get("audit.counter_cpu_ns", 0)) / recorded_ns,
+        "metrics": len(found.metrics),
+        "why": found.why,
+    }
+
+
+def sleeping_host(kernels: Any) -> None:
+    for _ in range(100):
+        kernels.spin(MS)
+        kernels.synchronize()
+        time.sleep(0.003)
+
+
+def dependent_kernels(kernels: Any) -> None:
+    for _ in range(20):
+        kernels.spin(20_000, count=200)
+    kernels.synchronize()
+
+
+def event_wait(kernels: Any) -> None:
+    """One stream spins while another waits for it, in turns: never both, never the host."""
+    import torch
+
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    for _ in range(100):
+        kernels.spin(2 * MS, stream=first.cuda_stream)
+        second.wait_stream(first)
+        kernels.spin(2 * MS, stream=second.cuda_stream)
+        first.wait_stream(second)
+    torch.cuda.synchronize()
+
+
+def idle(_: Any) -> None:
+    time.sleep(0.3)
+
+
+def meaning() -> Answer:
+    """The means of all counters over known programs, beside the share of time that kernels ran."""
+    import gpuscope as gs
+    from gpuscope import _core
+
+    kernels = _core.Kernels()
+    kernels.spin(MS)
+    kernels.synchronize()
+    programs: list[Callable[[Any], None]] = [sleeping_host, dependent_kernels, idle]
+    try:
+        import torch
+
+        programs += [event_wait] if torch.cuda.is_available() else []
+    except ImportError:
+        pass
+    answer: Answer = {}
+    for program in programs:
+        with gs.profile(counters="why", sync=True) as prof:
+            program(kernels)
+        found = prof.counters()
+        if not len(found):
+            answer[program.__name__] = {"why": found.why}
+            continue
+        ran = prof.trace.kernels
+        begin = int(ran.start_ns[0]) if len(ran) else None
+        end = int((ran.start_ns + ran.duration_ns).max()) if len(ran) else None
+        busy = busy_ns(ran.start_ns, ran.start_ns + ran.duration_ns) / (end - begin) if begin and end else 0.0
+        means = {name: round(value, 3) for name, value in found.mean(begin, end).items()}
+        answer[program.__name__] = {"kernels_ran_percent": round(100 * busy, 2), **means}
+    return answer
+
+
+def busy_ns(start: Any, end: Any) -> int:
+    """The time in which at least one of the spans is."""
+    order = np.argsort(start, kind="stable")
+    reached = np.maximum.accumulate(end[order])
+    begins = np.maximum(start[order], np.append(np.int64(-(2**62)), reached[:-1]))
+    return int(np.maximum(reached - begins, 0).sum())
+
+
+def copy_of_known_size() -> None:
+    from gpuscope import _core
+
+    kernels = _core.Kernels()
+    kernels.copy(COPY_BYTES)
+    kernels.synchronize()
+
+
+def exact() -> Answer:
+    """Counted over made."""
+    import gpuscope as gs
+    from gpuscope import _core
+
+    kernels = _core.Kernels()
+    answer: Answer = {}
+    copied = gs.measure_counters(lambda: kernels.copy(COPY_BYTES), [*EXACT, HIT_RATE])
+    answer["copy"] = {
+        "read_over_made": copied["dram__bytes_read.sum"] / COPY_BYTES,
+        "written_over_made": copied["dram__bytes_write.sum"] / COPY_BYTES,
+        **copied.to_dict(),
+    }
+    durations = [gs.measure_counters(lambda: kernels.spin(MS), [EXACT[0]])[EXACT[0]] for _ in range(5)]
+    answer["spin"] = {"duration_over_made": statistics.median(durations) / MS}
+    try:
+        import torch
+    except ImportError:
+        return answer | {"product": {"skipped": "torch is not installed"}}
+    if not torch.cuda.is_available():
+        return answer | {"product": {"skipped": "torch sees no GPU"}}
+    for size in (1024, 4096, MATRIX):
+        a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+        try:
+            counted = gs.measure_counters(lambda a=a: a @ a, [TENSOR, *EXACT])
+        except gs.errors.GpuscopeError as error:
+            answer["product"] = {"skipped": str(error)}
+            break
+        made = 2 * size**3
+        answer[f"product_{size}"] = {"operations_over_made": counted[TENSOR] / made, **counted.to_dict()}
+    return answer
+
+
+def by_ncu() -> Answer:
+    """The copy by Nsight Compute, with its clock control off, beside `measure_counters`."""
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        return {"skipped": "ncu is not installed"}
+    command = [ncu, "--csv", "--clock-control", "none", "--cache-control", "none", "--metrics"]
+    command += [",".join((*EXACT, HIT_RATE)), sys.executable, __file__, "--work", "copy"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=measure.CHILD_SECONDS, check=False)
+    table = done.stdout[done.stdout.find('"ID"') :] if '"ID"' in done.stdout else ""
+    theirs = {
+        row["Metric Name"]: f"{row['Metric Value']} {row['Metric Unit']}" for row in csv.DictReader(io.StringIO(table))
+    }
+    if not theirs:
+        return {"skipped": (done.stdout + done.stderr).strip()[-500:]}
+    import gpuscope as gs
+
+    return {"ncu": theirs, "ours": gs.measure_counters(copy_of_known_size, [*EXACT, HIT_RATE]).to_dict()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--work", choices=["copy"], help=argparse.SUPPRESS)  # what ncu runs
+    options = parser.parse_args()
+    if options.work:
+        copy_of_known_size()
+        return
+    if reason := measure.why_not_available(gpu=True):
+        measure.answer({"skipped": reason})
+        return
+    parts: dict[str, Callable[[], Answer]] = {
+        "names": names,
+        "cost": lambda: cost(options.rounds),
+        "meaning": meaning,
+        "exact": exact,
+        "ncu": by_ncu,
+    }
+    answer: Answer = {}
+    for part in options.only.split(","):
+        try:
+            answer[part] = parts[part]()
+        except Exception as error:  # one part that fails ends no other
+            answer[part] = {"error": f"{type(error).__name__}: {error}"}
+        print(f"{part}: {json.dumps(answer[part], indent=2)}", file=sys.stderr, flush=True)
+    measure.answer(answer)
+
+
+if __name__ == "__main__":
+    main()

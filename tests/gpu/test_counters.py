@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware counters of programs whose memory traffic, operations and waits are known."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import gpuscope as gs
+from gpuscope import _core
+from gpuscope.counters.names import OVERVIEW, WHY, check_names, list_counters
+from gpuscope.errors import InvalidArgument, NotAvailable
+
+if TYPE_CHECKING:
+    from gpuscope._core import Kernels
+    from gpuscope.counters import SampledCounters
+
+MS = 1_000_000
+SM_ACTIVE = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"
+IDLE = "gpu__scheduler_engine_gr_queue_sync_gpfifo_cycles_idle.avg.pct_of_peak_sustained_elapsed"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _permitted() -> None:
+    """Counters can be read, or the tests are skipped with the reason that users get."""
+    _core.Kernels().spin(1000)
+    try:
+        gs.measure_counters(lambda: None, ["gpu__time_duration.sum"])
+    except NotAvailable as error:
+        pytest.skip(str(error))
+
+
+def sampled(prof: gs.profile) -> SampledCounters:
+    found = prof.counters()
+    if not len(found):
+        pytest.skip(found.why)
+    return found
+
+
+def test_the_chip_offers_what_the_sets_name() -> None:
+    chip = _core.counter_chip()
+    for names, sampling in ((WHY, True), (OVERVIEW, False)):
+        chosen, unknown, too_many = _core.choose_counters(chip, sampling=sampling, wanted=list(names))
+        assert len(chosen) >= 10
+        assert len(chosen) + len(unknown) + len(too_many) == len(names)
+        if chip == "GH100":
+            assert chosen == list(names)
+    counters = list_counters()
+    assert len(counters) > 1000
+    (read,) = (counter for counter in counters if counter.name == "dram__bytes_read")
+    assert (read.kind, read.unit, read.hardware) == ("counter", "byte", "dram")
+
+
+def test_unknown_names_are_offered_the_nearest() -> None:
+    with pytest.raises(InvalidArgument, match="nearest are dram__bytes_read"):
+        gs.measure_counters(lambda: None, ["dram__byte_read.sum"])
+    with pytest.raises(InvalidArgument, match="nearest are"):
+        gs.profile(counters=["dram__bytes_reads.sum"]).start()
+    check_names([SM_ACTIVE], "counters", sampling=True)
+    with gs.profile() as prof:  # what was refused leaves nothing behind
+        pass
+    assert prof.audit().complete
+
+
+def test_a_copy_moves_its_bytes(kernels: Kernels) -> None:
+    size = 1 << 30
+    found = gs.measure_counters(lambda: kernels.copy(size), ["dram__bytes_read.sum", "dram__bytes_write.sum"])
+    assert found["dram__bytes_read.sum"] == pytest.approx(size, rel=0.03)
+    assert found["dram__bytes_write.sum"] == pytest.approx(size, rel=0.03)
+
+
+def test_many_metrics_take_passes_and_the_call_is_made_in_each(kernels: Kernels) -> None:
+    calls = []
+
+    def work() -> None:
+        calls.append(1)
+        kernels.fma(1 << 14)
+
+    found = gs.measure_counters(
+        work, ["sm__throughput.avg.pct_of_peak_sustained_elapsed", "gpu__time_duration.sum", "sm__inst_executed.sum"]
+    )
+    assert found.passes > 1
+    assert len(calls) == found.passes + 1
+    assert found["sm__throughput.avg.pct_of_peak_sustained_elapsed"] > 30
+
+
+def test_a_call_that_fails_leaves_the_counters_free(kernels: Kernels) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        gs.measure_counters(fail)
+    calls = iter([None, ZeroDivisionError()])
+
+    def fail_later() -> None:
+        error = next(calls)
+        if error is not None:
+            raise error
+
+    with pytest.raises(ZeroDivisionError):
+        gs.measure_counters(fail_later)
+    assert gs.measure_counters(lambda: kernels.spin(MS))["gpu__time_duration.sum"] == pytest.approx(MS, rel=0.2)
+
+
+def test_counters_are_not_measured_while_a_profiler_runs() -> None:
+    with gs.profile(), pytest.raises(InvalidArgument, match="while a profiler runs"):
+        gs.measure_counters(lambda: None)
+
+
+def test_operations_of_a_product_are_counted() -> None:
+    torch = pytest.importorskip("torch")
+    size = 4096
+    a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+    metric = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
+    if _core.choose_counters(_core.counter_chip(), sampling=False, wanted=[metric])[1]:
+        pytest.skip(f"{_core.counter_chip()} has no {metric}")
+    assert gs.measure_counters(lambda: a @ a, [metric])[metric] == pytest.approx(2 * size**3, rel=0.01)
+
+
+def test_samples_are_on_the_clock_of_the_kernels(kernels: Kernels) -> None:
+    with gs.profile(counters="why", counter_interval_us=50) as prof:
+        for _ in range(20):
+            time.sleep(0.005)
+            with gs.record_function("busy"):
+                kernels.fma(1 << 14)
+                kernels.synchronize()
+    found = sampled(prof)
+    assert not found.why
+    start_ns, busy = found.timeline(SM_ACTIVE)
+    length = prof.trace.counter_samples.duration_ns
+    assert np.median(length) == pytest.approx(50_000, rel=0.1)
+    kernel = prof.trace.kernels
+    begin, end = kernel.start_ns, kernel.start_ns + kernel.duration_ns
+    inside = np.zeros(len(start_ns), bool)
+    for first, last in zip(begin, end, strict=True):
+        inside |= (start_ns >= first) & (start_ns + length <= last)
+    near = np.zeros(len(start_ns), bool)
+    for first, last in zip(begin, end, strict=True):
+        near |= (start_ns < last + 100_000) & (start_ns + length > first - 100_000)
+    assert inside.sum() > 20
+    assert np.median(busy[inside]) > 80
+    assert np.median(busy[~near]) < 5
+
+
+def test_kernels_and_regions_have_values(kernels: Kernels) -> None:
+    with gs.profile(counters=[SM_ACTIVE, "dram__bytes_read.sum"], counter_interval_us=20) as prof:
+        for _ in range(10):
+            with gs.record_function("copies"):
+                kernels.copy(1 << 30)
+            with gs.record_function("spins"):
+                kernels.spin(2 * MS)
+            kernels.synchronize()
+    found = sampled(prof)
+    by_name = {row.name: dict(zip(found.metrics, row.values, strict=True)) for row in found.regions()}
+    assert by_name["copies"]["dram__bytes_read.sum"] > 100 * by_name["spins"]["dram__bytes_read.sum"]
+    values = found.kernel_values()
+    assert np.isfinite(values[prof.trace.kernels.duration_ns > 200_000]).all()
+    total = sum(row.values[1] * row.time_ns / 1e9 for row in found.regions() if row.name == "copies")
+    assert total == pytest.approx(10 * (1 << 30), rel=0.1)
+
+
+def test_a_host_that_sleeps_leaves_the_front_end_idle(kernels: Kernels) -> None:
+    with gs.profile(counters="why") as prof:
+        for _ in range(50):
+            kernels.spin(MS)
+            kernels.synchronize()
+            time.sleep(0.003)
+    found = sampled(prof)
+    if IDLE not in found.metrics:
+        pytest.skip(f"this chip has no {IDLE}")
+    start_ns = int(prof.trace.kernels.start_ns[0])
+    end_ns = int((prof.trace.kernels.start_ns + prof.trace.kernels.duration_ns)[-1])
+    busy = prof.trace.kernels.duration_ns.sum() / (end_ns - start_ns)
+    assert found.mean(start_ns, end_ns)[IDLE] == pytest.approx(100 * (1 - busy), abs=5)
+
+
+def test_windows_of_a_schedule_have_their_own_samples(kernels: Kernels) -> None:
+    windows: list[gs.profile] = []
+    counts: list[tuple[int, int, int]] = []
+
+    def ready(prof: gs.profile) -> None:
+        samples, info = prof.trace.counter_samples, prof.trace.info
+        inside = (samples.start_ns >= int(info["session.start_ns"])) & (samples.start_ns < int(info["session.stop_ns"]))
+        counts.append((len(samples), int(inside.sum()), int(info["session.stop_ns"]) - int(info["session.start_ns"])))
+        windows.append(prof)
+
+    with gs.profile(schedule=gs.schedule(wait=1, warmup=1, active=2), on_trace_ready=ready, counters="why") as prof:
+        for _ in range(12):
+            kernels.spin(5 * MS)
+            kernels.synchronize()
+            prof.step()
+    assert len(counts) == 3
+    for samples, inside, length_ns in counts:
+        assert samples == inside
+        assert samples == pytest.approx(length_ns / 100_000, rel=0.2)
+
+
+def test_sampling_can_be_begun_again_and_again(kernels: Kernels) -> None:
+    for _ in range(5):
+        with gs.profile(counters="why", counter_interval_us=20) as prof:
+            kernels.spin(20 * MS)
+            kernels.synchronize()
+        assert len(sampled(prof)) > 500
+        gs.measure_counters(lambda: kernels.spin(MS), ["gpu__time_duration.sum"])
