@@ -45,6 +45,7 @@ struct Profilers {
     state.calls.clear();
     state.hosts = 0;
     state.trigger = state.interval_ns = 0;
+    state.append_mode = -1;
     state.enabled = state.started = 0;
     state.pending.clear();
     state.next_sample = 0;
@@ -66,6 +67,7 @@ struct Profilers {
   std::map<std::string, int> calls;
   int hosts = 0;  // that are alive
   int trigger = 0;
+  int append_mode = -1;
   uint64_t interval_ns = 0;
   int enabled = 0, started = 0;
   struct Sample {
@@ -207,7 +209,7 @@ inline driver::Cupti Profilers::table() {
                       params.pPmSamplingObject = reinterpret_cast<CUpti_PmSampling_Object*>(&state);)
   GPUSCOPE_FAKE_SIZED(pm_disable, CUpti_PmSampling_Disable_Params, --state.enabled;)
   GPUSCOPE_FAKE_SIZED(pm_set_config, CUpti_PmSampling_SetConfig_Params, state.trigger = params.triggerMode;
-                      state.interval_ns = params.samplingInterval;)
+                      state.interval_ns = params.samplingInterval; state.append_mode = params.hwBufferAppendMode;)
   GPUSCOPE_FAKE_SIZED(pm_start, CUpti_PmSampling_Start_Params, ++state.started;)
   GPUSCOPE_FAKE_SIZED(pm_stop, CUpti_PmSampling_Stop_Params, --state.started;)
   GPUSCOPE_FAKE_SIZED(pm_data_size, CUpti_PmSampling_GetCounterDataSize_Params, params.counterDataSize = sizeof(Image);)

@@ -101,6 +101,7 @@ TEST(PmSampler, HandsOverSamplesButTheFirst) {
   PmSampler sampler(cupti, {.metrics = {"sm__cycles.sum", "dram__bytes.sum"}, .interval_ns = 50'000}, 0);
   EXPECT_EQ(fake.interval_ns, 50'000U);
   EXPECT_EQ(fake.trigger, CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_TIME_INTERVAL);
+  EXPECT_EQ(fake.append_mode, CUPTI_PM_SAMPLING_HARDWARE_BUFFER_APPEND_MODE_KEEP_OLDEST);  // else losses are silent
   sampler.start();
   for (uint64_t sample = 0; sample < 6; ++sample) {  // more than an image holds
     fake.write(100 * sample, 100 * sample + 100);
