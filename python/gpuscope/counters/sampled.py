@@ -18,6 +18,7 @@ LEAST_SAMPLES = 5
 """A kernel has values of its own where so many samples lie wholly inside it: two more reach over its edges."""
 
 _ROWS = 12
+_CHUNK = 1 << 14  # spans at a time: what is looked up of them stays in the cache
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +43,10 @@ class CounterValues:
 
 
 class Timeline:
-    """Samples of one device, of which the mean over any span is two look-ups a counter."""
+    """Samples of one device, of which the mean over any span takes two places in them, however many it covers.
+
+    A counter without a value in a sample, as a hit rate where nothing was looked up, was not sampled there.
+    """
 
     def __init__(self, start_ns: Array, end_ns: Array, rates: Array) -> None:
         order = np.argsort(start_ns, kind="stable")
@@ -50,31 +54,36 @@ class Timeline:
         # Samples follow each other; one that ends after the next has begun is cut.
         following = np.append(self.start_ns[1:], np.iinfo(np.int64).max)
         self.end_ns: Array = np.minimum(end_ns[order], following)
-        self._origin = int(self.start_ns[0]) if len(self.start_ns) else 0
-        lengths = (self.end_ns - self.start_ns).astype(np.float64)
-        self._edges = np.column_stack((self.start_ns, self.end_ns)).ravel() - self._origin
-        self._covered = self._integral(lengths)
-        self._integrals = [self._integral(lengths * column) for column in self.rates.T]
+        self._lengths = (self.end_ns - self.start_ns).astype(np.float64)
+        known = ~np.isnan(self.rates)
+        self._partly = np.flatnonzero(~known.all(axis=0))  # counters
+        # Of each sample a 1, the counters, and whether those have a value that sometimes have none.
+        ones = np.ones((len(self.start_ns), 1))
+        self._values = np.hstack((ones, np.where(known, self.rates, 0.0), known[:, self._partly]))
+        areas = self._values * self._lengths[:, None]
+        self._before = np.cumsum(areas, axis=0) - areas
 
-    @staticmethod
-    def _integral(areas: Array) -> Array:
-        """At the edges of the samples, where it grows inside them and stays between them."""
-        after = np.cumsum(areas)
-        integral: Array = np.column_stack((after - areas, after)).ravel()
-        return integral
+    def sums(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array, Array]:
+        """For each span ns that were sampled; of each counter its value times ns, and ns with a value."""
+        counters = self.rates.shape[1]
+        found = np.zeros((len(start_ns), self._values.shape[1]))
+        if len(self.start_ns):
+            for first in range(0, len(start_ns), _CHUNK):
+                at = slice(first, first + _CHUNK)
+                found[at] = self._until(end_ns[at]) - self._until(start_ns[at])
+        covered = found[:, 0]
+        weights: Array = np.broadcast_to(covered[:, None], (len(start_ns), counters))
+        if len(self._partly):
+            weights = weights.copy()
+            weights[:, self._partly] = found[:, 1 + counters :]
+        return covered, found[:, 1 : 1 + counters], weights
 
-    def sums(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
-        """For each span: how many ns of it were sampled, and each counter's value times ns, (spans, counters)."""
-        if not len(self.start_ns):
-            return np.zeros(len(start_ns)), np.zeros((len(start_ns), self.rates.shape[1]))
-        begin, end = start_ns - self._origin, end_ns - self._origin
-
-        def over(integral: Array) -> Array:
-            difference: Array = np.interp(end, self._edges, integral) - np.interp(begin, self._edges, integral)
-            return difference
-
-        columns = [over(integral) for integral in self._integrals]
-        return over(self._covered), np.column_stack(columns) if columns else np.zeros((len(start_ns), 0))
+    def _until(self, time_ns: Array) -> Array:
+        """The values times ns from the first sample on."""
+        sample = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
+        inside = np.clip(time_ns - self.start_ns[sample], 0.0, self._lengths[sample])
+        until: Array = self._before[sample] + self._values[sample] * inside[:, None]
+        return until
 
     def inside(self, start_ns: Array, end_ns: Array) -> Array:
         """How many samples lie wholly inside each span."""
@@ -82,6 +91,13 @@ class Timeline:
         last = np.searchsorted(self.end_ns, end_ns, side="right")
         counts: Array = np.maximum(last - first, 0)
         return counts
+
+
+def _divided(sums: Array, weights: Array) -> Array:
+    """The means, nan where nothing was sampled; a weight is ns, so that less than half of one is rounding."""
+    some = weights > 0.5
+    means: Array = np.where(some, sums / np.where(some, weights, 1.0), np.nan)
+    return means
 
 
 class SampledCounters(Result):
@@ -149,27 +165,24 @@ class SampledCounters(Result):
         return timeline.start_ns, timeline.rates[:, self.metrics.index(metric)]
 
     @cached_property
-    def _of_kernels(self) -> tuple[Array, Array, Array]:
-        """For each kernel ns that were sampled, each counter's value times ns, and samples inside."""
+    def _of_kernels(self) -> tuple[Array, Array, Array, Array]:
+        """For each kernel `Timeline.sums`, and how many samples are inside."""
         trace = self._trace
         kernels = trace.kernels
         start_ns, end_ns = kernels.start_ns, kernels.start_ns + kernels.duration_ns
         devices = trace.tracks.device[kernels.track] if len(kernels) else np.zeros(0, np.uint32)
-        covered = np.zeros(len(kernels))
-        sums = np.zeros((len(kernels), len(self.metrics)))
-        inside = np.zeros(len(kernels), np.int64)
+        covered, inside = np.zeros(len(kernels)), np.zeros(len(kernels), np.int64)
+        sums, weights = (np.zeros((len(kernels), len(self.metrics))) for _ in range(2))
         for device, timeline in self._timelines.items():
             at = np.flatnonzero(devices == device)
-            covered[at], sums[at] = timeline.sums(start_ns[at], end_ns[at])
+            covered[at], sums[at], weights[at] = timeline.sums(start_ns[at], end_ns[at])
             inside[at] = timeline.inside(start_ns[at], end_ns[at])
-        return covered, sums, inside
+        return covered, sums, weights, inside
 
     def kernel_values(self) -> Array:
         """Each kernel's own means, (rows of ``trace.kernels``, counters): nan with fewer than 5 samples inside it."""
-        covered, sums, inside = self._of_kernels
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sums / covered[:, None]
-        return np.where((inside >= LEAST_SAMPLES)[:, None], means, np.nan)
+        _, sums, weights, inside = self._of_kernels
+        return np.where((inside >= LEAST_SAMPLES)[:, None], _divided(sums, weights), np.nan)
 
     def regions(self) -> list[CounterValues]:
         """Means over the kernels that were launched in each region or inside it, by call path, the longest first.
@@ -203,34 +216,34 @@ class SampledCounters(Result):
         distinct = {name: row for row, name in enumerate(dict.fromkeys(names))}
         group_of = np.array([distinct[name] for name in names], dtype=np.int64)
         groups = group_of[trace.kernels.variant] if len(trace.kernels) else np.zeros(0, np.int64)
-        own = self._of_kernels[2] >= LEAST_SAMPLES
+        own = self._of_kernels[3] >= LEAST_SAMPLES
         return self._listed(list(distinct), self._totals(np.where(own, groups, NONE), len(distinct)))
 
-    def _totals(self, group: Array, groups: int) -> tuple[Array, Array, Array, Array]:
-        """Of each group count, ns, sampled ns and values times ns of the kernels in it."""
-        covered, sums, _ = self._of_kernels
+    def _totals(self, group: Array, groups: int) -> tuple[Array, Array, Array, Array, Array]:
+        """Of each group count, ns, sampled ns, and of each counter values times ns and ns with a value."""
+        covered, sums, weights, _ = self._of_kernels
         at = group != NONE
         chosen = group[at].astype(np.int64)
 
         def total(values: Array) -> Array:
             return np.bincount(chosen, values[at], minlength=groups)[:groups]
 
-        columns = [total(column) for column in sums.T]
-        values = np.column_stack(columns) if columns else np.zeros((groups, 0))
-        return total(np.ones(len(group))), total(self._trace.kernels.duration_ns), total(covered), values
+        def totals(columns: Array) -> Array:
+            return np.column_stack([total(column) for column in columns.T]) if columns.shape[1] else columns[:groups]
+
+        durations = self._trace.kernels.duration_ns
+        return total(np.ones(len(group))), total(durations), total(covered), totals(sums), totals(weights)
 
     @staticmethod
-    def _listed(names: list[str], totals: tuple[Array, Array, Array, Array]) -> list[CounterValues]:
-        count, time_ns, covered_ns, sums = totals
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = np.where(covered_ns[:, None] > 0, sums / covered_ns[:, None], np.nan)
+    def _listed(names: list[str], totals: tuple[Array, Array, Array, Array, Array]) -> list[CounterValues]:
+        count, time_ns, covered_ns, sums, weights = totals
+        means = _divided(sums, weights)
         rows = np.flatnonzero(count)
-        order = rows[np.argsort(-time_ns[rows], kind="stable")]
         return [
             CounterValues(
-                names[row], int(count[row]), int(time_ns[row]), int(covered_ns[row]), tuple(means[row].tolist())
+                names[row], int(count[row]), int(time_ns[row]), round(covered_ns[row]), tuple(means[row].tolist())
             )
-            for row in order
+            for row in rows[np.argsort(-time_ns[rows], kind="stable")]
         ]
 
     def mean(
@@ -243,9 +256,8 @@ class SampledCounters(Result):
             return dict.fromkeys(self.metrics, float("nan"))
         begin = timeline.start_ns[:1] if start_ns is None else np.array([start_ns])
         end = timeline.end_ns[-1:] if end_ns is None else np.array([end_ns])
-        covered, sums = timeline.sums(begin, end)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return dict(zip(self.metrics, (sums[0] / covered[0]).tolist(), strict=True))
+        _, sums, weights = timeline.sums(begin, end)
+        return dict(zip(self.metrics, _divided(sums, weights)[0].tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

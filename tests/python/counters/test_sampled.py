@@ -167,14 +167,25 @@ def test_integrals_are_the_sum_over_every_pair(gaps, spans):
     start, end, value = (np.array(column) for column in zip(*samples, strict=True))
     begins = np.array([begin for begin, _ in spans])
     ends = begins + np.array([length for _, length in spans])
-    covered, sums = Timeline(start, end, value[:, None].astype(float)).sums(begins, ends)
+    covered, sums, weights = Timeline(start, end, value[:, None].astype(float)).sums(begins, ends)
     for row, (begin, finish) in enumerate(zip(begins, ends, strict=True)):
         overlap = np.maximum(np.minimum(end, finish) - np.maximum(start, begin), 0)
-        assert covered[row] == pytest.approx(overlap.sum(), abs=1e-6)
+        assert covered[row] == weights[row, 0] == pytest.approx(overlap.sum(), abs=1e-6)
         assert sums[row, 0] == pytest.approx((overlap * value).sum(), abs=1e-6)
 
 
 def test_samples_that_overlap_are_cut():
     timeline = Timeline(np.array([0, 90]), np.array([100, 200]), np.array([[1.0], [2.0]]))
-    covered, sums = timeline.sums(np.array([0]), np.array([200]))
+    covered, sums, _ = timeline.sums(np.array([0]), np.array([200]))
     assert (covered[0], sums[0, 0]) == (200, 90 + 2 * 110)
+
+
+def test_a_counter_without_a_value_was_not_sampled_there():
+    samples = steady(10, busy=lambda at: float("nan") if at in (2, 3) else at)
+    found = SampledCounters(make_trace([(1000, 800, 0, 0)], samples))
+    (step,) = found.regions()
+    assert step.values[0] == pytest.approx((0 + 1 + 4 + 5 + 6 + 7) / 6)
+    assert step.values[1] == pytest.approx(1e10)
+    assert step.covered_ns == 800
+    assert found.mean(1200, 1400)[BUSY] != found.mean(1200, 1400)[BUSY]
+    assert found.to_dict()["means"]["0"][0] == pytest.approx((45 - 5) / 8)
