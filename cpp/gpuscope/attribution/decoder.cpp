@@ -46,6 +46,7 @@ Decoder::~Decoder() {
 
 void Decoder::discard_logs() {
   base::SampleLog::process().read([](const base::Sample&) {});
+  base::HostLog::process().read([](const base::HostUsage&) {});
   EventLogs::process().each([](EventLog& log) {
     log.skip_all();
     log.take_dropped();
@@ -189,13 +190,13 @@ uint16_t Decoder::row_of(const EventLog& log) {
   return state_.dictionaries.thread(log.system_id, log.thread_name.data());
 }
 
-uint16_t Decoder::row_of(const base::Sample& sample) {
-  if (const auto known = sampled_.find(sample.thread); known != sampled_.end()) {
+uint16_t Decoder::row_of(uint64_t number, uint32_t system_id) {
+  if (const auto known = sampled_.find(number); known != sampled_.end()) {
     return known->second.row;
   }
-  SampledThread thread{0, sample.thread_id, false};
+  SampledThread thread{0, system_id, false};
   for (const auto& [log, logged] : threads_) {
-    const bool is_it = logged.replay != nullptr && log->system_id == sample.thread_id &&
+    const bool is_it = logged.replay != nullptr && log->system_id == system_id &&
                        log->generation.load(std::memory_order_acquire) == logged.generation;
     if (is_it) {
       thread.is_logged = true;
@@ -203,9 +204,9 @@ uint16_t Decoder::row_of(const base::Sample& sample) {
     }
   }
   if (!thread.is_logged) {
-    thread.row = state_.dictionaries.thread(sample.thread_id, "");
+    thread.row = state_.dictionaries.thread(system_id, "");
   }
-  return sampled_.emplace(sample.thread, thread).first->second.row;
+  return sampled_.emplace(number, thread).first->second.row;
 }
 
 void Decoder::take_sample(const base::Sample& sample) {
@@ -217,7 +218,7 @@ void Decoder::take_sample(const base::Sample& sample) {
     const int64_t duration_ns = end_ns - start_ns;
     const double kept = static_cast<double>(duration_ns) / static_cast<double>(ended_ns - began_ns);
     const auto cpu_ns = static_cast<int64_t>(kept * static_cast<double>(sample.cpu_ns));
-    const uint16_t thread = row_of(sample);
+    const uint16_t thread = row_of(sample.thread, sample.thread_id);
     state_.counters.samples += sample.count;
     state_.add_sample({start_ns, duration_ns, std::clamp<int64_t>(cpu_ns, 0, duration_ns),
                        state_.dictionaries.stack(sample.stack), sample.count, thread});
@@ -227,7 +228,42 @@ void Decoder::take_sample(const base::Sample& sample) {
   }
 }
 
+void Decoder::take_usage(const base::HostUsage& usage) {
+  const int64_t began_ns = state_.clock.to_ns(usage.begin_ticks);
+  const int64_t ended_ns = state_.clock.to_ns(usage.end_ticks);
+  const int64_t start_ns = std::max(began_ns, state_.window.open_ns.load(std::memory_order_relaxed));
+  const int64_t duration_ns = std::min(ended_ns, state_.window.close_ns.load(std::memory_order_relaxed)) - start_ns;
+  if (duration_ns <= 0 || state_.window.regions.off_at(start_ns) || state_.aggregates()) {
+    return;
+  }
+  if (!state_.keeps_rows()) {
+    ++state_.counters.refused;
+    return;
+  }
+  const double kept = static_cast<double>(duration_ns) / static_cast<double>(ended_ns - began_ns);
+  const auto part = [kept](int64_t value) {
+    return value == base::kUnknown ? value : static_cast<int64_t>(kept * static_cast<double>(value));
+  };
+  store::Store& store = *state_.store;
+  switch (usage.of) {
+    case base::HostUsage::Of::Thread:
+      store.thread_wait.append(
+          {start_ns, duration_ns, part(usage.cpu_ns), part(usage.wait_ns), row_of(usage.thread, usage.system_id)});
+      break;
+    case base::HostUsage::Of::Process:
+      store.process_usage.append(
+          {start_ns, duration_ns, part(usage.cpu_ns), part(usage.wait_ns), part(usage.read_bytes), usage.system_id});
+      break;
+    case base::HostUsage::Of::ControlGroup:
+      store.control_group_usage.append(
+          {start_ns, duration_ns, part(usage.throttled_ns), usage.throttled_periods, part(usage.io_wait_ns)});
+      break;
+  }
+}
+
 void Decoder::read_samples() {
+  // First, as the last sample of a thread takes its number away.
+  base::HostLog::process().read([this](const base::HostUsage& usage) { take_usage(usage); });
   base::SampleLog& log = base::SampleLog::process();
   log.read([this](const base::Sample& sample) {
     take_sample(sample);
@@ -281,6 +317,7 @@ bool Decoder::has_open_launches() {
 
 void Decoder::discard(activity::BufferPool& pool) noexcept {
   base::SampleLog::process().read([this](const base::Sample& sample) { log_dropped_ += sample.count; });
+  base::HostLog::process().read([](const base::HostUsage&) {});
   EventLogs::process().each([this](EventLog& log) {
     log.read(log.end(), [this](const base::Event&) { ++log_dropped_; });
     log_dropped_ += log.take_dropped();

@@ -12,6 +12,7 @@
 #include "gpuscope/attribution/gpu_records.h"
 #include "gpuscope/attribution/replay.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/host_usage.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/counters/pm_sampling.h"
 
@@ -74,7 +75,8 @@ class Decoder {
   void drain_logs();
   void read_samples();
   void take_sample(const base::Sample& sample);
-  uint16_t row_of(const base::Sample& sample);
+  void take_usage(const base::HostUsage& usage);
+  uint16_t row_of(uint64_t number, uint32_t system_id);
   uint16_t row_of(const base::EventLog& log);
   /// While logs are read: a thread created a task that another one runs, whose log is read first.
   void read_others_until(int64_t at_ns);

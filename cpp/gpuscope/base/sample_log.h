@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+
+#include "gpuscope/base/row_ring.h"
 
 namespace gpuscope::base {
 
@@ -32,33 +32,22 @@ class SampleLog {
 
   /// Empties it. While nobody takes samples. Throws std::bad_alloc.
   void begin() {
-    if (samples_ == nullptr) {
-      samples_ = std::make_unique<Samples>();
-    }
+    samples_.begin();
     dropped_.store(0, std::memory_order_relaxed);
     cpu_ns_.store(0, std::memory_order_relaxed);
   }
   /// The sampling thread. Returns whether the log is half full from this one on, which the reader should know.
   bool append(const Sample& sample) noexcept {
-    const uint64_t at = written_.load(std::memory_order_relaxed);
-    const uint64_t filled = at - read_.load(std::memory_order_acquire);
-    if (filled == kCapacity) {
+    const std::size_t filled = samples_.append(sample);
+    if (filled == 0) {
       dropped_.fetch_add(sample.count, std::memory_order_relaxed);
-      return false;
     }
-    (*samples_)[at % kCapacity] = sample;
-    written_.store(at + 1, std::memory_order_release);
-    return filled + 1 == kCapacity / 2;
+    return filled == kCapacity / 2;
   }
   /// The decoding thread: hands all that is there to `take(const Sample&)`.
   template <class F>
   void read(F&& take) {
-    const uint64_t end = written_.load(std::memory_order_acquire);
-    for (uint64_t at = read_.load(std::memory_order_relaxed); at != end;) {
-      const Sample sample = (*samples_)[at % kCapacity];
-      read_.store(++at, std::memory_order_release);
-      take(sample);
-    }
+    samples_.read(take);
   }
   /// Samples that found no room since the last call.
   uint64_t take_dropped() noexcept { return dropped_.exchange(0, std::memory_order_relaxed); }
@@ -68,11 +57,8 @@ class SampleLog {
 
  private:
   static constexpr std::size_t kCapacity = std::size_t{1} << 15;  // 2 MiB: of 300 threads that run in 100 ms
-  using Samples = std::array<Sample, kCapacity>;
 
-  std::unique_ptr<Samples> samples_;
-  std::atomic<uint64_t> written_{0};
-  std::atomic<uint64_t> read_{0};
+  RowRing<Sample, kCapacity> samples_;
   std::atomic<uint64_t> dropped_{0};
   std::atomic<int64_t> cpu_ns_{0};
 };

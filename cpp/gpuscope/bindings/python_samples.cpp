@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <semaphore>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -30,6 +31,7 @@
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/hooks.h"
+#include "gpuscope/base/host_usage.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/other_threads.h"
@@ -53,6 +55,18 @@ constexpr int kShareOfTime = 50;
 // Samples are taken at uneven times, so that a program which does the same at even ones is seen as it is: off by up to
 // this part of the interval.
 constexpr uint64_t kUneven = 4;
+// Processes and control groups are looked at so often.
+constexpr auto kHostInterval = 100ms;
+// How long a thread waited for a CPU is asked, which is a system call, once it runs again after so long off it; less is
+// no wait to speak of.
+constexpr auto kLeastOff = 2ms;
+constexpr auto kLeastWait = 100us;
+// A thread that ran for all but this part of the time since the last look, as 1 / n, did not wait.
+constexpr int64_t kRanThrough = 50;
+constexpr std::size_t kMostWaiting = 256;  // threads whose waits are asked: each keeps a file open
+
+/// What is read of the host, and why not: "" where it is.
+using HostSources = std::vector<std::pair<std::string, std::string>>;
 
 int64_t cpu_ns_of(clockid_t clock) noexcept {
   timespec value{};
@@ -78,8 +92,20 @@ class Sampling {
     stacks_ = std::make_unique<StackReader>(reader_);
     const base::Clock& clock = base::Clock::process();
     ticks_of_longest_ = ticks_of(clock, kLongestRow);
+    ticks_of_host_interval_ = ticks_of(clock, kHostInterval);
+    std::string why_no_waits = base::why_no_thread_waits();
+    if (why_no_waits.empty() && !knows_cpu_time_) {
+      why_no_waits = "this system does not say how long other threads were on a CPU";
+    }
+    knows_waits_ = why_no_waits.empty();
+    host_ = std::make_unique<base::HostReader>();
+    sources_ = {{"thread_waits", why_no_waits},
+                {"process_usages", ""},
+                {"control_group_usages.throttled_ns", host_->why_no_throttling()},
+                {"control_group_usages.io_wait_ns", host_->why_no_io_wait()}};
     return true;
   }
+  const HostSources& sources() const noexcept { return sources_; }
 
   /// Looks at every thread once.
   void look() {
@@ -96,6 +122,7 @@ class Sampling {
         known.looked_ticks = last_round_ticks_ != 0 ? last_round_ticks_ : began;
         known.row.thread = thread.number;
         known.row.thread_id = thread.system_id;
+        begin_wait(known, began);
       }
       known.round = round_;
       look_at(thread, known, is_new);
@@ -104,6 +131,9 @@ class Sampling {
       forget_ended();
     }
     last_round_ticks_ = began;
+    if (began - host_ticks_ >= ticks_of_host_interval_) {
+      look_at_host(began);
+    }
     // Of this thread's own time, as its waking up may take more than a look. The first ones, which read names, say
     // little.
     const int64_t cpu_ns = cpu_ns_of(CLOCK_THREAD_CPUTIME_ID);
@@ -123,7 +153,9 @@ class Sampling {
   }
 
   void end() {
+    look_at_host(base::ticks());
     for (auto& [number, thread] : threads_) {
+      look_at_wait(thread, base::ticks());
       append(thread, true);
     }
     threads_.clear();
@@ -137,6 +169,12 @@ class Sampling {
     uint64_t round = 0;  // in which it was there last
     FramePieces pieces;
     Sample row{};  // not appended yet; no count: none
+    // Since when it was not on a CPU all the time, how long it was off, and how long it had waited then.
+    base::KeptFile schedstat;
+    uint64_t off_since_ticks = 0;
+    int64_t off_ns = 0;
+    int64_t on_ns = 0;
+    int64_t waited_ns = 0;
   };
 
   static uint64_t ticks_of(const base::Clock& clock, std::chrono::nanoseconds time) {
@@ -162,6 +200,7 @@ class Sampling {
     known.cpu_ns = cpu_ns;
     const uint64_t now = base::ticks();
     const uint64_t before = std::exchange(known.looked_ticks, now);
+    follow_wait(known, before, now, ran_ns);
     if (row.count != 0 && (row.stack != stack || now - row.begin_ticks > ticks_of_longest_)) {
       append(known, false);
     }
@@ -173,6 +212,62 @@ class Sampling {
     row.end_ticks = now;
     row.cpu_ns += ran_ns;
     ++row.count;
+  }
+
+  void begin_wait(Thread& thread, uint64_t now) {
+    const bool has_room = knows_waits_ && threads_.size() <= kMostWaiting;
+    thread.schedstat = has_room
+                           ? base::KeptFile("/proc/self/task/" + std::to_string(thread.row.thread_id) + "/schedstat")
+                           : base::KeptFile();
+    thread.waited_ns = base::run_queue_wait_ns(thread.schedstat).value_or(0);
+    thread.off_since_ticks = now;
+    thread.off_ns = thread.on_ns = 0;
+  }
+
+  /// A thread's wait for a CPU is counted by the system when it ends: it is asked once the thread runs again.
+  void follow_wait(Thread& thread, uint64_t before, uint64_t now, int64_t ran_ns) {
+    if (!thread.schedstat) {
+      return;
+    }
+    const int64_t time_ns = clock_.to_ns(now) - clock_.to_ns(before);
+    const int64_t off_ns = std::max<int64_t>(0, time_ns - ran_ns);
+    if (thread.off_ns == 0 && off_ns * kRanThrough <= time_ns) {
+      thread.off_since_ticks = now;
+      thread.on_ns = 0;
+      return;
+    }
+    thread.off_ns += off_ns;
+    thread.on_ns += ran_ns;
+    if (ran_ns != 0 && thread.off_ns >= std::chrono::nanoseconds(kLeastOff).count()) {
+      look_at_wait(thread, now);
+    }
+  }
+
+  void look_at_wait(Thread& thread, uint64_t now) {
+    const std::optional<int64_t> waited_ns = base::run_queue_wait_ns(thread.schedstat);
+    if (!waited_ns.has_value()) {
+      return;  // it has ended, or is not asked
+    }
+    base::HostUsage usage;
+    usage.begin_ticks = std::exchange(thread.off_since_ticks, now);
+    usage.end_ticks = now;
+    usage.cpu_ns = std::exchange(thread.on_ns, 0);
+    // Less than a look tells may have been before.
+    usage.wait_ns = std::min(*waited_ns - std::exchange(thread.waited_ns, *waited_ns), std::exchange(thread.off_ns, 0));
+    usage.thread = thread.row.thread;
+    usage.system_id = thread.row.thread_id;
+    if (usage.wait_ns >= std::chrono::nanoseconds(kLeastWait).count()) {
+      base::HostLog::process().append(usage);
+    }
+  }
+
+  void look_at_host(uint64_t now) {
+    host_ticks_ = now;
+    usages_.clear();
+    host_->read(now, usages_);
+    for (const base::HostUsage& usage : usages_) {
+      base::HostLog::process().append(usage);
+    }
   }
 
   void append(Thread& thread, bool ends) {
@@ -207,6 +302,13 @@ class Sampling {
   uint64_t round_ = 0;
   uint64_t last_round_ticks_ = 0;
   uint64_t ticks_of_longest_ = 0;
+  const base::Clock& clock_ = base::Clock::process();
+  std::unique_ptr<base::HostReader> host_;
+  HostSources sources_;
+  std::vector<base::HostUsage> usages_;
+  uint64_t ticks_of_host_interval_ = 0;
+  uint64_t host_ticks_ = 0;
+  bool knows_waits_ = false;
   bool knows_cpu_time_ = true;  // of other threads: not every sandbox says it
   int64_t cpu_ns_ = 0;          // that this thread has had
   double took_ns_ = 0;          // of that, a round, lately
@@ -236,6 +338,7 @@ class Sampler {
     base::Clock::process();
     own_folder();
     base::SampleLog::process().begin();
+    base::HostLog::process().begin();
     ThreadList threads;
     threads.find();
     sampling_ = std::make_unique<Sampling>(interval, std::move(threads));
@@ -256,9 +359,12 @@ class Sampler {
     opened_.acquire();
     if (!started_) {
       stop();
+      return false;
     }
-    return started_;
+    sources_ = sampling_->sources();
+    return true;
   }
+  const HostSources& sources() const noexcept { return sources_; }
 
   /// What was seen is in the log then.
   void stop() {
@@ -325,6 +431,7 @@ class Sampler {
   }
 
   std::unique_ptr<Sampling> sampling_;
+  HostSources sources_;  // of the last start
   std::unique_ptr<std::thread> thread_;
   std::binary_semaphore opened_{0};
   std::mutex mutex_;
@@ -337,11 +444,13 @@ class Sampler {
 
 bool start_sampling(int64_t interval_ns) { return Sampler::process().start(std::chrono::nanoseconds(interval_ns)); }
 void stop_sampling() { Sampler::process().stop(); }
+HostSources host_sources() { return Sampler::process().sources(); }
 
 #else
 
 bool start_sampling(int64_t) { return false; }
 void stop_sampling() {}
+std::vector<std::pair<std::string, std::string>> host_sources() { return {}; }
 
 #endif
 
@@ -353,6 +462,18 @@ void bind_python_samples(py::module_& module) {
   py::class_<PythonSampler>(module, "PythonSampler", "Samples of where each thread is in Python.")
       .def_static("start", &start_sampling, py::arg("interval_ns"),
                   "Begins to take them for the open window; False where frames or memory cannot be read.")
+      .def_static(
+          "host_sources",
+          [] {
+            py::dict found;
+            for (const auto& [source, why] : host_sources()) {
+              found[py::str(source)] = why;
+            }
+            return found;
+          },
+          "Tables and columns of what held up the host, each with why it is not recorded since the last start; \"\": "
+          "it "
+          "is.")
       .def_static("stop", &stop_sampling, "Ends that: those that were taken are found by the session.");
 }
 

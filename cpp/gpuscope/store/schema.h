@@ -200,6 +200,25 @@
   X(uint32_t, sample, owner(row(CounterSamples)), "its sample") \
   X(uint16_t, counter, row(Counters), "what it is a value of")  \
   X(float, value, number, "in the counter's unit, of the whole sample")
+#define GPUSCOPE_THREAD_WAIT(X)                                                                           \
+  X(int64_t, start_ns, time, "from when on the thread was not on a CPU all the time")                     \
+  X(int64_t, duration_ns, duration, "until it was seen there again")                                      \
+  X(int64_t, cpu_ns, duration, "of that, on a CPU")                                                       \
+  X(int64_t, wait_ns, duration, "of that, it could run and waited for a CPU, as Linux' schedstat has it") \
+  X(uint16_t, thread, row(Threads), "the thread")
+#define GPUSCOPE_PROCESS_USAGE(X)                                                                        \
+  X(int64_t, start_ns, time, "from when on")                                                             \
+  X(int64_t, duration_ns, duration, "for how long")                                                      \
+  X(int64_t, cpu_ns, duration, "how long its threads were on CPUs, added up")                            \
+  X(int64_t, wait_ns, number, "how long its first thread waited for a CPU; -1 where Linux does not say") \
+  X(int64_t, read_bytes, number, "what it had read from storage; -1 where Linux does not say")           \
+  X(uint32_t, process, number, "Linux's process id: the program's own, or of a process that it started")
+#define GPUSCOPE_CONTROL_GROUP_USAGE(X)                                                                     \
+  X(int64_t, start_ns, time, "from when on")                                                                \
+  X(int64_t, duration_ns, duration, "for how long")                                                         \
+  X(int64_t, throttled_ns, number, "how long CPUs were kept from it by its limit, added up; -1: not known") \
+  X(int64_t, throttled_periods, number, "in how many periods of that limit; -1 where Linux does not say")   \
+  X(int64_t, io_wait_ns, number, "how long some task waited for storage; -1 where Linux does not say")
 #define GPUSCOPE_CALL_STACK(X)                          \
   X(uint32_t, api, owner(row(Apis)), "the driver call") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was made with")
@@ -331,6 +350,12 @@
     "Spans over which each GPU's hardware counters counted, with `counters`; of all that ran on it.")                \
   X(CounterValues, counter_value, GPUSCOPE_COUNTER_VALUE, Event, counter_values,                                     \
     "What they counted: rows of one sample follow each other, in the order of `counters`.")                          \
+  X(ThreadWaits, thread_wait, GPUSCOPE_THREAD_WAIT, Event, thread_waits,                                             \
+    "When threads waited for a CPU, with `python_samples`.")                                                         \
+  X(ProcessUsages, process_usage, GPUSCOPE_PROCESS_USAGE, Event, process_usages,                                     \
+    "What the program and the processes that it started used, ten times a second, with `python_samples`.")           \
+  X(ControlGroupUsages, control_group_usage, GPUSCOPE_CONTROL_GROUP_USAGE, Event, control_group_usages,              \
+    "What held up the program's control group, a container's, ten times a second, with `python_samples`.")           \
   X(RegionTotals, region_total, GPUSCOPE_REGION_TOTAL, Total, region_totals,                                         \
     "Regions by call path, in aggregate mode.")                                                                      \
   X(WorkTotals, work_total, GPUSCOPE_WORK_TOTAL, Total, work_totals,                                                 \

@@ -17,6 +17,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, RegionKind
 from gpuscope.analysis.rows import ANNOTATIONS
+from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits
 from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before
 from gpuscope.trace import NONE, Trace
 
@@ -32,14 +33,17 @@ class IdleCause(IntEnum):
     DATA_WAIT = 5
     GARBAGE = 6
     FILES = 7
-    FRAMEWORK = 8
-    HOST_CODE = 9
-    LAUNCH_CALL = 10
-    LAUNCH_LATENCY = 11
-    BACK_TO_BACK = 12
-    DEVICE_WAIT = 13
-    UNSEEN = 14
-    NO_WORK_AFTER = 15
+    CPU_LIMIT = 8
+    CPU_WAIT = 9
+    LOCK = 10
+    FRAMEWORK = 11
+    HOST_CODE = 12
+    LAUNCH_CALL = 13
+    LAUNCH_LATENCY = 14
+    BACK_TO_BACK = 15
+    DEVICE_WAIT = 16
+    UNSEEN = 17
+    NO_WORK_AFTER = 18
 
     @property
     def label(self) -> str:
@@ -56,6 +60,9 @@ _LABELS = {
     IdleCause.DATA_WAIT: "waiting for data",
     IdleCause.GARBAGE: "garbage collection",
     IdleCause.FILES: "reading, writing files or sockets",
+    IdleCause.CPU_LIMIT: "stopped by the container's CPU limit",
+    IdleCause.CPU_WAIT: "waiting for a CPU",
+    IdleCause.LOCK: "waiting while another Python thread runs",
     IdleCause.FRAMEWORK: "in operators of the framework",
     IdleCause.HOST_CODE: "other code of the program",
     IdleCause.LAUNCH_CALL: "in the launching call",
@@ -276,6 +283,7 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
         calls.of_thread(thread, idle_starts),
         *_regions_of_thread(trace, thread),
         *_functions_of_thread(trace, thread),
+        *_waits_of_thread(trace, thread),
     ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
     divided: Array
@@ -378,6 +386,16 @@ def _functions_of_thread(trace: Trace, thread: int) -> list[Spans]:
         starts = functions.start_ns[rows]
         spans.append((starts, starts + functions.duration_ns[rows], np.full(len(rows), int(cause))))
     return spans
+
+
+def _waits_of_thread(trace: Trace, thread: int) -> list[Spans]:
+    limited, waited = cpu_waits(trace, thread)
+    kinds = (
+        (limited, IdleCause.CPU_LIMIT),
+        (waited, IdleCause.CPU_WAIT),
+        (lock_waits(trace, thread), IdleCause.LOCK),
+    )
+    return [(starts, ends, np.full(len(starts), int(cause))) for (starts, ends), cause in kinds]
 
 
 def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:

@@ -187,8 +187,12 @@ class Collector:
     @property
     def facts(self) -> dict[str, str]:
         """What every recording is to say of how it was made."""
-        facts = {"samples.interval_ns": str(self._sample_every_ns)} if self._sample_every_ns else {}
-        return facts | ({"counters.interval_ns": str(self._counter_interval_ns)} if self._counters else {})
+        facts = {"counters.interval_ns": str(self._counter_interval_ns)} if self._counters else {}
+        if self._sample_every_ns:
+            sources = _core.PythonSampler.host_sources()
+            facts |= {"samples.interval_ns": str(self._sample_every_ns)}
+            facts |= {f"host.{source}": why or "recorded" for source, why in sources.items()}
+        return facts
 
     @property
     def collecting(self) -> bool:

@@ -11,6 +11,7 @@
 #include "fakes/cupti.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/hooks.h"
+#include "gpuscope/base/host_usage.h"
 #include "gpuscope/base/sample_log.h"
 
 namespace gpuscope::attribution {
@@ -101,6 +102,51 @@ TEST_F(Samples, OfTheNextWindowHaveTheirOwnThreads) {
   EXPECT_EQ(function_of(*second, 0), "g");
   EXPECT_EQ(second->thread.size(), 1U);
   EXPECT_EQ(second->stack.size(), 1U) << "what the first window had is not carried on";
+}
+
+class HostUsages : public Samples {
+ protected:
+  /// Times in ms since the window opened.
+  void usage(base::HostUsage::Of what, int64_t begin, int64_t end, int64_t wait_ms, uint64_t thread = 1) const {
+    const base::Clock& clock = base::Clock::process();
+    base::HostUsage usage;
+    usage.of = what;
+    usage.begin_ticks = clock.to_ticks(began_ns_ + begin * kMs);
+    usage.end_ticks = clock.to_ticks(began_ns_ + end * kMs);
+    usage.cpu_ns = kMs;
+    usage.wait_ns = usage.throttled_ns = wait_ms * kMs;
+    usage.thread = thread;
+    usage.system_id = static_cast<uint32_t>(1000 + thread);
+    base::HostLog::process().begin();
+    base::HostLog::process().append(usage);
+  }
+};
+
+TEST_F(HostUsages, BecomeRows) {
+  sample(1, 5, "f");
+  usage(base::HostUsage::Of::Thread, 1, 5, 3);
+  usage(base::HostUsage::Of::Process, 0, 100, 4);
+  usage(base::HostUsage::Of::ControlGroup, 0, 100, 20);
+  const auto store = finish();
+  ASSERT_EQ(store->thread_wait.size(), 1U);
+  EXPECT_EQ(store->thread_wait.wait_ns[0], 3 * kMs);
+  EXPECT_EQ(store->thread_wait.thread[0], store->python_sample.thread[0]) << "of the same thread";
+  ASSERT_EQ(store->process_usage.size(), 1U);
+  EXPECT_EQ(store->process_usage.process[0], 1001U);
+  EXPECT_EQ(store->process_usage.read_bytes[0], -1) << "not known, and not zero";
+  ASSERT_EQ(store->control_group_usage.size(), 1U);
+  EXPECT_EQ(store->control_group_usage.throttled_ns[0], 20 * kMs);
+  EXPECT_EQ(store->control_group_usage.io_wait_ns[0], -1);
+}
+
+TEST_F(HostUsages, AreClippedToTheWindow) {
+  usage(base::HostUsage::Of::Thread, -10, 10, 8);
+  usage(base::HostUsage::Of::Process, -10, -5, 8);
+  const auto store = finish();
+  ASSERT_EQ(store->thread_wait.size(), 1U);
+  EXPECT_EQ(store->thread_wait.start_ns[0], began_ns_);
+  EXPECT_NEAR(static_cast<double>(store->thread_wait.wait_ns[0]), 4 * kMs, 1000);
+  EXPECT_EQ(store->process_usage.size(), 0U);
 }
 
 Settings with(Mode mode, uint64_t max_bytes = uint64_t{1} << 30, int64_t ring_ns = 10'000'000'000) {

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpuscope.diagnosis.rules import copies, host, inputs, kernels, launches, machine, products, waits
+from gpuscope.diagnosis.rules import copies, host, inputs, kernels, launches, machine, products, scheduling, waits
 from gpuscope.diagnosis.rules.rule import Cause, Rule
 
 RULES: tuple[Rule, ...] = (
@@ -11,6 +11,7 @@ RULES: tuple[Rule, ...] = (
     *copies.RULES,
     *waits.RULES,
     *host.RULES,
+    *scheduling.RULES,
     *launches.RULES,
     *kernels.RULES,
     *products.RULES,

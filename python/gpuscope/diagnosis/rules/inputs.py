@@ -5,18 +5,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.scheduling import lacks
 from gpuscope.diagnosis.steps import Array
-from gpuscope.units import format_seconds
+from gpuscope.trace import number_of
+from gpuscope.units import format_bytes, format_seconds, format_share
 
 _MOST_WORKERS = 32
+# Of their time, that workers are on CPUs where they are the limit, and where they are not; that a worker waits for a
+# CPU where there are too few; that a thread is on one which is the limit; and less than which nothing was done.
+_WORKS, _RESTS, _WAITS, _BUSY, _IDLE = 0.8, 0.4, 0.25, 0.8, 0.01
+# Storage is waited for where some task of the container was stalled by it for this share of the time, or where workers
+# read so much of it in a second.
+_STALLED, _READS = 0.1, 1 << 20
 
 
 def _in_own_thread(context: Context) -> Iterator[Cause]:
@@ -37,18 +47,181 @@ def _in_own_thread(context: Context) -> Iterator[Cause]:
 
 
 def _waiting(context: Context) -> Iterator[Cause]:
-    rows = _waits(context)
-    inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
-    there = ~inside[context.path_of_regions(rows)]
-    if not there.any():
+    rows = _waits_for_workers(context)
+    if len(rows) == 0:
         return
     yield _cause(
         context,
-        rows[there],
+        rows,
         "input-bound: the program waits for data",
         "load in more workers or threads, prefetch, cache what is decoded; gpuscope.benchmark_dataloader(loader) says "
         "how many workers pay",
     )
+
+
+def _few_workers(context: Context) -> Iterator[Cause]:
+    rows, workers = _waits_for_workers(context), _workers(context)
+    if len(rows) == 0 or workers is None or workers.cpu_share < _WORKS:
+        return
+    spent_ns = int(context.trace.regions.duration_ns[rows].sum())
+    rest_ns = max(context.wall_ns - spent_ns, 1)
+    enough = min(math.ceil(workers.count * context.wall_ns / rest_ns), _MOST_WORKERS)
+    yield _of_workers(
+        context,
+        rows,
+        workers,
+        "input-bound: the worker processes work all the time, and are too few",
+        f"num_workers={max(enough, workers.count + 1)}, as far as there are cores, or less work for a sample: "
+        "gpuscope.benchmark_dataloader(loader) measures it",
+    )
+
+
+def _storage(context: Context) -> Iterator[Cause]:
+    rows, workers = _waits_for_workers(context), _workers(context)
+    if len(rows) == 0 or workers is None or workers.cpu_share >= _RESTS or not workers.waits_for_storage:
+        return
+    yield _of_workers(
+        context,
+        rows,
+        workers,
+        "input-bound: the worker processes wait for storage",
+        "a copy on a local disk or in memory, larger reads (shards in place of small files), more prefetch_factor",
+    )
+
+
+def _one_thread(context: Context) -> Iterator[Cause]:
+    rows, workers = _waits_for_workers(context), _workers(context)
+    if len(rows) == 0 or workers is None or workers.cpu_share >= _RESTS or workers.waits_for_storage:
+        return
+    trace = context.trace
+    starts, ends = _joined(trace.regions.start_ns[rows], trace.regions.duration_ns[rows])
+    waited_ns = int((ends - starts).sum())
+    for thread in np.unique(trace.python_samples.thread).tolist():
+        stacks = stacks_in(trace, [thread], starts, ends, "cpu_ns")
+        if sum(stacks.values()) < _BUSY * waited_ns:
+            continue
+        where = context.where_of_stack(max(stacks, key=lambda stack: stacks[stack]))
+        found = _of_workers(
+            context,
+            rows,
+            workers,
+            "input-bound: one thread prepares what the worker processes hand over",
+            "collate in the workers (collate_fn runs there with num_workers > 0), arrays in place of lists, and "
+            "pin_memory=False where the batches are many small tensors",
+        )
+        yield replace(
+            found,
+            where=(*places(where), *found.where),
+            evidence={**found.evidence, "the thread is busy": format_share(sum(stacks.values()) / max(waited_ns, 1))},
+        )
+        return
+
+
+def _workers_wait(context: Context) -> Iterator[Cause]:
+    rows, workers = _waits_for_workers(context), _workers(context)
+    if len(rows) == 0 or workers is None or workers.wait_share is None or workers.wait_share < _WAITS:
+        return
+    found = _of_workers(
+        context,
+        rows,
+        workers,
+        "input-bound: the worker processes wait for a CPU",
+        "fewer workers, one thread in each (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores",
+    )
+    yield replace(found, evidence={**found.evidence, "they wait for a CPU": format_share(workers.wait_share)})
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """The processes that the program started, while it was recorded.
+
+    Attributes:
+        count: of those that did something.
+        cpu_share: of its time each was on CPUs.
+        wait_share: of its time each waited for one; None where that is not known.
+        read_bytes_per_s: from storage, together; None where that is not known.
+        waits_for_storage: they read, or tasks of the container waited for storage.
+    """
+
+    count: int
+    cpu_share: float
+    wait_share: float | None
+    read_bytes_per_s: float | None
+    waits_for_storage: bool
+
+
+def _workers(context: Context) -> _Workers | None:
+    """None where no worker was seen."""
+    trace, steps = context.trace, context.steps
+    usages = trace.process_usages
+    first_ns, last_ns = steps.start_ns[0], steps.end_ns[-1]
+
+    def inside(starts: Array, lasted: Array) -> Array:
+        chosen: Array = (starts < last_ns) & (starts + lasted > first_ns)
+        return chosen
+
+    children = usages.process != number_of(trace.info, "process.id")
+    rows = np.flatnonzero(inside(usages.start_ns, usages.duration_ns) & children & (usages.duration_ns > 0))
+    if len(rows) == 0:
+        return None
+    ids, place = np.unique(usages.process[rows], return_inverse=True)
+    place = place.reshape(-1)
+
+    def by_process(column: Array) -> Array:
+        totals: Array = np.bincount(place, np.maximum(column, 0), len(ids))
+        return totals
+
+    cpu, lasted = by_process(usages.cpu_ns[rows]), by_process(usages.duration_ns[rows])
+    read = by_process(usages.read_bytes[rows])
+    active = (cpu > _IDLE * lasted) | (read > 0)
+    if not active.any():
+        active[:] = True
+    known_wait, known_read = (bool((column[rows] != NOT_KNOWN).all()) for column in (usages.wait_ns, usages.read_bytes))
+    total = float(lasted[active].sum())
+    span = float(lasted[active].max())
+    reads = float(read[active].sum()) / span * 1e9 if known_read else None
+    groups = trace.control_group_usages
+    pressed = np.flatnonzero(inside(groups.start_ns, groups.duration_ns) & (groups.io_wait_ns != NOT_KNOWN))
+    stalled = float(groups.io_wait_ns[pressed].sum()) / max(float(groups.duration_ns[pressed].sum()), 1.0)
+    return _Workers(
+        int(active.sum()),
+        float(cpu[active].sum()) / total,
+        float(by_process(usages.wait_ns[rows])[active].sum()) / total if known_wait else None,
+        reads,
+        stalled > _STALLED or (reads is not None and reads > _READS),
+    )
+
+
+def _of_workers(context: Context, waits: Array, workers: _Workers, title: str, advice: str) -> Cause:
+    found = _cause(context, waits, title, advice)
+    evidence = {"workers": f"{workers.count}, on a CPU {format_share(workers.cpu_share)} of their time"}
+    if workers.read_bytes_per_s:
+        evidence["they read"] = f"{format_bytes(workers.read_bytes_per_s)}/s"
+    return replace(found, evidence={**found.evidence, **evidence})
+
+
+def _waits_for_workers(context: Context) -> Array:
+    rows = _waits(context)
+    inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
+    found: Array = rows[~inside[context.path_of_regions(rows)]]
+    return found
+
+
+def _joined(starts: Array, lasted: Array) -> tuple[Array, Array]:
+    """Spans in order that do not overlap: of those that begin in another the rest."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], starts[order] + lasted[order]
+    until = np.maximum.accumulate(ends)
+    begins = np.maximum(starts, np.append(starts[:1], until[:-1]))
+    return begins, np.maximum(until, begins)
+
+
+def _lacks_processes(context: Context) -> str | None:
+    return lacks(context, "process_usages")
+
+
+def _lacks_storage(context: Context) -> str | None:
+    return lacks(context, "process_usages", "control_group_usages.io_wait_ns")
 
 
 def _waits(context: Context) -> Array:
@@ -88,4 +261,8 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
 RULES = (
     Rule("R01", "the program waits for data", _waiting, 0.03),
     Rule("R02", "the data loader works in the training thread", _in_own_thread, 0.03),
+    Rule("R03", "too few workers", _few_workers, 0.03, _lacks_processes, is_special=True),
+    Rule("R04", "workers that wait for storage", _storage, 0.03, _lacks_storage, is_special=True),
+    Rule("R06", "one thread that prepares all batches", _one_thread, 0.03, _lacks_processes, is_special=True),
+    Rule("R08", "workers that wait for a CPU", _workers_wait, 0.03, _lacks_processes, is_special=True),
 )

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a thread of the program was not on a CPU, and where threads were in Python, as the sampler saw them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpuscope.diagnosis.steps import Array
+from gpuscope.trace import Trace
+
+NOT_KNOWN = -1
+"""What columns hold that Linux did not say."""
+
+# A thread waits for another where that ran for most of the time, and where the two together do not run on more than one
+# core: what runs beside the thread, and not in its place, does not hold it up.
+_MOST, _ONE_CORE = 0.8, 1.2
+_LEAST_LOCK_NS = 500_000  # half of the time between two samples, which tell no more
+
+Spans = tuple[Array, Array]
+"""Starts and ends, in ns."""
+
+
+def cpu_waits(trace: Trace, thread: int) -> tuple[Spans, Spans]:
+    """When a thread could run and waited for a CPU: kept from it by its control group's limit, and for other reasons.
+
+    Linux counts a wait when it ends, so it lies at the end of its row. Of those in a tenth of a second in which the
+    group was throttled, that share is the limit's that all its throttling has of all waits.
+    """
+    waits = trace.thread_waits
+    rows = np.flatnonzero(waits.thread == thread)
+    rows = rows[np.argsort(waits.start_ns[rows], kind="stable")]
+    ends = waits.start_ns[rows] + waits.duration_ns[rows]
+    starts = ends - np.minimum(waits.wait_ns[rows], waits.duration_ns[rows])
+    limited = starts + ((ends - starts) * _throttled_share(trace, ends)).astype(np.int64)
+    return (starts, limited), (limited, ends)
+
+
+def _throttled_share(trace: Trace, moments: Array) -> Array:
+    """Of the waits in the row of the control group around each of these moments, the share that is its limit's."""
+    groups, waits = trace.control_group_usages, trace.thread_waits
+    rows = np.flatnonzero(groups.throttled_ns != NOT_KNOWN)
+    rows = rows[np.argsort(groups.start_ns[rows], kind="stable")]
+    if len(rows) == 0:
+        return np.zeros(len(moments))
+    begins = groups.start_ns[rows]
+
+    def row_of(times: Array) -> Array:
+        return np.maximum(np.searchsorted(begins, times, side="left") - 1, 0)
+
+    totals = np.bincount(row_of(waits.start_ns + waits.duration_ns), waits.wait_ns, len(rows))
+    shares = np.minimum(groups.throttled_ns[rows] / np.maximum(totals, 1), 1.0)
+    found: Array = shares[row_of(moments)]
+    return found
+
+
+def lock_waits(trace: Trace, thread: int) -> Spans:
+    """When a thread stood still in Python while other threads of Python ran in its place: for the GIL or a lock."""
+    samples = trace.python_samples
+    rows = np.flatnonzero((samples.thread == thread) & (samples.duration_ns > 0))
+    if len(rows) == 0 or len(rows) == len(samples):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    starts, lasted, on_cpu = samples.start_ns[rows], samples.duration_ns[rows], samples.cpu_ns[rows]
+    off = np.maximum(lasted - on_cpu, 0)
+    ran = running_ns(trace, np.flatnonzero(samples.thread != thread), starts, starts + lasted)
+    waits = (off >= _LEAST_LOCK_NS) & (ran >= _MOST * off) & (ran + on_cpu <= _ONE_CORE * lasted)
+    return starts[waits], starts[waits] + off[waits]
+
+
+def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
+    """How long the threads of these rows of ``trace.python_samples`` were on CPUs in each of these spans, added up."""
+    samples = trace.python_samples
+    total = np.zeros(len(starts))
+    if len(rows) == 0 or len(starts) == 0:
+        return total
+    first_ns = samples.start_ns[rows].min()
+    for thread in np.unique(samples.thread[rows]).tolist():
+        own = rows[samples.thread[rows] == thread]
+        own = own[np.argsort(samples.start_ns[own], kind="stable")]
+        begins = samples.start_ns[own] - first_ns
+        until = np.maximum.accumulate(begins + samples.duration_ns[own])
+        times = np.stack([begins, np.maximum(until, begins)], axis=1).ravel()
+        after = np.cumsum(samples.cpu_ns[own])
+        spent = np.stack([after - samples.cpu_ns[own], after], axis=1).ravel()
+        total += np.interp(ends - first_ns, times, spent) - np.interp(starts - first_ns, times, spent)
+    return total
+
+
+def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, column: str) -> dict[int, float]:
+    """The time that samples of these threads have in these spans, which are in order and apart, by row of
+    ``trace.stacks``; `column` is ``duration_ns`` or ``cpu_ns``."""
+    samples = trace.python_samples
+    rows = np.flatnonzero(np.isin(samples.thread, list(threads)) & (samples.duration_ns > 0))
+    if len(rows) == 0 or len(starts) == 0:
+        return {}
+    before = np.append(0, np.cumsum(ends - starts))
+
+    def covered(moments: Array) -> Array:
+        at = np.searchsorted(starts, moments, side="right") - 1
+        last = np.maximum(at, 0)
+        return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
+
+    begins, lasted = samples.start_ns[rows], samples.duration_ns[rows]
+    shared = (covered(begins + lasted) - covered(begins)) / lasted * samples[column][rows]
+    stacks = samples.stack[rows]
+    totals = np.bincount(stacks, shared)
+    return {int(stack): float(totals[stack]) for stack in np.flatnonzero(totals > 0)}

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launching thread would go on, and does not run: others have the CPU, the GIL or a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscope.diagnosis.claims import Claim, host_edit
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.steps import Array
+from gpuscope.units import format_digits, format_seconds
+
+_RECORDED = "recorded"
+_MEANING = {
+    "thread_waits": "waits for a CPU",
+    "process_usages": "what worker processes do",
+    "control_group_usages.throttled_ns": "a CPU limit of the container",
+    "control_group_usages.io_wait_ns": "waits for storage",
+}
+
+
+def _cpu_limit(context: Context) -> Iterator[Cause]:
+    pieces = _pieces(context, IdleCause.CPU_LIMIT)
+    if len(pieces) == 0:
+        return
+    groups = context.trace.control_group_usages
+    rows = np.flatnonzero(_in_steps(context, groups.start_ns) & (groups.throttled_ns != NOT_KNOWN))
+    yield Cause(
+        "the container's CPU limit stops the program",
+        "raise the limit (cpu.max, docker --cpus, resources.limits.cpu), or run fewer threads: OMP_NUM_THREADS and "
+        "num_workers together no more than the limit",
+        Claim(pieces, (IdleCause.CPU_LIMIT,)),
+        host_edit(context, pieces),
+        (),
+        {
+            "throttled": f"in {int(np.maximum(groups.throttled_periods[rows], 0).sum())} periods of the limit",
+            "the launching thread waited": _a_step(context, IdleCause.CPU_LIMIT, pieces),
+        },
+        is_rare=True,
+    )
+
+
+def _cpu_wait(context: Context) -> Iterator[Cause]:
+    pieces = _pieces(context, IdleCause.CPU_WAIT)
+    if len(pieces) == 0:
+        return
+    evidence = {"the launching thread waited": _a_step(context, IdleCause.CPU_WAIT, pieces)}
+    usages = context.trace.process_usages
+    rows = np.flatnonzero(_in_steps(context, usages.start_ns))
+    if len(rows):
+        cores = float(usages.cpu_ns[rows].sum()) / max(context.wall_ns, 1)
+        processes = len(np.unique(usages.process[rows]))
+        evidence["the program's processes used"] = f"{format_digits(cores)} cores, {processes} processes"
+    yield Cause(
+        "more threads want to run than there are CPUs, and the launching one waits",
+        "fewer threads: OMP_NUM_THREADS and MKL_NUM_THREADS = cores / (workers + 1), torch.set_num_threads, fewer "
+        "workers, or nothing else on these cores (taskset)",
+        Claim(pieces, (IdleCause.CPU_WAIT,)),
+        host_edit(context, pieces),
+        (),
+        evidence,
+        is_rare=True,
+    )
+
+
+def _lock(context: Context) -> Iterator[Cause]:
+    pieces = _pieces(context, IdleCause.LOCK)
+    if len(pieces) == 0:
+        return
+    idle, trace = context.pieces, context.trace
+    threads = set(np.append(trace.api.thread.astype(np.int64), context.main_thread)[idle.launch[pieces]].tolist())
+    others = set(np.unique(trace.python_samples.thread).tolist()) - threads
+    starts, ends = idle.start_ns[pieces], idle.end_ns[pieces]
+    ran = _heaviest(stacks_in(trace, others, starts, ends, "cpu_ns"))
+    waited = _heaviest(stacks_in(trace, threads, starts, ends, "duration_ns"))
+    found = [context.where_of_stack(stack) for stack in (*ran[:1], *waited[:1])]
+    evidence = {"the launching thread waited": _a_step(context, IdleCause.LOCK, pieces)}
+    evidence |= {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where}
+    yield Cause(
+        "the launching thread waits for the GIL or a lock, while another Python thread runs",
+        "do that work in another process, or in calls that release the GIL; hold locks for shorter",
+        Claim(pieces, (IdleCause.LOCK,)),
+        host_edit(context, pieces),
+        places(*found),
+        evidence,
+        is_rare=True,
+    )
+
+
+def _heaviest(stacks: dict[int, float]) -> list[int]:
+    return sorted(stacks, key=lambda stack: -stacks[stack])
+
+
+def _pieces(context: Context, cause: IdleCause) -> Array:
+    found: Array = np.flatnonzero(context.pieces.cause_ns[cause] > 0)
+    return found
+
+
+def _in_steps(context: Context, starts: Array) -> Array:
+    inside: Array = (starts >= context.steps.start_ns[0]) & (starts < context.steps.end_ns[-1])
+    return inside
+
+
+def _a_step(context: Context, cause: IdleCause, pieces: Array) -> str:
+    spent = float(context.pieces.cause_ns[cause, pieces].sum())
+    return f"{format_seconds(spent / len(context.steps) / 1e9)} a step"
+
+
+def lacks(context: Context, *sources: str) -> str | None:
+    """What is not known without these sources, as ``info`` has them, and why; None where all were recorded."""
+    for source in sources:
+        said = context.trace.info.get(f"host.{source}")
+        if said is None:
+            return "waits for CPUs, locks and worker processes: python_samples=True"
+        if said != _RECORDED:
+            return f"{_MEANING[source]}: {said}"
+    return None
+
+
+def _lacks_limit(context: Context) -> str | None:
+    return lacks(context, "control_group_usages.throttled_ns", "thread_waits")
+
+
+def _lacks_waits(context: Context) -> str | None:
+    return lacks(context, "thread_waits")
+
+
+def _lacks_samples(context: Context) -> str | None:
+    return None if len(context.trace.python_samples) else lacks(context, "python_samples")
+
+
+RULES = (
+    Rule("R07", "a CPU limit that stops the program", _cpu_limit, 0.01, _lacks_limit),
+    Rule("R08", "more threads than CPUs", _cpu_wait, 0.01, _lacks_waits),
+    Rule("R25", "the GIL and locks", _lock, 0.01, _lacks_samples),
+)
