@@ -160,6 +160,33 @@ class Loop:
         """PyTorch's allocator then holds so much."""
         self._add("allocation", start_ns=self.now, bytes=1, reserved_bytes=reserved, allocated_bytes=1, ordinal=0)
 
+    # -- what holds the host up ----------------------------------------------------------------------------------------
+
+    def wait_for_cpu(self, us: float, thread: int = 0) -> None:
+        """The thread could go on and has no CPU for so long."""
+        time = int(us * US)
+        self._add("thread_wait", start_ns=self.now, duration_ns=time, cpu_ns=0, wait_ns=time, thread=thread)
+        self.now += time
+
+    def sampled(self, since: int, on_cpu: float, thread: int = 0) -> None:
+        """A thread was seen at the line that is set, from a moment until now, for this share of it on a CPU."""
+        time = self.now - since
+        row = {"start_ns": since, "duration_ns": time, "cpu_ns": int(on_cpu * time), "count": 1}
+        self._add("python_sample", **row, stack=self._stack, thread=thread)
+
+    def process(self, since: int, on_cpu: float, *, wait: float = 0.0, read: int = 0, process: int = 4243) -> None:
+        """What a process that the program started used from a moment until now, times as shares of that."""
+        time = self.now - since
+        used = {"cpu_ns": int(on_cpu * time), "wait_ns": int(wait * time), "read_bytes": read}
+        self._add("process_usage", start_ns=since, duration_ns=time, **used, process=process)
+
+    def container(self, since: int, *, throttled: float = 0.0, io_wait: float = 0.0) -> None:
+        """What held up the container from a moment until now, in us."""
+        stopped = {"throttled_ns": int(throttled * US), "throttled_periods": int(throttled > 0)}
+        waited = {"io_wait_ns": int(io_wait * US)}
+        times = {"start_ns": since, "duration_ns": self.now - since}
+        self._add("control_group_usage", **times, **stopped, **waited)
+
     # -- the machine ---------------------------------------------------------------------------------------------------
 
     def _call(self, name: str, host: float, *, room: bool = False) -> int:
@@ -211,10 +238,14 @@ class Loop:
         rows = {
             **self._rows,
             "call": [{"name": name, "kind": int(kind)} for name, kind in _CALLS.items()],
-            "thread": [{"system_id": 1, "name": "MainThread"}],
+            "thread": [{"system_id": 1, "name": "MainThread"}, *self._other_threads()],
             "device": [device],
         }
         return {name: {column: [row[column] for row in each] for column in each[0]} for name, each in rows.items()}
+
+    def _other_threads(self) -> list[dict[str, Any]]:
+        seen = (row["thread"] for table in ("python_sample", "thread_wait") for row in self._rows.get(table, ()))
+        return [{"system_id": 1 + thread, "name": f"Thread-{thread}"} for thread in range(1, max(seen, default=0) + 1)]
 
     def trace(self) -> Trace:
         """The recording."""
@@ -226,6 +257,7 @@ class Loop:
             "session.start_ns": str(1000 * US),
             "session.stop_ns": str(end),
             "process.argv": "python train.py",
+            "process.id": "4242",
             "audit.launches": str(kernels),
             "audit.kernels": str(kernels),
         }

@@ -407,3 +407,78 @@ def test_what_is_no_interval_gets_one_sentence(value):
 @pytest.mark.parametrize("value", [True, False, None, 1, 1e-4, np.float32(0.01), Fraction(1, 100)])
 def test_intervals_are_taken_in_any_kind_of_number(value):
     profile(python_samples=value)
+
+
+# -- what held the program up ------------------------------------------------------------------------------------------
+
+SOURCES = ("thread_waits", "process_usages", "control_group_usages.throttled_ns", "control_group_usages.io_wait_ns")
+
+
+def is_recorded(prof: gs.Recording, source: str) -> bool:
+    return prof.trace.info[f"host.{source}"] == "recorded"
+
+
+def test_each_source_of_waits_is_recorded_or_has_a_reason():
+    prof = sampled(lambda: spend(0.25))
+    assert all(prof.trace.info[f"host.{source}"] for source in SOURCES)
+    groups = prof.trace.control_group_usages
+    for source in ("throttled_ns", "io_wait_ns"):
+        known = groups[source] >= 0
+        assert (known.all() and len(groups)) if is_recorded(prof, f"control_group_usages.{source}") else not known.any()
+
+
+def test_without_samples_nothing_is_said_of_waits():
+    prof = sampled(lambda: spend(0.05), python_samples=False)
+    assert not any(key.startswith("host.") for key in prof.trace.info)
+    assert len(prof.trace.process_usages) == len(prof.trace.thread_waits) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system keeps no process to a CPU")
+def test_a_thread_that_shares_its_cpu_waits_for_it():
+    cpus = os.sched_getaffinity(0)
+    one = {min(cpus)}
+    code = "import os, time\nend = time.time() + 20\nwhile time.time() < end and os.getppid() > 1: pass"
+    other = subprocess.Popen([sys.executable, "-c", code], preexec_fn=lambda: os.sched_setaffinity(0, one))
+    try:
+        with profile(activities=["CPU"], python_samples=True) as prof:
+            os.sched_setaffinity(0, one)  # of this thread alone
+            spend(1.0)
+            os.sched_setaffinity(0, cpus)
+    finally:
+        other.kill()
+        other.wait()
+    if not is_recorded(prof, "thread_waits"):
+        pytest.skip(prof.trace.info["host.thread_waits"])
+    table, threads = prof.trace.thread_waits, prof.trace.threads
+    own = threads.system_id[table.thread] == threading.get_native_id()
+    assert table.wait_ns[own].sum() > 0.15e9
+    assert (table.wait_ns + table.cpu_ns <= table.duration_ns).all()
+    usages = prof.trace.process_usages
+    child = usages.process == other.pid
+    assert usages.cpu_ns[child].sum() > 0.15e9
+
+
+def test_a_child_process_is_seen_with_its_cpu_time():
+    code = "import time\nend = time.time() + 0.6\nwhile time.time() < end: pass"
+    pids = []
+
+    def work() -> None:
+        child = subprocess.Popen([sys.executable, "-c", code])
+        pids.append(child.pid)
+        child.wait()
+
+    usages = sampled(work).trace.process_usages
+    child, own = (usages.process == pid for pid in (pids[0], os.getpid()))
+    assert usages.cpu_ns[child].sum() > 0.05e9
+    assert own.any()
+    assert (usages.duration_ns > 0).all()
+
+
+def test_waits_are_the_same_in_a_file(tmp_path):
+    prof = sampled(lambda: spend(0.3))
+    prof.save(tmp_path / "run.gscope")
+    loaded = gs.load(tmp_path / "run.gscope")
+    for table in ("thread_waits", "process_usages", "control_group_usages"):
+        mine, theirs = getattr(prof.trace, table), getattr(loaded.trace, table)
+        assert all((mine[name] == theirs[name]).all() for name in mine.columns)
+    assert {key for key in loaded.trace.info if key.startswith("host.")} == {f"host.{source}" for source in SOURCES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
+from gpuscope.diagnosis.host_waits import stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.steps import Array, Steps, calls_of
@@ -83,6 +84,11 @@ class Context:
         if self.device is not None:
             return self.device.pieces
         return explain_steps(self.trace, self.steps, self.main_thread)
+
+    def threads_of(self, pieces: Array) -> set[int]:
+        """The threads, rows of ``trace.threads``, whose launches end these idle pieces."""
+        threads = np.append(self.trace.api.thread.astype(np.int64), self.main_thread)
+        return set(threads[self.pieces.launch[pieces]].tolist())
 
     @cached_property
     def main_thread(self) -> int:
@@ -356,6 +362,20 @@ class Context:
             parent = int(self.trace.paths.parent[path])
             path = parent if parent < path else -1
         return Where(region=" > ".join(reversed(names))) if names else None
+
+    def sampled_places(
+        self, threads: Iterable[int], starts: Array, ends: Array, column: str = "duration_ns"
+    ) -> list[tuple[Where, float]]:
+        """Where samples saw these threads in these spans, which are in order and apart, with the time in ns.
+
+        The longest comes first; `column` is ``duration_ns``, or ``cpu_ns`` for the time on a CPU alone.
+        """
+        totals: dict[Where, float] = {}
+        for stack, time in stacks_in(self.trace, threads, starts, ends, column).items():
+            where = self.where_of_stack(stack)
+            if where is not None:
+                totals[where] = totals.get(where, 0.0) + time
+        return sorted(totals.items(), key=lambda each: -each[1])
 
     def lines(self, calls: Array, weights: Array) -> list[tuple[Where | None, Array]]:
         """These rows of ``trace.api``, or -1, by the place that they were made at, the heaviest first.

@@ -88,8 +88,10 @@ def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
 
 
 def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, column: str) -> dict[int, float]:
-    """The time that samples of these threads have in these spans, which are in order and apart, by row of
-    ``trace.stacks``; `column` is ``duration_ns`` or ``cpu_ns``."""
+    """What samples of these threads have in these spans, by row of ``trace.stacks``, in ns.
+
+    The spans are in order and apart; `column` is ``duration_ns`` or ``cpu_ns``.
+    """
     samples = trace.python_samples
     rows = np.flatnonzero(np.isin(samples.thread, list(threads)) & (samples.duration_ns > 0))
     if len(rows) == 0 or len(starts) == 0:

@@ -151,8 +151,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.
         python_samples: looks every millisecond, or every so many seconds, where each thread is in Python, its 256
             innermost frames, and keeps that as `Trace.python_samples`: see `samples`. A thread of its own reads it
-            while the program runs, without the GIL; where a look takes longer it looks less often, so that it takes no
-            more than 2 % of one core.
+            while the program runs, without the GIL, and what held the program up beside it: waits of threads for a
+            CPU, its processes, its container's limits (`Trace.thread_waits` and the next two). Where a look takes
+            longer it looks less often, so that it takes no more than 2 % of one core.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.

@@ -79,7 +79,7 @@ def recorded(step: Step) -> gs.profile:
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()
-    with gs.profile(with_stack=True, record_shapes=True) as prof:
+    with gs.profile(with_stack=True, record_shapes=True, python_samples=True) as prof:
         for _ in range(STEPS):
             step()
             prof.step()

@@ -53,5 +53,5 @@ def too_few_workers(share: float) -> Step:
 
 FAULTS = (
     Fault("R02", loader_in_the_training_thread, loader_with_workers, "batch = next(batches)"),
-    Fault("R01", too_few_workers, loader_with_workers, "batch = next(batches)"),
+    Fault("R03", too_few_workers, loader_with_workers, "batch = next(batches)"),
 )

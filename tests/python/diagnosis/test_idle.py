@@ -35,6 +35,9 @@ class Program:
         self.regions: list[tuple[str, RegionKind, int, int, int]] = []
         self.collections: list[tuple[int, int, int]] = []
         self.lines: dict[int, tuple[str, int]] = {}
+        self.cpu_waits: list[tuple[int, int, int, int]] = []  # start, end, waited, thread
+        self.samples: list[tuple[int, int, int, int]] = []  # start, end, on a CPU, thread
+        self.throttled: list[tuple[int, int, int]] = []
 
     def call(self, name, start, end, *, thread=0, region=NONE, line=None):
         if line is not None:
@@ -50,6 +53,15 @@ class Program:
 
     def collect_garbage(self, start, end, thread=0):
         self.collections.append((start, end, thread))
+
+    def wait_for_cpu(self, start, end, waited, thread=0):
+        self.cpu_waits.append((start, end, waited, thread))
+
+    def sample(self, start, end, on_cpu, thread=0):
+        self.samples.append((start, end, on_cpu, thread))
+
+    def throttle(self, start, end, stopped):
+        self.throttled.append((start, end, stopped))
 
     def trace(self):
         names = list(CALLS)
@@ -88,6 +100,24 @@ class Program:
                 "name": ["Garbage collection"] * len(self.collections),
                 "kind": [int(FunctionKind.GARBAGE)] * len(self.collections),
                 "thread": [thread for *_, thread in self.collections],
+            },
+            "thread_wait": {
+                "start_ns": [start * US for start, *_ in self.cpu_waits],
+                "duration_ns": [(end - start) * US for start, end, *_ in self.cpu_waits],
+                "wait_ns": [waited * US for *_, waited, _ in self.cpu_waits],
+                "thread": [thread for *_, thread in self.cpu_waits],
+            },
+            "control_group_usage": {
+                "start_ns": [start * US for start, *_ in self.throttled],
+                "duration_ns": [(end - start) * US for start, end, _ in self.throttled],
+                "throttled_ns": [stopped * US if stopped is not None else -1 for *_, stopped in self.throttled],
+            },
+            "python_sample": {
+                "start_ns": [start * US for start, *_ in self.samples],
+                "duration_ns": [(end - start) * US for start, end, *_ in self.samples],
+                "cpu_ns": [on_cpu * US for *_, on_cpu, _ in self.samples],
+                "thread": [thread for *_, thread in self.samples],
+                "count": [1] * len(self.samples),
             },
             "stack": {"file": [file for file, _ in files], "line": [line for _, line in files]},
             "call_stack": {
@@ -228,6 +258,48 @@ def test_a_pause_of_the_garbage_collector_is_told():
     assert idle(program, 0, 250)[IdleCause.GARBAGE.label] == 20
 
 
+def test_a_wait_for_a_cpu_is_told_and_lies_at_the_end_of_its_row():
+    program = two_kernels()
+    program.wait_for_cpu(90, 160, 30)
+    found = idle(program, 0, 250)
+    assert found[IdleCause.CPU_WAIT.label] == 30
+    assert found[IdleCause.HOST_CODE.label] == 60
+    program.region("load", 125, 140)
+    assert idle(program, 0, 250)[IdleCause.CPU_WAIT.label] == 20, "who waits for data needs no CPU"
+
+
+def test_the_wait_of_another_thread_is_no_cause():
+    program = two_kernels()
+    program.wait_for_cpu(90, 160, 30, thread=1)
+    assert IdleCause.CPU_WAIT.label not in idle(program, 0, 250)
+
+
+@pytest.mark.parametrize(("stopped", "limited"), [(0, 0), (15, 15), (30, 30), (500, 30), (None, 0)])
+def test_of_a_wait_the_share_that_the_limit_has_is_the_limits(stopped, limited):
+    program = two_kernels()
+    program.wait_for_cpu(90, 160, 30)
+    program.throttle(0, 250, stopped)
+    found = idle(program, 0, 250)
+    assert found.get(IdleCause.CPU_LIMIT.label, 0) == limited
+    assert found.get(IdleCause.CPU_WAIT.label, 0) == 30 - limited
+
+
+def test_a_thread_that_stands_still_while_another_one_runs_waits_for_it():
+    program = two_kernels(2000)
+    program.sample(500, 1500, 0)
+    program.sample(400, 1600, 1200, thread=1)
+    assert idle(program, 0, 2100)[IdleCause.LOCK.label] == 1000
+
+
+@pytest.mark.parametrize(("own", "other"), [(1000, 1000), (500, 1000), (0, 300), (0, 0)])
+def test_a_thread_that_is_not_the_others_turn_waits_for_no_lock(own, other):
+    """It runs itself, both run at once, or the other one does little."""
+    program = two_kernels(2000)
+    program.sample(500, 1500, own)
+    program.sample(500, 1500, other, thread=1)
+    assert IdleCause.LOCK.label not in idle(program, 0, 2100)
+
+
 def test_work_that_was_queued_follows_back_to_back():
     program = Program()
     program.launch(0, 2, 5, 100)
@@ -278,10 +350,19 @@ TIMES = st.integers(0, 300)
     launches=st.lists(st.tuples(TIMES, st.integers(0, 9), st.integers(-20, 60), st.integers(0, 40)), max_size=10),
     calls=st.lists(st.tuples(st.sampled_from(list(CALLS)), TIMES, st.integers(0, 80), st.integers(0, 1)), max_size=8),
     regions=st.lists(st.tuples(st.sampled_from(["load", "compile", "x"]), TIMES, st.integers(0, 90)), max_size=5),
+    waits=st.lists(st.tuples(TIMES, st.integers(0, 80), st.integers(0, 99), st.integers(0, 1)), max_size=5),
+    samples=st.lists(st.tuples(TIMES, st.integers(0, 900), st.integers(0, 900), st.integers(0, 1)), max_size=5),
+    throttled=st.lists(st.tuples(TIMES, st.one_of(st.none(), st.integers(0, 200))), max_size=3),
     borders=st.lists(TIMES, min_size=2, max_size=5, unique=True).map(sorted),
 )
-def test_causes_add_up_to_the_time_in_which_nothing_ran(launches, calls, regions, borders):
+def test_causes_add_up_to_the_time_in_which_nothing_ran(launches, calls, regions, waits, samples, throttled, borders):
     program = Program()
+    for start, length, waited, thread in waits:
+        program.wait_for_cpu(start, start + length, waited, thread)
+    for start, length, on_cpu, thread in samples:
+        program.sample(start, start + length, on_cpu, thread)
+    for start, stopped in throttled:
+        program.throttle(start, start + 100, stopped)
     for start, call, delay, length in launches:
         runs = max(0, start + call + delay)
         program.launch(start, start + call, runs, runs + length, thread=start % 2)

@@ -79,6 +79,83 @@ def a_region_that_the_program_named(loop, wrong):
     loop.wait()
 
 
+NEXT_BATCH = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def next_batch(loop, us):
+    with loop.at("train.py", 48), loop.region(NEXT_BATCH):
+        loop.work(us)
+
+
+@planted("R03", "train.py:48", 0.45, 0.55)
+def workers_that_always_work(loop, wrong):
+    since = loop.now
+    next_batch(loop, 1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+    loop.process(since, 0.95)
+    loop.container(since)
+
+
+@planted("R04", "train.py:48", 0.45, 0.55)
+def workers_that_read_a_slow_disk(loop, wrong):
+    since = loop.now
+    next_batch(loop, 1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+    loop.process(since, 0.1, read=(1 << 20) if wrong else 0)
+    loop.container(since, io_wait=700 if wrong else 0)
+
+
+@planted("R06", "collate.py:7", 0.45, 0.55)
+def batches_put_together_by_one_thread(loop, wrong):
+    since = loop.now
+    next_batch(loop, 1000 if wrong else 1)
+    with loop.at("collate.py", 7):
+        loop.sampled(since, 1.0, thread=1)
+    compute(loop)
+    loop.wait()
+    loop.process(since, 0.2)
+    loop.container(since)
+
+
+@planted("R08", "train.py:48", 0.45, 0.55)
+def workers_without_a_cpu(loop, wrong):
+    since = loop.now
+    next_batch(loop, 1000 if wrong else 1)
+    compute(loop)
+    loop.wait()
+    loop.process(since, 0.5, wait=0.5 if wrong else 0.0)
+
+
+@planted("R08", "", 0.45, 0.55)
+def more_threads_than_cpus(loop, wrong):
+    compute(loop)
+    loop.wait()
+    loop.wait_for_cpu(1000 if wrong else 10)
+
+
+@planted("R07", "", 0.45, 0.55)
+def a_limit_on_cpu_time(loop, wrong):
+    since = loop.now
+    compute(loop)
+    loop.wait()
+    loop.wait_for_cpu(1000 if wrong else 10)
+    loop.container(since, throttled=1000 if wrong else 0)
+
+
+@planted("R25", "hashes.py:5", 0.45, 0.55)
+def another_thread_holds_the_gil(loop, wrong):
+    compute(loop)
+    loop.wait()
+    since = loop.now
+    loop.work(1000 if wrong else 1)
+    with loop.at("train.py", 50):
+        loop.sampled(since, 0.0)
+    with loop.at("hashes.py", 5):
+        loop.sampled(since, 1.0, thread=1)
+
+
 @planted("R09", "train.py:51", 0.25, 0.35)
 def pageable_copies(loop, wrong):
     with loop.at("train.py", 51):
@@ -391,3 +468,115 @@ def test_steps_that_are_slow_now_and_then_are_told_with_what_makes_them_so(pause
     found = [each for each in diagnose(loop.trace()) if each.id == "R48"]
     assert [each.id for each in found] == expected
     assert all("waiting for data" in each.title for each in found)
+
+
+def ids(found):
+    return [each.id for each in found if each.severity != "info"]
+
+
+def test_start_up_in_the_steps_that_are_judged_is_told():
+    def step(loop, number, slow):
+        compute(loop, gpu=1000 if number < slow else 100)
+
+    def of(slow):
+        loop = Loop()
+        for number in loop.steps(20):
+            step(loop, number, slow)
+        return diagnose(loop.trace())
+
+    first = next(each for each in of(6) if each.id == "R28")
+    assert first.saving is None
+    assert first.share == pytest.approx(27 / 43, abs=0.05)
+    assert "R28" not in ids(of(3)), "the first three are left out anyway"
+    assert "R28" not in ids(of(0))
+
+
+def test_workers_that_rest_while_nothing_is_waited_for_are_no_finding():
+    def step(loop):
+        since = loop.now
+        next_batch(loop, 1)
+        compute(loop)
+        loop.process(since, 0.05, wait=0.5, read=10 << 20)
+        loop.container(since, io_wait=900)
+
+    assert not {"R03", "R04", "R06", "R08"} & set(ids(diagnosis_of(step)))
+
+
+def test_a_thread_that_runs_beside_the_launching_one_holds_nothing_up():
+    def step(loop):
+        compute(loop)
+        loop.wait()
+        since = loop.now
+        loop.work(1000)
+        with loop.at("train.py", 50):
+            loop.sampled(since, 1.0)
+        with loop.at("writer.py", 5):
+            loop.sampled(since, 1.0, thread=1)
+
+    assert "R25" not in ids(diagnosis_of(step))
+
+
+def test_a_limit_that_was_not_reached_is_not_the_reason_of_a_wait():
+    def step(loop):
+        since = loop.now
+        compute(loop)
+        loop.wait()
+        loop.wait_for_cpu(1000)
+        loop.container(since, throttled=0)
+
+    found = ids(diagnosis_of(step))
+    assert found[0] == "R08"
+    assert "R07" not in found
+
+
+def test_a_wait_for_a_cpu_while_the_gpu_works_costs_nothing():
+    def step(loop):
+        loop.wait_for_cpu(300)
+        compute(loop)
+
+    assert "R08" not in ids(diagnosis_of(step))
+
+
+def test_a_pause_is_at_the_line_that_samples_saw():
+    def step(loop):
+        since = loop.now
+        loop.work(1000)
+        with loop.at("train.py", 43):
+            loop.sampled(since, 1.0)
+        compute(loop)
+        loop.wait()
+
+    first = diagnosis_of(step).findings[0]
+    assert (first.id, str(first.where[0])) == ("R24", "train.py:43")
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({}, "waits for CPUs, locks and worker processes: python_samples=True"),
+        (
+            {"host.thread_waits": "this kernel does not count", "host.process_usages": "recorded"},
+            "waits for a CPU: this kernel does not count",
+        ),
+    ],
+)
+def test_what_was_not_recorded_of_the_host_is_said(info, said):
+    loop = Loop(info=info)
+    for _ in loop.steps(14):
+        compute(loop)
+    assert said in diagnose(loop.trace()).unseen
+
+
+def test_a_machine_that_says_all_of_the_host_lacks_nothing():
+    sources = (
+        "thread_waits",
+        "process_usages",
+        *(f"control_group_usages.{what}_ns" for what in ("throttled", "io_wait")),
+    )
+    loop = Loop(info={f"host.{source}": "recorded" for source in sources})
+    for _ in loop.steps(14):
+        since = loop.now
+        compute(loop)
+        with loop.at("train.py", 20):
+            loop.sampled(since, 1.0)
+    assert not any("waits for" in each or "worker" in each for each in diagnose(loop.trace()).unseen)

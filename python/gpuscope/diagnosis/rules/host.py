@@ -130,14 +130,17 @@ def _python(context: Context) -> Iterator[Cause]:
     for where, group in context.lines(context.pieces.launch[pieces], spent[pieces])[:_MOST_LINES]:
         rows = pieces[group]
         inside = _functions(context, rows)
+        spans = context.pieces.start_ns[rows], context.pieces.end_ns[rows]
+        sampled = context.sampled_places(context.threads_of(rows), *spans)
         evidence = {"": f"{format_digits(len(rows) / len(context.steps))} pauses a step, before {where}"}
         evidence |= {f"in {name}": _time(time / len(context.steps)) for _, name, time in inside[:2]}
+        evidence |= {f"at {place}": _time(time / len(context.steps)) for place, time in sampled[:2]}
         yield Cause(
             "code of the program keeps the GPU waiting",
             "make it faster (vectorise, compute it once before the loop), or have another thread or process do it",
             Claim(rows, causes),
             host_edit(context, rows),
-            places(*(place for place, _, _ in inside[:1]), where),
+            places(*(place for place, _ in sampled[:1]), *(place for place, _, _ in inside[:1]), where),
             evidence,
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
+from gpuscope.diagnosis.host_waits import NOT_KNOWN
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
@@ -97,10 +97,10 @@ def _one_thread(context: Context) -> Iterator[Cause]:
     starts, ends = _joined(trace.regions.start_ns[rows], trace.regions.duration_ns[rows])
     waited_ns = int((ends - starts).sum())
     for thread in np.unique(trace.python_samples.thread).tolist():
-        stacks = stacks_in(trace, [thread], starts, ends, "cpu_ns")
-        if sum(stacks.values()) < _BUSY * waited_ns:
+        at = context.sampled_places([thread], starts, ends, "cpu_ns")
+        on_cpu_ns = sum(time for _, time in at)
+        if on_cpu_ns < _BUSY * waited_ns or on_cpu_ns == 0:
             continue
-        where = context.where_of_stack(max(stacks, key=lambda stack: stacks[stack]))
         found = _of_workers(
             context,
             rows,
@@ -111,8 +111,8 @@ def _one_thread(context: Context) -> Iterator[Cause]:
         )
         yield replace(
             found,
-            where=(*places(where), *found.where),
-            evidence={**found.evidence, "the thread is busy": format_share(sum(stacks.values()) / max(waited_ns, 1))},
+            where=(at[0][0], *found.where),
+            evidence={**found.evidence, "the thread is busy": format_share(on_cpu_ns / waited_ns)},
         )
         return
 

@@ -20,6 +20,7 @@ from gpuscope.units import format_bytes, format_seconds, format_share
 _HALF = 0.5
 _FULL = 0.9  # the limit of PyTorch's TensorBoard plugin
 _UNEVEN = 1.3
+_STARTS_UP = 3  # times the median step
 _FEWEST_STEPS = 10  # of which a 95th percentile says something
 
 
@@ -164,7 +165,34 @@ def _uneven(context: Context) -> Iterator[Cause]:
     )
 
 
+def _start_up(context: Context) -> Iterator[Cause]:
+    durations = context.steps.durations_ns.astype(np.float64)
+    if len(durations) < _FEWEST_STEPS:
+        return
+    usual = float(np.median(durations))
+    first = int(np.argmax(durations <= _STARTS_UP * usual))  # how many before the first usual one
+    if first == 0:
+        return
+    overheads = context.trace.overheads
+    inside = (overheads.start_ns >= context.steps.start_ns[0]) & (overheads.start_ns < context.steps.end_ns[first - 1])
+    evidence = {
+        "they take": f"{format_seconds(float(durations[:first].mean()) / 1e9)} each",
+        "later ones": format_seconds(usual / 1e9),
+    }
+    if inside.any():
+        evidence["the driver loads code"] = format_seconds(float(overheads.duration_ns[inside].sum()) / 1e9)
+    yield Cause(
+        f"the first {first} of these steps still start up, so that what is said of the others is blurred",
+        "begin later: profile(schedule=gpuscope.schedule(wait=..., warmup=..., active=...)), after some steps",
+        Claim(),
+        evidence=evidence,
+        share=float((durations[:first] - usual).sum()) / max(context.wall_ns, 1),
+        is_rare=True,
+    )
+
+
 RULES = (
+    Rule("R28", "start-up inside the window", _start_up, 0.01),
     Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, is_special=True),
     Rule("R42", "memory that is nearly full", _full_memory, 0.0),
     Rule("R46", "communication that nothing hides", _communication, 0.03),

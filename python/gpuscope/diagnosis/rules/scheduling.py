@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuscope.diagnosis.claims import Claim, host_edit
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
+from gpuscope.diagnosis.host_waits import NOT_KNOWN
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
@@ -73,12 +73,12 @@ def _lock(context: Context) -> Iterator[Cause]:
     if len(pieces) == 0:
         return
     idle, trace = context.pieces, context.trace
-    threads = set(np.append(trace.api.thread.astype(np.int64), context.main_thread)[idle.launch[pieces]].tolist())
+    threads = context.threads_of(pieces)
     others = set(np.unique(trace.python_samples.thread).tolist()) - threads
-    starts, ends = idle.start_ns[pieces], idle.end_ns[pieces]
-    ran = _heaviest(stacks_in(trace, others, starts, ends, "cpu_ns"))
-    waited = _heaviest(stacks_in(trace, threads, starts, ends, "duration_ns"))
-    found = [context.where_of_stack(stack) for stack in (*ran[:1], *waited[:1])]
+    spans = idle.start_ns[pieces], idle.end_ns[pieces]
+    ran = context.sampled_places(others, *spans, "cpu_ns")[:1]
+    waited = context.sampled_places(threads, *spans)[:1]
+    found = [where for where, _ in (*ran, *waited)]
     evidence = {"the launching thread waited": _a_step(context, IdleCause.LOCK, pieces)}
     evidence |= {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where}
     yield Cause(
@@ -90,10 +90,6 @@ def _lock(context: Context) -> Iterator[Cause]:
         evidence,
         is_rare=True,
     )
-
-
-def _heaviest(stacks: dict[int, float]) -> list[int]:
-    return sorted(stacks, key=lambda stack: -stacks[stack])
 
 
 def _pieces(context: Context, cause: IdleCause) -> Array:
