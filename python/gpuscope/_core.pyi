@@ -840,6 +840,11 @@ class PythonSampler:
     Samples of where each thread is in Python.
     """
     @staticmethod
+    def host_sources() -> dict:
+        """
+        Tables and columns of what held up the host, each with why it is not recorded since the last start; "": it is.
+        """
+    @staticmethod
     def start(interval_ns: int) -> bool:
         """
         Begins to take them for the open window; False where frames or memory cannot be read.

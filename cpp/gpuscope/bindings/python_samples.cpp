@@ -152,13 +152,21 @@ class Sampling {
            std::chrono::nanoseconds(static_cast<int64_t>(random_ % (2 * part + 1)) - static_cast<int64_t>(part));
   }
 
-  void end() {
-    look_at_host(base::ticks());
+  void end() noexcept {
+    try {
+      look_at_host(base::ticks());
+    } catch (const std::exception&) {  // no memory: the last tenth of a second is missing
+    }
     for (auto& [number, thread] : threads_) {
       look_at_wait(thread, base::ticks());
       append(thread, true);
     }
+  }
+
+  /// On the thread that sampled, whose files are its own (base::MemoryReader): elsewhere their numbers are others'.
+  void close() noexcept {
     threads_.clear();
+    host_.reset();
   }
 
  private:
@@ -388,6 +396,11 @@ class Sampler {
 
  private:
   void run() {
+    sample();
+    sampling_->close();
+  }
+
+  void sample() {
     pthread_setname_np(pthread_self(), "gpuscope");
     try {
       base::prepare_to_throw();

@@ -119,7 +119,9 @@ class Program:
                 "thread": [thread for *_, thread in self.samples],
                 "count": [1] * len(self.samples),
             },
-            "stack": {"file": [file for file, _ in files], "line": [line for _, line in files]},
+            "stack": {"file": [file for file, _ in files], "line": [line for _, line in files]}
+            if files or not self.samples
+            else {"file": ["train.py"], "line": [1]},
             "call_stack": {
                 "api": list(self.lines),
                 "stack": [files.index(line) for line in self.lines.values()],
