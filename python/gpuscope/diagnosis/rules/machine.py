@@ -21,6 +21,7 @@ _HALF = 0.5
 _FULL = 0.9  # the limit of PyTorch's TensorBoard plugin
 _UNEVEN = 1.3
 _STARTS_UP = 3  # times the median step
+_FEWEST_SLOW = 2  # one may have waited for what a slow step before it had queued
 _FEWEST_STEPS = 10  # of which a 95th percentile says something
 
 
@@ -171,7 +172,7 @@ def _start_up(context: Context) -> Iterator[Cause]:
         return
     usual = float(np.median(durations))
     first = int(np.argmax(durations <= _STARTS_UP * usual))  # how many before the first usual one
-    if first == 0:
+    if first < _FEWEST_SLOW:
         return
     overheads = context.trace.overheads
     inside = (overheads.start_ns >= context.steps.start_ns[0]) & (overheads.start_ns < context.steps.end_ns[first - 1])
