@@ -502,6 +502,22 @@ def test_workers_that_rest_while_nothing_is_waited_for_are_no_finding():
     assert not {"R03", "R04", "R06", "R08"} & set(ids(diagnosis_of(step)))
 
 
+def test_of_workers_that_wait_for_storage_a_busy_thread_is_not_the_limit():
+    def step(loop):
+        since = loop.now
+        next_batch(loop, 1000)
+        with loop.at("collate.py", 7):
+            loop.sampled(since, 1.0, thread=1)
+        compute(loop)
+        loop.wait()
+        loop.process(since, 0.1, read=1 << 20)
+
+    found = diagnosis_of(step)
+    every = [part.id for each in found for part in (each, *each.parts)]
+    assert found.findings[0].id == "R04"
+    assert "R06" not in every
+
+
 def test_a_thread_that_runs_beside_the_launching_one_holds_nothing_up():
     def step(loop):
         compute(loop)
