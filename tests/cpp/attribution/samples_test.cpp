@@ -104,7 +104,7 @@ TEST_F(Samples, OfTheNextWindowHaveTheirOwnThreads) {
   EXPECT_EQ(second->stack.size(), 1U) << "what the first window had is not carried on";
 }
 
-class HostUsages : public Samples {
+class SampledUsages : public Samples {
  protected:
   /// Times in ms since the window opened.
   void usage(base::HostUsage::Of what, int64_t begin, int64_t end, int64_t wait_ms, uint64_t thread = 1) const {
@@ -122,7 +122,7 @@ class HostUsages : public Samples {
   }
 };
 
-TEST_F(HostUsages, BecomeRows) {
+TEST_F(SampledUsages, BecomeRows) {
   sample(1, 5, "f");
   usage(base::HostUsage::Of::Thread, 1, 5, 3);
   usage(base::HostUsage::Of::Process, 0, 100, 4);
@@ -139,7 +139,7 @@ TEST_F(HostUsages, BecomeRows) {
   EXPECT_EQ(store->control_group_usage.io_wait_ns[0], -1);
 }
 
-TEST_F(HostUsages, AreClippedToTheWindow) {
+TEST_F(SampledUsages, AreClippedToTheWindow) {
   usage(base::HostUsage::Of::Thread, -10, 10, 8);
   usage(base::HostUsage::Of::Process, -10, -5, 8);
   const auto store = finish();
