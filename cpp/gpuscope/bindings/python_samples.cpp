@@ -259,9 +259,11 @@ class Sampling {
     base::HostUsage usage;
     usage.begin_ticks = std::exchange(thread.off_since_ticks, now);
     usage.end_ticks = now;
-    usage.cpu_ns = std::exchange(thread.on_ns, 0);
     // Less than a look tells may have been before.
     usage.wait_ns = std::min(*waited_ns - std::exchange(thread.waited_ns, *waited_ns), std::exchange(thread.off_ns, 0));
+    // The system's clocks of threads and ours are not read at one moment.
+    const int64_t duration_ns = clock_.to_ns(usage.end_ticks) - clock_.to_ns(usage.begin_ticks);
+    usage.cpu_ns = std::min(std::exchange(thread.on_ns, 0), std::max<int64_t>(0, duration_ns - usage.wait_ns));
     usage.thread = thread.row.thread;
     usage.system_id = thread.row.thread_id;
     if (usage.wait_ns >= std::chrono::nanoseconds(kLeastWait).count()) {
