@@ -125,8 +125,8 @@ class SampledUsages : public Samples {
 TEST_F(SampledUsages, BecomeRows) {
   sample(1, 5, "f");
   usage(base::HostUsage::Of::Thread, 1, 5, 3);
-  usage(base::HostUsage::Of::Process, 0, 100, 4);
-  usage(base::HostUsage::Of::ControlGroup, 0, 100, 20);
+  usage(base::HostUsage::Of::Process, 1, 100, 4);
+  usage(base::HostUsage::Of::ControlGroup, 1, 100, 20);
   const auto store = finish();
   ASSERT_EQ(store->thread_wait.size(), 1U);
   EXPECT_EQ(store->thread_wait.wait_ns[0], 3 * kMs);
