@@ -200,9 +200,13 @@ uint16_t Dictionaries::thread(uint64_t system_id, std::string_view name) {
 
 uint16_t Dictionaries::counter(const std::string& name, const std::string& unit, const std::string& description) {
   const uint32_t id = string(name);
-  const auto found = std::find(tables_.counter.name.begin(), tables_.counter.name.end(), id);  // there are some dozens
-  return narrow(found != tables_.counter.name.end() ? found - tables_.counter.name.begin()
-                                                    : tables_.counter.append({id, string(unit), string(description)}));
+  const store::Counters& known = tables_.counter;
+  for (std::size_t row = 0; row < known.size(); ++row) {  // there are some dozens
+    if (known.name[row] == id) {
+      return narrow(row);
+    }
+  }
+  return narrow(tables_.counter.append({id, string(unit), string(description)}));
 }
 
 std::size_t Dictionaries::bytes() const noexcept {

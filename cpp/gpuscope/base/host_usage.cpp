@@ -96,8 +96,8 @@ std::string why_no_thread_waits(const std::string& proc) {
   return run_queue_wait_ns(file) ? "" : "this kernel does not count how long threads wait for a CPU";
 }
 
-HostReader::HostReader(std::string proc, std::string groups) : proc_(std::move(proc)) {
-  find_groups(std::move(groups));
+HostReader::HostReader(std::string proc, const std::string& groups) : proc_(std::move(proc)) {
+  find_groups(groups);
   add_process(static_cast<uint32_t>(getpid()));
 }
 
@@ -123,7 +123,8 @@ void HostReader::find_groups(const std::string& groups) {
     // A limit may be that of any group around this one.
     for (bool is_root = false; !is_root;) {
       is_root = path.empty() || path == "/";
-      const std::string folder = groups + (is_new ? "" : "/" + controllers) + (is_root ? "" : path);
+      std::string folder = groups;
+      folder.append(is_new ? "" : "/").append(controllers).append(is_root ? "" : path);
       KeptFile stat(folder + "/cpu.stat");
       std::array<char, kRoom> room;
       if (stat.read(room.data(), room.size()).find("nr_throttled") != std::string_view::npos) {

@@ -80,7 +80,7 @@ std::string why_no_thread_waits(const std::string& proc = "/proc");
 /// Reads what the control groups of this process and its child processes use. One thread.
 class HostReader {
  public:
-  explicit HostReader(std::string proc = "/proc", std::string groups = "/sys/fs/cgroup");
+  explicit HostReader(std::string proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
 
   /// Why the control groups' limits on CPU time, and waits for storage, cannot be read; "" where they can.
   const std::string& why_no_throttling() const noexcept { return why_no_throttling_; }

@@ -48,10 +48,6 @@ struct ScratchAllocator : BlockAllocator<T> {
   ScratchAllocator() noexcept = default;
   template <class Other>
   explicit ScratchAllocator(const ScratchAllocator<Other>&) noexcept {}
-  template <class Other>
-  struct rebind {
-    using other = ScratchAllocator<Other>;
-  };
 
   T* allocate(std::size_t count) {
     void* block = take_scratch(count * sizeof(T));

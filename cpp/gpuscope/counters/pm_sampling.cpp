@@ -35,7 +35,7 @@ Params sized(std::size_t size, void* object) {
   sized<CUpti_PmSampling_##Name##_Params>(CUpti_PmSampling_##Name##_Params_STRUCT_SIZE, object_)
 
 /// Turing and GA100 have no clock for samples but the system's, and Turing keeps the oldest only.
-bool has_time_trigger(const std::string& chip) { return chip.rfind("TU", 0) != 0 && chip != "GA100"; }
+bool has_time_trigger(const std::string& chip) { return !chip.starts_with("TU") && chip != "GA100"; }
 
 Bytes read_availability(const driver::Cupti& cupti, int device) {
   CUpti_PmSampling_GetCounterAvailability_Params params{};
@@ -166,9 +166,11 @@ bool PmSampler::decode(Samples& into) {
     if (cupti_.pm_decode == nullptr) {
       throw_missing(cupti_, "pm_decode");
     }
-    if (const int code = cupti_.pm_decode(&decode); code == CUPTI_ERROR_OUT_OF_MEMORY) {
+    const int code = cupti_.pm_decode(&decode);
+    if (code == CUPTI_ERROR_OUT_OF_MEMORY) {
       return false;
-    } else if (code != 0) {
+    }
+    if (code != 0) {
       throw Refused(cupti_, "pm_decode", code);
     }
     complete = complete && decode.overflow == 0;

@@ -125,6 +125,7 @@ void GpuSampler::keep(GpuSample sample) {
 void GpuSampler::run_fast() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus");
   std::vector<GpuReader> readers;
+  readers.reserve(count_);
   for (unsigned index = 0; index < count_; ++index) {
     readers.emplace_back(nvml_, index);
   }
@@ -167,6 +168,7 @@ void GpuSampler::run_fast() {
 void GpuSampler::run_slow() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus-2");
   std::vector<GpuReader> readers;
+  readers.reserve(count_);
   for (unsigned index = 0; index < count_; ++index) {
     readers.emplace_back(nvml_, index);
   }
