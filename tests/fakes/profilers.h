@@ -44,7 +44,8 @@ struct Profilers {
     state.codes.clear();
     state.calls.clear();
     state.hosts = 0;
-    state.trigger = state.interval_ns = 0;
+    state.trigger = 0;
+    state.interval_ns = 0;
     state.append_mode = -1;
     state.enabled = state.started = 0;
     state.pending.clear();
