@@ -5,6 +5,8 @@
 #include <array>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
@@ -154,7 +156,8 @@ LaunchProbe::Times LaunchProbe::measure() {
   const timing::PrimaryContext::Current current(work_->context);
   const auto wait = [this] {
     if (!work_->wait(limit_)) {
-      [[maybe_unused]] const Work* left_behind = work_.release();
+      static auto* const left_behind = new std::vector<std::unique_ptr<Work>>;  // for ever: to destroy it would wait
+      left_behind->push_back(std::move(work_));
       throw base::NotAvailable("the cost of a launch", "the GPU was busy with other work", "");
     }
   };
