@@ -15,6 +15,7 @@ from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
+_FEWEST_STEPS = 3
 _RECORDED = "recorded"
 _MEANING = {
     "thread_waits": "waits for a CPU",
@@ -93,7 +94,9 @@ def _lock(context: Context) -> Iterator[Cause]:
 
 
 def _pieces(context: Context, cause: IdleCause) -> Array:
-    found: Array = np.flatnonzero(context.pieces.cause_ns[cause] > 0)
+    """Those with this cause; of a step or two none, which may have waited once by chance."""
+    waited = context.pieces.cause_ns[cause] > 0
+    found: Array = np.flatnonzero(waited & (len(context.steps) >= _FEWEST_STEPS))
     return found
 
 
