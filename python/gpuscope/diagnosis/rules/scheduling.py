@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope.diagnosis.claims import Claim, host_edit
-from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.host_waits import NOT_KNOWN
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
@@ -31,18 +31,14 @@ def _cpu_limit(context: Context) -> Iterator[Cause]:
         return
     groups = context.trace.control_group_usages
     rows = np.flatnonzero(_in_steps(context, groups.start_ns) & (groups.throttled_ns != NOT_KNOWN))
-    yield Cause(
+    yield _waiting(
+        context,
+        IdleCause.CPU_LIMIT,
+        pieces,
         "the container's CPU limit stops the program",
         "raise the limit (cpu.max, docker --cpus, resources.limits.cpu), or run fewer threads: OMP_NUM_THREADS and "
         "num_workers together no more than the limit",
-        Claim(pieces, (IdleCause.CPU_LIMIT,)),
-        host_edit(context, pieces),
-        (),
-        {
-            "throttled": f"in {int(np.maximum(groups.throttled_periods[rows], 0).sum())} periods of the limit",
-            "the launching thread waited": _a_step(context, IdleCause.CPU_LIMIT, pieces),
-        },
-        is_rare=True,
+        {"throttled": f"in {int(np.maximum(groups.throttled_periods[rows], 0).sum())} periods of the limit"},
     )
 
 
@@ -50,22 +46,22 @@ def _cpu_wait(context: Context) -> Iterator[Cause]:
     pieces = _pieces(context, IdleCause.CPU_WAIT)
     if len(pieces) == 0:
         return
-    evidence = {"the launching thread waited": _a_step(context, IdleCause.CPU_WAIT, pieces)}
     usages = context.trace.process_usages
     rows = np.flatnonzero(_in_steps(context, usages.start_ns))
+    evidence = {}
     if len(rows):
         cores = float(usages.cpu_ns[rows].sum()) / max(context.wall_ns, 1)
-        processes = len(np.unique(usages.process[rows]))
-        evidence["the program's processes used"] = f"{format_digits(cores)} cores, {processes} processes"
-    yield Cause(
+        count = len(np.unique(usages.process[rows]))
+        processes = "1 process" if count == 1 else f"{count} processes"
+        evidence["the program used"] = f"{format_digits(cores)} cores, {processes}"
+    yield _waiting(
+        context,
+        IdleCause.CPU_WAIT,
+        pieces,
         "more threads want to run than there are CPUs, and the launching one waits",
         "fewer threads: OMP_NUM_THREADS and MKL_NUM_THREADS = cores / (workers + 1), torch.set_num_threads, fewer "
         "workers, or nothing else on these cores (taskset)",
-        Claim(pieces, (IdleCause.CPU_WAIT,)),
-        host_edit(context, pieces),
-        (),
         evidence,
-        is_rare=True,
     )
 
 
@@ -80,15 +76,36 @@ def _lock(context: Context) -> Iterator[Cause]:
     ran = context.sampled_places(others, *spans, "cpu_ns")[:1]
     waited = context.sampled_places(threads, *spans)[:1]
     found = [where for where, _ in (*ran, *waited)]
-    evidence = {"the launching thread waited": _a_step(context, IdleCause.LOCK, pieces)}
-    evidence |= {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where}
-    yield Cause(
+    yield _waiting(
+        context,
+        IdleCause.LOCK,
+        pieces,
         "the launching thread waits for the GIL or a lock, while another Python thread runs",
         "do that work in another process, or in calls that release the GIL; hold locks for shorter",
-        Claim(pieces, (IdleCause.LOCK,)),
-        host_edit(context, pieces),
+        {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where},
         places(*found),
-        evidence,
+    )
+
+
+def _waiting(
+    context: Context,
+    cause: IdleCause,
+    pieces: Array,
+    title: str,
+    advice: str,
+    evidence: dict[str, str],
+    where: tuple[Where, ...] = (),
+) -> Cause:
+    """The launching thread waits in these pieces."""
+    spent = float(context.pieces.cause_ns[cause, pieces].sum())
+    waited = f"{format_seconds(spent / len(context.steps) / 1e9)} a step"
+    return Cause(
+        title,
+        advice,
+        Claim(pieces, (cause,)),
+        host_edit(context, pieces),
+        where,
+        {"the launching thread waited": waited, **evidence},
         is_rare=True,
     )
 
@@ -103,11 +120,6 @@ def _pieces(context: Context, cause: IdleCause) -> Array:
 def _in_steps(context: Context, starts: Array) -> Array:
     inside: Array = (starts >= context.steps.start_ns[0]) & (starts < context.steps.end_ns[-1])
     return inside
-
-
-def _a_step(context: Context, cause: IdleCause, pieces: Array) -> str:
-    spent = float(context.pieces.cause_ns[cause, pieces].sum())
-    return f"{format_seconds(spent / len(context.steps) / 1e9)} a step"
 
 
 def lacks(context: Context, *sources: str) -> str | None:
