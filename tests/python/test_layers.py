@@ -41,6 +41,7 @@ PYTHON_LADDER = (
     ("analysis", "exporters", "benchmarking", "counters"),
     ("diagnosis",),
     ("recording",),
+    ("diffing",),
     ("profiler",),
     ("gpuscope",),
     ("pytest_plugin",),

@@ -18,6 +18,7 @@ from gpuscope.cli.bench import Bench, Explore
 from gpuscope.cli.counters import Counters
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.diagnose import Diagnose
+from gpuscope.cli.diff import Diff
 from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
 from gpuscope.cli.memory import Memory
@@ -45,6 +46,7 @@ class Command(Protocol):
 COMMANDS: tuple[Command, ...] = (
     Run(),
     Diagnose(),
+    Diff(),
     Report(),
     Export(),
     Bench(),
@@ -61,6 +63,7 @@ examples:
   gpuscope demo                                   see what it does, with or without a GPU
   gpuscope run train.py --epochs 1                profile a script as it is
   gpuscope diagnose train.py                      what it loses its time to, and what a fix would save
+  gpuscope diff before.gscope after.gscope        what changed, and whether it got slower
   gpuscope report train.gscope --tree             look at the result again
   gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
   gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
-from gpuscope.diagnosis.steps import Array, Steps, find_steps
+from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_seconds
@@ -29,9 +29,7 @@ from gpuscope.units import format_seconds
 SEVERITIES = ("critical", "warn", "info")
 _VERDICTS = ("R49", "R50")
 
-_START_UP = 3  # steps that are left out at the beginning, and the last one at the end
 _FEWEST = 3
-_LEAST_LEFT = 5
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
@@ -74,7 +72,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         steps = find_steps(trace)
     except NotAvailable as error:
         return Diagnosis(UNKNOWN, (), (), (str(error),), (), "nothing can be said of it", None, program)
-    kept, left_out = _steady(steps)
+    kept, left_out = steady_steps(steps)
     with ThreadPoolExecutor(1) as beside:
         replay = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
         context = Context(trace, kept, break_down(trace, kept))
@@ -92,17 +90,6 @@ def _program(trace: Trace) -> str:
     words = trace.info.get("process.argv", "").split()
     named = [word for word in words if word.endswith(".py")]
     return named[0] if named else " ".join(words)
-
-
-def _steady(steps: Steps) -> tuple[Steps, int]:
-    """The steps without those that start up and the last, as far as enough are left."""
-    count = len(steps)
-    last = int(count > _LEAST_LEFT)
-    first = max(min(_START_UP, count - last - _LEAST_LEFT), 0)
-    if first + last == 0:
-        return steps, 0
-    kept = slice(first, count - last)
-    return replace(steps, start_ns=steps.start_ns[kept], end_ns=steps.end_ns[kept]), first + last
 
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
@@ -318,7 +305,7 @@ def _doubts(context: Context) -> tuple[str, ...]:
         found.append("no steps were found: call gpuscope.step() at the end of each, or put them into a region")
     elif count < _FEWEST:
         few = "one step" if count == 1 else f"{count} steps"
-        found.append(f"{few} cannot tell what is usual; record {_START_UP + _LEAST_LEFT + 1} or more")
+        found.append(f"{few} cannot tell what is usual; record {START_UP + LEAST_LEFT + 1} or more")
     if context.device is None:
         reason = trace.info.get("session.tier_reason", "")
         found.append(f"no GPU work was recorded{f': {reason}' if reason else ''}; causes of the host only")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ REPEATS = 5
 WINDOW_NS = 100_000_000
 """The length of windows where nothing repeats; longer where there were more than `MOST_WINDOWS`."""
 MOST_WINDOWS = 100_000
+START_UP = 3
+"""So many steps at the beginning are no example of the others, and neither is the last, which may be cut."""
+LEAST_LEFT = 5
 
 _MANY = 8  # times as many: a table, or a walk along what is in order, takes less than looking each up
 
@@ -104,6 +107,17 @@ def find_steps(trace: Trace) -> Steps:
     if found is None:
         raise NotAvailable("steps are not known: no time passed in the recording; record a few steps")
     return found
+
+
+def steady_steps(steps: Steps) -> tuple[Steps, int]:
+    """The steps without those that start up and the last, as far as enough are left, and how many are left out."""
+    count = len(steps)
+    last = int(count > LEAST_LEFT)
+    first = max(min(START_UP, count - last - LEAST_LEFT), 0)
+    if first + last == 0:
+        return steps, 0
+    kept = slice(first, count - last)
+    return replace(steps, start_ns=steps.start_ns[kept], end_ns=steps.end_ns[kept]), first + last
 
 
 def _marked(trace: Trace) -> Steps | None:

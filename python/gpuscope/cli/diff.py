@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope diff``: what changed between recordings of two versions of a program."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+from pathlib import Path
+
+from gpuscope.cli import console, options
+from gpuscope.errors import InvalidArgument
+from gpuscope.paths import find_suffix, write_text
+
+_SLOWER = 1
+_WIDEST, _USUAL = 140, 100
+
+
+class Diff:
+    """Compares recordings."""
+
+    name = "diff"
+    summary = "say what changed between two recordings, and whether it got slower"
+    description = (
+        "Compares recordings of two versions of a program: how much longer a step takes and why, kernel by kernel,\n"
+        "region by region and by what the GPU waited for, with intervals. A side is a .gscope file, a folder of them,\n"
+        "or a pattern in quotes; with three recordings or more a side, runs are compared and not steps."
+    )
+    examples = """\
+  gpuscope diff before.gscope after.gscope
+  gpuscope diff 'before/*.gscope' 'after/*.gscope' --fail-over 5%   exit code 1 where a step is surely slower
+  gpuscope diff main.gscope branch.gscope --markdown comment.md     for a pull request
+  gpuscope diff before.gscope after.gscope --json -                 all nodes, for programs"""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument("before", metavar="BEFORE", help="a .gscope file, a folder of them, or a pattern in quotes")
+        parser.add_argument("after", metavar="AFTER", help="likewise")
+        parser.add_argument(
+            "--fail-over",
+            metavar="SHARE",
+            type=options.share,
+            help="exit code 1 where a step is surely slower, and by more than this, as 5%%",
+        )
+        parser.add_argument(
+            "--margin",
+            metavar="SHARE",
+            type=options.share,
+            help="of a node's own time: what differs by less does not count (default: 2%%)",
+        )
+        parser.add_argument(
+            "--row-limit", metavar="N", type=options.positive, default=20, help="rows at most (default: 20)"
+        )
+        parser.add_argument("--no-findings", action="store_true", help="leave the diagnoses of both sides out")
+        parser.add_argument("--json", metavar="FILE", help="write all nodes as JSON too, - for standard output")
+        parser.add_argument("--markdown", metavar="FILE", help="write a comment for a pull request too, - likewise")
+
+    def run(self, options_: argparse.Namespace) -> int:
+        """Reads, compares and prints."""
+        from gpuscope.diffing import diff
+
+        written = options.writable_paths([options_.json, options_.markdown])
+        sides = [_files(options_.before), _files(options_.after)]
+        progress = console.errors()
+        with progress.working(f"comparing {sum(map(len, sides))} recordings"):
+            margin = {} if options_.margin is None else {"margin": options_.margin}
+            found = diff(*sides, **margin, findings=not options_.no_findings)
+        out = console.output(written)
+        out.report(found.page(min(out.width or _USUAL, _WIDEST), options_.row_limit))
+        if options_.json:
+            found.to_json(written[0])
+        if options_.markdown:
+            write_text(written[-1], found.markdown())
+        if options_.fail_over is None:
+            return 0
+        return _SLOWER if found.fails(options_.fail_over) else 0
+
+
+def _files(given: str) -> list[str]:
+    """The recordings that an argument names."""
+    if os.path.isdir(given):
+        found = sorted(str(path) for path in Path(given).glob("*.gscope"))
+        if not found:
+            raise InvalidArgument(f"the folder {given!r} holds no .gscope file")
+        return found
+    if not os.path.exists(given) and glob.has_magic(given):
+        found = sorted(glob.glob(given))
+        if not found:
+            raise InvalidArgument(f"no file matches {given!r}")
+    else:
+        found = [given]
+    for path in found:
+        if find_suffix(Path(path), (".gscope",)) is None:
+            raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
+    return found

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What changed between recordings of two versions of a program."""
+
+from __future__ import annotations
+
+from gpuscope.diffing.diff import Change, Diff, Promise, diff
+
+__all__ = ["Change", "Diff", "Promise", "diff"]

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `diff` says of recordings whose every difference is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuscope as gs
+from fakes.versions import version
+from gpuscope.diffing import Change, Diff
+from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
+
+MS = 1e6
+KERNELS = {"gemm": 4 * MS, "relu": 1 * MS, "norm": 2 * MS, "small*20": 0.05 * MS}
+
+
+def by_name(found: Diff) -> dict[str, Change]:
+    return {change.name: change for change in found.changes}
+
+
+def test_equal_programs_have_no_difference() -> None:
+    found = gs.diff(version(KERNELS, seed=1), version(KERNELS, seed=2))
+    assert not found.changes
+    assert found.verdict == "same"
+    assert found.matched == 1.0
+    assert not found.fails(0.01)
+    assert "no node changed" in str(found)
+
+
+def test_a_slower_kernel_is_named_with_what_it_costs() -> None:
+    found = gs.diff(version(KERNELS, seed=1), version({**KERNELS, "gemm": 4.8 * MS}, seed=2))
+    (change,) = found.changes
+    assert (change.name, change.verdict, change.path) == ("gemm", "slower", ("forward",))
+    assert change.delta_ns == pytest.approx(0.8 * MS, rel=0.1)
+    assert change.interval_ns[0] < 0.8 * MS < change.interval_ns[1]
+    assert change.more_often_ns == 0
+    assert found.step.delta_ns == pytest.approx(0.8 * MS, rel=0.1)
+    assert found.verdict == "slower"
+    assert found.fails(0.05)
+    assert not found.fails(0.2)
+
+
+def test_more_often_is_told_from_slower() -> None:
+    before = version(KERNELS, seed=1)
+    more = {"gemm": 4 * MS, "relu": 1 * MS, "norm": 2 * MS, "small*30": 0.05 * MS}
+    change = by_name(gs.diff(before, version(more, seed=2)))["small"]
+    assert change.verdict == "more often"
+    assert (change.count_before, change.count_after) == (20, 30)
+    assert change.more_often_ns == pytest.approx(0.5 * MS, rel=0.05)
+    assert abs(change.slower_ns) < 0.05 * MS
+    fewer = by_name(gs.diff(version(more, seed=2), before))["small"]
+    assert fewer.verdict == "less often"
+
+
+def test_what_came_and_what_went_are_named() -> None:
+    fused = {"gemm": 4 * MS, "fused": 1.5 * MS, "small*20": 0.05 * MS}
+    found = gs.diff(version(KERNELS, seed=1), version(fused, seed=2))
+    names = by_name(found)
+    assert {name: names[name].verdict for name in ("fused", "relu", "norm")} == {
+        "fused": "new",
+        "relu": "gone",
+        "norm": "gone",
+    }
+    assert found.verdict == "faster"
+
+
+def test_names_that_compilers_number_are_the_same_kernels() -> None:
+    found = gs.diff(
+        version({"triton_poi_3": 2 * MS, "triton_red_4": 2 * MS}, seed=1),
+        version({"triton_poi_7": 3 * MS, "triton_red_9": 2 * MS}, seed=2),
+    )
+    (change,) = found.changes
+    assert (change.name, change.was, change.verdict) == ("triton_poi_7", "forward/triton_poi_3", "slower")
+    assert found.matched == 1.0
+
+
+def test_idle_time_is_named_by_its_cause() -> None:
+    found = gs.diff(version(KERNELS, seed=1), version(KERNELS, seed=2, waits_ns=2 * MS))
+    assert found.step.delta_ns == pytest.approx(2 * MS, rel=0.1)
+    assert {change.kind for change in found.changes} <= {"idle", "host"}
+    assert sum(change.delta_ns for change in found.nodes if change.kind == "idle") == pytest.approx(2 * MS, rel=0.1)
+    busy_ns = found.after.busy_ns - found.before.busy_ns
+    assert abs(busy_ns) < 0.1 * MS
+
+
+def test_a_host_that_runs_ahead_is_judged_by_what_it_launched() -> None:
+    """The host's own steps are a tenth of what the GPU takes for them."""
+
+    def ahead(kernel_ns: float, seed: int) -> Any:
+        recording = version({"gemm": kernel_ns}, seed=seed, steps=20)
+        regions = recording.trace.regions
+        steps = regions.parent == 0xFFFFFFFF
+        assert steps.sum() == 20
+        return recording
+
+    found = gs.diff(ahead(4 * MS, 1), ahead(5 * MS, 2))
+    assert found.step.before_ns == pytest.approx(4 * MS, rel=0.05)
+
+
+def test_differences_of_kinds_add_up() -> None:
+    found = gs.diff(version(KERNELS, seed=1), version({**KERNELS, "relu": 2 * MS}, seed=2, waits_ns=1 * MS))
+    gpu = sum(change.delta_ns for change in found.nodes if change.kind == "gpu")
+    idle = sum(change.delta_ns for change in found.nodes if change.kind == "idle")
+    assert gpu + idle == pytest.approx(found.step.delta_ns, abs=0.01 * MS)
+
+
+def test_less_than_the_margin_is_the_same() -> None:
+    before, after = version(KERNELS, seed=1, noise=0.001), version({**KERNELS, "gemm": 4.04 * MS}, seed=2, noise=0.001)
+    assert not gs.diff(before, after).changes
+    assert by_name(gs.diff(before, after, margin=0.005))["gemm"].verdict == "slower"
+
+
+def test_a_few_steps_are_inconclusive_and_say_so() -> None:
+    found = gs.diff(version(KERNELS, seed=1, steps=1), version({**KERNELS, "gemm": 9 * MS}, seed=2, steps=1))
+    assert found.verdict == "inconclusive"
+    assert not found.fails(0.01)
+    assert any("fewer than" in doubt for doubt in found.doubts)
+
+
+def test_noise_of_many_nodes_names_none() -> None:
+    """Four nodes in a hundred would be false at 5 % each."""
+    kernels = {f"kernel_{chr(97 + number // 26)}{chr(97 + number % 26)}": 0.1 * MS for number in range(200)}
+    named = sum(
+        bool(gs.diff(version(kernels, seed=2 * n, noise=0.1), version(kernels, seed=2 * n + 1, noise=0.1)).changes)
+        for n in range(10)
+    )
+    assert named <= 2
+
+
+def test_slow_drift_is_no_change() -> None:
+    """Ten steps of a phase are ten looks at one state and not ten states."""
+
+    def phases(seed: int) -> Any:
+        return version(KERNELS, seed=seed, steps=60, noise=0.005, slow_steps=lambda step: 1.0 + 0.1 * (step // 20 == 1))
+
+    def other(seed: int) -> Any:
+        return version(KERNELS, seed=seed, steps=60, noise=0.005, slow_steps=lambda step: 1.0 + 0.1 * (step // 20 == 0))
+
+    assert gs.diff(phases(1), other(2)).verdict != "slower"
+    assert gs.diff(phases(1), other(2)).verdict != "faster"
+
+
+def test_several_runs_a_side_are_compared_as_runs() -> None:
+    """Runs differ by 10 %, steps by 0.5 %: the steps alone would be sure of a difference."""
+    speeds = (1.0, 1.1, 0.95, 1.05, 1.02, 0.97)
+    runs = [version({"gemm": 4 * MS * speed}, seed=n, noise=0.005) for n, speed in enumerate(speeds)]
+    assert gs.diff(runs[0], runs[1]).verdict == "slower"
+    found = gs.diff(runs[:3], runs[3:])
+    assert found.replicates == "runs"
+    assert (found.before.runs, found.after.runs) == (3, 3)
+    assert found.verdict == "inconclusive"
+    slower = [version({"gemm": 8 * MS * speed}, seed=9 + n, noise=0.005) for n, speed in enumerate(speeds[3:])]
+    assert gs.diff(runs[:3], slower).verdict == "slower"
+
+
+def test_what_is_unlike_is_said_and_another_gpu_fails_no_gate() -> None:
+    found = gs.diff(version(KERNELS), version(KERNELS, device="NVIDIA A100", info={"session.mode": "ring"}))
+    assert "GPUs: NVIDIA H100 before, NVIDIA A100 after" in found.unlike
+    assert "mode: full before, ring after" in found.unlike
+    with pytest.raises(InvalidArgument, match="like GPUs"):
+        found.fails(0.05)
+
+
+def test_other_programs_are_said_to_be_two() -> None:
+    found = gs.diff(version({"gemm": 4 * MS}), version({"sort": 4 * MS}))
+    assert found.matched == 0
+    assert any("two programs" in doubt for doubt in found.doubts)
+
+
+def test_findings_that_are_gone_have_their_promise_beside_them() -> None:
+    slow = version({"gemm": 1 * MS}, seed=1, waits_ns=3 * MS)
+    found = gs.diff(slow, version({"gemm": 1 * MS}, seed=2))
+    (idle,) = (promise for promise in found.promises if promise.id == "R19")
+    assert idle.is_gone
+    assert idle.saving == pytest.approx(0.75, abs=0.05)
+    (small,) = (promise for promise in found.promises if promise.id == "R29")  # which nobody mended
+    assert not small.is_gone
+    assert any("is gone" in line for line in found.head())
+    assert not gs.diff(slow, slow, findings=False).promises
+
+
+def test_forms_hold_the_same_figures(tmp_path: Path) -> None:
+    found = gs.diff(version(KERNELS, seed=1), version({**KERNELS, "gemm": 4.8 * MS}, seed=2))
+    (change,) = found.changes
+    read = json.loads(found.to_json(tmp_path / "diff.json"))
+    assert read["changes"][0]["difference"] == pytest.approx(change.delta_ns / 1e9)
+    assert len(read["nodes"]) == len(found.nodes)
+    frame = found.to_pandas()
+    assert len(frame) == len(found.nodes) + 1
+    assert set(frame.verdict) >= {"slower", "same"}
+    markdown = found.markdown()
+    assert "| slower |" in markdown
+    assert "gemm" in markdown
+    assert found.page(80).count("\n") > 4
+    assert all(len(line) <= 80 for line in found.table(width=80).split("\n"))
+
+
+def test_names_of_others_harm_neither_terminal_nor_page() -> None:
+    evil = "<script>|`x`\x1b[31m" + "y" * 10_000
+    found = gs.diff(version({"gemm": 4 * MS}), version({"gemm": 4 * MS, evil: 2 * MS}))
+    markdown = found.markdown()
+    assert "<script>" not in markdown
+    assert "\x1b" not in str(found)
+    assert "\x1b" not in markdown
+    assert all(line.count("|") == 7 for line in markdown.split("\n") if line.startswith("| +"))
+
+
+def test_a_comment_keeps_below_the_limit_of_github() -> None:
+    before = {f"a{chr(97 + number // 26)}{chr(97 + number % 26)}{'x' * 150}": 0.1 * MS for number in range(500)}
+    after = dict.fromkeys(before, 0.2 * MS)
+    found = gs.diff(version(before, steps=6, noise=0), version(after, steps=6, noise=0), findings=False)
+    assert len(found.changes) >= 500
+    assert len(found.markdown()) < 65_536
+
+
+@pytest.mark.parametrize("margin", [0, 1, -0.5, float("nan"), "much"])
+def test_a_margin_that_is_no_fraction_is_refused(margin: Any) -> None:
+    with pytest.raises(InvalidArgument, match="margin is"):
+        gs.diff(version(KERNELS), version(KERNELS), margin=margin)
+
+
+def test_wrong_sides_are_refused(tmp_path: Path) -> None:
+    good = version(KERNELS)
+    with pytest.raises(InvalidArgument, match="after has no recording"):
+        gs.diff(good, [])
+    with pytest.raises(InvalidArgument, match="accepted are recordings"):
+        gs.diff(good, [3])  # type: ignore[list-item]
+    damaged = tmp_path / "damaged.gscope"
+    damaged.write_bytes(b"x" * 100)
+    with pytest.raises(CorruptTrace):
+        gs.diff(good, damaged)
+
+
+def test_totals_alone_have_no_steps() -> None:
+    from fakes.stores import aggregate_store
+    from gpuscope.recording import Recording
+
+    with pytest.raises(NotAvailable, match="before: steps are not known"):
+        gs.diff(Recording(aggregate_store()), version(KERNELS))
