@@ -66,8 +66,9 @@ def judged(pairs: int) -> dict[str, dict[str, Any]]:
 
 def seconds() -> dict[str, list[float]]:
     """What two recordings of 1M kernels take, without and with their diagnoses."""
-    import gpuscope
     from diagnoses import end_to_end, gpu_bound, launch_bound
+
+    import gpuscope
     from gpuscope.recording import Recording
 
     spent: dict[str, list[float]] = {}

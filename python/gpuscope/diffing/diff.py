@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import check_fraction
@@ -524,7 +525,7 @@ def _changes(nodes: Sequence[Node], was: dict[Node, Node], before: Rows, after: 
     if min(len(before[0]), len(after[0])) < least:
         half_ns, chance = np.full(len(nodes), np.inf), np.ones(len(nodes))
     else:
-        half_ns, chance = welch(before[0], after[0], SURE, _TICK_NS)
+        half_ns, chance = welch(before[0], after[0], SURE, _TICK_NS, _groups(nodes, means[0], step_ns))
     tested = np.maximum(means[0], means[1]) >= _WORTH_A_TEST * step_ns
     sure = np.zeros(len(nodes), bool)
     sure[tested] = holm(chance[tested], 1 - SURE)
@@ -546,6 +547,14 @@ def _changes(nodes: Sequence[Node], was: dict[Node, Node], before: Rows, after: 
         )
         found.append(_judged(change, bool(sure[column]), margin))
     return found
+
+
+def _groups(nodes: Sequence[Node], means: Array, step_ns: float) -> NDArray[np.int64]:
+    """What moves together: the work of GPUs, the time of the host; what hardly counts, and idle time, by itself."""
+    kinds = {"gpu": 0, "host": 1}
+    alone = np.arange(len(kinds), len(kinds) + len(nodes))
+    together = np.array([kinds.get(node.kind, -1) for node in nodes], np.int64)
+    return np.where((together >= 0) & (means >= _WORTH_A_TEST * step_ns), together, alone)
 
 
 def _a_step(nodes: Sequence[Node], means: Array) -> float:

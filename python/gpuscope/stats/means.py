@@ -16,7 +16,13 @@ MOST_LIKE = 0.9
 Values = NDArray[np.float64]
 
 
-def welch(before: Values, after: Values, confidence: float, tick: float = 0.0) -> tuple[Values, Values]:
+def welch(
+    before: Values,
+    after: Values,
+    confidence: float,
+    tick: float = 0.0,
+    groups: NDArray[np.int64] | None = None,
+) -> tuple[Values, Values]:
     """Of each column half of the interval of the difference of the means, and how likely that is to be chance.
 
     B. L. Welch's test (Biometrika 34, 1947) with the effective number of rows on each side. The chance is that of the
@@ -28,10 +34,10 @@ def welch(before: Values, after: Values, confidence: float, tick: float = 0.0) -
         after: likewise.
         confidence: of the intervals.
         tick: resolution of the clock, which values without any spread lie on.
+        groups: of each column; those of one are known no better, as shares of themselves, than the median of all of
+            them, row by row: a clock or a temperature moves them together, for longer than each shows by itself.
     """
-    sizes = [effective_rows(side) for side in (before, after)]
-    variances = [side.var(axis=0, ddof=1) + tick**2 / 12 for side in (before, after)]
-    errors = [variance / size for variance, size in zip(variances, sizes, strict=True)]
+    errors, sizes = zip(*(_errors(side, tick, groups) for side in (before, after)), strict=True)
     together = np.maximum(errors[0] + errors[1], np.finfo(np.float64).tiny)
     doubts: Values = errors[0] ** 2 / (sizes[0] - 1) + errors[1] ** 2 / (sizes[1] - 1)
     freedom = np.maximum(together**2 / np.maximum(doubts, np.finfo(np.float64).tiny), 1.0)
@@ -39,6 +45,23 @@ def welch(before: Values, after: Values, confidence: float, tick: float = 0.0) -
     t_squared = (after.mean(axis=0) - before.mean(axis=0)) ** 2 / together
     z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t_squared / freedom))
     return half, np.array([math.erfc(each / math.sqrt(2)) for each in z.tolist()])
+
+
+def _errors(rows: Values, tick: float, groups: NDArray[np.int64] | None) -> tuple[Values, Values]:
+    """The variance of each mean, and how many rows it comes from."""
+    size = effective_rows(rows)
+    error: Values = (rows.var(axis=0, ddof=1) + tick**2 / 12) / size
+    means = rows.mean(axis=0)
+    for group in np.unique(groups) if groups is not None else ():
+        columns = np.flatnonzero((groups == group) & (means > 0))
+        if len(columns) == 0:
+            continue
+        common = np.median(rows[:, columns] / means[columns], axis=1)[:, None]
+        of_common = effective_rows(common)
+        least = means[columns] ** 2 * (common.var(ddof=1) / of_common)
+        size[columns] = np.where(least > error[columns], of_common, size[columns])
+        error[columns] = np.maximum(error[columns], least)
+    return error, size
 
 
 def effective_rows(rows: Values) -> Values:
