@@ -40,6 +40,7 @@ SAME_PROGRAM = 0.8
 
 _WORTH_A_TEST = 5e-4  # of a step, on either side: what is less would cost the others their certainty
 _TICK_NS = 32.0  # of the GPU's clock, which values without any spread lie on
+_WORTH_A_WORD, _MOST_UNCERTAIN = 0.1, 4
 _ROWS, _ROWS_OF_MARKDOWN, _MOST_MARKDOWN = 20, 10, 60_000  # GitHub takes 65,536 characters
 _NS_PER_S = 1e9
 _NO_STEPS = "nothing repeats, so that windows of time are compared and not work; mark steps by gpuscope.step()"
@@ -259,6 +260,13 @@ class Diff(Result):
         return import_pandas().DataFrame(rows)
 
     @property
+    def uncertain(self) -> tuple[Change, ...]:
+        """Nodes that may be a tenth of the difference of a step or more, and cannot be told from chance."""
+        least = _WORTH_A_WORD * abs(self.step.delta_ns)
+        of = (node for node in self.nodes if node.verdict == "inconclusive" and abs(node.delta_ns) > least)
+        return tuple(of) if self.verdict in ("slower", "faster") else ()
+
+    @property
     def has_steps(self) -> bool:
         """Whether steps are the program's, or at least what repeats in it."""
         return not any(side.source.startswith("windows") for side in (self.before, self.after))
@@ -300,8 +308,7 @@ class Diff(Result):
                     _time(change.after_ns),
                     _percent(change.ratio),
                     calls,
-                    f"{_KINDS[change.kind]}{'/'.join((*change.path, change.name))}"
-                    + (f" (was {change.was})" if change.was else ""),
+                    _what(change) + (f" (was {change.was})" if change.was else ""),
                 )
             )
         if width is not None:
@@ -346,6 +353,9 @@ class Diff(Result):
             lines += ["", self.table(row_limit, width)]
         else:
             lines += ["", f"no node changed by more than {format_share(self.margin)}, as far as can be told"]
+        if self.uncertain:
+            listed = (f"{_what(each)} {_signed(each.delta_ns)}" for each in self.uncertain[:_MOST_UNCERTAIN])
+            lines.append(f"not certain: {', '.join(listed)}")
         lines += [""] + [f"note: {doubt}" for doubt in self.doubts]
         return "\n".join(lines).rstrip()
 
@@ -526,6 +536,8 @@ def _changes(nodes: Sequence[Node], was: dict[Node, Node], before: Rows, after: 
         half_ns, chance = np.full(len(nodes), np.inf), np.ones(len(nodes))
     else:
         half_ns, chance = welch(before[0], after[0], SURE, _TICK_NS, _groups(nodes, means[0], step_ns))
+        of_all = math.comb(len(before[0]) + len(after[0]), len(before[0]))
+        chance = np.where(_came_or_went(before[0], after[0]), np.minimum(chance, 2 / of_all), chance)
     tested = np.maximum(means[0], means[1]) >= _WORTH_A_TEST * step_ns
     sure = np.zeros(len(nodes), bool)
     sure[tested] = holm(chance[tested], 1 - SURE)
@@ -547,6 +559,14 @@ def _changes(nodes: Sequence[Node], was: dict[Node, Node], before: Rows, after: 
         )
         found.append(_judged(change, bool(sure[column]), margin))
     return found
+
+
+def _came_or_went(before: Array, after: Array) -> NDArray[np.bool_]:
+    """Which are in every row of one side and in none of the other: of all orders of the rows two are like that."""
+    came = (before == 0).all(axis=0) & (after > 0).all(axis=0)
+    went = (before > 0).all(axis=0) & (after == 0).all(axis=0)
+    either: NDArray[np.bool_] = came | went
+    return either
 
 
 def _groups(nodes: Sequence[Node], means: Array, step_ns: float) -> NDArray[np.int64]:
@@ -592,6 +612,10 @@ def _percent(ratio: float) -> str:
     if not math.isfinite(ratio):
         return ""
     return f"{100 * (ratio - 1):+.1f} %"
+
+
+def _what(change: Change) -> str:
+    return _KINDS[change.kind] + "/".join((*change.path, change.name))
 
 
 def _calls(change: Change) -> str:

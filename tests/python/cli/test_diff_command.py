@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope diff``: files, folders and patterns as sides; exit codes; forms."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fakes.versions import version
+
+MS = 1e6
+
+
+@pytest.fixture
+def sides(tmp_path):
+    """Three recordings of each version, the second 10 % slower."""
+    for side, factor in (("before", 1.0), ("after", 1.1)):
+        (tmp_path / side).mkdir()
+        for run in range(3):
+            kernels = {"gemm": 4 * MS * factor, "relu": 1 * MS * factor}
+            version(kernels, seed=10 * run + (side == "after")).save(tmp_path / side / f"{run}.gscope")
+    return tmp_path
+
+
+def test_two_recordings_are_compared(gpuscope, sides):
+    ran = gpuscope("diff", "before/0.gscope", "after/0.gscope")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "train.py: 26 steps before and 26 steps after; steps are ProfilerStep#N" in ran.stdout
+    assert "forward/gemm" in ran.stdout
+    assert ": slower" in ran.stdout
+    assert "give 3 recordings or more a side" in ran.stdout
+
+
+@pytest.mark.parametrize(("before", "after"), [("before", "after"), ("before/*.gscope", "after/?.gscope")])
+def test_folders_and_patterns_are_sets_of_runs(gpuscope, sides, before, after):
+    ran = gpuscope("diff", before, after)
+    assert ran.returncode == 0
+    assert "78 steps of 3 runs before" in ran.stdout
+    assert "give 3 recordings" not in ran.stdout
+
+
+def test_the_exit_code_is_1_over_the_limit_alone(gpuscope, sides):
+    assert gpuscope("diff", "before", "after", "--fail-over", "5%").returncode == 1
+    assert gpuscope("diff", "before", "after", "--fail-over", "20%").returncode == 0
+    assert gpuscope("diff", "after", "before", "--fail-over", "0.05").returncode == 0
+
+
+def test_json_and_markdown_are_written(gpuscope, sides):
+    ran = gpuscope("diff", "before", "after", "--json", "diff.json", "--markdown", "comment.md")
+    assert ran.returncode == 0
+    assert json.loads((sides / "diff.json").read_text())["verdict"] == "slower"
+    assert "| slower |" in (sides / "comment.md").read_text()
+    ran = gpuscope("diff", "before", "after", "--markdown", "-")
+    assert ran.stdout.startswith("**a step")  # the page goes to standard error then
+    assert "forward/gemm" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["before", "missing.gscope"], "missing.gscope"),
+        (["before", "no/*.gscope"], "no file matches 'no/*.gscope'"),
+        (["before", "empty"], "the folder 'empty' holds no .gscope file"),
+        (["before", "after", "--fail-over", "5"], "is not a share"),
+        (["before", "train.py"], "'train.py' is not a recording; accepted are .gscope files"),
+        (["before", "after", "--margin", "0"], "is not a share"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(gpuscope, sides, arguments, sentence):
+    (sides / "empty").mkdir()
+    (sides / "train.py").write_text("")
+    ran = gpuscope("diff", *arguments)
+    assert ran.returncode in (1, 2)
+    assert sentence in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_another_gpu_fails_no_gate(gpuscope, sides):
+    version({"gemm": 8 * MS}, device="NVIDIA A100").save(sides / "other.gscope")
+    ran = gpuscope("diff", "before/0.gscope", "other.gscope", "--fail-over", "5%")
+    assert ran.returncode == 2
+    assert "like GPUs" in ran.stderr
+    assert "NVIDIA A100 after" in ran.stdout
