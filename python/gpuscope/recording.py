@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from gpuscope.diagnosis import Diagnosis, StepBreakdown
     from gpuscope.trace import Trace
 
+SUFFIXES = (".gscope", ".json", ".json.gz")
+"""Of the files that `load` opens: our own, then traces of torch.profiler."""
+
 
 class Analyses(ABC):
     """The analyses and exports of a recording. Their modules are imported by the first call that needs them."""
@@ -215,7 +218,10 @@ class Recording(Analyses):
 
 
 def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
-    """Opens a ``.gscope`` file.
+    """Opens a ``.gscope`` file, or a trace of torch.profiler: Chrome's JSON, ``.json`` or ``.json.gz``.
+
+    Of such a trace operators, annotations, Python functions, driver calls and GPU work are read, and everything that
+    can be asked of a recording can be asked of it.
 
     A file that was cut off opens up to its last whole block. Of one that is damaged elsewhere, ``salvage`` opens what
     the whole blocks hold: rows that had to refer to lost ones are lost too, other references to them read as ``NONE``,
@@ -230,5 +236,10 @@ def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
         GpuscopeError: it cannot be read at all.
     """
     from gpuscope.exporters import load_store
+    from gpuscope.paths import as_path, find_suffix
 
+    if find_suffix(as_path(path), SUFFIXES[1:]):
+        from gpuscope.readers.torch_trace import read_torch_trace
+
+        return Recording(read_torch_trace(path))
     return Recording(load_store(path, salvage))

@@ -38,7 +38,7 @@ PYTHON_LADDER = (
     ("devices", "distributed", "late_imports", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory", "monitor"),
-    ("analysis", "exporters", "benchmarking", "counters"),
+    ("analysis", "exporters", "readers", "benchmarking", "counters"),
     ("diagnosis",),
     ("recording",),
     ("diffing",),

@@ -160,6 +160,61 @@ StorePointer merge(const std::vector<StorePointer>& stores) {
   return all;
 }
 
+/// A recording that others made. What it lacks reads as in a file that lacks it.
+StorePointer make_store(const py::typing::Dict<py::str, py::typing::Dict<py::str, py::array>>& tables,
+                        const std::vector<std::string>& strings,
+                        const std::vector<std::pair<std::string, std::string>>& facts) {
+  auto made = std::make_shared<store::Store>();
+  for (std::size_t id = 0; id < strings.size(); ++id) {
+    if (made->strings.intern(strings[id]) != id) {
+      throw base::InvalidArgument("strings has '" + strings[id] + "' twice; accepted are distinct ones, '' first");
+    }
+  }
+  std::size_t known = 0;
+  made->each_table([&](auto& table) {
+    const py::str name(table.kInfo.name);
+    if (!tables.contains(name)) {
+      return;
+    }
+    ++known;
+    const py::dict given = tables[name];
+    std::size_t rows = 0;
+    for (const auto& [column, values] : given) {
+      rows = py::len(values);
+    }
+    std::size_t taken = 0;
+    table.each_column([&](const store::ColumnInfo& info, auto& column) {
+      using T = typename std::remove_reference_t<decltype(column)>::value_type;
+      const py::str column_name(info.name);
+      if (!given.contains(column_name)) {
+        column.append_copies(rows, info.meaning.optional ? static_cast<T>(store::kNone) : T{});
+        return;
+      }
+      ++taken;
+      const auto values = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given[column_name]);
+      if (!values || values.ndim() != 1 || static_cast<std::size_t>(values.size()) != rows) {
+        PyErr_Clear();
+        throw base::InvalidArgument("column " + std::string(info.name) + " of table " + std::string(table.kInfo.name) +
+                                    " is no array of " + std::to_string(rows) + " numbers of its type");
+      }
+      column.append({values.data(), rows});
+    });
+    if (taken != given.size()) {
+      throw base::InvalidArgument("table " + std::string(table.kInfo.name) + " has a column that it does not know");
+    }
+  });
+  if (known != tables.size()) {
+    throw base::InvalidArgument("tables has one that recordings do not have");
+  }
+  for (const auto& [key, value] : facts) {
+    made->set_info(key, value);
+  }
+  if (const std::string bad = store::find_bad_reference(*made); !bad.empty()) {
+    throw base::InvalidArgument("the tables do not fit together: " + bad);
+  }
+  return made;
+}
+
 py::typing::List<py::str> path_texts(const store::Store& store) {
   py::typing::List<py::str> texts;
   for (const std::string& path : exporters::path_texts(store)) {
@@ -285,6 +340,9 @@ void bind_store(py::module_& module) {
            "The same columns as a capsule of the Arrow C stream interface, which keeps the store alive.");
   module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
              "One new Store with all that these hold, in their order; they are of one process.");
+  module.def("make_store", &make_store, py::arg("tables"), py::arg("strings"), py::arg("facts"),
+             "A Store of arrays by table and column, with row numbers as in a recording; ids of strings are places in "
+             "`strings`, which are distinct, the first empty; `facts`: pairs of the info.");
   using release = py::call_guard<py::gil_scoped_release>;
   module.def("write_gscope", &write_chunks<&store::write_gscope>, py::arg("store"), py::arg("write"),
              "Hand a store to `write` as a .gscope file, in blocks.");

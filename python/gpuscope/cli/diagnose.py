@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console, options
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
-from gpuscope.cli.export import Outputs, exit_code, open_recording
+from gpuscope.cli.export import Outputs, exit_code, is_recording, open_recording
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
 from gpuscope.errors import InvalidArgument
@@ -43,7 +43,7 @@ class Diagnose:
     name = "diagnose"
     summary = "say where a program loses its time, and what a fix would save"
     description = (
-        "Runs a script as 'python script.py args...' would, or reads a .gscope file, and says what its steps lose\n"
+        "Runs a script as 'python script.py args...' would, or reads a recording, and says what its steps lose\n"
         "their time to: the cause, the line, the evidence, what to change, and what that would save. Of a script the\n"
         "page goes to standard error. Steps are what the script marks by gpuscope.step(), or what repeats in it."
     )
@@ -51,6 +51,7 @@ class Diagnose:
   gpuscope diagnose train.py --epochs 1
   gpuscope diagnose -m package.train --lr 0.1
   gpuscope diagnose train.gscope                          what gpuscope run --with-stack recorded
+  gpuscope diagnose trace.json.gz                         what torch.profiler has written
   gpuscope diagnose --json report.json train.py           the same for programs
   gpuscope diagnose --fail-on critical,R15 train.gscope   exit code 1 where there is such a finding
   gpuscope diagnose --profile-memory train.py             is the batch too small, the memory full?"""
@@ -83,11 +84,11 @@ class Diagnose:
         from gpuscope.diagnosis import check_wanted
 
         words = options.program
-        is_recording = options.kind is None and bool(words) and words[0].lower().endswith(".gscope")
-        if is_recording:  # what follows are no arguments of a script
+        is_file = options.kind is None and bool(words) and is_recording(words[0])
+        if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
         outcome = Outcome(options.json, check_wanted(options.fail_on))
-        if is_recording:
+        if is_file:
             return _read(options, words[0], outcome)
         program = Program.given(options.kind, words)
         program.check()

@@ -9,8 +9,9 @@ import os
 from pathlib import Path
 
 from gpuscope.cli import console, options
+from gpuscope.cli.export import check_recording, is_recording
 from gpuscope.errors import InvalidArgument
-from gpuscope.paths import find_suffix, write_text
+from gpuscope.paths import write_text
 
 _SLOWER = 1
 _WIDEST, _USUAL = 140, 100
@@ -23,8 +24,9 @@ class Diff:
     summary = "say what changed between two recordings, and whether it got slower"
     description = (
         "Compares recordings of two versions of a program: how much longer a step takes and why, kernel by kernel,\n"
-        "region by region and by what the GPU waited for, with intervals. A side is a .gscope file, a folder of them,\n"
-        "or a pattern in quotes; with three recordings or more a side, runs are compared and not steps."
+        "region by region and by what the GPU waited for, with intervals. A side is a .gscope file or a trace of\n"
+        "torch.profiler, a folder of them, or a pattern in quotes; with three or more a side, runs are compared and\n"
+        "not steps."
     )
     examples = """\
   gpuscope diff before.gscope after.gscope
@@ -79,9 +81,9 @@ class Diff:
 def _files(given: str) -> list[str]:
     """The recordings that an argument names."""
     if os.path.isdir(given):
-        found = sorted(str(path) for path in Path(given).glob("*.gscope"))
+        found = sorted(str(path) for path in Path(given).iterdir() if is_recording(str(path)))
         if not found:
-            raise InvalidArgument(f"the folder {given!r} holds no .gscope file")
+            raise InvalidArgument(f"the folder {given!r} holds no recording")
         return found
     if not os.path.exists(given) and glob.has_magic(given):
         found = sorted(glob.glob(given))
@@ -90,6 +92,5 @@ def _files(given: str) -> list[str]:
     else:
         found = [given]
     for path in found:
-        if find_suffix(Path(path), (".gscope",)) is None:
-            raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
+        check_recording(path)
     return found

@@ -81,23 +81,41 @@ def raise_last(errors: Sequence[Exception]) -> None:
 
 def add_recording(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that `open_recording` reads."""
-    parser.add_argument("recording", metavar="FILE.gscope", help="what gpuscope run or profile.save wrote")
+    parser.add_argument(
+        "recording",
+        metavar="FILE",
+        help="what gpuscope run or profile.save wrote, .gscope, or a trace of torch.profiler, .json or .json.gz",
+    )
     parser.add_argument(
         "--salvage", action="store_true", help="of a damaged file too, read what is whole; the exit code then is 3"
     )
 
 
 def open_recording(options: argparse.Namespace, out: Console) -> Recording:
-    """Reads a .gscope file; raises InvalidArgument for any other."""
+    """Reads a recording; raises InvalidArgument for any other file."""
     from gpuscope.recording import load
 
     path = options.recording
     with open_file(path):  # which refuses what is no file, before its name is judged
         pass
-    if find_suffix(Path(path), (".gscope",)) is None:
-        raise InvalidArgument(f"{path!r} is not a recording; accepted are .gscope files")
+    check_recording(path)
     with out.working(f"reading {path}"):
         return load(path, salvage=options.salvage)
+
+
+def is_recording(path: str) -> bool:
+    """Whether the name is that of a file that can be opened as a recording."""
+    from gpuscope.recording import SUFFIXES
+
+    return find_suffix(Path(path), SUFFIXES) is not None
+
+
+def check_recording(path: str) -> None:
+    """Raises InvalidArgument for the name of any other file."""
+    if not is_recording(path):
+        raise InvalidArgument(
+            f"{path!r} is not a recording; accepted are .gscope files and traces of torch.profiler, .json and .json.gz"
+        )
 
 
 def exit_code(recording: Recording) -> int:

@@ -61,9 +61,9 @@ def test_json_and_markdown_are_written(gpuscope, sides):
     [
         (["before", "missing.gscope"], "missing.gscope"),
         (["before", "no/*.gscope"], "no file matches 'no/*.gscope'"),
-        (["before", "empty"], "the folder 'empty' holds no .gscope file"),
+        (["before", "empty"], "the folder 'empty' holds no recording"),
         (["before", "after", "--fail-over", "5"], "is not a share"),
-        (["before", "train.py"], "'train.py' is not a recording; accepted are .gscope files"),
+        (["before", "train.py"], "'train.py' is not a recording; accepted are .gscope files and traces"),
         (["before", "after", "--margin", "0"], "is not a share"),
     ],
 )

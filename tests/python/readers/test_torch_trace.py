@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of torch.profiler, and our own in its format, read as recordings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpuscope as gs
+from fakes.operators import training_step
+from fakes.recordings import training
+from fakes.versions import version
+from gpuscope.errors import CorruptTrace, GpuscopeError
+from gpuscope.recording import Recording
+
+MS = 1e6
+KERNELS = {"void gemm<float>(int)": 2 * MS, "relu": 1 * MS, "norm*4": 0.1 * MS}
+
+
+def through_json(recording: Recording, folder: Path, name: str = "trace.json") -> Recording:
+    recording.export_chrome_trace(folder / name)
+    return gs.load(folder / name)
+
+
+def rows(recording: Recording, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    read = getattr(recording.trace, table)
+    return sorted(zip(*(read[column].tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_what_was_written_is_read_to_the_nanosecond(tmp_path: Path, name: str) -> None:
+    before = version(KERNELS, steps=5)
+    after = through_json(before, tmp_path, name)
+    for table in ("kernels", "api", "regions"):
+        assert rows(after, table, "start_ns", "duration_ns") == rows(before, table, "start_ns", "duration_ns")
+    names = before.trace.kernel_names(short=True)
+    for recording in (before, after):
+        kernels = recording.trace.kernels
+        assert sorted(recording.trace.kernel_names(short=True)[row] for row in kernels.variant) == sorted(
+            names[row] for row in before.trace.kernels.variant
+        )
+    assert set(after.trace.store.path_texts()) == set(before.trace.store.path_texts())
+
+
+def test_tables_and_diagnosis_are_those_of_the_recording(tmp_path: Path) -> None:
+    launches = str(12 * 6)
+    before = version(KERNELS, steps=12, waits_ns=3 * MS, info={"audit.launches": launches, "audit.kernels": launches})
+    after = through_json(before, tmp_path)
+    assert after.table() == before.table()
+    assert [finding.id for finding in after.diagnose().findings] == [
+        finding.id for finding in before.diagnose().findings
+    ]
+    assert not gs.diff(before, after, findings=False).changes
+
+
+def test_operators_have_their_shapes_and_sequence_numbers(tmp_path: Path) -> None:
+    before = Recording(training_step().store)
+    after = through_json(before, tmp_path)
+    kept = [
+        {row.key: (row.count, row.cpu_time_total) for row in each.key_averages() if row.kind == "op"}
+        for each in (before, after)
+    ]
+    assert kept[0]
+    assert kept[0] == kept[1]
+    shapes = {after.trace.string(int(row)) for row in after.trace.details.shapes if row != 0xFFFFFFFF}
+    assert shapes == {before.trace.string(int(row)) for row in before.trace.details.shapes if row != 0xFFFFFFFF}
+
+
+def test_copies_and_graphs_are_in_their_regions(tmp_path: Path) -> None:
+    store = training().store
+    after = through_json(Recording(store), tmp_path)
+    before = Recording(store)
+    assert rows(after, "memcpy", "start_ns", "duration_ns", "bytes") == rows(
+        before, "memcpy", "start_ns", "duration_ns", "bytes"
+    )
+    assert len(after.trace.kernels) == len(before.trace.kernels)
+
+
+def test_a_trace_of_torch_profiler_has_its_figures(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    x = torch.randn(16, 64)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    model(x).sum().backward()
+    with torch.profiler.profile(activities=activities, record_shapes=True) as theirs:
+        for _ in range(6):
+            with torch.profiler.record_function("forward"):
+                loss = model(x).sum()
+            loss.backward()
+    theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
+    read = gs.load(tmp_path / "theirs.json")
+    ours = {row.key: row for row in read.key_averages()}
+    for row in theirs.key_averages():
+        if row.key in ("aten::addmm", "aten::linear", "forward", "aten::relu", "AddmmBackward0"):
+            assert ours[row.key].count == row.count
+            assert ours[row.key].cpu_time_total == pytest.approx(row.cpu_time_total, rel=0.02, abs=2)
+            assert ours[row.key].self_cpu_time_total == pytest.approx(row.self_cpu_time_total, rel=0.05, abs=6)
+    assert any("[[8], [16, 64], [64, 8]" in read.trace.string(int(each)) for each in read.trace.details.shapes[:400])
+    assert any("does not say what it lost" in each for each in read.audit().remarks)
+
+
+def test_functions_of_python_have_their_callers(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model, x = torch.nn.Linear(8, 8), torch.randn(2, 8)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as theirs:
+        model(x)
+    theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
+    trace = gs.load(tmp_path / "theirs.json").trace
+    functions = trace.python_functions
+    names = [trace.string(int(name)) for name in functions.name]
+    forward = next(row for row, name in enumerate(names) if name.endswith(": forward"))
+    assert "_call_impl" in names[functions.parent[forward]]
+
+
+def test_what_is_read_can_be_saved_and_exported(tmp_path: Path) -> None:
+    read = through_json(version(KERNELS, steps=5), tmp_path)
+    read.save(tmp_path / "read.gscope")
+    assert gs.load(tmp_path / "read.gscope").table() == read.table()
+    read.export_perfetto(tmp_path / "read.pftrace")
+
+
+def test_launches_without_a_kernel_are_missing(tmp_path: Path) -> None:
+    version(KERNELS, steps=5).export_chrome_trace(tmp_path / "trace.json")
+    document = json.loads((tmp_path / "trace.json").read_text())
+    kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+    document["traceEvents"].remove(kernels[3])
+    del document["gpuscope"]
+    (tmp_path / "trace.json").write_text(json.dumps(document))
+    audit = gs.load(tmp_path / "trace.json").audit()
+    assert (audit.complete, audit.missing) == (False, 1)
+
+
+def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1.5, "dur": 2, "pid": 1, "tid": 1}
+    (tmp_path / "list.json").write_text(json.dumps([event, 3, None]))
+    assert len(gs.load(tmp_path / "list.json").trace.regions) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is no JSON, or cut off"),
+        (b'{"traceEvents": [{"ph"', "is no JSON, or cut off"),
+        (b"[" * 100_000, "is no JSON, or cut off"),
+        (b"\xff\xfe\x00", "is no JSON, or cut off"),
+        (b'{"events": []}', "has no list of traceEvents"),
+        (b'{"traceEvents": []}', "is no trace of torch.profiler"),
+        (b'{"traceEvents": [{"ph": "X", "name": "x", "cat": "other", "ts": 1}]}', "is no trace of torch.profiler"),
+        (b"3", "has no list of traceEvents"),
+        (gzip.compress(b"x" * 100)[:20], "cannot be decompressed"),
+    ],
+)
+def test_what_is_no_trace_gets_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    with pytest.raises(CorruptTrace, match=sentence):
+        gs.load(path)
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+NUMBERS = st.integers(-5, 50) | st.floats() | ANY
+EVENT = st.fixed_dictionaries(
+    {"ph": st.sampled_from(["X", "X", "X", "M", "i"]), "name": st.text(max_size=6) | ANY},
+    optional={
+        "cat": st.just("python_function")
+        | st.sampled_from(
+            ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_sync")
+        ),
+        "ts": NUMBERS,
+        "dur": NUMBERS,
+        "pid": st.integers(0, 2) | st.text(max_size=3),
+        "tid": st.integers(-1, 2) | st.text(max_size=3),
+        "args": st.dictionaries(
+            st.sampled_from(("Python id", "Python parent id", "Sequence number", "Input type")), NUMBERS
+        )
+        | st.dictionaries(
+            st.sampled_from(
+                ("correlation", "External id", "stream", "device", "grid", "block", "bytes", "Input Dims", "name")
+            ),
+            NUMBERS,
+        )
+        | ANY,
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    document=st.fixed_dictionaries({"traceEvents": st.lists(EVENT, max_size=12)}, optional={"deviceProperties": ANY})
+)
+def test_events_that_make_no_sense_are_left_out(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("traces") / "trace.json"
+    path.write_text(json.dumps(document))
+    try:
+        read = gs.load(path)
+    except GpuscopeError:
+        return
+    read.table()
+    str(read.tree())
+    assert np.all(read.trace.regions.duration_ns >= 0)
+
+
+def test_the_commands_take_traces(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    version(KERNELS, steps=8).export_chrome_trace(tmp_path / "trace.json.gz")
+    for command in (["report"], ["diagnose"], ["diff", "trace.json.gz"]):
+        arguments = [sys.executable, "-m", "gpuscope", *command, "trace.json.gz"]
+        ran = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+        assert "ProfilerStep" in ran.stdout
