@@ -20,7 +20,7 @@ from gpuscope.benchmarking.latency import measure_latency as measure_latency
 from gpuscope.benchmarking.sweeps import sweep as sweep
 from gpuscope.benchmarking.throughput import measure_throughput as measure_throughput
 from gpuscope.counters.measuring import measure_counters as measure_counters
-from gpuscope.diffing.diff import diff as diff
+from gpuscope.diffing.differences import diff as diff
 from gpuscope.exporters.page.memory import export_memory_page as export_memory_page
 from gpuscope.frameworks.torch_compile import mark as mark
 from gpuscope.frameworks.torch_compile import record_function as record_function

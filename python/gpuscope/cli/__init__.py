@@ -18,7 +18,7 @@ from gpuscope.cli.bench import Bench, Explore
 from gpuscope.cli.counters import Counters
 from gpuscope.cli.demo import Demo
 from gpuscope.cli.diagnose import Diagnose
-from gpuscope.cli.diff import Diff
+from gpuscope.cli.diffs import Diff
 from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
 from gpuscope.cli.memory import Memory

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from gpuscope.diffing.diff import Change, Diff, Promise, diff
+from gpuscope.diffing.differences import Change, Diff, Promise, diff
 
 __all__ = ["Change", "Diff", "Promise", "diff"]

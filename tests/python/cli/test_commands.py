@@ -81,7 +81,10 @@ def test_the_version_is_the_cores(gpuscope):
     ("given", "advice"),
     [
         ("reprt", "'report'"),
-        ("xyz", "run, diagnose, report, export, bench, bench explore, memory, memory show, demo, counters, doctor"),
+        (
+            "xyz",
+            "run, diagnose, diff, report, export, bench, bench explore, memory, memory show, demo, counters, doctor",
+        ),
         ("train.py", "'gpuscope run train.py'"),
     ],
 )
