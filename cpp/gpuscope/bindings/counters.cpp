@@ -89,32 +89,50 @@ class RangeCounters {
     }
     const timing::PrimaryContext::Current current(context_);
     profiler_.emplace(libraries.collector.cupti(), context_.handle(), device, metrics);
+    passes_ = profiler_->passes();
+    chip_ = profiler_->chip();
   }
-  ~RangeCounters() {
-    context_.release_in([this](const driver::Cuda&) { profiler_.reset(); });
-  }
+  ~RangeCounters() { close(); }
   RangeCounters(const RangeCounters&) = delete;
   RangeCounters& operator=(const RangeCounters&) = delete;
 
   void begin_pass() {
     const timing::PrimaryContext::Current current(context_);
     GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
-    profiler_->begin_pass();
+    profiler().begin_pass();
   }
   bool end_pass() {
     const timing::PrimaryContext::Current current(context_);
     GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
-    return profiler_->end_pass();
+    return profiler().end_pass();
   }
   std::vector<double> read() {
     const timing::PrimaryContext::Current current(context_);
-    return profiler_->read();
+    return profiler().read();
   }
-  std::size_t passes() const noexcept { return profiler_->passes(); }
-  std::string chip() const { return profiler_->chip(); }
+  /// Gives the counters back, also in the middle of a pass. Any number of times.
+  void close() noexcept {
+    context_.release_in([this](const driver::Cuda& cuda) {
+      if (profiler_.has_value() && cuda.context_synchronize != nullptr) {
+        cuda.context_synchronize();  // a range ends when its work has
+      }
+      profiler_.reset();
+    });
+  }
+  std::size_t passes() const noexcept { return passes_; }
+  std::string chip() const { return chip_; }
 
  private:
+  counters::RangeProfiler& profiler() {
+    if (!profiler_.has_value()) {
+      throw base::InvalidArgument("the counters were closed");
+    }
+    return *profiler_;
+  }
+
   timing::PrimaryContext context_;
+  std::size_t passes_ = 0;
+  std::string chip_;
   std::optional<counters::RangeProfiler> profiler_;
 };
 
@@ -145,6 +163,8 @@ void bind_counters(py::module_& module) {
       .def("end_pass", &RangeCounters::end_pass, Unlocked(),
            "Waits for the device; whether the work must be repeated once more.")
       .def("read", &RangeCounters::read, Unlocked(), "After the last pass: values in the order of the metrics.")
+      .def("close", &RangeCounters::close, Unlocked(),
+           "Gives the counters back, also in the middle of a pass; nothing more can be measured with these.")
       .def_property_readonly("passes", &RangeCounters::passes, "How often the work is repeated.")
       .def_property_readonly("chip", &RangeCounters::chip, "The chip, as CUPTI calls it.");
 }

@@ -56,6 +56,10 @@ Properties describe(const Host& host, const std::string& metric) {
   }
 }
 
+int64_t ns_since(std::chrono::steady_clock::time_point began) {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+}
+
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {
@@ -67,7 +71,11 @@ std::string listed(const std::vector<std::string>& names) {
 }  // namespace
 
 PmSampler::PmSampler(const driver::Cupti& cupti, const Request& request, int device)
-    : cupti_(cupti), device_(device), chip_(chip_of(cupti, device)), availability_(read_availability(cupti, device)) {
+    : cupti_(cupti),
+      device_(device),
+      interval_ns_(request.interval_ns),
+      chip_(chip_of(cupti, device)),
+      availability_(read_availability(cupti, device)) {
   choice_ = choose_single_pass(cupti_, Collection::Sampling, chip_, availability_, request.metrics);
   if (request.in_full && !choice_.unknown.empty()) {
     throw base::InvalidArgument("counters has " + listed(choice_.unknown) + ", which " + chip_ +
@@ -88,14 +96,27 @@ PmSampler::PmSampler(const driver::Cupti& cupti, const Request& request, int dev
     const Properties properties = describe(*host_, metric);
     sampled_.push_back({metric, properties.unit, properties.description});
   }
+  enable();
+}
 
+PmSampler::~PmSampler() { close(); }
+
+void PmSampler::close() noexcept {
+  try {
+    stop();
+  } catch (const base::Error&) {  // it ends with what follows
+  }
+  disable();
+}
+
+void PmSampler::enable() {
   CUpti_PmSampling_Enable_Params enable{};
   enable.structSize = CUpti_PmSampling_Enable_Params_STRUCT_SIZE;
-  enable.deviceIndex = static_cast<std::size_t>(device);
+  enable.deviceIndex = static_cast<std::size_t>(device_);
   GPUSCOPE_PROFILER(cupti_, pm_enable, enable);
   object_ = enable.pPmSamplingObject;
   try {
-    set_config(request.interval_ns);
+    set_config();
     auto size = GPUSCOPE_PM_PARAMS(GetCounterDataSize);
     size.pMetricNames = names_.data();
     size.numMetrics = names_.size();
@@ -104,29 +125,26 @@ PmSampler::PmSampler(const driver::Cupti& cupti, const Request& request, int dev
     data_.assign(size.counterDataSize, 0);
     initialize_data();
   } catch (...) {
-    auto disable = GPUSCOPE_PM_PARAMS(Disable);
-    cupti_.pm_disable != nullptr ? cupti_.pm_disable(&disable) : 0;
+    disable();
     throw;
   }
 }
 
-PmSampler::~PmSampler() {
-  try {
-    stop();
-  } catch (const base::Error&) {  // it ends with what follows
+void PmSampler::disable() noexcept {
+  auto params = GPUSCOPE_PM_PARAMS(Disable);
+  if (std::exchange(object_, nullptr) != nullptr && cupti_.pm_disable != nullptr) {
+    cupti_.pm_disable(&params);
   }
-  auto disable = GPUSCOPE_PM_PARAMS(Disable);
-  cupti_.pm_disable != nullptr ? cupti_.pm_disable(&disable) : 0;
 }
 
-void PmSampler::set_config(int64_t interval_ns) {
+void PmSampler::set_config() {
   const bool by_time = has_time_trigger(chip_);
   auto params = GPUSCOPE_PM_PARAMS(SetConfig);
   params.configSize = choice_.image.size();
   params.pConfig = choice_.image.data();
   params.hardwareBufferSize = kHardwareBufferBytes;
   // The system's clock varies around 1 GHz; samples have times of their own.
-  params.samplingInterval = static_cast<uint64_t>(interval_ns);
+  params.samplingInterval = static_cast<uint64_t>(interval_ns_);
   params.triggerMode =
       by_time ? CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_TIME_INTERVAL : CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_SYSCLK_INTERVAL;
   // A full buffer is said only where the oldest samples are kept.
@@ -145,9 +163,19 @@ void PmSampler::start() {
   if (running_) {
     return;
   }
+  try {
+    start_once();
+  } catch (const Refused&) {
+    disable();
+    enable();
+    start_once();
+  }
+  running_ = skips_ = true;
+}
+
+void PmSampler::start_once() {
   auto params = GPUSCOPE_PM_PARAMS(Start);
   GPUSCOPE_PROFILER(cupti_, pm_start, params);
-  running_ = skips_ = true;
 }
 
 void PmSampler::stop() {
@@ -201,6 +229,7 @@ bool PmSampler::decode(Samples& into) {
 }
 
 PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
+  const auto began = std::chrono::steady_clock::now();
   for (const int device : request.devices) {
     samplers_.push_back(std::make_unique<PmSampler>(cupti, request, device));
   }
@@ -209,6 +238,7 @@ PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
   for (const auto& sampler : samplers_) {
     sampler->start();
   }
+  times_.start_ns = ns_since(began);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -230,11 +260,19 @@ void PmSampling::take(std::vector<Samples>& into) {
   decoded_.swap(into);
 }
 
-void PmSampling::finish_samples() {
+void PmSampling::finish_samples(bool last) {
   std::unique_lock lock(mutex_);
-  finishes_ = why_ended_.empty();
+  if (is_over_) {
+    return;
+  }
+  finish_ = last ? Finish::End : Finish::GoOn;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return !finishes_; });
+  changed_.wait(lock, [this] { return finish_ == Finish::No; });
+}
+
+PmSampling::Times PmSampling::times() {
+  const std::lock_guard lock(mutex_);
+  return times_;
 }
 
 std::string PmSampling::why_ended() {
@@ -247,9 +285,11 @@ void PmSampling::decode_all() {
     if (!samplers_[index]->decode(fresh_[index])) {
       overflows_.fetch_add(1, std::memory_order_relaxed);
       samplers_[index]->stop();  // a buffer that was full takes nothing more
-      samplers_[index]->start();
     }
   }
+}
+
+void PmSampling::hand_over() {
   const std::lock_guard lock(mutex_);
   for (std::size_t index = 0; index < samplers_.size(); ++index) {
     Samples& from = fresh_[index];
@@ -265,43 +305,69 @@ void PmSampling::decode_all() {
   }
 }
 
+std::string PmSampling::read(Finish finish) {
+  std::string why;
+  // What one step cannot do keeps the others from nothing: the samples so far are handed over whatever is refused.
+  const auto timed = [&why](auto&& step) {
+    const auto began = std::chrono::steady_clock::now();
+    try {
+      step();
+    } catch (const std::exception& error) {
+      why = why.empty() ? error.what() : why;
+    }
+    return ns_since(began);
+  };
+  const auto each = [this](auto&& step) {
+    for (const auto& sampler : samplers_) {
+      step(*sampler);
+    }
+  };
+  Times times;
+  if (finish != Finish::No) {
+    times.stop_ns = timed([&] { each([](PmSampler& sampler) { sampler.stop(); }); });
+  }
+  times.decode_ns = timed([this] { decode_all(); });
+  timed([this] { hand_over(); });
+  if (finish == Finish::End) {
+    times.disable_ns = timed([&] { each([](PmSampler& sampler) { sampler.close(); }); });
+  } else if (why.empty()) {
+    timed([&] { each([](PmSampler& sampler) { sampler.start(); }); });
+  }
+  if (finish != Finish::No) {
+    const std::lock_guard lock(mutex_);
+    times.start_ns = times_.start_ns;
+    times_ = times;
+  }
+  return why;
+}
+
 void PmSampling::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuscope-pm");
   base::prepare_to_throw();
-  std::string why;
   int64_t counted_ns = 0;
   std::unique_lock lock(mutex_);
   while (!ends_) {
-    changed_.wait_for(lock, kDecodeInterval, [this] { return ends_ || finishes_; });
-    const bool finishes = finishes_;
+    if (is_over_) {
+      changed_.wait(lock, [this] { return ends_; });
+      break;
+    }
+    changed_.wait_for(lock, kDecodeInterval, [this] { return ends_ || finish_ != Finish::No; });
     if (ends_) {
       break;
     }
+    const Finish finish = finish_;
     lock.unlock();
-    try {
-      if (why.empty()) {
-        for (const auto& sampler : samplers_) {
-          finishes ? sampler->stop() : void();
-        }
-        decode_all();
-        for (const auto& sampler : samplers_) {
-          finishes ? sampler->start() : void();
-        }
-      }
-    } catch (const std::exception& error) {
-      why = error.what();
-    }
+    std::string why = read(finish);
     const int64_t cpu_ns = base::thread_cpu_ns();
     cpu_ns_.fetch_add(cpu_ns - std::exchange(counted_ns, cpu_ns), std::memory_order_relaxed);
     lock.lock();
-    why_ended_ = why;
-    finishes_ = finishes_ && !finishes;
+    is_over_ = finish == Finish::End || !why.empty();
+    why_ended_ = std::move(why);
+    finish_ = finish == finish_ || is_over_ ? Finish::No : finish_;
     changed_.notify_all();
-    if (!why.empty()) {
-      changed_.wait(lock, [this] { return ends_ || finishes_; });
-    }
   }
-  finishes_ = false;
+  is_over_ = true;
+  finish_ = Finish::No;
   lock.unlock();
   changed_.notify_all();
   samplers_.clear();

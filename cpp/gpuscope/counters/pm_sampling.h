@@ -56,8 +56,12 @@ class PmSampler {
   PmSampler(const PmSampler&) = delete;
   PmSampler& operator=(const PmSampler&) = delete;
 
-  void start();  // or goes on
-  void stop();   // or stays so
+  /// Starts, or goes on. Where CUPTI refuses, as it once did after a stop (error 999, H100, CUPTI 13.0), the object is
+  /// made anew once.
+  void start();
+  void stop();  // or stays so
+  /// Stops, and gives the counters back; it cannot be started again.
+  void close() noexcept;
   /// Appends the samples that the GPU has written since the last call, but for the first after a start, which is
   /// shorter than the others. False when some were lost, as the buffer was full.
   bool decode(Samples& into);
@@ -69,11 +73,15 @@ class PmSampler {
   const std::vector<Sampled>& sampled() const noexcept { return sampled_; }
 
  private:
-  void set_config(int64_t interval_ns);
+  void enable();
+  void disable() noexcept;
+  void set_config();
   void initialize_data();
+  void start_once();
 
   const driver::Cupti& cupti_;
   int device_;
+  int64_t interval_ns_;
   std::string chip_;
   Bytes availability_;
   Choice choice_;
@@ -89,7 +97,7 @@ class PmSampler {
 
 /// Samples devices on a thread of its own, which alone calls CUPTI for it: CUPTI decodes on one thread at a time.
 ///
-/// take, restart, lost, cpu_ns: one thread at a time.
+/// All but why_ended: one thread at a time.
 class PmSampling {
  public:
   /// Throws as PmSampler does, or std::system_error.
@@ -101,8 +109,14 @@ class PmSampling {
 
   /// What was decoded since the last call, per device in the order of the request; it takes what `into` had.
   void take(std::vector<Samples>& into);
-  /// Ends sampling for a moment, so that all that was sampled until now is decoded, and goes on.
-  void finish_samples();
+  /// Ends sampling for a moment, so that all that was sampled until now is decoded, and goes on; `last`: ends it.
+  void finish_samples(bool last);
+  /// How long the steps of it took.
+  struct Times {
+    int64_t start_ns = 0;                                // until all devices were sampled
+    int64_t stop_ns = 0, decode_ns = 0, disable_ns = 0;  // of the last finish_samples
+  };
+  Times times();
   /// How often the buffer of a device was full, or the memory that samples wait in, since the last call.
   uint64_t take_overflows() noexcept { return overflows_.exchange(0, std::memory_order_relaxed); }
   /// CPU time of the thread since the last call.
@@ -113,8 +127,12 @@ class PmSampling {
   const std::vector<std::unique_ptr<PmSampler>>& samplers() const noexcept { return samplers_; }
 
  private:
+  enum class Finish { No, GoOn, End };
   void run() noexcept;
+  /// Reads what was sampled; why sampling ends, "" where it goes on.
+  std::string read(Finish finish);
   void decode_all();
+  void hand_over();
 
   std::vector<std::unique_ptr<PmSampler>> samplers_;
   std::vector<Samples> fresh_;  // the thread's
@@ -122,8 +140,10 @@ class PmSampling {
   std::condition_variable changed_;
   std::vector<Samples> decoded_;
   bool ends_ = false;
-  bool finishes_ = false;
+  bool is_over_ = false;  // nothing is sampled any more
+  Finish finish_ = Finish::No;
   std::string why_ended_;
+  Times times_;
   std::atomic<uint64_t> overflows_{0};
   std::atomic<int64_t> cpu_ns_{0};
   std::thread thread_;  // last: it uses what is above

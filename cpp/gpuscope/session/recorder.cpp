@@ -142,6 +142,10 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
     number("audit.counter_samples", counters.counter_samples);
     number("audit.counter_overflows", facts.counter_overflows);
     number("audit.counter_cpu_ns", facts.counter_cpu_ns);
+    number("audit.counter_start_ns", facts.counter_times.start_ns);
+    number("audit.counter_stop_ns", facts.counter_times.stop_ns);
+    number("audit.counter_decode_ns", facts.counter_times.decode_ns);
+    number("audit.counter_disable_ns", facts.counter_times.disable_ns);
   }
   const Overhead overhead = overhead_of(counters, costs);
   number("audit.overhead_ns", overhead.own_ns + overhead.cupti_ns);
@@ -318,7 +322,7 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
   try {
     wait_for_gpu_work(wait_limit, last);
     if (sampling_ != nullptr) {
-      sampling_->finish_samples();
+      sampling_->finish_samples(last);
       read_counters();
     }
     const bool is_idle = collecting_ && !failed_ && !awaits_gpu_work() && !decoder_->has_open_launches();
@@ -386,7 +390,7 @@ void Recorder::flush_and_decode() {
 void Recorder::release_cupti() {
   wait_for_gpu_work(kGpuWaitLimit, true);
   if (sampling_ != nullptr) {
-    sampling_->finish_samples();
+    sampling_->finish_samples(true);
     read_counters();
     sampling_.reset();
     counters_why_ = "another profiler was started and needs CUPTI for itself";
@@ -540,6 +544,7 @@ Facts Recorder::gather_facts(Facts facts) {
     facts.counters_why = sampling_->why_ended();
     facts.counter_overflows = sampling_->take_overflows();
     facts.counter_cpu_ns = sampling_->take_cpu_time();
+    facts.counter_times = sampling_->times();
     for (const auto& sampler : sampling_->samplers()) {
       for (const auto& names : {sampler->choice().unknown, sampler->choice().too_many}) {
         for (const std::string& name : names) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,15 +95,16 @@ def measure_counters(
         names, unknown, too_many = _core.choose_counters(chip, sampling=False, wanted=names)
         left_out = (*unknown, *too_many)
     fn()
-    profiler = _core.RangeCounters(device, names)
     again = True
     passes = 0
-    while again:
-        profiler.begin_pass()
-        fn()
-        again = profiler.end_pass()
-        passes += 1
-    values = dict(zip(names, profiler.read(), strict=True))
+    # Closed by name: an exception of `fn` keeps the frame, and all in it, for as long as somebody looks at it.
+    with closing(_core.RangeCounters(device, names)) as profiler:
+        while again:
+            profiler.begin_pass()
+            fn()
+            again = profiler.end_pass()
+            passes += 1
+        values = dict(zip(names, profiler.read(), strict=True))
     return CounterMeasurement(values, _units(names, profiler.chip), profiler.chip, device, passes, left_out)
 
 

@@ -47,6 +47,12 @@ TEST(Metrics, AreTakenInTurnAsLongAsTheyFitIntoOnePass) {
   EXPECT_EQ(fake.hosts, 0);
 }
 
+TEST(Metrics, ThatFitTogetherAreAskedForTogether) {
+  Profilers& fake = Profilers::reset();
+  EXPECT_EQ(choose(fake, kThree).metrics, kThree);
+  EXPECT_EQ(fake.calls_of("host_initialize"), 4);  // each alone, then all
+}
+
 TEST(Metrics, UnknownOnesSpoilNoneOfTheOthers) {
   const Choice choice = choose(Profilers::reset(), {"nonsense.sum", "sm__cycles.sum", "dram__bytes"});
   EXPECT_THAT(choice.metrics, ElementsAre("sm__cycles.sum"));
@@ -174,9 +180,10 @@ TEST(PmSampling, ReadsInTheBackgroundAndLeavesNothingBehind) {
     EXPECT_EQ(count, 3U);
     fake.write(10, 11);
     fake.write(11, 12);
-    sampling.finish_samples();
+    sampling.finish_samples(false);
     sampling.take(all);
     EXPECT_THAT(all.at(0).starts, ElementsAre(10, 11));
+    EXPECT_EQ(fake.calls_of("pm_start"), 2);
     EXPECT_EQ(sampling.take_overflows(), 0U);
     EXPECT_EQ(sampling.why_ended(), "");
   }
@@ -193,10 +200,73 @@ TEST(PmSampling, GoesOnAfterAFullBuffer) {
     const std::lock_guard lock(fake.mutex);
     fake.overflows = 1;
   }
-  sampling.finish_samples();
-  sampling.finish_samples();
+  sampling.finish_samples(false);
+  sampling.finish_samples(false);
   EXPECT_EQ(sampling.take_overflows(), 1U);
   EXPECT_EQ(fake.started, 1);
+}
+
+TEST(PmSampling, StartsNothingAfterTheLastWindow) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  fake.write(0, 1);
+  fake.write(1, 2);
+  sampling.finish_samples(true);
+  std::vector<Samples> all;
+  sampling.take(all);
+  EXPECT_THAT(all.at(0).starts, ElementsAre(1));
+  EXPECT_EQ(fake.calls_of("pm_start"), 1);
+  EXPECT_EQ(fake.started, 0);
+  EXPECT_EQ(fake.enabled, 0);
+  EXPECT_EQ(sampling.why_ended(), "");
+  const int decoded = fake.calls_of("pm_decode");
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(fake.calls_of("pm_decode"), decoded);
+  sampling.finish_samples(true);  // does not wait for ever
+}
+
+TEST(PmSampling, IsMadeAnewOnceWhereItMayNotGoOn) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  fake.write(0, 1);
+  fake.write(1, 2);
+  {
+    const std::lock_guard lock(fake.mutex);
+    fake.codes_once = {{"pm_start", CUPTI_ERROR_UNKNOWN}};
+  }
+  sampling.finish_samples(false);
+  EXPECT_EQ(sampling.why_ended(), "");
+  EXPECT_EQ(fake.calls_of("pm_enable"), 2);
+  EXPECT_EQ(fake.calls_of("pm_set_config"), 2);
+  EXPECT_EQ(fake.enabled, 1);
+  EXPECT_EQ(fake.started, 1);
+  fake.write(2, 3);
+  fake.write(3, 4);
+  sampling.finish_samples(true);
+  std::vector<Samples> all;
+  sampling.take(all);
+  EXPECT_THAT(all.at(0).starts, ElementsAre(1, 3));
+}
+
+TEST(PmSampling, SamplesStayWhereItMayNotGoOn) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  fake.write(0, 1);
+  fake.write(1, 2);
+  {
+    const std::lock_guard lock(fake.mutex);
+    fake.codes = {{"pm_start", CUPTI_ERROR_UNKNOWN}};
+    fake.overflows = 1;
+  }
+  sampling.finish_samples(false);
+  EXPECT_THAT(sampling.why_ended(), HasSubstr("pm_start failed"));
+  EXPECT_EQ(fake.calls_of("pm_start"), 3);
+  std::vector<Samples> all;
+  sampling.take(all);
+  EXPECT_THAT(all.at(0).starts, ElementsAre(1));
 }
 
 TEST(PmSampling, EndsWithTheReasonWhenCuptiRefusesToGoOn) {
@@ -207,9 +277,9 @@ TEST(PmSampling, EndsWithTheReasonWhenCuptiRefusesToGoOn) {
     const std::lock_guard lock(fake.mutex);
     fake.codes = {{"pm_decode", CUPTI_ERROR_UNKNOWN}};
   }
-  sampling.finish_samples();
+  sampling.finish_samples(false);
   EXPECT_THAT(sampling.why_ended(), HasSubstr("pm_decode failed"));
-  sampling.finish_samples();  // does not wait for ever
+  sampling.finish_samples(false);  // does not wait for ever
 }
 
 TEST(RangeProfiler, HasTheWorkRepeatedUntilAllIsCollected) {
