@@ -2,10 +2,11 @@
 """Hardware counters on this GPU: what it offers, what sampling them costs, and whether they count what is known.
 
 Five parts, each on its own if asked for with ``--only names,cost,meaning,exact,ncu``; what cannot be had is said with
-the reason. ``cost``: a launch-bound loop and a loop of large kernels under `profile` alone and with samples every 10 us
-to 1 ms, in turns, as ratios. ``meaning``: what the front end's counters say of a host that sleeps, a stream that waits
+the reason. ``cost``: a launch-bound loop and a loop of large kernels under `profile` alone and with samples every 20 us
+to 1 ms, in turns, as ratios of the loops and of their kernels, and what start and stop take. ``meaning``: what the front end's counters say of a host that sleeps, a stream that waits
 for another's event, dependent kernels and an idle process, as shares of time beside those that the program made.
-``exact``: bytes of a copy and operations of a product of known size. ``ncu``: the same by Nsight Compute, where it is.
+``exact``: bytes of a copy and operations of a product of known size; durations as a range, which is longer than what
+runs in it, and as a recording has them. ``ncu``: the same by Nsight Compute, where it is.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from typing import Any
 import measure
 import numpy as np
 
-INTERVALS_US = (10, 20, 50, 100, 1000)
-ROUNDS = 15
-LAUNCHES = 20_000
+INTERVALS_US = (20, 100, 1000)
+ROUNDS = 4
+LOOPS = 5
+COST_SECONDS = 18.0  # of each of the two programs
+LAUNCHES = 10_000
 COPY_BYTES = 1 << 30
 MATRIX = 8192
 MS = 1_000_000
@@ -73,7 +76,7 @@ def large_kernels(kernels: Any) -> Callable[[Any], None]:
     if torch is None or not torch.cuda.is_available():
 
         def copies(kernels: Any) -> None:
-            for _ in range(100):
+            for _ in range(50):
                 kernels.copy(COPY_BYTES)
             kernels.synchronize()
 
@@ -81,7 +84,7 @@ def large_kernels(kernels: Any) -> Callable[[Any], None]:
     a = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
 
     def products(_: Any) -> None:
-        for _ in range(60):
+        for _ in range(30):
             a @ a
         torch.cuda.synchronize()
 
@@ -89,39 +92,65 @@ def large_kernels(kernels: Any) -> Callable[[Any], None]:
 
 
 def cost(rounds: int) -> Answer:
-    """Time of a loop with samples over that without, both under `profile`, by interval."""
+    """Time of a loop with samples over that without, both under `profile`, by interval.
+
+    Starting and stopping takes a second, so that one recording measures several loops; the rounds end where their time
+    is spent.
+    """
     import gpuscope as gs
     from gpuscope import _core
 
     kernels = _core.Kernels()
     answer: Answer = {}
     for name, work in (("launch_bound", launch_bound), ("large_kernels", large_kernels(kernels))):
-        spent: dict[int, list[float]] = {0: [], **{interval: [] for interval in INTERVALS_US}}
+        began = time.perf_counter()
+        spent: dict[int, list[float]] = {interval: [] for interval in (0, *INTERVALS_US)}
+        lengths: dict[int, list[float]] = {interval: [] for interval in spent}
+        edges: dict[int, list[float]] = {interval: [] for interval in spent}
         audits: dict[int, Answer] = {}
         work(kernels)
         for number in range(rounds):
+            if number and time.perf_counter() - began > COST_SECONDS * number / (number + 1):
+                break  # another round as long as those before would take too long
             order = list(spent)
             turn = number % len(order)
             for interval in order[turn:] + order[:turn]:
                 options = {"counters": "why", "counter_interval_us": interval} if interval else {}
-                with gs.profile(**options) as prof:
-                    work(kernels)  # the first after a start may wait for it
-                    began = time.perf_counter_ns()
-                    work(kernels)
-                    spent[interval].append(float(time.perf_counter_ns() - began))
+                prof = gs.profile(**options)
+                at = [time.perf_counter()]
+                prof.start()
+                at.append(time.perf_counter())
+                work(kernels)  # the first after a start may wait for it
+                loops = [timed(work, kernels) for _ in range(LOOPS)]
+                at.append(time.perf_counter())
+                prof.stop()
+                at.append(time.perf_counter())
+                spent[interval].append(statistics.median(loops))
+                lengths[interval].append(float(np.median(prof.trace.kernels.duration_ns)))
+                edges[interval].append(at[1] - at[0] + at[3] - at[2])
                 if interval:
                     audits[interval] = facts(prof)
         answer[name] = {
+            "rounds": len(spent[0]),
             "profile_alone_ms": statistics.median(spent[0]) / MS,
+            "start_and_stop_s": round(statistics.median(edges[0]), 3),
             **{
                 f"{interval}_us": {
                     "ratio": round(measure.paired_ratio(spent[interval], spent[0]), 4),
+                    "kernel_duration_ratio": round(measure.paired_ratio(lengths[interval], lengths[0]), 4),
+                    "start_and_stop_s": round(statistics.median(edges[interval]), 3),
                     **audits[interval],
                 }
                 for interval in INTERVALS_US
             },
         }
     return answer
+
+
+def timed(work: Callable[[Any], None], kernels: Any) -> float:
+    began = time.perf_counter_ns()
+    work(kernels)
+    return float(time.perf_counter_ns() - began)
 
 
 def facts(prof: Any) -> Answer:
@@ -139,6 +168,10 @@ def facts(prof: Any) -> Answer:
         "overflows": found.overflows,
         "reading_share_of_a_core": int(info.get("audit.counter_cpu_ns", 0)) / recorded_ns,
         "metrics": len(found.metrics),
+        **{
+            f"{step}_ms": round(int(info.get(f"audit.counter_{step}_ns", 0)) / MS, 1)
+            for step in ("start", "stop", "decode", "disable")
+        },
         "why": found.why,
     }
 
@@ -221,6 +254,19 @@ def copy_of_known_size() -> None:
     kernels.synchronize()
 
 
+def recorded_ns(work: Callable[[], Any], times: int = 5) -> float:
+    """The median time of a kernel that `work` launches, as a recording has it."""
+    import gpuscope as gs
+    from gpuscope import _core
+
+    work()
+    with gs.profile() as prof:
+        for _ in range(times):
+            work()
+        _core.Kernels().synchronize()
+    return float(np.median(prof.trace.kernels.duration_ns))
+
+
 def exact() -> Answer:
     """Counted over made."""
     import gpuscope as gs
@@ -232,10 +278,14 @@ def exact() -> Answer:
     answer["copy"] = {
         "read_over_made": copied["dram__bytes_read.sum"] / COPY_BYTES,
         "written_over_made": copied["dram__bytes_write.sum"] / COPY_BYTES,
+        "recorded_ns": recorded_ns(lambda: kernels.copy(COPY_BYTES)),
         **copied.to_dict(),
     }
     durations = [gs.measure_counters(lambda: kernels.spin(MS), [EXACT[0]])[EXACT[0]] for _ in range(5)]
-    answer["spin"] = {"duration_over_made": statistics.median(durations) / MS}
+    answer["spin"] = {
+        "range_over_made": statistics.median(durations) / MS,
+        "recorded_over_made": recorded_ns(lambda: kernels.spin(MS)) / MS,
+    }
     try:
         import torch
     except ImportError:
@@ -250,7 +300,11 @@ def exact() -> Answer:
             answer["product"] = {"skipped": str(error)}
             break
         made = 2 * size**3
-        answer[f"product_{size}"] = {"operations_over_made": counted[TENSOR] / made, **counted.to_dict()}
+        answer[f"product_{size}"] = {
+            "operations_over_made": counted[TENSOR] / made,
+            "recorded_ns": recorded_ns(lambda a=a: a @ a),
+            **counted.to_dict(),
+        }
     return answer
 
 
@@ -270,7 +324,11 @@ def by_ncu() -> Answer:
         return {"skipped": (done.stdout + done.stderr).strip()[-500:]}
     import gpuscope as gs
 
-    return {"ncu": theirs, "ours": gs.measure_counters(copy_of_known_size, [*EXACT, HIT_RATE]).to_dict()}
+    return {
+        "ncu": theirs,
+        "ours": gs.measure_counters(copy_of_known_size, [*EXACT, HIT_RATE]).to_dict(),
+        "recorded_ns": recorded_ns(copy_of_known_size),
+    }
 
 
 def main() -> None:

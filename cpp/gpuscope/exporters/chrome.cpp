@@ -520,6 +520,7 @@ class ChromeWriter {
     for (const MemoryCounter& counter : counters_) {
       write_counter(counter);
     }
+    each_hardware_counter(store_, [this](const HardwareCounter& counter) { write_counter(counter); });
     if (window_.end_ns > window_.start_ns) {
       write_window();
     }
@@ -550,6 +551,9 @@ class ChromeWriter {
       if (counter.device != kNone) {
         add(counter.device);
       }
+    }
+    for (const uint32_t device : find_sampled_devices(store_)) {
+      add(device);
     }
     return found;
   }
@@ -970,6 +974,20 @@ class ChromeWriter {
       out_.put(head);
       out_.put_micros(std::max(point.at_ns, timeline_.base_ns) - base_ns_);
       out_.put_pair(",\"args\":{\"bytes\":", point.bytes);
+      out_.put("}}");
+    }
+  }
+
+  void write_counter(const HardwareCounter& counter) {
+    const std::string head = "{\"ph\":\"C\",\"name\":" + quoted(counter.name) +
+                             ",\"pid\":" + std::to_string(counter.device) + ",\"tid\":0,\"ts\":";
+    const std::string key = ",\"args\":{" + quoted(counter.unit.empty() ? "value" : counter.unit) + ":";
+    for (const HardwareCounter::Point& point : counter.points) {
+      next_event();
+      out_.put(head);
+      out_.put_micros(std::max(point.at_ns, timeline_.base_ns) - base_ns_);
+      out_.put(key);
+      out_.put_real(point.value);
       out_.put("}}");
     }
   }

@@ -38,6 +38,12 @@ class Output {
     char* at = room(kLongest);
     size_ += static_cast<std::size_t>(std::to_chars(at, at + kLongest, value).ptr - at);
   }
+  /// As the shortest text that reads as the same float.
+  void put_real(double value) {
+    constexpr std::size_t kLongest = 32;
+    char* at = room(kLongest);
+    size_ += static_cast<std::size_t>(std::to_chars(at, at + kLongest, static_cast<float>(value)).ptr - at);
+  }
   [[gnu::always_inline]] void put_pair(std::string_view key, std::integral auto value) {
     put(key);
     put_number(value);

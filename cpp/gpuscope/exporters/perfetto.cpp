@@ -205,6 +205,11 @@ class Sequence {
         at_ns, EventType::Counter, [&] { proto_.number(event::kCounterValue, value); }, [] {});
   }
 
+  void put_counter(int64_t at_ns, double value) {
+    put_event(
+        at_ns, EventType::Counter, [&] { proto_.real(event::kRealValue, value); }, [] {});
+  }
+
  private:
   struct New {
     uint32_t field;
@@ -327,6 +332,12 @@ class PerfettoWriter {
         sequence_.put_counter(std::max(point.at_ns, timeline_.base_ns), point.bytes);
       }
     }
+    each_hardware_counter(store_, [this](const HardwareCounter& counter) {
+      begin_counter(counter.device, to_utf8(counter.name), to_utf8(counter.unit));
+      for (const HardwareCounter::Point& point : counter.points) {
+        sequence_.put_counter(std::max(point.at_ns, timeline_.base_ns), point.value);
+      }
+    });
     for (const Track& track : timeline_.streams) {
       write_stream(track, "");
     }
@@ -411,13 +422,13 @@ class PerfettoWriter {
     }
   }
 
-  /// A counter of bytes on a device, or of the host for kNone.
-  void begin_counter(uint32_t ordinal, const std::string& name) {
+  /// A counter on a device, or of the host for kNone; without a unit it is of bytes.
+  void begin_counter(uint32_t ordinal, const std::string& name, const std::string& unit = {}) {
     const uint64_t parent = ordinal == kNone ? process_track_ : device_track(ordinal);
     const uint64_t track = describe_track(parent, name, [&] {
       proto_.number(descriptor::kRank, next_rank_++);
       const std::size_t in_counter = proto_.begin(descriptor::kCounter);
-      proto_.number(counter::kUnit, counter::kBytes);
+      unit.empty() ? proto_.number(counter::kUnit, counter::kBytes) : proto_.text(counter::kUnitName, unit);
       proto_.end(in_counter);
     });
     sequence_.begin_track(track, timeline_.base_ns);

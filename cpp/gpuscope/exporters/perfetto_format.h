@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,12 @@ class ProtoWriter {
   void number(uint32_t field, uint64_t value) {
     varint(field << 3);
     varint(value);
+  }
+  void real(uint32_t field, double value) {
+    static_assert(std::endian::native == std::endian::little);
+    varint(field << 3 | kEightBytes);
+    std::memcpy(out_.room(sizeof value), &value, sizeof value);
+    out_.advance(sizeof value);
   }
   void text(uint32_t field, std::string_view value) {
     varint(field << 3 | kLengthDelimited);
@@ -46,6 +53,7 @@ class ProtoWriter {
   }
 
  private:
+  static constexpr uint32_t kEightBytes = 1;
   static constexpr uint32_t kLengthDelimited = 2;
   static constexpr std::size_t kLongestVarint = 10;
 
@@ -119,6 +127,7 @@ inline constexpr uint32_t kName = 5;
 
 namespace counter {
 inline constexpr uint32_t kUnit = 3;
+inline constexpr uint32_t kUnitName = 6;
 inline constexpr uint64_t kBytes = 3;  // UNIT_SIZE_BYTES
 }  // namespace counter
 
@@ -129,6 +138,7 @@ inline constexpr uint32_t kType = 9;
 inline constexpr uint32_t kName = 10;
 inline constexpr uint32_t kTrack = 11;
 inline constexpr uint32_t kCounterValue = 30;
+inline constexpr uint32_t kRealValue = 44;  // double_counter_value
 // flow_ids_old: a varint, where flow_ids takes eight bytes. Every reader knows both.
 inline constexpr uint32_t kFlow = 36;
 }  // namespace event

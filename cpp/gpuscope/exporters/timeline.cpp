@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string_view>
@@ -457,6 +458,61 @@ std::vector<MemoryCounter> count_driver_memory(const Store& store) {
   add_live(store, counters);
   add_pools(store, counters);
   return counters;
+}
+
+std::vector<uint32_t> find_sampled_devices(const Store& store) {
+  const auto& devices = store.counter_sample.device;
+  std::vector<uint32_t> found;
+  for (std::size_t row = 0; row < devices.size(); ++row) {
+    if (std::find(found.begin(), found.end(), devices[row]) == found.end()) {
+      found.push_back(devices[row]);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void each_hardware_counter(const Store& store, const std::function<void(const HardwareCounter&)>& visit) {
+  const store::CounterSamples& samples = store.counter_sample;
+  const store::CounterValues& values = store.counter_value;
+  std::vector<std::vector<uint32_t>> rows(store.counter.size());  // of the values of each counter
+  for (uint32_t row = 0; row < values.size(); ++row) {
+    if (values.counter[row] < rows.size() && values.sample[row] < samples.size() && std::isfinite(values.value[row])) {
+      rows[values.counter[row]].push_back(row);
+    }
+  }
+  const auto starts_first = [&](uint32_t a, uint32_t b) {
+    return samples.start_ns[values.sample[a]] < samples.start_ns[values.sample[b]];
+  };
+  for (const uint32_t device : find_sampled_devices(store)) {
+    for (std::size_t counter = 0; counter < rows.size(); ++counter) {
+      std::stable_sort(rows[counter].begin(), rows[counter].end(), starts_first);
+      HardwareCounter found{std::string(store.strings[store.counter.name[counter]]),
+                            std::string(store.strings[store.counter.unit[counter]]),
+                            device,
+                            {}};
+      const bool is_sum = found.name.ends_with(".sum");
+      found.unit += is_sum ? "/s" : "";
+      int64_t end_ns = 0, length_ns = 0;
+      for (const uint32_t row : rows[counter]) {
+        const uint32_t sample = values.sample[row];
+        if (samples.device[sample] != device) {
+          continue;
+        }
+        const int64_t start_ns = samples.start_ns[sample];
+        if (!found.points.empty() && start_ns - end_ns > length_ns) {
+          found.points.push_back({end_ns, 0});
+        }
+        length_ns = std::max<int64_t>(samples.duration_ns[sample], 1);
+        end_ns = start_ns + length_ns;
+        found.points.push_back({start_ns, values.value[row] * (is_sum ? 1e9 / static_cast<double>(length_ns) : 1.0)});
+      }
+      if (!found.points.empty()) {
+        found.points.push_back({end_ns, 0});
+        visit(found);
+      }
+    }
+  }
 }
 
 }  // namespace gpuscope::exporters

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -69,5 +70,23 @@ struct MemoryCounter {
 /// What libraries held of the driver's memory: of each device, managed, pinned, and in each CUDA pool. Counted are the
 /// allocations that the recording saw made or freed; those only freed in it count from its beginning.
 std::vector<MemoryCounter> count_driver_memory(const store::Store& store);
+
+/// What the hardware counted over time.
+struct HardwareCounter {
+  struct Point {
+    int64_t at_ns;
+    double value;
+  };
+  std::string name;  // of the metric
+  std::string unit;
+  uint32_t device;            // its ordinal
+  std::vector<Point> points;  // in order of time: where a sample begins, and 0 where none follows
+};
+
+/// The devices whose hardware counters were sampled, by ordinal.
+std::vector<uint32_t> find_sampled_devices(const store::Store& store);
+
+/// Hands over each metric of each device, one at a time. Sums are given per second; what is no number is left out.
+void each_hardware_counter(const store::Store& store, const std::function<void(const HardwareCounter&)>& visit);
 
 }  // namespace gpuscope::exporters

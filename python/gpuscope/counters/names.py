@@ -39,11 +39,29 @@ WHY = (
     f"TPC.TriageCompute.sm__pipe_fp64_cycles_active_realtime{_ELAPSED}",
     f"TPC.TriageCompute.sm__inst_executed_pipe_fma_realtime{_ELAPSED}",
     f"tpc__warps_inactive_sm_idle_realtime{_ELAPSED}",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
 )
 """Why a GPU is slow or idle, the most telling first: units that are busy, what the front end waits for, memory, links.
 
-With libcupti 13.0 all of them fit into one pass of a GH100, 21 on GB100, 17 on AD102, 15 on GB202, 14 on GA100.
+With libcupti 13.0 all of them fit into one pass of a GH100, 23 on GB100, 19 on AD102, 16 on GA100, 15 on GB202.
 """
+
+# What the counters of the front end say, as programs of known behaviour showed on an H100 (benchmarks/python/counters):
+
+ENGINE_ACTIVE = f"gr__cycles_active{_ELAPSED}"
+"""The engine that runs kernels has work. It is what agrees with the time in which kernels ran: 24.5 % where they ran
+24.4 %, 100 % where two streams took turns for 99.9 %, 0.4 % in an idle process."""
+
+NOTHING_QUEUED = f"{_QUEUE}_gpfifo_cycles_idle{_ELAPSED}"
+"""The queue of the front end is empty: the host has queued nothing *behind* what runs. So it says nothing of whether
+the GPU works (100 % where the host waited for each kernel before the next, though kernels ran a quarter of the time);
+while no kernel runs, it says that the GPU waits for the host."""
+
+WAITS_AT_SEMAPHORE = f"{_QUEUE}_cycles_stalled_cmd_semacquire{_ELAPSED}"
+"""What is next in the queue waits for what it depends on, as a kernel for the one before it, in its own stream or in
+another's: 95 % in both, also while that one runs. Together with `NOTHING_QUEUED` it makes up all of the time, so that
+while no kernel runs it says that work which was queued is held back."""
 
 OVERVIEW = (
     "gpu__time_duration.sum",
