@@ -72,7 +72,8 @@ def measure_counters(
     """Measures hardware counters over a call of `fn`, exactly, by CUPTI's range profiler.
 
     `fn` is called once before, and then once a pass: it must do the same work each time. All that runs on the device
-    meanwhile counts; it is waited for before and after each call.
+    meanwhile counts; it is waited for before and after each call. `gpu__time_duration.sum` is the time of the whole
+    range, some 0.1 ms longer than the kernels in it (H100): `profile` has those.
 
     Args:
         fn: launches work on the primary context of the device, as PyTorch, CuPy and all of CUDA's runtime do.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -87,10 +88,28 @@ class Timeline:
 
     def inside(self, start_ns: Array, end_ns: Array) -> Array:
         """How many samples lie wholly inside each span."""
-        first = np.searchsorted(self.start_ns, start_ns, side="left")
-        last = np.searchsorted(self.end_ns, end_ns, side="right")
+        first, last = self.whole(start_ns, end_ns)
         counts: Array = np.maximum(last - first, 0)
         return counts
+
+    def whole(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
+        """The samples wholly inside each span: the first, and the one after the last, which is no later for none."""
+        first = np.searchsorted(self.start_ns, start_ns, side="left")
+        return first, np.searchsorted(self.end_ns, end_ns, side="right")
+
+
+def timelines(trace: Trace, counters: Sequence[int]) -> dict[int, Timeline]:
+    """By device the samples of these rows of ``trace.counters``, sums per second; nan where a device lacks one."""
+    samples, rows = trace.counter_samples, trace.counter_values
+    values = np.full((len(samples), len(counters)), np.nan)
+    for column, counter in enumerate(counters):
+        at = np.flatnonzero(rows.counter == counter)
+        values[rows.sample[at], column] = rows.value[at]
+        if trace.string(int(trace.counters.name[counter])).endswith(".sum"):
+            values[:, column] *= 1e9 / np.maximum(samples.duration_ns, 1)
+    end_ns = samples.start_ns + samples.duration_ns
+    of = {int(device): samples.device == device for device in np.unique(samples.device)}
+    return {device: Timeline(samples.start_ns[at], end_ns[at], values[at]) for device, at in of.items()}
 
 
 def _divided(sums: Array, weights: Array) -> Array:
@@ -134,21 +153,8 @@ class SampledCounters(Result):
         return len(self._trace.counter_samples)
 
     @cached_property
-    def _values(self) -> Array:
-        """(samples, counters), a sum per second; nan where a device lacks a counter."""
-        samples, rows = self._trace.counter_samples, self._trace.counter_values
-        values = np.full((len(samples), len(self.metrics)), np.nan)
-        values[rows.sample, rows.counter] = rows.value
-        sums = [index for index, metric in enumerate(self.metrics) if metric.endswith(".sum")]
-        values[:, sums] *= 1e9 / np.maximum(samples.duration_ns, 1)[:, None]
-        return values
-
-    @cached_property
     def _timelines(self) -> dict[int, Timeline]:
-        samples = self._trace.counter_samples
-        end_ns = samples.start_ns + samples.duration_ns
-        of = {device: samples.device == device for device in self.devices}
-        return {device: Timeline(samples.start_ns[at], end_ns[at], self._values[at]) for device, at in of.items()}
+        return timelines(self._trace, range(len(self.metrics)))
 
     def timeline(self, metric: str, device: int | None = None) -> tuple[Array, Array]:
         """When each sample of a device began, in ns, and the metric's value in it.

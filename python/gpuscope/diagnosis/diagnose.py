@@ -19,6 +19,7 @@ from gpuscope.diagnosis.claims import Ledger, shared_ns
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, find_steps, steady_steps
@@ -83,7 +84,8 @@ def diagnose(trace: Trace) -> Diagnosis:
         doubts = (*doubts, unexplained)
     verdict = FINDINGS if findings else UNKNOWN if doubts else FINE
     summary = _summary(context, findings, verdict)
-    return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out)
+    counted = idle_by_counters(trace, context.breakdown)
+    return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out, counted)
 
 
 def _program(trace: Trace) -> str:

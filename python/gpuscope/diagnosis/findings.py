@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.context import Where
+from gpuscope.diagnosis.idle_counters import IdleByCounters
 from gpuscope.results import Result
 from gpuscope.units import format_digits, format_seconds
 
@@ -116,6 +117,7 @@ class Diagnosis(Result):
         breakdown: of the steps that were looked at; None where the recording has none.
         program: what ran.
         left_out: how many steps were not looked at, as they start up or are cut.
+        idle_by_counters: what the front ends of GPUs say of their idle time, where hardware counters were sampled.
     """
 
     verdict: str
@@ -127,6 +129,7 @@ class Diagnosis(Result):
     breakdown: StepBreakdown | None
     program: str = ""
     left_out: int = 0
+    idle_by_counters: tuple[IdleByCounters, ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
         """The findings, each followed by its parts, and the small ones."""
@@ -156,6 +159,7 @@ class Diagnosis(Result):
             "unseen": list(self.unseen),
             "left_out": self.left_out,
             "steps": self.breakdown.to_dict() if self.breakdown else None,
+            "idle_by_counters": [each.to_dict() for each in self.idle_by_counters],
         }
 
     def page(self, width: int = 100) -> str:
@@ -198,6 +202,9 @@ class Diagnosis(Result):
         lines += _wrapped("", words, width)
         for device in found.devices:
             lines += _device_lines(device, found, width)
+            for each in self.idle_by_counters:
+                if each.device == device.device:
+                    lines += _wrapped("idle by counters: ", _counted(each), width)
         if not found.devices:
             lines += _wrapped("", "no GPU work was recorded: causes of the host only", width)
         return lines
@@ -231,6 +238,19 @@ def _device_lines(device: DeviceBreakdown, found: StepBreakdown, width: int) -> 
         causes += [f"other {percent(rest / wall)}"] if rest * 1000 >= wall else []
         lines += _wrapped("idle: ", ", ".join(causes), width)
     return lines
+
+
+def _counted(found: IdleByCounters) -> str:
+    """What the front end says, and in brackets what the causes of idle time say."""
+    if not found.is_enough:
+        return f"{found.samples} whole samples lie in it, too few to tell; a shorter interval helps"
+    sampled = percent(min(found.sampled_ns / max(found.idle_ns, 1), 1.0))
+    return (
+        f"nothing was queued {percent(found.nothing_queued)} (causes: the host {percent(found.host_by_causes)}), "
+        f"queued work held back {percent(found.held_back)} (causes: {percent(found.device_by_causes)}), "
+        f"engine active {percent(found.engine_active)}; {sampled} of it is in whole samples, "
+        f"{found.agreement_points:.1f} points apart"
+    )
 
 
 def _entry(number: int, finding: Finding, width: int) -> list[str]:

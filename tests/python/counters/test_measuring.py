@@ -23,7 +23,7 @@ class RangeCounters:
 
     def __init__(self, device, metrics):
         self.device, self.metrics = device, metrics
-        self.calls, self.open, self.done = 0, False, 0
+        self.calls, self.open, self.done, self.closed = 0, False, 0, False
         RangeCounters.latest = self
 
     def begin_pass(self):
@@ -34,7 +34,11 @@ class RangeCounters:
         self.done += 1
         return self.done < self.passes
 
+    def close(self):
+        self.closed = True
+
     def read(self):
+        assert not self.closed
         return [float(self.calls)] * (len(self.metrics) - 1) + [math.nan]
 
 
@@ -65,6 +69,21 @@ def test_the_call_is_made_once_before_and_once_a_pass(gpu):
     assert (measured.chip, measured.device, measured.passes) == ("GH100", 1, 2)
     assert measured["dram__bytes_read.sum"] == 2
     assert measured.units == {"dram__bytes_read.sum": "byte", "sm__inst.sum": "inst"}
+
+
+def test_the_counters_are_given_back_on_every_way_out(gpu):
+    gpuscope.measure_counters(work([]), ["dram__bytes_read.sum"])
+    assert RangeCounters.latest.closed
+    calls = iter([None, None, ZeroDivisionError()])
+
+    def fail_later():
+        if (error := next(calls)) is not None:
+            raise error
+
+    with pytest.raises(ZeroDivisionError) as caught:  # which keeps the frames, and what they hold
+        gpuscope.measure_counters(fail_later, ["dram__bytes_read.sum"])
+    assert RangeCounters.latest.closed
+    assert caught.tb is not None
 
 
 def test_the_text_and_the_json_say_each_value(gpu):
