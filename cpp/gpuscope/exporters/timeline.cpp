@@ -477,7 +477,7 @@ void each_hardware_counter(const Store& store, const std::function<void(const Ha
   const store::CounterValues& values = store.counter_value;
   std::vector<std::vector<uint32_t>> rows(store.counter.size());  // of the values of each counter
   for (uint32_t row = 0; row < values.size(); ++row) {
-    if (values.counter[row] < rows.size() && values.sample[row] < samples.size() && std::isfinite(values.value[row])) {
+    if (std::isfinite(values.value[row])) {
       rows[values.counter[row]].push_back(row);
     }
   }

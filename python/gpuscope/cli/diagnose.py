@@ -13,6 +13,7 @@ from gpuscope.cli import console, options
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
 from gpuscope.cli.export import Outputs, exit_code, is_recording, open_recording
+from gpuscope.cli.options import add_counters
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
 from gpuscope.errors import InvalidArgument
@@ -54,7 +55,8 @@ class Diagnose:
   gpuscope diagnose trace.json.gz                         what torch.profiler has written
   gpuscope diagnose --json report.json train.py           the same for programs
   gpuscope diagnose --fail-on critical,R15 train.gscope   exit code 1 where there is such a finding
-  gpuscope diagnose --profile-memory train.py             is the batch too small, the memory full?"""
+  gpuscope diagnose --profile-memory train.py             is the batch too small, the memory full?
+  gpuscope diagnose --counters why train.py               what the GPU itself says of its idle time too"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
@@ -78,6 +80,7 @@ class Diagnose:
         )
         what.add_argument("--profile-memory", action="store_true", help="what PyTorch's allocators hand out too")
         what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
+        add_counters(what)
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs or reads, and prints the page."""
@@ -147,7 +150,7 @@ def _read(options: argparse.Namespace, path: str, outcome: Outcome) -> int:
     if options.program or options.kind is not None:
         follows = options.program[0] if options.program else "-m or -c"
         raise InvalidArgument(f"a recording takes no arguments, and {follows!r} follows {path!r}")
-    for option in ("output", "schedule", "profile_memory", "max_memory"):
+    for option in ("output", "schedule", "profile_memory", "max_memory", "counters"):
         if getattr(options, option):
             name = "-o" if option == "output" else f"--{option.replace('_', '-')}"
             raise InvalidArgument(f"{name} is for what is recorded; {path!r} is a recording already")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuscope import units
 from gpuscope.arguments import type_of_option
+from gpuscope.counters.names import SETS
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import check_writable
 
@@ -38,6 +39,27 @@ def ordinal(text: str) -> int:
 def names(text: str) -> list[str]:
     """What stands between commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def add_counters(group: argparse._ArgumentGroup) -> None:
+    """Adds the options that have hardware counters sampled."""
+    group.add_argument(
+        "--counters",
+        metavar="LIST",
+        type=_counters,
+        help="hardware counters to sample: why, or names with commas that `gpuscope counters --sampling` lists",
+    )
+    group.add_argument(
+        "--counter-interval",
+        metavar="TIME",
+        type=seconds,
+        default=1e-4,
+        help="time between samples of those (default: 100us)",
+    )
+
+
+def _counters(text: str) -> str | list[str]:
+    return text if text.strip() in SETS else names(text)
 
 
 def sizes(text: str) -> list[int]:

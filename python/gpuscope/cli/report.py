@@ -115,6 +115,8 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
         show_functions(results, out, max_depth=options.max_depth)
     if options.steps:
         show_steps(results, out)
+    if len(results.trace.counter_samples):
+        show_counters(results, out)
     show_audit(results.audit(), out)
 
 
@@ -125,6 +127,13 @@ def show_steps(results: Analyses, out: Console) -> None:
     except NotAvailable as error:
         text = str(error)
     for line in text.split("\n"):
+        out.line(line)
+    out.line()
+
+
+def show_counters(results: Analyses, out: Console) -> None:
+    """What the hardware counters say of regions and kernels."""
+    for line in str(results.counters()).split("\n"):
         out.line(line)
     out.line()
 
@@ -213,6 +222,7 @@ def _extras(results: Analyses) -> list[str]:
         "shapes": bool((trace.details.shapes != NONE).any()),
         "stacks": len(trace.stacks) > 0,
         "memory": len(trace.memory) > 0,
+        "hardware counters": len(trace.counter_samples) > 0,
         "samples of Python": len(trace.python_samples) > 0,
     }
     return [name for name, is_there in there.items() if is_there]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
 from gpuscope.cli.export import Outputs
-from gpuscope.cli.options import seconds
+from gpuscope.cli.options import add_counters, seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
@@ -43,6 +43,7 @@ class Run:
   gpuscope run train.py --epochs 1
   gpuscope run -o out.gscope -o out.pftrace -m package.train --lr 0.1
   gpuscope run --python-samples 5ms script.py            where Python was, looked at every 5 ms
+  gpuscope run --counters why train.py                   what the GPU's hardware counters say of regions and kernels
   gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
   gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
   gpuscope run --schedule wait=5,warmup=1,active=3 train.py
@@ -91,6 +92,7 @@ class Run:
             help="time between samples of where threads are in Python (default: 1ms)",
         )
         samples.add_argument("--no-python-samples", dest="python_samples", action="store_false", help="take none")
+        add_counters(what)
         what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
         for option, words in _OPERATOR_OPTIONS.items():
             what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=words)
@@ -189,6 +191,8 @@ def _profiler(options: argparse.Namespace, delivery: Delivery) -> profile:
         graphs=options.graphs,
         sync=options.sync,
         python_samples=options.python_samples,
+        counters=options.counters,
+        counter_interval_us=1e6 * options.counter_interval,
         **{option: getattr(options, option) for option in _OPERATOR_OPTIONS},
         **{name: value for name, value in limits.items() if value is not None},
     )

@@ -98,6 +98,8 @@ def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
     found = [(rule, cause) for rule in RULES for cause in rule.find(context)]
     needs = (rule.needs(context) for rule in RULES)
     unseen = list(dict.fromkeys(need for need in needs if need is not None))
+    if why := context.trace.info.get("counters.why"):
+        unseen.append(f"hardware counters: {why}")
     if len(context.breakdown.devices) > 1 and context.device is not None:
         others = [str(each.device) for each in context.breakdown.devices if each is not context.device]
         unseen.append(

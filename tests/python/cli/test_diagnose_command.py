@@ -125,6 +125,7 @@ def test_ctrl_c_ends_the_script_and_what_it_did_is_diagnosed(script, tmp_path):
         (("--fail-on", "critcal", "{recording}"), "did you mean critical?"),
         (("{recording}", "more"), "a recording takes no arguments, and 'more' follows"),
         (("--profile-memory", "{recording}"), "--profile-memory is for what is recorded"),
+        (("--counters", "why", "{recording}"), "--counters is for what is recorded"),
         (("-o", "x.gscope", "{recording}"), "-o is for what is recorded"),
         (("--salvage", "-c", "pass"), "--salvage is for recordings; a script is run"),
         (("--schedule", "x", "-c", "pass"), "--schedule contains 'x'"),
@@ -161,3 +162,10 @@ def test_a_script_that_does_nothing_has_not_enough_evidence(gpuscope):
     ran = gpuscope("diagnose", "-c", "pass")
     assert ran.returncode == 0
     assert "not enough evidence" in ran.stderr
+
+
+def test_counters_that_cannot_be_had_are_told(gpuscope, script):
+    ran = gpuscope("diagnose", "--counters", "why", script(PROGRAM), CUDA_VISIBLE_DEVICES="")
+    assert ran.returncode == 0
+    assert "not looked at: hardware counters: " in ran.stderr
+    assert "R01" in ran.stderr

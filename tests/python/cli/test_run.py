@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 import gpuscope as gs
+from fakes.gscope import make_store
+from fakes.stores import INFO, START, training_tables
 from gpuscope import _core
+from gpuscope.recording import Recording
 
 knows_stacks = pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
 
@@ -365,3 +368,41 @@ def test_a_wrong_time_between_samples_gets_a_sentence(gpuscope, script, time, wo
     assert ran.returncode == 2
     assert words in ran.stderr
     assert "ran" not in ran.stdout
+
+
+@pytest.mark.parametrize("counters", ["why", "dram__bytes_read.sum,dram__bytes_write.sum"])
+def test_counters_that_cannot_be_had_are_told_with_what_would_change_it(gpuscope, script, tmp_path, counters):
+    script("print('ran')")
+    ran = gpuscope("run", "--counters", counters, "--counter-interval", "50us", "script.py", CUDA_VISIBLE_DEVICES="")
+    assert (ran.returncode, ran.stdout) == (0, "ran\n")
+    assert "hardware counters were not sampled" in ran.stderr
+    info = gs.load(tmp_path / "script.gscope").trace.info
+    assert info["counters.interval_ns"] == "50000"
+    assert info["counters.why"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--counters", ","), "counters is []; accepted is 'why', or a list of metrics"),
+        (("--counters", "why", "--mode", "aggregate"), "counters is given with mode='aggregate'"),
+        (("--counters", "why", "--counter-interval", "1us"), "counter_interval_us is 1"),
+        (("--counters", "why", "--counter-interval", "soon"), "'soon' is not a time above 0"),
+    ],
+)
+def test_wrong_counters_get_a_sentence(gpuscope, script, arguments, words):
+    script("print('ran')")
+    ran = gpuscope("run", *arguments, "script.py")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert words in ran.stderr
+
+
+def test_a_report_has_the_counters_that_were_sampled(gpuscope, tmp_path):
+    tables = training_tables()
+    tables["counter"] = {"name": ["sm__busy.pct"], "unit": ["percent"], "description": [""]}
+    tables["counter_sample"] = {"start_ns": [START], "duration_ns": [100_000]}
+    tables["counter_value"] = {"sample": [0], "counter": [0], "value": [62.5]}
+    Recording(make_store(tables, info=INFO)).save(tmp_path / "run.gscope")
+    ran = gpuscope("report", "run.gscope")
+    assert "1 samples of 1 hardware counters" in ran.stdout
+    assert "62.5" in ran.stdout

@@ -37,8 +37,9 @@ class Track:
     parent: int
     slices: list[Slice] = field(default_factory=list)
     instants: list[Slice] = field(default_factory=list)
-    counts: list[tuple[int, int]] = field(default_factory=list)
+    counts: list[tuple[int, float]] = field(default_factory=list)
     unit: int = 0
+    unit_name: str = ""
 
 
 def packets(data):
@@ -62,7 +63,8 @@ def read_tracks(data):
         if packet.HasField("track_descriptor"):
             track = packet.track_descriptor
             name = track.name or track.thread.thread_name or track.process.process_name
-            tracks[track.uuid] = Track(name, track.parent_uuid, unit=track.counter.unit)
+            units = {"unit": track.counter.unit, "unit_name": track.counter.unit_name}
+            tracks[track.uuid] = Track(name, track.parent_uuid, **units)
         if packet.sequence_flags & 1:
             (delta,) = [clock for clock in packet.clock_snapshot.clocks if clock.clock_id == 64]
             assert delta.is_incremental
@@ -96,6 +98,10 @@ def read_tracks(data):
             state["open"].pop().end = state["now"]
             continue
         if event.type == COUNTER:
+            if event.HasField("double_counter_value"):
+                assert state["track"].unit_name
+                state["track"].counts.append((state["now"], event.double_counter_value))
+                continue
             assert state["track"].unit == SIZE_BYTES
             state["track"].counts.append((state["now"], event.counter_value))
             continue
@@ -287,6 +293,27 @@ def test_memory_of_the_driver_is_counters_of_its_device_and_process():
     live = tracks["GPU 0 memory, driver"]
     assert live.counts == [(START, 4096), (START + 5000, (1 << 20) + 4096), (START + 6000, 1 << 20)]
     assert tracks["pinned memory, driver"].counts == [(START, 0), (START + 7000, 512)]
+
+
+def test_hardware_counters_are_counters_of_their_device():
+    tracks = exported(training_store(sampled))
+    busy, read = tracks["sm__busy.pct"], tracks["dram__bytes.sum"]
+    assert busy.parent == read.parent == tracks["stream 7"].parent
+    assert (busy.unit_name, read.unit_name) == ("percent", "byte/s")
+    assert busy.counts == [(START, 50), (START + 100, 75), (START + 200, 0), (START + 1000, 25), (START + 1100, 0)]
+    assert read.counts[:2] == [(START, pytest.approx(1e11)), (START + 100, pytest.approx(2e11))]
+
+
+def sampled(tables):
+    """Two samples that follow each other and one later, in which the hit rate has no value."""
+    tables["counter"] = {
+        "name": ["sm__busy.pct", "dram__bytes.sum", "lts__hits.pct"],
+        "unit": ["percent", "byte", "percent"],
+        "description": [""] * 3,
+    }
+    tables["counter_sample"] = {"start_ns": [START, START + 100, START + 1000], "duration_ns": [100] * 3}
+    values = [50, 10_000, 90, 75, 20_000, float("nan"), 25, 0, float("nan")]
+    tables["counter_value"] = {"sample": [0, 0, 0, 1, 1, 1, 2, 2, 2], "counter": [0, 1, 2] * 3, "value": values}
 
 
 def test_ranges_that_nest_in_nothing_stand_on_a_track_of_their_own():
