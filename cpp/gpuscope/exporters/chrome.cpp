@@ -534,32 +534,8 @@ class ChromeWriter {
   // -- processes and devices -----------------------------------------------------------------------------------------
   uint32_t device_of(const Track& track) const { return device_ordinal(store_, store_.track.device[track.row]); }
 
-  /// The ordinals of all devices that something is written of, in the order of their first track.
-  std::vector<uint32_t> find_devices() const {
-    std::vector<uint32_t> found;
-    const auto add = [&](uint32_t ordinal) {
-      if (std::find(found.begin(), found.end(), ordinal) == found.end()) {
-        found.push_back(ordinal);
-      }
-    };
-    for (const auto* tracks : {&timeline_.streams, &timeline_.syncs}) {
-      for (const Track& track : *tracks) {
-        add(device_of(track));
-      }
-    }
-    for (const MemoryCounter& counter : counters_) {
-      if (counter.device != kNone) {
-        add(counter.device);
-      }
-    }
-    for (const uint32_t device : find_sampled_devices(store_)) {
-      add(device);
-    }
-    return found;
-  }
-
   void write_process() {
-    const std::vector<uint32_t> devices = find_devices();
+    const std::vector<uint32_t> devices = find_devices(store_, timeline_, counters_);
     process_ = process_id(store_, kFirstLaneTid);
     // A container's first processes have the numbers that devices have, and would be drawn as one with them.
     if (std::find(devices.begin(), devices.end(), process_) != devices.end()) {
@@ -569,7 +545,7 @@ class ChromeWriter {
   }
 
   void write_devices() {
-    for (const uint32_t ordinal : find_devices()) {
+    for (const uint32_t ordinal : find_devices(store_, timeline_, counters_)) {
       const std::string_view name = device_name(store_, ordinal);
       put_process(ordinal, name.empty() ? "GPU" : name, "GPU " + std::to_string(ordinal), kDeviceSortIndex + ordinal);
     }

@@ -460,17 +460,24 @@ std::vector<MemoryCounter> count_driver_memory(const Store& store) {
   return counters;
 }
 
+namespace {
+
+void add_new(std::vector<uint32_t>& devices, uint32_t ordinal) {
+  if (std::find(devices.begin(), devices.end(), ordinal) == devices.end()) {
+    devices.push_back(ordinal);
+  }
+}
+
 std::vector<uint32_t> find_sampled_devices(const Store& store) {
-  const auto& devices = store.counter_sample.device;
   std::vector<uint32_t> found;
-  for (std::size_t row = 0; row < devices.size(); ++row) {
-    if (std::find(found.begin(), found.end(), devices[row]) == found.end()) {
-      found.push_back(devices[row]);
-    }
+  for (std::size_t sample = 0; sample < store.counter_sample.size(); ++sample) {
+    add_new(found, store.counter_sample.device[sample]);
   }
   std::sort(found.begin(), found.end());
   return found;
 }
+
+}  // namespace
 
 void each_hardware_counter(const Store& store, const std::function<void(const HardwareCounter&)>& visit) {
   const store::CounterSamples& samples = store.counter_sample;
@@ -513,6 +520,25 @@ void each_hardware_counter(const Store& store, const std::function<void(const Ha
       }
     }
   }
+}
+
+std::vector<uint32_t> find_devices(const Store& store, const Timeline& timeline,
+                                   const std::vector<MemoryCounter>& memory) {
+  std::vector<uint32_t> found;
+  for (const auto* tracks : {&timeline.streams, &timeline.syncs}) {
+    for (const Track& track : *tracks) {
+      add_new(found, device_ordinal(store, store.track.device[track.row]));
+    }
+  }
+  for (const MemoryCounter& counter : memory) {
+    if (counter.device != kNone) {
+      add_new(found, counter.device);
+    }
+  }
+  for (const uint32_t device : find_sampled_devices(store)) {
+    add_new(found, device);
+  }
+  return found;
 }
 
 }  // namespace gpuscope::exporters

@@ -83,10 +83,11 @@ struct HardwareCounter {
   std::vector<Point> points;  // in order of time: where a sample begins, and 0 where none follows
 };
 
-/// The devices whose hardware counters were sampled, by ordinal.
-std::vector<uint32_t> find_sampled_devices(const store::Store& store);
-
 /// Hands over each metric of each device, one at a time. Sums are given per second; what is no number is left out.
 void each_hardware_counter(const store::Store& store, const std::function<void(const HardwareCounter&)>& visit);
+
+/// The ordinals of all devices that something is drawn of, in the order of their first track.
+std::vector<uint32_t> find_devices(const store::Store& store, const Timeline& timeline,
+                                   const std::vector<MemoryCounter>& memory);
 
 }  // namespace gpuscope::exporters
