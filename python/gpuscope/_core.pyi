@@ -710,6 +710,10 @@ class RangeCounters:
         """
         Waits for the device; what runs from now on counts.
         """
+    def close(self) -> None:
+        """
+        Gives the counters back, also in the middle of a pass; nothing more can be measured with these.
+        """
     def end_pass(self) -> bool:
         """
         Waits for the device; whether the work must be repeated once more.

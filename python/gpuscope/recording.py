@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
     from gpuscope.counters import SampledCounters
-    from gpuscope.diagnosis import Diagnosis, StepBreakdown
+    from gpuscope.diagnosis import Diagnosis, Roofline, StepBreakdown
     from gpuscope.trace import Trace
 
 SUFFIXES = (".gscope", ".json", ".json.gz")
@@ -106,6 +107,24 @@ class Analyses(ABC):
         from gpuscope.diagnosis import diagnose
 
         return diagnose(self.trace)
+
+    def roofline(self, device: int | None = None, peaks: Mapping[str, float] | None = None) -> Roofline:
+        """How near kernels and regions come to what the GPU reaches: bytes and operations a second.
+
+        Bytes need ``profile(counters="why")``, or come from shapes and say so; operations need ``record_shapes=True``.
+
+        Args:
+            device: CUDA's number of the GPU; by default the one whose kernels took most time.
+            peaks: what the GPU reaches, "bandwidth" in B/s and types as "bfloat16" in FLOP/s; those that are not given
+                are measured, once a process, where the GPU of the recording is in this machine.
+
+        Raises:
+            NotAvailable: the recording has totals alone (``mode="aggregate"``), or no kernels of this GPU.
+            InvalidArgument: a peak has another name, or is no rate.
+        """
+        from gpuscope.diagnosis.roofline import roofline
+
+        return roofline(self.trace, device, peaks)
 
     def modules(self) -> Modules:
         """What each torch.nn.Module costs, forward and backward; recorded ``with_modules=True``.

@@ -208,6 +208,38 @@ def test_kernels_that_are_queued_wait_for_the_one_before(kernels: Kernels) -> No
     assert means[NOTHING_QUEUED] < 20
 
 
+def test_a_copy_stands_at_the_bandwidth_that_was_measured(kernels: Kernels) -> None:
+    with gs.profile(counters=["dram__bytes_read.sum", "dram__bytes_write.sum"], counter_interval_us=20) as prof:
+        for _ in range(20):
+            kernels.copy(1 << 30)
+        kernels.synchronize()
+    sampled(prof)
+    (point,) = prof.roofline().kernels
+    assert point.bandwidth_from == "counters"
+    assert point.share_of_bandwidth == pytest.approx(1, abs=0.15)
+    assert point.limit == "memory-bound"
+
+
+def test_a_product_stands_at_the_rate_that_was_measured() -> None:
+    torch = pytest.importorskip("torch")
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    a @ a
+    torch.cuda.synchronize()
+    with gs.profile(counters="why", record_shapes=True) as prof:
+        for _ in range(20):
+            a @ a
+        torch.cuda.synchronize()
+    found = prof.roofline()
+    point = found.kernels[0]
+    assert point.dtype == "bfloat16"
+    assert point.share_of_compute == pytest.approx(1, abs=0.25), str(found)
+    assert point.limit == "compute-bound", str(found)
+    if len(prof.counters()):
+        assert point.bandwidth_from == "counters"
+        assert point.tensor_active is not None
+        assert point.tensor_active > 0.5
+
+
 def test_windows_of_a_schedule_have_their_own_samples(kernels: Kernels) -> None:
     windows: list[gs.profile] = []
     counts: list[tuple[int, int, int]] = []

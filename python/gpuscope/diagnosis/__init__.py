@@ -8,7 +8,9 @@ from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.diagnose import check_wanted, diagnose, known_findings
 from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diagnosis.idle import Drain, IdleCause
+from gpuscope.diagnosis.idle_counters import IdleByCounters
 from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
+from gpuscope.diagnosis.roofline import Roofline, RooflinePoint
 from gpuscope.diagnosis.steps import Steps, find_steps
 
 __all__ = [
@@ -17,9 +19,12 @@ __all__ = [
     "Drain",
     "Edit",
     "Finding",
+    "IdleByCounters",
     "IdleCause",
     "Part",
     "Replay",
+    "Roofline",
+    "RooflinePoint",
     "Saving",
     "StepBreakdown",
     "Steps",

@@ -104,9 +104,10 @@ def _of_device(device: DeviceBreakdown, timeline: Timeline) -> list[IdleByCounte
     sampled_ns = float(covered.sum())
     if sampled_ns <= 0 or not weights.sum(axis=0).all():
         return []
-    shares = (sums.sum(axis=0) / weights.sum(axis=0) / 100).tolist()
+    nothing_queued, held_back, active = (sums.sum(axis=0) / weights.sum(axis=0) / 100).tolist()
     host_ns = pieces.cause_ns[_HOST.start : _HOST.stop, held].sum(axis=0)
     until: Array = pieces.start_ns[held] + host_ns
     by_host = float(np.maximum(np.minimum(ends, until) - starts, 0).sum() / (ends - starts).sum())
     idle_ns, samples = device.idle_ns, int((after[held] - first[held]).sum())
-    return [IdleByCounters(device.device, samples, round(sampled_ns), idle_ns, *shares, by_host, 1 - by_host)]
+    shares = (nothing_queued, held_back, active, by_host, 1 - by_host)
+    return [IdleByCounters(device.device, samples, round(sampled_ns), idle_ns, *shares)]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes that operators of torch must move at least, from the shapes and types of their inputs.
+
+Each input is read once and the result written once. What caches hold moves less; what is read again, as by a product
+whose matrices are larger than the cache, moves more. Hardware counters know; this is what can be said without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuscope.analysis.flops import CONVOLUTIONS, FORMULAS
+from gpuscope.analysis.rows import RegionRows, Shapes, is_shape
+
+Array = np.ndarray[Any, Any]
+
+ITEM_BYTES = {
+    **dict.fromkeys(("double", "long", "long int", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "int", "unsigned int"), 4),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int"), 2),
+    **dict.fromkeys(("bool", "char", "signed char", "unsigned char"), 1),
+    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
+    "c10::complex<double>": 16,
+}
+"""Of one element, by torch's name of the type."""
+
+# Elementwise: the result has the broadcast shape of the inputs.
+_ELEMENTWISE = (
+    *("add", "sub", "rsub", "mul", "div", "maximum", "minimum", "where", "addcmul", "addcdiv", "lerp", "pow"),
+    *("relu", "gelu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "square", "reciprocal"),
+    *("clamp", "clamp_min", "clamp_max", "threshold", "leaky_relu", "elu", "hardswish", "sin", "cos", "erf"),
+    *("threshold_backward", "gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward"),
+    *("masked_fill", "softplus", "mish", "hardtanh", "erfinv", "floor", "round"),
+)
+
+
+def _broadcast(shapes: Shapes) -> int:
+    return prod(np.broadcast_shapes(*shapes))
+
+
+# Of each kind of operator the elements of its result; ValueError, TypeError or IndexError of shapes that it is not of.
+_RESULTS: dict[str, Callable[[Shapes], int]] = {
+    "aten::mm": lambda shapes: shapes[0][0] * shapes[1][1],
+    "aten::addmm": lambda shapes: shapes[1][0] * shapes[2][1],
+    "aten::bmm": lambda shapes: shapes[0][0] * shapes[0][1] * shapes[1][2],
+    "aten::baddbmm": lambda shapes: shapes[1][0] * shapes[1][1] * shapes[2][2],
+    **{
+        name: lambda shapes: prod(shapes[0][:3]) * shapes[2][3]
+        for name in FORMULAS
+        if name.startswith("aten::_scaled_dot_product") and not name.endswith("_backward")
+    },
+    **{f"aten::{name}": _broadcast for name in _ELEMENTWISE},
+}
+_OVERWRITTEN = ("aten::copy_", "aten::fill_", "aten::zero_")  # the first input is written and not read
+_ATTENTION_INPUTS = 3
+
+
+def count_bytes(rows: RegionRows) -> Array:
+    """For each region the bytes that its operator must move at least; 0 where that is not known."""
+    counts = np.zeros(len(rows), dtype=np.int64)
+    if not len(rows.trace.details):
+        return counts
+    names = rows.path_texts
+
+    @cache
+    def of(path: int, shapes: int, types: int, results: int) -> int:
+        inputs, result = rows.shapes_of(shapes), rows.shapes_of(results)
+        return operator_bytes(names[path], inputs, rows.types_of(types), result[0] if result else None)
+
+    chosen = np.flatnonzero(rows.has_shapes)
+    columns = (rows.path[chosen], rows.shapes[chosen], rows.types[chosen], rows.results[chosen])
+    counts[chosen] = [of(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    return counts
+
+
+def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: Any = None) -> int:
+    """The bytes of one operator, as "aten::mm"; 0 where its shapes or types are not known, or it is not.
+
+    Args:
+        name: torch's.
+        shapes: of its inputs; () for what is no tensor.
+        types: theirs, as torch writes them.
+        result: the shape of its first result, where that was recorded.
+    """
+    sizes = [ITEM_BYTES.get(kind, 0) for kind in types]
+    tensors = [
+        (shape, size) for shape, size in zip(shapes, sizes, strict=False) if size and is_shape(shape) and prod(shape)
+    ]
+    if not tensors:
+        return 0
+    if "scaled_dot_product" in name:
+        tensors = tensors[:_ATTENTION_INPUTS]
+    read: int = sum(prod(shape) * size for shape, size in tensors)
+    if name in _OVERWRITTEN:
+        return read
+    plain = name.removesuffix("_")
+    if plain != name and plain in _RESULTS:  # in place
+        return read + int(prod(tensors[0][0])) * tensors[0][1]
+    if name in CONVOLUTIONS:
+        return read + int(prod(result)) * tensors[0][1] if is_shape(result) and result else 0
+    if name not in _RESULTS:
+        return 0
+    try:
+        written: int = _RESULTS[name](tuple(shape for shape in shapes if is_shape(shape)))
+    except (ValueError, IndexError, TypeError):
+        return 0
+    return read + written * max(size for _, size in tensors)
