@@ -216,7 +216,8 @@ def test_a_copy_stands_at_the_bandwidth_that_was_measured(kernels: Kernels) -> N
     sampled(prof)
     (point,) = prof.roofline().kernels
     assert point.bandwidth_from == "counters"
-    assert point.share_of_bandwidth == pytest.approx(1, abs=0.15)
+    assert point.share_of_bandwidth is not None
+    assert 0.7 < point.share_of_bandwidth < 1.1  # a fill may be faster than a copy
     assert point.limit == "memory-bound"
 
 
