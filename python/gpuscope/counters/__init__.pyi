@@ -5,3 +5,5 @@ from gpuscope.counters.names import Counter as Counter
 from gpuscope.counters.names import list_counters as list_counters
 from gpuscope.counters.sampled import CounterValues as CounterValues
 from gpuscope.counters.sampled import SampledCounters as SampledCounters
+from gpuscope.counters.short_kernels import ShortKernel as ShortKernel
+from gpuscope.counters.short_kernels import ShortKernels as ShortKernels

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from gpuscope.counters.short_kernels import ShortKernels, solve_short_kernels
+from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result
 from gpuscope.trace import NONE, Trace, number_of
@@ -19,7 +20,6 @@ LEAST_SAMPLES = 5
 """A kernel has values of its own where so many samples lie wholly inside it: two more reach over its edges."""
 
 _ROWS = 12
-_CHUNK = 1 << 14  # spans at a time: what is looked up of them stays in the cache
 
 Array = np.ndarray[Any, Any]
 
@@ -41,75 +41,6 @@ class CounterValues:
     time_ns: int
     covered_ns: int
     values: tuple[float, ...]
-
-
-class Timeline:
-    """Samples of one device, of which the mean over any span takes two places in them, however many it covers.
-
-    A counter without a value in a sample, as a hit rate where nothing was looked up, was not sampled there.
-    """
-
-    def __init__(self, start_ns: Array, end_ns: Array, rates: Array) -> None:
-        order = np.argsort(start_ns, kind="stable")
-        self.start_ns, self.rates = start_ns[order], rates[order]
-        # Samples follow each other; one that ends after the next has begun is cut.
-        following = np.append(self.start_ns[1:], np.iinfo(np.int64).max)
-        self.end_ns: Array = np.minimum(end_ns[order], following)
-        self._lengths = (self.end_ns - self.start_ns).astype(np.float64)
-        known = ~np.isnan(self.rates)
-        self._partly = np.flatnonzero(~known.all(axis=0))  # counters
-        # Of each sample a 1, the counters, and whether those have a value that sometimes have none.
-        ones = np.ones((len(self.start_ns), 1))
-        self._values = np.hstack((ones, np.where(known, self.rates, 0.0), known[:, self._partly]))
-        areas = self._values * self._lengths[:, None]
-        self._before = np.cumsum(areas, axis=0) - areas
-
-    def sums(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array, Array]:
-        """For each span ns that were sampled; of each counter its value times ns, and ns with a value."""
-        counters = self.rates.shape[1]
-        found = np.zeros((len(start_ns), self._values.shape[1]))
-        if len(self.start_ns):
-            for first in range(0, len(start_ns), _CHUNK):
-                at = slice(first, first + _CHUNK)
-                found[at] = self._until(end_ns[at]) - self._until(start_ns[at])
-        covered = found[:, 0]
-        weights: Array = np.broadcast_to(covered[:, None], (len(start_ns), counters))
-        if len(self._partly):
-            weights = weights.copy()
-            weights[:, self._partly] = found[:, 1 + counters :]
-        return covered, found[:, 1 : 1 + counters], weights
-
-    def _until(self, time_ns: Array) -> Array:
-        """The values times ns from the first sample on."""
-        sample = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
-        inside = np.clip(time_ns - self.start_ns[sample], 0.0, self._lengths[sample])
-        until: Array = self._before[sample] + self._values[sample] * inside[:, None]
-        return until
-
-    def inside(self, start_ns: Array, end_ns: Array) -> Array:
-        """How many samples lie wholly inside each span."""
-        first, last = self.whole(start_ns, end_ns)
-        counts: Array = np.maximum(last - first, 0)
-        return counts
-
-    def whole(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
-        """The samples wholly inside each span: the first, and the one after the last, which is no later for none."""
-        first = np.searchsorted(self.start_ns, start_ns, side="left")
-        return first, np.searchsorted(self.end_ns, end_ns, side="right")
-
-
-def timelines(trace: Trace, counters: Sequence[int]) -> dict[int, Timeline]:
-    """By device the samples of these rows of ``trace.counters``, sums per second; nan where a device lacks one."""
-    samples, rows = trace.counter_samples, trace.counter_values
-    values = np.full((len(samples), len(counters)), np.nan)
-    for column, counter in enumerate(counters):
-        at = np.flatnonzero(rows.counter == counter)
-        values[rows.sample[at], column] = rows.value[at]
-        if trace.string(int(trace.counters.name[counter])).endswith(".sum"):
-            values[:, column] *= 1e9 / np.maximum(samples.duration_ns, 1)
-    end_ns = samples.start_ns + samples.duration_ns
-    of = {int(device): samples.device == device for device in np.unique(samples.device)}
-    return {device: Timeline(samples.start_ns[at], end_ns[at], values[at]) for device, at in of.items()}
 
 
 def _divided(sums: Array, weights: Array) -> Array:
@@ -224,6 +155,17 @@ class SampledCounters(Result):
         groups = group_of[trace.kernels.variant] if len(trace.kernels) else np.zeros(0, np.int64)
         own = self._of_kernels[3] >= LEAST_SAMPLES
         return self._listed(list(distinct), self._totals(np.where(own, groups, NONE), len(distinct)))
+
+    def short_kernels(self, device: int | None = None) -> ShortKernels:
+        """Means over all kernels of a name that are shorter than samples, solved for by least squares.
+
+        Of kernels that always run in the same proportion the samples cannot tell which has what: those have no value.
+
+        Args:
+            device: CUDA's number of the GPU; by default the first that was sampled.
+        """
+        wanted = device if device is not None else self.devices[0] if self.devices else 0
+        return solve_short_kernels(self._trace, self.metrics, self._timelines.get(wanted), wanted)
 
     def _totals(self, group: Array, groups: int) -> tuple[Array, Array, Array, Array, Array]:
         """Of each group count, ns, sampled ns, and of each counter values times ns and ns with a value."""

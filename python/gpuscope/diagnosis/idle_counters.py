@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.counters.names import ENGINE_ACTIVE, NOTHING_QUEUED, WAITS_AT_SEMAPHORE
-from gpuscope.counters.sampled import Timeline, timelines
+from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.diagnosis.breakdown import DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.steps import Array

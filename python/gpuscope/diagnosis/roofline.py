@@ -21,7 +21,8 @@ from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import RegionRows
 from gpuscope.analysis.traffic import count_bytes
 from gpuscope.benchmarking.roofline import BUSY, Kind, peak
-from gpuscope.counters.sampled import LEAST_SAMPLES, brief_path, timelines
+from gpuscope.counters.sampled import LEAST_SAMPLES, brief_path
+from gpuscope.counters.timelines import timelines
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable

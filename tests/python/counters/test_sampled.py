@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.gscope import NONE, make_store
-from gpuscope.counters.sampled import LEAST_SAMPLES, SampledCounters, Timeline
+from gpuscope.counters.sampled import LEAST_SAMPLES, SampledCounters
+from gpuscope.counters.timelines import Timeline
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.recording import Recording
 from gpuscope.trace import Trace
