@@ -235,7 +235,8 @@ def meaning() -> Answer:
         end = int((ran.start_ns + ran.duration_ns).max()) if len(ran) else None
         busy = busy_ns(ran.start_ns, ran.start_ns + ran.duration_ns) / (end - begin) if begin and end else 0.0
         means = {name: round(value, 3) for name, value in found.mean(begin, end).items()}
-        answer[program.__name__] = {"kernels_ran_percent": round(100 * busy, 2), **means}
+        gaps = [each.to_dict() for each in prof.diagnose().idle_by_counters]
+        answer[program.__name__] = {"kernels_ran_percent": round(100 * busy, 2), **means, "idle_by_counters": gaps}
     return answer
 
 

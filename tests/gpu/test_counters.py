@@ -241,6 +241,26 @@ def test_a_product_stands_at_the_rate_that_was_measured() -> None:
         assert point.tensor_active > 0.5
 
 
+def test_kernels_shorter_than_a_sample_are_told_apart(kernels: Kernels) -> None:
+    size = 1 << 25
+    random = np.random.default_rng(0)
+    metrics = ["dram__bytes_read.sum", "dram__bytes_write.sum"]
+    with gs.profile(counters=metrics, counter_interval_us=100) as prof:
+        for is_copy in random.random(6000) < 0.5:
+            if is_copy:
+                kernels.copy(size)
+            else:
+                kernels.spin(20_000)
+        kernels.synchronize()
+    found = sampled(prof).short_kernels()
+    copies = max(found.kernels, key=lambda each: np.nan_to_num(each.values[0]))
+    assert prof.trace.kernels.duration_ns.max() < 100_000
+    # Half of the copy's data at most may have stayed in the L2 cache.
+    assert 0.4 * size < copies.values[0] * copies.time_ns / 1e9 / copies.count < 1.1 * size, str(found)
+    (spins,) = [each for each in found.kernels if each is not copies]
+    assert not spins.values[0] > 0.05 * copies.values[0], str(found)
+
+
 def test_windows_of_a_schedule_have_their_own_samples(kernels: Kernels) -> None:
     windows: list[gs.profile] = []
     counts: list[tuple[int, int, int]] = []
