@@ -242,11 +242,11 @@ def test_a_product_stands_at_the_rate_that_was_measured() -> None:
 
 
 def test_kernels_shorter_than_a_sample_are_told_apart(kernels: Kernels) -> None:
-    size = 1 << 25
+    size = 1 << 26
     random = np.random.default_rng(0)
     metrics = ["dram__bytes_read.sum", "dram__bytes_write.sum"]
     with gs.profile(counters=metrics, counter_interval_us=100) as prof:
-        for is_copy in random.random(6000) < 0.5:
+        for is_copy in random.random(4000) < 0.5:
             if is_copy:
                 kernels.copy(size)
             else:
@@ -255,7 +255,7 @@ def test_kernels_shorter_than_a_sample_are_told_apart(kernels: Kernels) -> None:
     found = sampled(prof).short_kernels()
     copies = max(found.kernels, key=lambda each: np.nan_to_num(each.values[0]))
     assert prof.trace.kernels.duration_ns.max() < 100_000
-    # Half of the copy's data at most may have stayed in the L2 cache.
+    # Some of what a copy reads may have stayed in the L2 cache.
     assert 0.4 * size < copies.values[0] * copies.time_ns / 1e9 / copies.count < 1.1 * size, str(found)
     (spins,) = [each for each in found.kernels if each is not copies]
     assert not spins.values[0] > 0.05 * copies.values[0], str(found)
