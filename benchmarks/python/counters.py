@@ -7,15 +7,17 @@ to 1 ms, in turns, as ratios of the loops and of their kernels, and what start a
 front end's counters say of a host that sleeps, a stream that waits for another's event, dependent kernels and an idle
 process, as shares of time beside those that the program made.
 ``exact``: bytes of a copy and operations of a product of known size; durations as a range, which is longer than what
-runs in it, and as a recording has them. ``ncu``: the same by Nsight Compute, where it is.
+runs in it, and as a recording has them. ``ncu``: a copy, a reduction and a product by Nsight Compute, where it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
 import io
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -248,14 +250,6 @@ def busy_ns(start: Any, end: Any) -> int:
     return int(np.maximum(reached - begins, 0).sum())
 
 
-def copy_of_known_size() -> None:
-    from gpuscope import _core
-
-    kernels = _core.Kernels()
-    kernels.copy(COPY_BYTES)
-    kernels.synchronize()
-
-
 def recorded_ns(work: Callable[[], Any], times: int = 5) -> float:
     """The median time of a kernel that `work` launches, as a recording has it."""
     import gpuscope as gs
@@ -310,37 +304,86 @@ def exact() -> Answer:
     return answer
 
 
+def calls() -> dict[str, Callable[[], Any]]:
+    """What is compared with ncu, ready to be called; the product where torch is."""
+    from gpuscope import _core
+
+    kernels = _core.Kernels()
+    found: dict[str, Callable[[], Any]] = {
+        "copy": lambda: kernels.copy(COPY_BYTES),
+        "reduction": lambda: kernels.reduce(COPY_BYTES // 4),
+    }
+    try:
+        import torch
+    except ImportError:
+        return found
+    if torch.cuda.is_available():
+        a = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
+        found["product"] = lambda: a @ a
+    return found
+
+
+def call_under_ncu(name: str) -> None:
+    """Makes the call once before, and once for ncu to see."""
+    from gpuscope import _core
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    call = calls()[name]
+    call()
+    _core.Kernels().synchronize()
+    driver.cuProfilerStart()
+    call()
+    _core.Kernels().synchronize()
+    driver.cuProfilerStop()
+
+
 def by_ncu() -> Answer:
-    """The copy by Nsight Compute, with its clock control off, beside `measure_counters`."""
+    """Calls by Nsight Compute, with its clock control off, beside `measure_counters` and what a recording has."""
+    import gpuscope as gs
+
     ncu = shutil.which("ncu")
     if ncu is None:
         return {"skipped": "ncu is not installed"}
-    command = [ncu, "--csv", "--clock-control", "none", "--cache-control", "none", "--metrics"]
-    command += [",".join((*EXACT, HIT_RATE)), sys.executable, __file__, "--work", "copy"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=measure.CHILD_SECONDS, check=False)
-    table = done.stdout[done.stdout.find('"ID"') :] if '"ID"' in done.stdout else ""
-    theirs = {
-        row["Metric Name"]: f"{row['Metric Value']} {row['Metric Unit']}" for row in csv.DictReader(io.StringIO(table))
-    }
-    if not theirs:
-        return {"skipped": (done.stdout + done.stderr).strip()[-500:]}
-    import gpuscope as gs
-
-    return {
-        "ncu": theirs,
-        "ours": gs.measure_counters(copy_of_known_size, [*EXACT, HIT_RATE]).to_dict(),
-        "recorded_ns": recorded_ns(copy_of_known_size),
-    }
+    answer: Answer = {}
+    for name, call in calls().items():
+        metrics = [*EXACT, HIT_RATE, *([TENSOR] if name == "product" else [])]
+        command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "none"]
+        command += ["--profile-from-start", "off", "--metrics", ",".join(metrics)]
+        command += [sys.executable, __file__, "--work", name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=measure.CHILD_SECONDS, check=False)
+        table = done.stdout[done.stdout.find('"ID"') :] if '"ID"' in done.stdout else ""
+        theirs: dict[str, float] = {}
+        for row in csv.DictReader(io.StringIO(table)):
+            value = float(row["Metric Value"].replace(",", ""))
+            theirs[row["Metric Name"]] = theirs.get(row["Metric Name"], 0.0) + value  # of all kernels of the call
+        if not theirs:
+            answer[name] = {"skipped": (done.stdout + done.stderr).strip()[-500:]}
+            continue
+        ours = gs.measure_counters(call, metrics)
+        recorded = recorded_ns(call)
+        answer[name] = {
+            "ncu": theirs,
+            "ours": ours.to_dict(),
+            "recorded_ns": recorded,
+            "ours_over_ncu": {
+                metric: round(ours[metric] / theirs[metric], 5)
+                for metric in metrics
+                if theirs.get(metric) and metric not in (HIT_RATE, EXACT[0])
+            },
+            "recorded_duration_over_ncu": recorded / theirs[EXACT[0]] if theirs.get(EXACT[0]) else None,
+            "hit_rate_points": ours[HIT_RATE] - theirs.get(HIT_RATE, math.nan),
+        }
+    return answer
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--work", choices=["copy"], help=argparse.SUPPRESS)  # what ncu runs
+    parser.add_argument("--work", help=argparse.SUPPRESS)  # what ncu runs
     options = parser.parse_args()
     if options.work:
-        copy_of_known_size()
+        call_under_ncu(options.work)
         return
     if reason := measure.why_not_available(gpu=True):
         measure.answer({"skipped": reason})
