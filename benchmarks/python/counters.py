@@ -7,7 +7,8 @@ to 1 ms, in turns, as ratios of the loops and of their kernels, and what start a
 front end's counters say of a host that sleeps, a stream that waits for another's event, dependent kernels and an idle
 process, as shares of time beside those that the program made.
 ``exact``: bytes of a copy and operations of a product of known size; durations as a range, which is longer than what
-runs in it, and as a recording has them. ``ncu``: a copy, a reduction and a product by Nsight Compute, where it is.
+runs in it, and as a recording has them. ``ncu``: a copy, a reduction, a product and
+random accesses by Nsight Compute, where it is.
 """
 
 from __future__ import annotations
@@ -305,7 +306,7 @@ def exact() -> Answer:
 
 
 def calls() -> dict[str, Callable[[], Any]]:
-    """What is compared with ncu, ready to be called; the product where torch is."""
+    """What is compared with ncu, ready to be called; the product and the random accesses where torch is."""
     from gpuscope import _core
 
     kernels = _core.Kernels()
@@ -320,6 +321,9 @@ def calls() -> dict[str, Callable[[], Any]]:
     if torch.cuda.is_available():
         a = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
         found["product"] = lambda: a @ a
+        table = torch.zeros(COPY_BYTES // 4, device="cuda")
+        places = torch.randint(len(table), (1 << 24,), device="cuda")
+        found["gather"] = lambda: table[places]  # a sector for each
     return found
 
 
