@@ -5,10 +5,9 @@ Five parts, each on its own if asked for with ``--only names,cost,meaning,exact,
 the reason. ``cost``: a launch-bound loop and a loop of large kernels under `profile` alone and with samples every 20 us
 to 1 ms, in turns, as ratios of the loops and of their kernels, and what start and stop take. ``meaning``: what the
 front end's counters say of a host that sleeps, a stream that waits for another's event, dependent kernels and an idle
-process, as shares of time beside those that the program made.
-``exact``: bytes of a copy and operations of a product of known size; durations as a range, which is longer than what
-runs in it, and as a recording has them. ``ncu``: a copy, a reduction, a product and
-random accesses by Nsight Compute, where it is.
+process, as shares of time beside those that the program made, and what the diagnosis says of its gaps. ``exact``: bytes
+of a copy and operations of a product of known size; durations as a range, which is longer than what runs in it, and as
+a recording has them. ``ncu``: a copy, a reduction, a product and random accesses by Nsight Compute, where it is.
 """
 
 from __future__ import annotations
