@@ -51,13 +51,13 @@ class Loop:
 
     # -- the program -------------------------------------------------------------------------------------------------
 
-    def steps(self, count: int = 12) -> Iterator[int]:
-        """Marks each turn as a step; the host is ahead of the GPU by one at most."""
+    def steps(self, count: int = 12, waits: bool = True) -> Iterator[int]:
+        """Marks each turn as a step; the host is ahead of the GPU by one at most, unless it never waits."""
         ends = 0
         for number in range(count):
             with self.region(f"ProfilerStep#{number}", RegionKind.REGION):
                 yield number
-                if ends > self.now:
+                if waits and ends > self.now:
                     self._call("cuEventSynchronize", 1)
                     self._until(ends)
                 ends = max(self._free.values(), default=0)

@@ -31,14 +31,14 @@ def named(found: Diagnosis) -> list[str]:
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
     found = recorded(fault.faulty(SHARE)).diagnose()
-    assert found.findings, found.report()
+    assert found.findings, found
     first = found.findings[0]
-    assert fault.rule in [each.id for each in (first, *first.parts)], found.report()
+    assert fault.rule in [each.id for each in (first, *first.parts)], found
     if fault.line:
-        assert any(fault.line in line for line in named(found)), found.report()
+        assert any(fault.line in line for line in named(found)), found
 
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_the_mended_program_has_it_no_more(fault: Fault) -> None:
     found = recorded(fault.clean(SHARE)).diagnose()
-    assert fault.rule not in [finding.id for finding in found.findings], found.report()
+    assert fault.rule not in [finding.id for finding in found.findings], found

@@ -15,7 +15,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
 from gpuscope.diagnosis.idle import Drain, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import Array, Steps, find_steps
+from gpuscope.diagnosis.steps import Array, Steps, as_passed, find_steps
 from gpuscope.results import Result
 from gpuscope.trace import Trace
 from gpuscope.units import align_columns, format_share, format_time
@@ -223,16 +223,17 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
 
     A moment belongs to one part alone: to the first that ran, in the order of `KernelClass`, then graphs that were
     traced as a whole, copies, fills. So communication and copies count only where nothing was computed meanwhile; what
-    of them ran beside is said apart. Work that was launched in one step and runs in the next counts where it runs.
+    of them ran beside is said apart. Where the host does not wait, a step ends when the work is done that was launched
+    in it; work that was launched in one step and runs in the next counts where it runs.
 
     Args:
         trace: the recording.
-        steps: those to look at; by default the ones that `find_steps` finds.
+        steps: those to look at; by default the ones that `find_steps` finds, `as_passed`.
 
     Raises:
         NotAvailable: the recording keeps totals alone, or no time passed in it.
     """
-    steps = find_steps(trace) if steps is None else steps
+    steps = as_passed(trace, find_steps(trace)) if steps is None else steps
     work = _Work(trace)
     numbers = sorted(set(work.device.tolist()))
     devices = tuple(_device(trace, steps, work, number) for number in numbers)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ import numpy as np
 from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
-from gpuscope.diagnosis.host_waits import stacks_in
+from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.steps import Array, Steps, calls_of
@@ -23,11 +22,8 @@ from gpuscope.trace import NONE, Trace
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
 
-# Frames of libraries: where a program is to be changed is none of them.
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3\.\d+/|^<")
 # A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else.
 _LAUNCHES_OF_A_PAUSE, _LEAST_PAUSE_NS = 10, 100_000
-_DEEPEST = 512  # frames and regions that are looked through; deeper ones are those of damaged files
 
 
 @dataclass(frozen=True)
@@ -61,14 +57,16 @@ class Context:
 
     Attributes:
         trace: the recording.
-        steps: those that are looked at, without the first and a last one that is cut.
+        steps: those that are looked at, without the first and a last one that is cut; each until its work is done.
+        host_steps: the same as the host goes through them, which may be long before.
         breakdown: what each GPU did in them.
         device: the GPU with the most work, which findings are about; None without any.
     """
 
-    def __init__(self, trace: Trace, steps: Steps, breakdown: StepBreakdown) -> None:
+    def __init__(self, trace: Trace, host_steps: Steps, breakdown: StepBreakdown) -> None:
         self.trace = trace
-        self.steps = steps
+        self.steps = breakdown.steps
+        self.host_steps = host_steps
         self.breakdown = breakdown
         self.device: DeviceBreakdown | None = max(breakdown.devices, key=lambda each: -each.idle_ns, default=None)
         self._frames: dict[int, Where] = {}
@@ -179,7 +177,7 @@ class Context:
 
     def exposed_ns(self, work: Array, beside: Array) -> Array:
         """How long each piece of `work` ran with none of the work `beside` running too."""
-        begins, ends = _joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
+        begins, ends = joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
         starts = self.start_ns[work]
         if len(begins) == 0:
             return self.duration_ns[work]
@@ -238,8 +236,8 @@ class Context:
 
     @cached_property
     def call_step(self) -> Array:
-        """The step that each row of ``trace.api`` begins in; -1 outside."""
-        return self.steps.at(self.trace.api.start_ns)
+        """The step that the host is in when each row of ``trace.api`` begins; -1 outside."""
+        return self.host_steps.at(self.trace.api.start_ns)
 
     @cached_property
     def call_before(self) -> Array:
@@ -317,7 +315,7 @@ class Context:
         """The row of ``trace.stacks`` that each of these rows of ``trace.regions``, or the next around, was in."""
         table, details, count = self.trace.regions, self.trace.details, len(self.trace.regions)
         found, current = np.full(len(regions), NONE, np.int64), regions.astype(np.int64)
-        for _ in range(_DEEPEST):
+        for _ in range(DEEPEST):
             left = np.flatnonzero((found == NONE) & (current < count))
             if len(left) == 0:
                 break
@@ -334,14 +332,7 @@ class Context:
         if not 0 <= stack < len(stacks):
             return None
         if stack not in self._frames:
-            frame = stack
-            for _ in range(_DEEPEST):
-                if frame >= len(stacks):
-                    frame = stack
-                    break
-                if not _LIBRARY.search(self.trace.string(int(stacks.file[frame]))):
-                    break
-                frame = int(stacks.parent[frame])
+            frame = program_frame(self.trace, stack)
             file, function = (self.trace.string(int(stacks[name][frame])) for name in ("file", "function"))
             self._frames[stack] = Where(file, int(stacks.line[frame]), function)
         return self._frames[stack]
@@ -356,7 +347,7 @@ class Context:
     def where_of_path(self, path: int) -> Where | None:
         """The regions of a row of ``trace.paths``."""
         names: list[str] = []
-        while 0 <= path < len(self.path_names) and len(names) < _DEEPEST:
+        while 0 <= path < len(self.path_names) and len(names) < DEEPEST:
             if not self.path_names[path].startswith(STEP):  # each has another number
                 names.append(self.path_names[path])
             parent = int(self.trace.paths.parent[path])
@@ -396,7 +387,7 @@ class Context:
         return [(found[at], np.flatnonzero(group == at)) for at in np.argsort(-totals, kind="stable").tolist()]
 
 
-def _joined(starts: Array, ends: Array) -> tuple[Array, Array]:
+def joined(starts: Array, ends: Array) -> tuple[Array, Array]:
     """The spans as ones that do not touch, in order; empty ones are left out."""
     kept = ends > starts
     starts, ends = starts[kept], ends[kept]

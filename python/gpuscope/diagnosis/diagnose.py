@@ -22,7 +22,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
-from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, find_steps, steady_steps
+from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_seconds
@@ -76,7 +76,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     kept, left_out = steady_steps(steps)
     with ThreadPoolExecutor(1) as beside:
         replay = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
-        context = Context(trace, kept, break_down(trace, kept))
+        context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen = _ask(context)
         findings, small = _rank(context, found, replay.result())
     doubts = _doubts(context)
@@ -123,7 +123,7 @@ class _Candidate:
     @property
     def is_usual(self) -> bool:
         """Whether it is in most steps: what a model saves is that of the median step, in which others are not."""
-        return not self.cause.is_rare and bool(2 * np.median(self.alone) >= self.alone.mean())
+        return bool(2 * np.median(self.alone) >= self.alone.mean())
 
     @property
     def weight(self) -> float:
@@ -347,7 +347,10 @@ def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str
     if findings or context.device is None:
         return _after(context, findings)
     idle = context.device.idle_ns / wall
-    largest = max((part for part in context.device.parts if part.kind != IDLE), key=lambda part: part.exclusive_ns)
+    parts = [part for part in context.device.parts if part.kind != IDLE]
+    if not parts:
+        return "the GPU did nothing in these steps"
+    largest = max(parts, key=lambda part: part.exclusive_ns)
     words = (
         f"the GPU works {percent(1 - idle)} of the time, and no cause takes 3 % of it; the limit is "
         f"{largest.name} ({percent(largest.exclusive_ns / wall)})"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuscope.diagnosis.steps import Array
+from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import Trace
 
 NOT_KNOWN = -1
@@ -18,8 +19,23 @@ NOT_KNOWN = -1
 _MOST, _ONE_CORE = 0.8, 1.2
 _LEAST_LOCK_NS = 500_000  # half of the time between two samples, which tell no more
 
+DEEPEST = 512
+"""So many frames and regions are looked through; deeper ones are those of damaged files."""
+
 Spans = tuple[Array, Array]
 """Starts and ends, in ns."""
+
+
+def program_frame(trace: Trace, stack: int) -> int:
+    """The innermost frame of a row of ``trace.stacks`` that is the program's own, or else its innermost one."""
+    stacks, frame = trace.stacks, stack
+    for _ in range(DEEPEST):
+        if frame >= len(stacks):
+            break
+        if is_program(trace.string(int(stacks.file[frame]))):
+            return frame
+        frame = int(stacks.parent[frame])
+    return stack
 
 
 def cpu_waits(trace: Trace, thread: int) -> tuple[Spans, Spans]:

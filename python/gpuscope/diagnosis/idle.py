@@ -17,7 +17,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, RegionKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits
+from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
 from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before
 from gpuscope.trace import NONE, Trace
 
@@ -374,15 +374,23 @@ def _regions_of_thread(trace: Trace, thread: int) -> list[Spans]:
     return [(starts, starts + regions.duration_ns[rows], of_region[rows])]
 
 
+def function_rows(trace: Trace, cause: IdleCause) -> Array:
+    """The rows of ``trace.python_functions`` that collect garbage, or read and write files and sockets."""
+    functions = trace.python_functions
+    garbage = functions.kind == int(FunctionKind.GARBAGE)
+    if cause == IdleCause.GARBAGE:
+        return np.flatnonzero(garbage)
+    names, place = np.unique(functions.name, return_inverse=True)
+    files = np.array([bool(_FILES.search(trace.string(name))) for name in names.tolist()] + [False])[place.reshape(-1)]
+    return np.flatnonzero(files & ~garbage)
+
+
 def _functions_of_thread(trace: Trace, thread: int) -> list[Spans]:
     functions = trace.python_functions
-    of_thread = np.flatnonzero(functions.thread == thread)
-    names, place = np.unique(functions.name[of_thread], return_inverse=True)
-    files = np.array([bool(_FILES.search(trace.string(name))) for name in names.tolist()] + [False])[place.reshape(-1)]
-    garbage = functions.kind[of_thread] == int(FunctionKind.GARBAGE)
     spans: list[Spans] = []
-    for chosen, cause in ((garbage, IdleCause.GARBAGE), (files & ~garbage, IdleCause.FILES)):
-        rows = of_thread[chosen]
+    for cause in (IdleCause.GARBAGE, IdleCause.FILES):
+        rows = function_rows(trace, cause)
+        rows = rows[functions.thread[rows] == thread]
         starts = functions.start_ns[rows]
         spans.append((starts, starts + functions.duration_ns[rows], np.full(len(rows), int(cause))))
     return spans
@@ -431,7 +439,7 @@ def _caller(trace: Trace, call: int) -> str:
     stacks = trace.call_stacks
     at = int(np.searchsorted(stacks.api, stacks.api.dtype.type(call))) if len(stacks) else 0
     if at < len(stacks) and int(stacks.api[at]) == call and int(stacks.stack[at]) < len(trace.stacks):
-        frame = int(stacks.stack[at])
+        frame = program_frame(trace, int(stacks.stack[at]))
         return f"{trace.string(int(trace.stacks.file[frame]))}:{int(trace.stacks.line[frame])}"
     region = int(trace.api.region[call])
     names: list[str] = []

@@ -47,7 +47,7 @@ _PRODUCT = re.compile(
 # Shapes and types of mma instructions in the names of cuBLAS, cuDNN and CUTLASS. nvjet is for tensor cores alone.
 _TENSOR = re.compile(
     r"nvjet|[shi]?(16816|1688|16832|884|161616|8816|16864)|tensorop|hmma|imma|dmma|qmma|wgmma|utcmma|bf16bf16|f16f16"
-    r"|e4m3|e5m2|tf32f32|_tf32|bf16_s|_s16|(?<!x)mma_|triton_tem|triton_mm|sm(90|100|120)_"
+    r"|tensor\d+x\d+x\d+|e4m3|e5m2|tf32f32|_tf32|bf16_s|_s16|(?<!x)mma_|triton_tem|triton_mm|sm(90|100|120)_"
 )
 # "ffma" is the multiply-add of the ordinary units; "xmma" is a family of kernels for either.
 _NOT_TENSOR = re.compile(r"simt|ffma|sgemm(?!.*tensorop)|dgemm(?!.*tensorop)|gemv")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.diagnosis.steps import Array, Steps
+from gpuscope.diagnosis.steps import Array, Steps, as_passed
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Table, Trace
@@ -98,6 +98,7 @@ class Replay:
 
     def __init__(self, trace: Trace, steps: Steps) -> None:
         self._trace, self._steps = trace, steps
+        self._passed = as_passed(trace, steps)
         self._model: _core.QueueModel | None = None
         self._runs: list[_Run] = []
         self._unchanged_ns = np.zeros(0)
@@ -154,7 +155,7 @@ class Replay:
         The time of a step is that of a longest path through pieces of the host, waits and work, which no edit shortens
         by more than it takes from these; and where the host does less, only time ends in which a stream did nothing.
         """
-        trace, steps = self._trace, self._steps
+        trace, steps = self._trace, self._passed
         calls = np.union1d(edit.unwaited, edit.removed_calls)
         calls = calls[(calls >= 0) & (calls < len(trace.api))]
         host_ns = self._in_steps(trace.api.start_ns[calls], trace.api.duration_ns[calls])
@@ -186,14 +187,14 @@ class Replay:
 
     def _in_steps(self, starts: Array, lengths: Array) -> Array:
         """The sum of the lengths in each step."""
-        at = self._steps.at(starts)
+        at = self._passed.at(starts)
         inside = at >= 0
         sums: Array = np.bincount(at[inside], lengths[inside], len(self._steps)).astype(float)
         return sums
 
     def _idle_ns(self) -> Array:
         """Of each step, how long the busiest stream did nothing: others may come to run beside it."""
-        trace, steps = self._trace, self._steps
+        trace, steps = self._trace, self._passed
         tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
         tracks, starts, lengths = (
             np.concatenate([table[column] for table in tables]) for column in ("track", "start_ns", "duration_ns")

@@ -120,6 +120,36 @@ def steady_steps(steps: Steps) -> tuple[Steps, int]:
     return replace(steps, start_ns=steps.start_ns[kept], end_ns=steps.end_ns[kept]), first + last
 
 
+def as_passed(trace: Trace, steps: Steps) -> Steps:
+    """The steps as the program goes through them: a step is over when the host has left it and its work is done.
+
+    A host that does not wait leaves a step long before the GPU begins it. What the GPU does while the host is in a step
+    is then the work of others, and in a short recording that of the first step alone. Where the host waits for the GPU
+    in each step, these are the steps as they were.
+    """
+    launched: list[Array] = []
+    ended: list[Array] = []
+    for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
+        calls = calls_of(trace, table.correlation)
+        known = np.append(trace.api.start_ns, 0)[calls]
+        launched.append(np.where(calls >= 0, known, table.start_ns))
+        ended.append(table.start_ns + table.duration_ns)
+    moments, done = np.concatenate(launched), np.concatenate(ended)
+    if len(moments) == 0:
+        return steps
+    order = np.argsort(moments, kind="stable")
+    done = np.maximum.accumulate(done[order])
+
+    def passed(edges: Array) -> Array:
+        before = np.searchsorted(moments[order], edges, side="left")
+        found: Array = np.where(before > 0, np.maximum(edges, done[np.maximum(before - 1, 0)]), edges)
+        return found
+
+    found = replace(steps, start_ns=passed(steps.start_ns), end_ns=passed(steps.end_ns))
+    # Work that goes on all the time, as that of a persistent kernel, tells nothing of steps.
+    return found if np.median(found.durations_ns) > 0 else steps
+
+
 def _marked(trace: Trace) -> Steps | None:
     names = [trace.string(name) for name in trace.paths.name.tolist()]
     marks = np.array([name.startswith(STEP) for name in names] + [False])

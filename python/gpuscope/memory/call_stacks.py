@@ -25,6 +25,8 @@ _SOURCE = (".py", ".pyw", ".pyx")
 _TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<python-input", "<command-", "<doctest ")
 _ELSEWHERE = re.compile(r"/lib/python3\.\d+t?/")  # the standard library of the machine that wrote a snapshot
 
+_FRAMEWORKS = {"torch", "torchvision", "numpy", "cupy", "jax", "triton"}
+
 DEEPEST = 64
 
 YOUR_CODE = "your code"
@@ -73,8 +75,14 @@ def is_gpuscope(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_program(file: str) -> bool:
-    """Whether a file is the program's own: Python that is not installed; notebooks' cells and what was typed count."""
+    """Whether a file is the program's own: Python that is not installed; notebooks' cells and what was typed count.
+
+    A file without its folder, as profilers write them, is told by its first part: the module that was imported.
+    """
     if is_gpuscope(file) or is_standard(file) or any(part in file for part in _INSTALLED):
+        return False
+    module = file.split("/", 1)[0].removesuffix(".py")
+    if module in _FRAMEWORKS or module in sys.stdlib_module_names:
         return False
     return file.startswith(_TYPED) if file.startswith("<") else is_python(file)
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with one fault each, and the same programs without it: what a diagnosis should find, and what not.
 
-Each step computes for about `COMPUTE_MS` on the GPU, and the fault adds so much that it is the given share of a step.
+Each step computes for about `COMPUTE_MS` on the GPU, and the fault adds so much that it is the given share of a step. A
+program and its mended one do the same: what is calibrated is so once, and what computes multiplies zeros, so that the
+GPU draws little power and its clock is the same whether it is idle in between or not.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -63,14 +65,19 @@ class Compute:
     """Products of matrices that keep the GPU busy for so long; they are queued at once."""
 
     def __init__(self, ms: float = COMPUTE_MS) -> None:
-        self.a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+        self.a = torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
         self.out = torch.empty_like(self.a)
-        self.count = 1
-        self.count = max(1, round(ms / timed_ms(self)))
+        self.count = scaled("compute", self._some, ms)
+
+    def _some(self, count: int) -> Step:
+        def products() -> None:
+            for _ in range(count):
+                torch.mm(self.a, self.a, out=self.out)
+
+        return products
 
     def __call__(self) -> torch.Tensor:
-        for _ in range(self.count):
-            torch.mm(self.a, self.a, out=self.out)
+        self._some(self.count)()
         return self.out
 
 
@@ -99,10 +106,22 @@ def timed_ms(step: Step, calls: int = 10) -> float:
     return (time.perf_counter() - began) / calls * 1e3
 
 
-def scaled(make: Callable[[int], Step], ms: float, least: int = 1) -> int:
-    """The count for which a call of ``make(count)`` takes about so long, judged by a hundred."""
-    probe = 100
-    return max(least, round(probe * ms / timed_ms(make(probe), calls=3)))
+_counts: dict[tuple[str, float], int] = {}
+
+
+def scaled(what: str, slow: Callable[[int], Step], ms: float, fast: Callable[[int], Step] | None = None) -> int:
+    """The count for which a call of ``slow(count)`` takes so long, or so much longer than ``fast(count)``.
+
+    It is found once for each `what`, from calls of a hundred, and then of about so many.
+    """
+    if (what, ms) not in _counts:
+        count = 100
+        for _ in range(2):
+            taken = timed_ms(slow(count), calls=5) - (timed_ms(fast(count), calls=5) if fast is not None else 0.0)
+            assert taken > 0, f"{what}: what is to be slower is not"
+            count = min(max(1, round(count * ms / taken)), 100 * count)
+        _counts[what, ms] = count
+    return _counts[what, ms]
 
 
 def wait(ms: float) -> None:
@@ -110,9 +129,3 @@ def wait(ms: float) -> None:
     until = time.perf_counter() + ms / 1e3
     while time.perf_counter() < until:
         pass
-
-
-def endless(make: Callable[[], Iterator[object]]) -> Iterator[object]:
-    """One epoch after another."""
-    while True:
-        yield from make()

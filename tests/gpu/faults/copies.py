@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import torch
 
-from . import Compute, Fault, Step, milliseconds, outlasting, scaled
+from . import Compute, Fault, Step, milliseconds, outlasting, scaled, wait
 
 PAGEABLE_BYTES_PER_MS = 10e6  # about what the driver stages
 PINNED_BYTES_PER_MS = 50e6
 
 
-def _copied(share: float, bytes_per_ms: float, pinned: bool) -> Step:
-    data = torch.empty(int(milliseconds(share) * bytes_per_ms), dtype=torch.uint8, pin_memory=pinned)
+def _bytes(share: float, bytes_per_ms: float, pinned: bool) -> torch.Tensor:
+    """Memory that a copy of takes that share; it was written, as pages that were not are all the same one."""
+    return torch.ones(int(milliseconds(share) * bytes_per_ms), dtype=torch.uint8, pin_memory=pinned)
+
+
+def _copied(data: torch.Tensor) -> Step:
     compute = Compute()
 
     def step() -> object:
@@ -23,26 +27,40 @@ def _copied(share: float, bytes_per_ms: float, pinned: bool) -> Step:
 
 
 def pageable_copy(share: float) -> Step:
-    return _copied(share, PAGEABLE_BYTES_PER_MS, pinned=False)
+    return _copied(_bytes(share, PAGEABLE_BYTES_PER_MS, pinned=False))
 
 
 def pinned_copy(share: float) -> Step:
-    return _copied(share, PAGEABLE_BYTES_PER_MS, pinned=True)
+    return _copied(_bytes(share, PAGEABLE_BYTES_PER_MS, pinned=True))
 
 
-def blocking_copy(share: float) -> Step:
-    data = torch.empty(int(milliseconds(share) * PINNED_BYTES_PER_MS), dtype=torch.uint8, pin_memory=True)
-    compute = Compute()
+def _labels(share: float, non_blocking: bool) -> Step:
+    """The program goes on to do something on the CPU."""
+    data, compute = torch.ones(1 << 20, dtype=torch.uint8, pin_memory=True), Compute()
 
     def step() -> object:
         compute()
-        return data.to("cuda")
+        batch = data.to("cuda", non_blocking=non_blocking)
+        wait(milliseconds(share))
+        return batch
 
     return step
 
 
+def blocking_copy(share: float) -> Step:
+    return _labels(share, non_blocking=False)
+
+
+def copy_that_is_not_waited_for(share: float) -> Step:
+    return _labels(share, non_blocking=True)
+
+
+def copy_before_computing(share: float) -> Step:
+    return _copied(_bytes(share, PINNED_BYTES_PER_MS, pinned=True))
+
+
 def prefetched_copy(share: float) -> Step:
-    data = torch.empty(int(milliseconds(share) * PINNED_BYTES_PER_MS), dtype=torch.uint8, pin_memory=True)
+    data = _bytes(share, PINNED_BYTES_PER_MS, pinned=True)
     compute, stream = Compute(), torch.cuda.Stream()
 
     def step() -> object:
@@ -62,7 +80,7 @@ def small_copies(share: float) -> Step:
     def copies(count: int) -> Step:
         return lambda: [numbers[at].to("cuda", non_blocking=True) for at in range(count)]
 
-    every = copies(scaled(copies, outlasting(share), least=20))
+    every = copies(scaled("small copies", copies, outlasting(share)))
     return lambda: (every(), compute())
 
 
@@ -95,7 +113,8 @@ def made_on_the_gpu(share: float) -> Step:
 
 FAULTS = (
     Fault("R09", pageable_copy, pinned_copy, "batch = data.to("),
-    Fault("R10", blocking_copy, prefetched_copy, "return data.to("),
+    Fault("R10", blocking_copy, copy_that_is_not_waited_for, "batch = data.to("),
     Fault("R11", small_copies, one_copy, "numbers[at].to("),
+    Fault("R12", copy_before_computing, prefetched_copy, "batch = data.to("),
     Fault("R14", made_on_the_cpu, made_on_the_gpu, "mask = torch.zeros("),
 )

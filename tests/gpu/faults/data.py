@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from . import Compute, Fault, Step, endless, outlasting, wait
+from . import Compute, Fault, Step, outlasting, wait
 
 
 class Samples(torch.utils.data.Dataset):
@@ -30,7 +30,7 @@ def _training(ms: float, workers: int) -> Step:
     loader = torch.utils.data.DataLoader(
         Samples(ms / BATCH), BATCH, num_workers=workers, persistent_workers=workers > 0
     )
-    batches, compute = endless(lambda: iter(loader)), Compute()
+    batches, compute = iter(loader), Compute()
 
     def step() -> object:
         batch = next(batches)

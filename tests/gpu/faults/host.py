@@ -27,7 +27,7 @@ def _numbers(count: int) -> Step:
 
 
 def python_in_the_loop(share: float) -> Step:
-    return _beside(_numbers(scaled(_numbers, outlasting(share))))
+    return _beside(_numbers(scaled("numbers", _numbers, outlasting(share))))
 
 
 def no_python_in_the_loop(share: float) -> Step:
@@ -35,6 +35,7 @@ def no_python_in_the_loop(share: float) -> Step:
 
 
 def _cycles(count: int) -> Step:
+    gc.freeze()  # what is there already takes as long as a fault is to be
     kept = []
     for _ in range(count * 100):
         cycle: list[object] = []
@@ -48,7 +49,7 @@ def _cycles(count: int) -> Step:
 
 
 def collector_each_step(share: float) -> Step:
-    return _beside(_cycles(scaled(_cycles, outlasting(share))))
+    return _beside(_cycles(scaled("cycles", _cycles, outlasting(share))))
 
 
 def _saved(count: int) -> Step:
@@ -61,7 +62,7 @@ def _saved(count: int) -> Step:
 
 
 def checkpoint_each_step(share: float) -> Step:
-    return _beside(_saved(scaled(_saved, outlasting(share))))
+    return _beside(_saved(scaled("saved", _saved, outlasting(share))))
 
 
 def thread_beside(share: float) -> Step:

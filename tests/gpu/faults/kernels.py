@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from gpuscope import _core
 
-from . import COMPUTE_MS, Compute, Fault, Step, milliseconds, scaled
+from . import Compute, Fault, Step, milliseconds, scaled
 
 
 def few_blocks(share: float) -> Step:
@@ -20,75 +22,98 @@ def no_small_kernel(share: float) -> Step:
     return Compute()
 
 
-def _products(share: float, dtype: torch.dtype) -> Step:
-    def many(count: int) -> Step:
-        a = torch.randn(1024, 1024, device="cuda") / 32
+def _products(dtype: torch.dtype) -> Callable[[int], Step]:
+    a = torch.zeros(1024, 1024, device="cuda", dtype=dtype)
+
+    def some(count: int) -> Step:
         return lambda: [torch.mm(a, a) for _ in range(count)]
 
-    count, compute = scaled(many, milliseconds(share)), Compute()
-    a = torch.randn(1024, 1024, device="cuda", dtype=dtype) / 32
-    return lambda: ([torch.mm(a, a) for _ in range(count)], compute())
+    return some
+
+
+def _multiplied(share: float, wrong: torch.dtype, dtype: torch.dtype) -> Step:
+    """As many products as take that share longer in the wrong type."""
+    count = scaled(f"products {wrong}", _products(wrong), milliseconds(share), _products(torch.bfloat16))
+    products, compute = _products(dtype)(count), Compute()
+    return lambda: (products(), compute())
 
 
 def products_in_float32(share: float) -> Step:
-    return _products(share, torch.float32)
+    return _multiplied(share, torch.float32, torch.float32)
 
 
 def products_in_bfloat16(share: float) -> Step:
-    return _products(share, torch.bfloat16)
+    return _multiplied(share, torch.float32, torch.bfloat16)
 
 
 def products_in_float64(share: float) -> Step:
-    return _products(share, torch.float64)
+    return _multiplied(share, torch.float64, torch.float64)
 
 
-def _attention(share: float, fused: bool) -> Step:
-    heads = max(1, round(8 * milliseconds(share)))
-    q, k, v = (torch.randn(1, heads, 2048, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    compute = Compute()
+def products_not_in_float64(share: float) -> Step:
+    return _multiplied(share, torch.float64, torch.bfloat16)
 
-    def unfused() -> torch.Tensor:
-        return torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
 
-    def attention() -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v) if fused else unfused()
+def _attention(fused: bool) -> Callable[[int], Step]:
+    def of(heads: int) -> Step:
+        q, k, v = (torch.zeros(1, heads, 2048, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
 
+        def unfused() -> torch.Tensor:
+            return torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
+
+        return (lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)) if fused else unfused
+
+    return of
+
+
+def _attending(share: float, fused: bool) -> Step:
+    heads = scaled("attention", _attention(fused=False), milliseconds(share), _attention(fused=True))
+    attention, compute = _attention(fused)(heads), Compute()
     return lambda: (attention(), compute())
 
 
 def attention_by_hand(share: float) -> Step:
-    return _attention(share, fused=False)
+    return _attending(share, fused=False)
 
 
 def fused_attention(share: float) -> Step:
-    return _attention(share, fused=True)
+    return _attending(share, fused=True)
 
 
-def _convolution(share: float, memory_format: torch.memory_format) -> Step:
-    layers = [torch.nn.Conv2d(64, 64, 3, padding=1, bias=False) for _ in range(max(1, round(4 * milliseconds(share))))]
-    model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16).to(memory_format=memory_format)
-    x = torch.randn(16, 64, 112, 112, device="cuda", dtype=torch.bfloat16).to(memory_format=memory_format)
-    compute = Compute(COMPUTE_MS)
+def _convolutions(memory_format: torch.memory_format) -> Callable[[int], Step]:
+    def of(images: int) -> Step:
+        layers = [torch.nn.Conv2d(64, 64, 3, padding=1, bias=False) for _ in range(8)]
+        model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16).to(memory_format=memory_format)
+        x = torch.zeros(images, 64, 56, 56, device="cuda", dtype=torch.bfloat16).to(memory_format=memory_format)
 
-    def step() -> object:
-        with torch.no_grad():
-            return model(x), compute()
+        def step() -> object:
+            with torch.no_grad():
+                return model(x)
 
-    return step
+        return step
+
+    return of
+
+
+def _convolved(share: float, memory_format: torch.memory_format) -> Step:
+    slow, fast = _convolutions(torch.contiguous_format), _convolutions(torch.channels_last)
+    images = scaled("convolutions", slow, milliseconds(share), fast)
+    model, compute = _convolutions(memory_format)(images), Compute()
+    return lambda: (model(), compute())
 
 
 def layout_changed_for_each_convolution(share: float) -> Step:
-    return _convolution(share, torch.contiguous_format)
+    return _convolved(share, torch.contiguous_format)
 
 
 def channels_last(share: float) -> Step:
-    return _convolution(share, torch.channels_last)
+    return _convolved(share, torch.channels_last)
 
 
 FAULTS = (
     Fault("R29", few_blocks, no_small_kernel),
     Fault("R33", products_in_float32, products_in_bfloat16),
-    Fault("R35", products_in_float64, products_in_bfloat16),
+    Fault("R35", products_in_float64, products_not_in_float64),
     Fault("R36", layout_changed_for_each_convolution, channels_last),
     Fault("R39", attention_by_hand, fused_attention),
 )

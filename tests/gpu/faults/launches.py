@@ -9,14 +9,16 @@ from . import COMPUTE_MS, Compute, Fault, Step, milliseconds, outlasting, scaled
 
 
 class SmallOperators:
+    """Of two sizes in turn, so that they are no chain that one kernel could compute."""
+
     def __init__(self) -> None:
-        self.x = torch.ones(1000, device="cuda")
+        self.small, self.large = (torch.ones(size, device="cuda") for size in (1000, 8000))
 
     def eager(self, count: int) -> Step:
         def step() -> object:
-            for _ in range(count):
-                self.x.mul_(1.0)
-            return self.x
+            for at in range(count):
+                (self.large if at % 2 else self.small).mul_(1.0)
+            return self.small, self.large
 
         return step
 
@@ -32,9 +34,11 @@ class SmallOperators:
 
 
 def _launched(share: float, kind: str) -> Step:
-    small, compute = SmallOperators(), Compute(COMPUTE_MS / 2)  # the operators themselves take about as long
-    count = scaled(small.eager, outlasting(share))
+    small = SmallOperators()
+    count = scaled("small operators", small.eager, outlasting(share))
     some = getattr(small, kind)(count)
+    operators_per_ms = scaled("operators in a graph", small.graph, 1.0)
+    compute = Compute(max(COMPUTE_MS - count / operators_per_ms, 1.0))  # with the operators it is as long as others
     return lambda: (some(), compute())
 
 
@@ -76,7 +80,7 @@ def _optimized(share: float, **how: bool) -> Step:
             parameter.grad = torch.zeros_like(parameter)
         return torch.optim.Adam(parameters, **how).step  # type: ignore[arg-type]
 
-    count = scaled(lambda count: optimizer(count, foreach=False), outlasting(share))
+    count = scaled("optimizer", lambda count: optimizer(count, foreach=False), outlasting(share))
     update = optimizer(count, **how)
     return lambda: (update(), compute())
 
@@ -90,7 +94,7 @@ def fused_optimizer(share: float) -> Step:
 
 
 FAULTS = (
-    Fault("R19", tiny_operators, tiny_operators_in_a_graph, "self.x.mul_(1.0)"),
+    Fault("R19", tiny_operators, tiny_operators_in_a_graph, ".mul_(1.0)"),
     Fault("R20", chain_of_pointwise_operators, compiled_chain, "torch.relu(x * 1.01)"),
     Fault("R21", optimizer_one_tensor_at_a_time, fused_optimizer),
 )

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from . import COMPUTE_MS, Compute, Fault, Step, milliseconds, scaled
 
 WAIT_MS = 0.025  # until the GPU has work again after the host waited for it
-FLOPS_PER_MS = 45e9  # of products in float32, about
+FLOPS_PER_MS = 600e9  # of products in bfloat16, about
 
 
 class Layers:
@@ -16,8 +18,8 @@ class Layers:
 
     def __init__(self, share: float) -> None:
         kernel_ms = WAIT_MS * (1 - share) / share
-        size = round((kernel_ms * FLOPS_PER_MS / 2) ** (1 / 3) / 32) * 32
-        self.a = torch.randn(size, size, device="cuda") / size
+        size = round((kernel_ms * FLOPS_PER_MS / 2) ** (1 / 3) / 128) * 128
+        self.a = torch.zeros(size, size, device="cuda", dtype=torch.bfloat16)
         self.count = max(4, round(COMPUTE_MS / kernel_ms))
 
     def item(self) -> object:
@@ -54,10 +56,8 @@ def no_wait(share: float) -> Step:
     return Layers(share).neither
 
 
-def _allocating(share: float, empties: bool) -> Step:
-    compute = Compute()
-
-    def blocks(count: int) -> Step:
+def _blocks(empties: bool) -> Callable[[int], Step]:
+    def of(count: int) -> Step:
         def step() -> object:
             kept = [torch.empty(32 << 20, dtype=torch.uint8, device="cuda") for _ in range(count)]
             del kept
@@ -67,11 +67,14 @@ def _allocating(share: float, empties: bool) -> Step:
 
         return step
 
-    probe, ms = 10, milliseconds(share)
-    if empties:
-        _allocating.count = scaled(blocks, ms, least=probe)  # type: ignore[attr-defined]
-    some = blocks(getattr(_allocating, "count", probe))
-    return lambda: (some(), compute())
+    return of
+
+
+def _allocating(share: float, empties: bool) -> Step:
+    # Memory is taken while the GPU still works; giving it back, about half of the time, waits for it.
+    count = scaled("blocks", _blocks(empties=True), 2 * milliseconds(share))
+    blocks, compute = _blocks(empties)(count), Compute()
+    return lambda: (blocks(), compute())
 
 
 def cache_emptied_each_step(share: float) -> Step:

@@ -114,6 +114,45 @@ def test_steps_that_start_up_and_the_last_are_left_out():
     assert found.left_out == 4
 
 
+def test_steps_that_the_host_leaves_at_once_are_those_of_the_gpu():
+    def step(loop):
+        compute(loop)
+        loop.launch("spin", 700, grid_x=1)
+
+    def of(waits):
+        loop = Loop()
+        for _ in loop.steps(12, waits=waits):
+            step(loop)
+        return diagnose(loop.trace())
+
+    for found in (of(waits=False), of(waits=True)):
+        (finding,) = found.findings
+        assert (finding.id, finding.is_bound) == ("R29", False)
+        assert finding.saving == pytest.approx(700 / 1711, abs=0.01)
+        assert found.breakdown.steps.durations_ns.mean() == pytest.approx(1711_000, rel=0.01)
+
+
+def test_a_wait_in_a_library_has_the_line_of_the_program_that_called_it():
+    def step(loop, number):
+        compute(loop)
+        with loop.at("train.py", 77), loop.at("/usr/lib/python3.12/site-packages/torch/cuda/__init__.py", 1162):
+            loop.wait()
+        loop.work(500)
+
+    found = diagnosed(step)
+    assert str(found.findings[0].where[0]) == "train.py:77"
+    assert found.breakdown.devices[0].drains[0].where == "train.py:77"
+
+
+def test_launches_are_counted_in_the_steps_of_the_host():
+    loop = Loop()
+    for _ in loop.steps(12, waits=False):
+        compute(loop, 50, 2, host=10)
+        loop.launch(gpu=100, host=1)
+    finding = next(each for each in diagnose(loop.trace()) if each.id == "R19")
+    assert "51.0 launches a step" in finding.evidence[""]
+
+
 def test_with_few_steps_fewer_are_left_out():
     assert diagnosed(lambda loop, number: compute(loop), 7).left_out == 2
     assert diagnosed(lambda loop, number: compute(loop), 5).left_out == 0

@@ -228,6 +228,30 @@ def synchronized_each_step(loop, wrong):
     loop.work(400)
 
 
+@planted("R15", "train.py:79", 0.25, 0.45)
+def a_value_read_each_layer(loop, wrong):
+    for _ in range(60):
+        with loop.at("train.py", 20):
+            loop.launch(gpu=40, host=8)
+        if wrong:
+            with loop.at("train.py", 79), loop.region("aten::item"):
+                loop.work(6)
+                loop.copy(4, 1, to_gpu=False, pinned=True)
+                loop.wait()
+        loop.work(12)
+
+
+@planted("R16", "train.py:80", 0.25, 0.45)
+def synchronized_each_layer(loop, wrong):
+    for _ in range(60):
+        with loop.at("train.py", 20):
+            loop.launch(gpu=40, host=8)
+        if wrong:
+            with loop.at("train.py", 80):
+                loop.wait()
+        loop.work(12)
+
+
 @planted("R17", "train.py:60", 0.15, 0.60)
 def memory_given_back_each_step(loop, wrong):
     compute(loop)
@@ -293,6 +317,28 @@ def garbage_collected_each_step(loop, wrong):
         loop.work(500 if wrong else 1)
 
 
+@planted("R23", "train.py:44", 0.20, 0.40)
+def garbage_collected_by_the_program(loop, wrong):
+    compute(loop)
+    loop.wait()
+    since = loop.now
+    with loop.function("train.py(43): step"), loop.function("Garbage collection", FunctionKind.GARBAGE):
+        loop.work(500 if wrong else 1)
+    with loop.at("train.py", 44):
+        loop.sampled(since, 1.0)
+
+
+@planted("R26", "train.py:46", 0.20, 0.40)
+def a_checkpoint_of_torch_each_step(loop, wrong):
+    compute(loop)
+    loop.wait()
+    since = loop.now
+    with loop.function("train.py(45): step"), loop.function("torch/serialization.py(945): save"):
+        loop.work(500 if wrong else 1)
+    with loop.at("train.py", 46), loop.at("/usr/lib/python3.12/site-packages/torch/serialization.py", 1004):
+        loop.sampled(since, 1.0)
+
+
 @planted("R24", "train.py:40", 0.40, 0.60)
 def a_loop_of_python(loop, wrong):
     with loop.function("train.py(40): augment"):
@@ -348,10 +394,18 @@ def sizes_of_4095(loop, wrong):
         compute(loop, name=f"cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align{1 if wrong else 8}")
 
 
-@planted("R35", "train.py:20", 0.45, 0.52)
-def double_precision(loop, wrong):
+@planted("R35", "train.py:20", 0.84, 0.88)
+def products_in_double_precision(loop, wrong):
     with loop.region("aten::mm", types="['double', 'double']" if wrong else "['float', 'float']"):
         compute(loop)
+
+
+@planted("R35", "train.py:20", 0.45, 0.52)
+def pointwise_in_double_precision(loop, wrong):
+    shapes = "[[1000], []]"  # a number of Python is a tensor of float64 without dimensions
+    types = "['double', 'double']" if wrong else "['float', 'double']"
+    with loop.region("aten::mul", types=types, shapes=shapes):
+        compute(loop, name="cunn_SoftMaxForward")
 
 
 @planted("R35", "train.py:20", 0.95, 1.0, make=lambda: Loop((8, 6)))
@@ -486,9 +540,79 @@ def test_start_up_in_the_steps_that_are_judged_is_told():
 
     first = next(each for each in of(6) if each.id == "R28")
     assert first.saving is None
-    assert first.share == pytest.approx(4 * 9 / (4 * 10 + 12), abs=0.01), "the step after them waits for the last"
+    assert first.share == pytest.approx(3 * 9 / (3 * 10 + 13), abs=0.01), "the first three of the six are left out"
     assert "R28" not in ids(of(3)), "the first three are left out anyway"
     assert "R28" not in ids(of(0))
+
+
+def test_of_a_product_in_float32_the_shortest_time_of_a_kernel_remains():
+    def step(loop, each=8.0):
+        compute(loop, 100, each, host=1, name="ampere_sgemm_32x32_nn")
+
+    finding = next(each for each in diagnosis_of(step) if each.id == "R33")
+    assert finding.alone == pytest.approx((8 - 4) / (8 + 1), abs=0.02)
+    assert "R33" not in ids(diagnosis_of(lambda loop: step(loop, 3.9)))
+
+
+def test_without_samples_a_library_s_function_has_the_place_of_the_one_of_the_program_that_called_it():
+    def step(loop):
+        compute(loop)
+        loop.wait()
+        with loop.function("train.py(45): step"), loop.function("torch/serialization.py(945): save"):
+            loop.work(300)
+        with loop.function("loop.py(7): tidy"), loop.function("Python GC", FunctionKind.GARBAGE):
+            loop.work(300)
+
+    found = {each.id: [str(where) for where in each.where] for each in diagnosis_of(step)}
+    assert found["R26"] == ["train.py:45"]
+    assert found["R23"] == ["loop.py:7"]
+
+
+def test_what_comes_in_each_step_has_a_saving_that_is_no_bound():
+    def step(loop, number=0):
+        compute(loop)
+        loop.wait()
+        with loop.function("Python GC", FunctionKind.GARBAGE):
+            loop.work(1000)
+
+    finding = diagnosis_of(step).findings[0]
+    assert (finding.id, finding.is_bound) == ("R23", False)
+    assert finding.saving == pytest.approx(0.5, abs=0.03)
+
+
+def test_what_launches_cost_is_not_what_the_waits_between_them_cost():
+    def step(loop):
+        for _ in range(100):
+            with loop.at("train.py", 20):
+                loop.launch(gpu=10, host=15)
+            with loop.at("train.py", 80):
+                loop.wait()
+
+    found = diagnosis_of(step)
+    first, second = found.findings[:2]
+    assert {first.id, second.id} == {"R16", "R19"}
+    assert first.saving + second.saving <= 0.75, "15 us of host and a wait of 14 us for 10 us of the GPU"
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "read", "io_wait", "expected"),
+    [
+        (0.1, 4 << 20, 0, "R04"),  # it reads
+        (0.1, 0, 400, "R04"),  # or tasks of the container waited for storage
+        (0.1, 1 << 10, 100, "R01"),  # neither, to speak of
+        (0.6, 4 << 20, 400, "R01"),  # it reads, and is on a CPU
+    ],
+)
+def test_workers_wait_for_storage_where_they_read_much_or_something_waits_for_it(on_cpu, read, io_wait, expected):
+    def step(loop):
+        since = loop.now
+        next_batch(loop, 1000)
+        compute(loop)
+        loop.wait()
+        loop.process(since, on_cpu, read=int(read * (loop.now - since) / 1e9))
+        loop.container(since, io_wait=io_wait)
+
+    assert diagnosis_of(step).findings[0].id == expected
 
 
 def test_workers_that_rest_while_nothing_is_waited_for_are_no_finding():

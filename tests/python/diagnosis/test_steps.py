@@ -10,7 +10,7 @@ import gpuscope
 from fakes.recordings import aggregate, make_trace
 from gpuscope._core import Flag, FunctionKind, RegionKind
 from gpuscope.diagnosis import Steps, find_steps
-from gpuscope.diagnosis.steps import calls_of, count_before
+from gpuscope.diagnosis.steps import as_passed, calls_of, count_before
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE
 
@@ -226,3 +226,58 @@ def test_the_first_call_of_each_number_is_found(far):
     wanted = np.array([5, 9 + far, 6, 7, 0, 2**32 - 1], np.uint32)
     assert calls_of(trace, wanted).tolist() == [1, 3, -1, 0, -1, -1]
     assert calls_of(make_trace({}), wanted).tolist() == [-1] * 6
+
+
+def launched(*work):
+    """Kernels by when they are launched, begin and end."""
+    tables = {
+        "thread": {"system_id": [1]},
+        "track": {"device": [0]},
+        "variant": {"name": ["kernel"]},
+        "call": {"name": ["cuLaunchKernel"], "kind": [0]},
+        "api": {
+            "start_ns": [at for at, *_ in work],
+            "duration_ns": [1] * len(work),
+            "correlation": list(range(1, 1 + len(work))),
+        },
+        "kernel": {
+            "start_ns": [start for _, start, _ in work],
+            "duration_ns": [end - start for _, start, end in work],
+            "correlation": list(range(1, 1 + len(work))),
+        },
+    }
+    return make_trace(tables, info=SPAN)
+
+
+def steps_of(*edges):
+    return Steps(np.array(edges[:-1]), np.array(edges[1:]), "step()", 0)
+
+
+def test_a_step_lasts_until_its_work_is_done():
+    trace = launched((0, 10, 1000), (110, 1000, 2000), (210, 2000, 2500))
+    assert spans(as_passed(trace, steps_of(0, 100, 200, 300))) == [(0, 1000), (1000, 2000), (2000, 2500)]
+
+
+def test_a_step_that_the_host_stays_in_longer_is_as_it_was():
+    trace = launched((0, 10, 90), (110, 120, 190), (210, 220, 290))
+    assert spans(as_passed(trace, steps_of(0, 100, 200, 300))) == [(0, 100), (100, 200), (200, 300)]
+
+
+def test_work_whose_launch_was_not_recorded_is_of_the_step_that_it_begins_in():
+    trace = launched((0, 10, 150))
+    tables = {"track": {"device": [0]}, "variant": {"name": ["kernel"]}}
+    kernel = {"start_ns": [10], "duration_ns": [140], "correlation": [9]}
+    unknown = make_trace({**tables, "kernel": kernel}, info=SPAN)
+    for each in (trace, unknown):
+        assert spans(as_passed(each, steps_of(0, 100, 200))) == [(0, 150), (150, 200)]
+
+
+def test_a_kernel_that_runs_all_the_time_moves_no_step():
+    steps = steps_of(0, 100, 200, 300, 400)
+    trace = launched((0, 10, 5000), *((at, at + 5, at + 50) for at in (110, 210, 310)))
+    assert spans(as_passed(trace, steps)) == spans(steps)
+
+
+def test_without_gpu_work_steps_are_as_they_were():
+    steps = steps_of(0, 100, 200)
+    assert as_passed(make_trace({}, info=SPAN), steps) is steps

@@ -82,6 +82,17 @@ def test_cpp_is_never_the_programs_own(file):
     assert not is_program(file)
 
 
+@pytest.mark.parametrize(
+    ("file", "is_own"),
+    [
+        *((name, False) for name in ("torch/serialization.py", "threading.py", "concurrent/futures/thread.py")),
+        *((name, True) for name in ("train.py", "models/torch_model.py", "faults/host.py", "/home/me/torch/train.py")),
+    ],
+)
+def test_a_file_without_its_folder_is_told_by_its_module(file, is_own):
+    assert is_program(file) == is_own
+
+
 def test_where_all_is_installed_the_innermost_line_is_the_line():
     assert program_line((GPUSCOPE, TORCH, STANDARD)) == TORCH
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope._core import CallKind, FunctionKind
+from gpuscope._core import CallKind
 from gpuscope.diagnosis.claims import Claim, host_edit
-from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
+from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.host_waits import DEEPEST
+from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
 from gpuscope.diagnosis.steps import Array
-from gpuscope.trace import NONE
+from gpuscope.memory.call_stacks import is_program
 from gpuscope.units import format_digits, format_seconds
 
 _FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.+)$")
@@ -54,18 +55,17 @@ def _allocation(context: Context) -> Iterator[Cause]:
 
 
 def _garbage(context: Context) -> Iterator[Cause]:
-    functions = context.trace.python_functions
-    rows = _functions_in_steps(context, functions.kind == int(FunctionKind.GARBAGE))
     pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.GARBAGE] > 0)
+    rows = _functions_of(context, IdleCause.GARBAGE, pieces)
     if len(rows) == 0 or len(pieces) == 0:
         return
-    longest = int(functions.duration_ns[rows].max())
+    longest = int(context.trace.python_functions.duration_ns[rows].max())
     yield Cause(
         "Python collects garbage",
         "gc.freeze() after the set-up, gc.set_threshold(100_000), or gc.collect() where it does not hurt",
         Claim(pieces, (IdleCause.GARBAGE,)),
         Edit(host_spans=_spans(context, rows)),
-        (),
+        _callers(context, rows),
         {"": f"{len(rows)} collections", "the longest took": _time(longest)},
         is_rare=True,
     )
@@ -75,16 +75,17 @@ def _files(context: Context) -> Iterator[Cause]:
     pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.FILES] > 0)
     if len(pieces) == 0:
         return
+    rows = _functions_of(context, IdleCause.FILES, pieces)
     spent = context.pieces.cause_ns[IdleCause.FILES, pieces]
     lines = context.lines(context.pieces.launch[pieces], spent)[:1]
     inside = _functions(context, pieces)
-    where = places(*(where for where, _, _ in inside[:1]), *(where for where, _ in lines))
+    where = _callers(context, rows) or places(*(where for where, _ in lines))
     evidence = {"in": inside[0][1]} if inside else {}
     yield Cause(
         "files or sockets are read or written between launches",
         "save and log on another thread, less often, and on one rank alone",
         Claim(pieces, (IdleCause.FILES,)),
-        host_edit(context, pieces),
+        Edit(host_spans=_spans(context, rows)),
         where,
         evidence,
         is_rare=True,
@@ -179,17 +180,26 @@ def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str,
     for name in best:
         text = context.trace.string(name)
         row = int(np.flatnonzero(names == name)[0])
-        where = _where_of_function(text)
-        if where is None and int(functions.parent[row]) != NONE and int(functions.parent[row]) < len(functions):
-            where = _where_of_function(context.trace.string(int(names[functions.parent[row]])))
-        short = where.function if where is not None and where.function and _FUNCTION.match(text) else text
-        found.append((where, _plain(short or text), float(sums[name])))
+        match = _FUNCTION.match(text)
+        found.append(
+            (_where_of_function(context, row), _plain(match["function"] if match else text), float(sums[name]))
+        )
     return found
 
 
-def _where_of_function(name: str) -> Where | None:
-    match = _FUNCTION.match(name)
-    return Where(match["file"], int(match["line"]), match["function"]) if match else None
+def _where_of_function(context: Context, row: int) -> Where | None:
+    """The innermost function of the program's own that this one is, or is called by; where there is none, this one."""
+    functions, first = context.trace.python_functions, None
+    for _ in range(DEEPEST):
+        if row >= len(functions):
+            break
+        match = _FUNCTION.match(context.trace.string(int(functions.name[row])))
+        where = Where(match["file"], int(match["line"]), match["function"]) if match else None
+        if where is not None and is_program(where.file or ""):
+            return where
+        first = first or where
+        row = int(functions.parent[row])
+    return first
 
 
 def _plain(name: str) -> str:
@@ -197,19 +207,41 @@ def _plain(name: str) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", name.strip("<>"))
 
 
-def _functions_in_steps(context: Context, chosen: Array) -> Array:
-    starts = context.trace.python_functions.start_ns
+def _functions_of(context: Context, cause: IdleCause, pieces: Array) -> Array:
+    """The calls of Python functions in the steps that are such a cause, on the threads that these pieces wait for."""
+    functions = context.trace.python_functions
+    rows = function_rows(context.trace, cause)
+    starts = functions.start_ns[rows]
     inside = (starts >= context.steps.start_ns[0]) & (starts < context.steps.end_ns[-1])
-    found: Array = np.flatnonzero(chosen & inside)
+    found: Array = rows[inside & np.isin(functions.thread[rows], list(context.threads_of(pieces)))]
     return found
 
 
-def _spans(context: Context, functions: Array) -> Array:
-    table = context.trace.python_functions
-    starts = table.start_ns[functions]
-    columns = [table.thread[functions].astype(np.int64), starts, starts + table.duration_ns[functions]]
-    spans: Array = np.stack(columns, axis=1)
-    return spans
+def _callers(context: Context, rows: Array) -> tuple[Where, ...]:
+    """The place in the program that most of the time of these calls of functions comes from.
+
+    That is the line that samples saw; without any, the function around.
+    """
+    functions = context.trace.python_functions
+    if len(rows) == 0:
+        return ()
+    spans = joined(functions.start_ns[rows], functions.start_ns[rows] + functions.duration_ns[rows])
+    seen = context.sampled_places(np.unique(functions.thread[rows]).tolist(), *spans)
+    if seen:
+        return (seen[0][0],)
+    longest = int(rows[np.argmax(functions.duration_ns[rows])])
+    return places(_where_of_function(context, longest))
+
+
+def _spans(context: Context, rows: Array) -> Array:
+    """The time of these calls by thread, as `Edit.host_spans`; what lies in another counts once."""
+    functions = context.trace.python_functions
+    spans = [np.zeros((0, 3), np.int64)]
+    for thread in np.unique(functions.thread[rows]).tolist():
+        here = rows[functions.thread[rows] == thread]
+        starts, ends = joined(functions.start_ns[here], functions.start_ns[here] + functions.duration_ns[here])
+        spans.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
+    return np.concatenate(spans)
 
 
 def _time(time_ns: float) -> str:

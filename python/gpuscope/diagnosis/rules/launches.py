@@ -46,9 +46,18 @@ def _launched_at_once(context: Context, pieces: Array) -> Edit:
     previous = before[calls]
     goes_on = (previous >= 0) & ~np.isin(context.call_kind[previous], _WAITING)
     ends = api.start_ns + api.duration_ns
-    starts = np.where(goes_on, ends[previous], np.minimum(context.pieces.start_ns[pieces], api.start_ns[calls]))
+    # After a wait the host is behind by as much as it waited, at whatever pace it launches.
+    behind = context.pieces.start_ns[pieces] + np.where(context.pieces.drain[pieces] >= 0, _waited(context, pieces), 0)
+    starts = np.where(goes_on, ends[previous], np.minimum(behind, api.start_ns[calls]))
     spans = np.stack([api.thread[calls].astype(np.int64), starts, ends[calls]], axis=1)
     return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])
+
+
+def _waited(context: Context, pieces: Array) -> Array:
+    """How far the host would be ahead at each of these pieces had it not waited for the GPU before it."""
+    idle = context.pieces
+    found: Array = idle.waited_ns[pieces] + idle.cause_ns[IdleCause.WAKE_UP, pieces]
+    return found
 
 
 def _launch_bound(context: Context) -> Iterator[Cause]:
@@ -65,7 +74,9 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     if work_ns >= _KERNELS_OF_AN_INTERVAL * interval_ns:
         return
     rows = _of_launches(context)
-    weights = context.pieces.cause_ns[list(map(int, LAUNCHING))][:, rows].sum(axis=0)
+    # What a wait costs is no matter of launches: without it the host would have been ahead.
+    spent = context.pieces.cause_ns[list(map(int, LAUNCHING))][:, rows].sum(axis=0)
+    weights = np.maximum(spent - _waited(context, rows), 0)
     where = places(*(where for where, _ in context.lines(context.pieces.launch[rows], weights)[:2]))
     evidence = {
         "": f"{format_digits(count / len(context.steps))} launches a step, one each {_time(interval_ns)} (p50)",
@@ -83,7 +94,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
             place = context.lines(drains, np.ones(len(drains)))[0][0]
             line = f" ({place})" if place is not None else ""
             advice += f"; first take out the {format_digits(waits)} waits a step{line}: a graph can have none"
-    yield Cause(title, advice, Claim(rows, LAUNCHING), _launched_at_once(context, rows), where, evidence)
+    yield Cause(title, advice, Claim(rows, LAUNCHING, weights), _launched_at_once(context, rows), where, evidence)
 
 
 def _chains(context: Context) -> Iterator[Cause]:

@@ -37,8 +37,10 @@ _OF_BUSY = 0.1
 # GeForce and L4, L40S: 1 to 2 in TF32, 2 in half).
 _TENSOR_SPEEDUP = {(7, 0): 8.0, (7, 5): 8.0, (8, 0): 8.0, (9, 0): 7.4, (10, 0): 14.0}
 _OTHER_SPEEDUP = 2.0
-# And how many times as fast float32 is as float64: 2 on GPUs for computing, 64 on others.
+# And how many times as fast float32 is as float64: 2 on GPUs for computing, 64 on others. Not of products: tensor cores
+# multiply in float64 as fast as ordinary units in float32 (A100 19.5 and 19.5, H100 67 and 67); only TF32 is faster.
 _FAST_DOUBLE = ((7, 0), (8, 0), (9, 0), (10, 0))
+_SHORTEST_PRODUCT_NS = 4_000  # the smallest products on tensor cores of an H100 take 3 to 5 us
 
 
 def _busy_ns(context: Context) -> float:
@@ -59,13 +61,25 @@ def _named(context: Context, pattern: re.Pattern[str]) -> Array:
     return found
 
 
-def _cause(context: Context, work: Array, factor: float, title: str, advice: str, evidence: dict[str, str]) -> Cause:
+def _cause(
+    context: Context, work: Array, factor: float | Array, title: str, advice: str, evidence: dict[str, str]
+) -> Cause:
+    """Kernels of which these shares of their time remain."""
     assert context.device is not None
     duration = context.duration_ns[work]
     where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
-    edit = Edit(kernels=context.device.work.rows[work], kernel_factors=np.full(len(work), factor))
+    factors = np.broadcast_to(np.asarray(factor, np.float64), len(work))
+    edit = Edit(kernels=context.device.work.rows[work], kernel_factors=factors)
     evidence = {"": _of_busy(context, work), **evidence}
-    return Cause(title, advice, Claim(work=work, work_ns=duration * (1 - factor)), edit, where, evidence)
+    return Cause(title, advice, Claim(work=work, work_ns=duration * (1 - factors)), edit, where, evidence)
+
+
+def _on_tensor_cores(context: Context, work: Array) -> Array:
+    """What remains of products in float32 off the tensor cores when these compute them."""
+    least = _SHORTEST_PRODUCT_NS / np.maximum(context.duration_ns[work], 1)
+    speedup = _TENSOR_SPEEDUP.get(context.capability, _OTHER_SPEEDUP)
+    factors: Array = np.minimum(np.maximum(1 / speedup, least), 1.0)
+    return factors
 
 
 def _without_tensor_cores(context: Context) -> Iterator[Cause]:
@@ -79,7 +93,7 @@ def _without_tensor_cores(context: Context) -> Iterator[Cause]:
     yield _cause(
         context,
         work,
-        1 / _TENSOR_SPEEDUP.get(context.capability, _OTHER_SPEEDUP),
+        _on_tensor_cores(context, work),
         "products in float32 leave the tensor cores idle",
         'torch.set_float32_matmul_precision("high") for TF32, or torch.autocast with bfloat16'
         if tf32
@@ -133,18 +147,14 @@ def _odd_sizes(context: Context, work: Array) -> list[int]:
         row = int(context.detail_of_region[region])
         if row < 0 or int(details.shapes[row]) == NONE:
             continue
-        for size in _numbers(context.trace.string(int(details.shapes[row]))):
+        for size in _numbers(_texts(context, int(details.shapes[row]))):
             if size > 8 and size % 8:
                 counts[size] = counts.get(size, 0) + 1
     return sorted(counts, key=lambda size: -counts[size])[:3]
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        shapes = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # a file may hold any text
-        return []
-    rows = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
+def _numbers(shapes: list[object]) -> list[int]:
+    rows = [shape for shape in shapes if isinstance(shape, list)]
     return [size for shape in rows for size in shape if isinstance(size, int)]
 
 
@@ -152,46 +162,54 @@ def _double(context: Context) -> Iterator[Cause]:
     if context.device is None:
         return
     named = _named(context, _DOUBLE)
-    types = _typed(context, "double")
-    work = np.union1d(named[_known_types(context, named) == 0], types).astype(np.int64)
+    known, types = _double_operators(context, context.kernels)
+    work = np.union1d(np.setdiff1d(named, context.kernels[known]), context.kernels[types]).astype(np.int64)
     if len(work) == 0 or context.duration_ns[work].sum() < 0.05 * _busy_ns(context):
         return
-    slow = context.capability not in _FAST_DOUBLE
-    yield _cause(
-        context,
-        work,
-        1 / 64 if slow else 1 / 2,
-        "computing in double precision",
-        "float32 where the result allows it: dtype=torch.float32, array.astype(np.float32)",
-        {},
-    )
+    if context.capability in _FAST_DOUBLE:
+        is_product = context.device.work.classes[work] <= int(KernelClass.PRODUCT)
+        factors = np.where(is_product, _on_tensor_cores(context, work), 1 / 2)
+    else:
+        is_product, factors = np.zeros(len(work), bool), np.full(len(work), 1 / 64)
+    advice = "float32 where the result allows it: dtype=torch.float32, array.astype(np.float32)"
+    if is_product.any():
+        advice += '; products also with torch.set_float32_matmul_precision("high"), or in bfloat16'
+    yield _cause(context, work, factors, "computing in double precision", advice, {})
 
 
-def _types(context: Context, work: Array) -> tuple[Array, list[str]]:
-    """For each piece of work which of these texts its operator's types are; -1 where they were not recorded."""
+def _double_operators(context: Context, work: Array) -> tuple[Array, Array]:
+    """Whether the types of each one's operator are known, and whether it computes in float64.
+
+    A number of Python comes to an operator as a tensor without dimensions, of float64, and changes nothing: the others
+    decide. Where shapes were not recorded a single type does.
+    """
     regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
-    known = regions < len(context.trace.regions)
-    rows = np.where(known, np.append(context.detail_of_region, -1)[np.where(known, regions, -1)], -1)
-    texts = np.where(rows >= 0, np.append(context.trace.details.types, NONE)[rows], NONE)
-    each, place = np.unique(texts, return_inverse=True)
-    strings = ["" if text == NONE else context.trace.string(text) for text in each.tolist()]
-    found: Array = np.where(texts == NONE, -1, place.reshape(-1))
-    return found, strings
+    rows = np.append(context.detail_of_region, -1)[np.minimum(regions, len(context.trace.regions))]
+    texts = [
+        np.where(rows >= 0, np.append(context.trace.details[name], NONE)[rows], NONE) for name in ("types", "shapes")
+    ]
+    each, place = np.unique(np.stack(texts), axis=1, return_inverse=True)
+    double = [
+        types != NONE and _is_double(*(_texts(context, text) for text in (types, shapes)))
+        for types, shapes in each.T.tolist()
+    ]
+    known: Array = texts[0] != NONE
+    return known, np.array(double, bool)[place.reshape(-1)]
 
 
-def _known_types(context: Context, work: Array) -> Array:
-    """1 for work whose operator's types are known."""
-    found: Array = (_types(context, work)[0] >= 0).astype(int)
-    return found
+def _texts(context: Context, text: int) -> list[object]:
+    """A list that was recorded as text; empty without one."""
+    try:
+        found = ast.literal_eval(context.trace.string(text)) if text != NONE else []
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # a file may hold any text
+        found = []
+    return found if isinstance(found, list) else []
 
 
-def _typed(context: Context, name: str) -> Array:
-    if not (context.trace.details.types != NONE).any():
-        return np.zeros(0, np.int64)
-    at, texts = _types(context, context.kernels)
-    meant = np.array([f"'{name}'" in text for text in texts] + [False])
-    found: Array = context.kernels[meant[at]]
-    return found
+def _is_double(types: list[object], shapes: list[object]) -> bool:
+    if len(shapes) != len(types):
+        return {each for each in types if each != "Scalar" and each != ""} == {"double"}
+    return any(each == "double" and shape != [] for each, shape in zip(types, shapes, strict=True))
 
 
 def _casts(context: Context) -> Iterator[Cause]:
