@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
-from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, RegionKind
+from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, OverheadKind, RegionKind
 from gpuscope.trace import Trace
 
 US = 1000
@@ -135,6 +135,12 @@ class Loop:
         self._work("memcpy", start, duration, correlation, stream, **values)
         if waits:
             self._until(start + duration)
+
+    def load(self, us: float) -> None:
+        """The driver loads code in a launching call, as it does when a kernel is first used."""
+        kind = int(OverheadKind.LAZY_FUNCTION_LOADING)
+        self._add("overhead", start_ns=self.now, duration_ns=int(us * US), kind=kind, system_id=1)
+        self.launch(gpu=5, host=us + 3)
 
     def fill(self, gpu: float = 2) -> None:
         """Fills memory."""

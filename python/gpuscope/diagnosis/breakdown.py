@@ -270,8 +270,8 @@ class _Work:
         self.end_ns = self.start_ns + np.concatenate([table.duration_ns for table in tables])
         self.correlation = np.concatenate([table.correlation for table in tables])
         devices = np.append(trace.tracks.device, 0).astype(np.int64)
-        tracks = np.concatenate([table.track for table in tables])
-        self.device = devices[np.minimum(tracks, len(devices) - 1)]
+        self.track = np.concatenate([table.track for table in tables])
+        self.device = devices[np.minimum(self.track, len(devices) - 1)]
 
     def _add_kind(self, name: str, kind: Kind, count: int) -> Array:
         self.kinds.append((name, kind.label))
@@ -304,6 +304,7 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         work.start_ns[chosen],
         work.end_ns[chosen],
         work.correlation[chosen],
+        work.track[chosen],
         tuple(work.kinds),
         work.classes[chosen],
         work.tables[chosen],

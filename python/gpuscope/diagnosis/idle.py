@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CallKind, FunctionKind, RegionKind
+from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
 from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before
@@ -26,24 +26,27 @@ class IdleCause(IntEnum):
     """What kept the GPU idle. Of what the launching thread did at once, the lowest counts."""
 
     WAKE_UP = 0
-    ALLOCATION = 1
-    COPY_CALL = 2
-    DRIVER_CALL = 3
-    COMPILING = 4
-    DATA_WAIT = 5
-    GARBAGE = 6
-    FILES = 7
-    CPU_LIMIT = 8
-    CPU_WAIT = 9
-    LOCK = 10
-    FRAMEWORK = 11
-    HOST_CODE = 12
-    LAUNCH_CALL = 13
-    LAUNCH_LATENCY = 14
-    BACK_TO_BACK = 15
-    DEVICE_WAIT = 16
-    UNSEEN = 17
-    NO_WORK_AFTER = 18
+    LOADING = 1
+    PROFILER = 2
+    ALLOCATION = 3
+    COPY_CALL = 4
+    DRIVER_CALL = 5
+    COMPILING = 6
+    DATA_WAIT = 7
+    GARBAGE = 8
+    FILES = 9
+    CPU_LIMIT = 10
+    CPU_WAIT = 11
+    LOCK = 12
+    FRAMEWORK = 13
+    HOST_CODE = 14
+    LAUNCH_CALL = 15
+    LAUNCH_LATENCY = 16
+    BACK_TO_BACK = 17
+    EVENT_WAIT = 18
+    DEVICE_WAIT = 19
+    UNSEEN = 20
+    NO_WORK_AFTER = 21
 
     @property
     def label(self) -> str:
@@ -53,6 +56,8 @@ class IdleCause(IntEnum):
 
 _LABELS = {
     IdleCause.WAKE_UP: "waking up from a wait",
+    IdleCause.LOADING: "loading, compiling code in the driver",
+    IdleCause.PROFILER: "taken by CUPTI",
     IdleCause.ALLOCATION: "allocating memory",
     IdleCause.COPY_CALL: "in a call that copies",
     IdleCause.DRIVER_CALL: "in another driver call",
@@ -68,6 +73,7 @@ _LABELS = {
     IdleCause.LAUNCH_CALL: "in the launching call",
     IdleCause.LAUNCH_LATENCY: "from launch to start",
     IdleCause.BACK_TO_BACK: "between work that was queued",
+    IdleCause.EVENT_WAIT: "queued, waiting for an event of another stream",
     IdleCause.DEVICE_WAIT: "queued, held back on the GPU",
     IdleCause.UNSEEN: "launch not recorded",
     IdleCause.NO_WORK_AFTER: "no work after it",
@@ -97,6 +103,17 @@ _FILES = re.compile(
     r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
     r"|recv_into|send|sendall|dump|load)\b|torch/serialization\.py\(\d+\): _?(save|load)$|safetensors.*\b(save|load)_"
 )
+# What the driver and CUPTI take of a thread for themselves; a full command buffer means work for the GPU.
+_OVERHEADS = {
+    int(OverheadKind.DRIVER_COMPILER): IdleCause.LOADING,
+    int(OverheadKind.RUNTIME_TRIGGERED_MODULE_LOADING): IdleCause.LOADING,
+    int(OverheadKind.LAZY_FUNCTION_LOADING): IdleCause.LOADING,
+    int(OverheadKind.CUPTI_BUFFER_FLUSH): IdleCause.PROFILER,
+    int(OverheadKind.CUPTI_INSTRUMENTATION): IdleCause.PROFILER,
+    int(OverheadKind.CUPTI_RESOURCE): IdleCause.PROFILER,
+    int(OverheadKind.ACTIVITY_BUFFER_REQUEST): IdleCause.PROFILER,
+    int(OverheadKind.UVM_ACTIVITY_INIT): IdleCause.PROFILER,
+}
 _HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is what none of them fills
 
 # Work that follows other work at once starts within some microseconds, and so does work on an idle GPU after its
@@ -185,6 +202,8 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     latency_start = np.where(late, gaps.end_ns - latency, gaps.end_ns)
     short = gaps.end_ns - gaps.start_ns <= back_to_back
     held = np.where(~seen, IdleCause.UNSEEN, np.where(~late & short, IdleCause.BACK_TO_BACK, IdleCause.DEVICE_WAIT))
+    for_event = _waits_for_event(trace, device_work, gaps.next, began)
+    held[(held == IdleCause.DEVICE_WAIT) & for_event] = IdleCause.EVENT_WAIT
 
     gap, step, starts, ends = _cut(steps, gaps.start_ns, gaps.end_ns)
     is_whole = len(gap) == len(launch) and bool((gap[1:] != gap[:-1]).all())  # none was cut, or left out
@@ -212,6 +231,14 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
         call = calls.draining(thread, gaps.start_ns[of_thread], host_end[of_thread])
         drain[of_thread] = call
         waited_ns[of_thread] = np.where(call >= 0, gaps.start_ns[of_thread] - calls.start_ns[call], 0)
+
+    in_calls = np.maximum(starts, of_pieces(host_end)), np.minimum(ends, of_pieces(call_end))
+    for thread in np.unique(overheads_by_thread(trace)).tolist():
+        rows = np.flatnonzero(of_pieces(late & (calls.thread[launch] == thread)) & (in_calls[1] > in_calls[0]))
+        divided = _divided(*(each[rows] for each in in_calls), *overheads_of_thread(trace, thread))
+        for cause in np.flatnonzero(divided[:-1].any(axis=1)).tolist():
+            cause_ns[cause, rows] += divided[cause]
+            cause_ns[IdleCause.LAUNCH_CALL, rows] -= divided[cause]
 
     after, by, drained_by, ahead_ns = map(of_pieces, (gaps.next, launch, drain, waited_ns))
     pieces = IdlePieces(step, starts, ends, after, by, drained_by, ahead_ns, cause_ns)
@@ -253,6 +280,7 @@ class Work:
     start_ns: Array
     end_ns: Array
     correlation: Array
+    track: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,11 +312,63 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
         *_regions_of_thread(trace, thread),
         *_functions_of_thread(trace, thread),
         *_waits_of_thread(trace, thread),
+        overheads_of_thread(trace, thread),
     ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
+    return _divided(starts, ends, work_starts, work_ends, causes)
+
+
+def overheads_by_thread(trace: Trace) -> Array:
+    """The row of ``trace.threads`` of each of ``trace.overheads``; -1 for none."""
+    known = trace.threads.system_id.astype(np.int64)
+    order = np.argsort(known, kind="stable")
+    wanted = trace.overheads.system_id.astype(np.int64)
+    if len(known) == 0 or len(wanted) == 0:
+        return np.full(len(wanted), -1)
+    at = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
+    found: Array = np.where(known[at] == wanted, at, -1)
+    return found
+
+
+def overheads_of_thread(trace: Trace, thread: int) -> Spans:
+    """What the driver and CUPTI took of a thread, with `overheads`: code that they load, and their own work."""
+    overheads = trace.overheads
+    causes = np.full(len(overheads), -1)
+    for kind, cause in _OVERHEADS.items():
+        causes[overheads.kind == kind] = cause
+    rows = np.flatnonzero((causes >= 0) & (overheads_by_thread(trace) == thread))
+    starts = overheads.start_ns[rows]
+    return starts, starts + overheads.duration_ns[rows], causes[rows]
+
+
+def _divided(starts: Array, ends: Array, begins: Array, until: Array, causes: Array) -> Array:
+    """What of these spans, which are in order, has which cause: a row a cause and one for none, a column a span."""
     divided: Array
-    divided, _ = _core.divide_time(starts, ends, work_starts, work_ends, causes.astype(np.uint8), _HOST_CAUSES)
+    divided, _ = _core.divide_time(starts, ends, begins, until, causes.astype(np.uint8), _HOST_CAUSES)
     return divided
+
+
+def _waits_for_event(trace: Trace, work: Work, chosen: Array, launched: Array) -> Array:
+    """Whether the stream of each of these pieces of work was told to wait for an event just before it was launched.
+
+    That is after the launch of what the stream has before it. It is known where waits were recorded.
+    """
+    waits = trace.sync
+    rows = np.flatnonzero(waits.kind == int(SyncKind.STREAM_WAIT_EVENT))
+    if len(rows) == 0:
+        return np.zeros(len(chosen), bool)
+    calls = calls_of(trace, work.correlation)
+    begun = np.where(calls >= 0, np.append(trace.api.start_ns, 0)[calls], work.start_ns)
+    found = np.zeros(len(chosen), bool)
+    for track in np.unique(waits.track[rows]).tolist():
+        asked = np.sort(waits.start_ns[rows[waits.track[rows] == track]])
+        launches = np.sort(begun[work.track == track])
+        here = np.flatnonzero(work.track[chosen] == track)
+        before = np.searchsorted(launches, launched[here], side="left") - 1
+        last = np.where(before >= 0, launches[np.maximum(before, 0)], np.iinfo(np.int64).min)
+        latest = np.searchsorted(asked, launched[here], side="left") - 1
+        found[here] = (latest >= 0) & (asked[np.maximum(latest, 0)] > last)
+    return found
 
 
 def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array, Array]:

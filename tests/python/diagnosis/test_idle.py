@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.recordings import make_trace
-from gpuscope._core import CallKind, FunctionKind, RegionKind
+from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.diagnosis import IdleCause, Steps, break_down
 from gpuscope.trace import NONE
 
@@ -38,6 +38,9 @@ class Program:
         self.cpu_waits: list[tuple[int, int, int, int]] = []  # start, end, waited, thread
         self.samples: list[tuple[int, int, int, int]] = []  # start, end, on a CPU, thread
         self.throttled: list[tuple[int, int, int]] = []
+        self.overheads: list[tuple[int, int, OverheadKind, int]] = []  # start, end, kind, thread
+        self.event_waits: list[tuple[int, int]] = []  # when, stream
+        self.streams: dict[int, int] = {}  # of kernels that are not on the first
 
     def call(self, name, start, end, *, thread=0, region=NONE, line=None):
         if line is not None:
@@ -63,12 +66,18 @@ class Program:
     def throttle(self, start, end, stopped):
         self.throttled.append((start, end, stopped))
 
+    def take(self, start, end, kind, thread=0):
+        self.overheads.append((start, end, kind, thread))
+
+    def wait_for_event(self, at, stream=0):
+        self.event_waits.append((at, stream))
+
     def trace(self):
         names = list(CALLS)
         files = sorted(set(self.lines.values()))
         tables = {
             "thread": {"system_id": [1, 2]},
-            "track": {"device": [0]},
+            "track": {"device": [0, 0], "stream": [7, 8]},
             "variant": {"name": ["kernel"]},
             "call": {"name": names, "kind": [int(kind) for kind in CALLS.values()]},
             "path": {
@@ -93,6 +102,19 @@ class Program:
                 "start_ns": [start * US for start, *_ in self.kernels],
                 "duration_ns": [(end - start) * US for start, end, _ in self.kernels],
                 "correlation": [number for *_, number in self.kernels],
+                "track": [self.streams.get(at, 0) for at in range(len(self.kernels))],
+            },
+            "overhead": {
+                "start_ns": [start * US for start, *_ in self.overheads],
+                "duration_ns": [(end - start) * US for start, end, *_ in self.overheads],
+                "kind": [int(kind) for _, _, kind, _ in self.overheads],
+                "system_id": [1 + thread for *_, thread in self.overheads],
+            },
+            "sync": {
+                "start_ns": [at * US for at, _ in self.event_waits],
+                "duration_ns": [0] * len(self.event_waits),
+                "track": [stream for _, stream in self.event_waits],
+                "kind": [int(SyncKind.STREAM_WAIT_EVENT)] * len(self.event_waits),
             },
             "python_function": {
                 "start_ns": [start * US for start, *_ in self.collections],
@@ -330,6 +352,65 @@ def test_time_after_the_last_work_is_told_apart():
     assert idle(two_kernels(), 0, 400)[IdleCause.NO_WORK_AFTER.label] == 150
 
 
+def first_launch_of_a_kernel():
+    """Which takes 90 and not 3."""
+    program = Program()
+    program.launch(0, 2, 0, 100)
+    program.call("cuStreamSynchronize", 10, 110)
+    program.launch(120, 210, 215, 250)
+    return program
+
+
+def test_code_that_is_loaded_in_a_launching_call_is_not_the_launch():
+    program = first_launch_of_a_kernel()
+    program.take(130, 200, OverheadKind.LAZY_FUNCTION_LOADING)
+    found = idle(program, 0, 250)
+    assert (found[IdleCause.LOADING.label], found[IdleCause.LAUNCH_CALL.label]) == (70, 20)
+
+
+def test_code_that_is_compiled_between_calls_has_its_time():
+    program = two_kernels()
+    program.take(120, 180, OverheadKind.DRIVER_COMPILER)
+    found = idle(program, 0, 250)
+    assert (found[IdleCause.LOADING.label], found[IdleCause.HOST_CODE.label]) == (60, 30)
+
+
+def test_what_cupti_takes_for_itself_is_told_apart():
+    program = first_launch_of_a_kernel()
+    program.take(112, 118, OverheadKind.CUPTI_BUFFER_FLUSH)
+    program.take(130, 200, OverheadKind.CUPTI_RESOURCE)
+    found = idle(program, 0, 250)
+    assert found[IdleCause.PROFILER.label] == 76
+    assert IdleCause.LOADING.label not in found
+
+
+def test_overheads_of_another_thread_and_full_command_buffers_explain_no_gap():
+    program = first_launch_of_a_kernel()
+    without = idle(program, 0, 250)
+    program.take(130, 200, OverheadKind.LAZY_FUNCTION_LOADING, thread=1)
+    program.take(130, 200, OverheadKind.COMMAND_BUFFER_FULL)
+    assert idle(program, 0, 250) == without
+
+
+@pytest.mark.parametrize(
+    ("asked", "stream", "cause"),
+    [
+        (7, 1, IdleCause.EVENT_WAIT),  # of its stream, before its launch
+        (7, 0, IdleCause.DEVICE_WAIT),  # of another stream
+        (4, 1, IdleCause.DEVICE_WAIT),  # before what the stream has before it, which waited
+        (20, 1, IdleCause.DEVICE_WAIT),  # after its launch
+    ],
+)
+def test_queued_work_that_starts_late_waits_for_an_event_where_its_stream_was_told_to(asked, stream, cause):
+    program = Program()
+    program.launch(0, 2, 5, 100)
+    program.launch(5, 6, 10, 60)
+    program.launch(8, 9, 200, 250)
+    program.streams = {1: 1, 2: 1}
+    program.wait_for_event(asked, stream)
+    assert idle(program, 0, 250)[cause.label] == 100
+
+
 def test_a_gap_is_shared_by_the_steps_that_it_lies_in():
     device = breakdown(two_kernels(), 0, 150, 250)
     steps = {part.name: (part.per_step_ns / US).tolist() for part in device.parts if part.kind == "idle"}
@@ -355,10 +436,17 @@ TIMES = st.integers(0, 300)
     waits=st.lists(st.tuples(TIMES, st.integers(0, 80), st.integers(0, 99), st.integers(0, 1)), max_size=5),
     samples=st.lists(st.tuples(TIMES, st.integers(0, 900), st.integers(0, 900), st.integers(0, 1)), max_size=5),
     throttled=st.lists(st.tuples(TIMES, st.one_of(st.none(), st.integers(0, 200))), max_size=3),
+    overheads=st.lists(st.tuples(TIMES, st.integers(0, 80), st.sampled_from(OverheadKind)), max_size=4),
+    event_waits=st.lists(st.tuples(TIMES, st.integers(0, 1)), max_size=3),
     borders=st.lists(TIMES, min_size=2, max_size=5, unique=True).map(sorted),
 )
-def test_causes_add_up_to_the_time_in_which_nothing_ran(launches, calls, regions, waits, samples, throttled, borders):
+def test_causes_add_up_to_the_time_in_which_nothing_ran(
+    launches, calls, regions, waits, samples, throttled, overheads, event_waits, borders
+):
     program = Program()
+    for start, length, kind in overheads:
+        program.take(start, start + length, kind)
+    program.event_waits = event_waits
     for start, length, waited, thread in waits:
         program.wait_for_cpu(start, start + length, waited, thread)
     for start, length, on_cpu, thread in samples:

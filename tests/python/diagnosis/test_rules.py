@@ -189,6 +189,13 @@ def copies_on_the_stream_that_computes(loop, wrong):
     compute(loop)
 
 
+@planted("R13", "train.py:54", 0.30, 0.50)
+def a_link_with_a_quarter_of_its_lanes(loop, wrong):
+    with loop.at("train.py", 54):
+        loop.copy(12 << 20, 1000 if wrong else 250, pinned=True)
+    compute(loop)
+
+
 @planted("R14", "train.py:55", 0.15, 0.35)
 def a_round_trip(loop, wrong):
     compute(loop)
@@ -361,6 +368,15 @@ def compiled_each_step(loop, wrong):
     loop.wait()
     with loop.at("train.py", 42), loop.region("_compile.compile_inner (dynamo_timed)", RegionKind.RANGE):
         loop.work(500 if wrong else 1)
+
+
+@planted("R27", "train.py:43", 0.20, 0.40)
+def code_that_the_driver_loads(loop, wrong):
+    compute(loop)
+    loop.wait()
+    with loop.at("train.py", 43):
+        loop.load(500 if wrong else 1)
+    compute(loop, 1)
 
 
 @planted("R29", "nvjet_hsh_128x256", 0.80, 0.95)
@@ -552,6 +568,23 @@ def test_of_a_product_in_float32_the_shortest_time_of_a_kernel_remains():
     finding = next(each for each in diagnosis_of(step) if each.id == "R33")
     assert finding.alone == pytest.approx((8 - 4) / (8 + 1), abs=0.02)
     assert "R33" not in ids(diagnosis_of(lambda loop: step(loop, 3.9)))
+
+
+@pytest.mark.parametrize(
+    ("size", "streams", "capability"),
+    [
+        (1 << 20, (7,), (9, 0)),  # small ones do not reach it
+        (12 << 20, (7, 9), (9, 0)),  # nor do those that share it
+        (12 << 20, (7,), (8, 6)),  # a GPU of this kind may have 8 lanes
+    ],
+)
+def test_copies_that_do_not_show_the_rate_of_the_link_say_nothing_of_it(size, streams, capability):
+    def step(loop):
+        for stream in streams:
+            loop.copy(size, size / 12e3, pinned=True, to_gpu=stream == 7, stream=stream)
+        compute(loop)
+
+    assert "R13" not in [each.id for each in diagnosis_of(step, lambda: Loop(capability))]
 
 
 def test_without_samples_a_library_s_function_has_the_place_of_the_one_of_the_program_that_called_it():

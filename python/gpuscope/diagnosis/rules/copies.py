@@ -31,6 +31,10 @@ _MOVES = re.compile(r"^aten::(to|_to_copy|copy_|cuda)$")
 # What pinned copies reach where the recording has none to compare with: three quarters of one way of PCI Express 5, 4
 # and 3 with 16 lanes, as GPUs of these compute capabilities have it.
 _PINNED_BYTES_PER_NS = (((9, 0), 48.0), ((8, 0), 24.0), ((0, 0), 12.0))
+# GPUs for computing, all with 16 lanes: others may have 8. Copies of 8 MiB and more reach the whole rate.
+_PINNED_BYTES_PER_NS_OF_LINKS = {(7, 0): 12.0, (8, 0): 24.0, (9, 0): 48.0, (10, 0): 48.0}
+_LARGE_COPY_BYTES = 8 << 20
+_SLOW_LINK = 0.6
 
 
 def _copies(context: Context, ways: tuple[int, ...] = (_HTOD, _DTOH)) -> tuple[Array, Array, Array]:
@@ -127,6 +131,36 @@ def _exposed(context: Context) -> Iterator[Cause]:
         _where(context, work, exposed + 1.0),
         {"": f"{format_bytes(float(size[chosen].sum()) / len(context.steps))} a step"},
     )
+
+
+def _slow_link(context: Context) -> Iterator[Cause]:
+    """Large pinned copies that are far from what a GPU of this kind reaches with all its lanes."""
+    reached = _PINNED_BYTES_PER_NS_OF_LINKS.get(context.capability)
+    if len(context.copies) == 0 or reached is None:
+        return
+    for way, goes in ((_HTOD, "to the GPU"), (_DTOH, "to the host")):
+        work, size, pageable = _copies(context, (way,))
+        ends = (context.column("memcpy", name, work) for name in ("source", "destination"))
+        large = np.logical_or.reduce([end == _PINNED for end in ends]) & ~pageable & (size >= _LARGE_COPY_BYTES)
+        work, size = work[large], size[large]
+        # One that runs beside another has a part of the link.
+        alone = context.exposed_ns(work, np.setdiff1d(context.copies, work)) == context.duration_ns[work]
+        work, size = work[alone], size[alone]
+        duration = np.maximum(context.duration_ns[work], 1)
+        if len(work) == 0 or float(np.median(size / duration)) >= _SLOW_LINK * reached:
+            continue
+        factors = np.minimum(size / duration / reached, 1.0)
+        exposed = context.exposed_ns(work, context.computing)
+        rate = format_digits(float(size.sum() / duration.sum()))
+        yield Cause(
+            f"copies {goes} are slower than the GPU's link",
+            "look at the link (nvidia-smi -q -d PCIE: generation and width, gpuscope doctor), the slot and risers; run "
+            "on the cores beside the GPU: numactl --cpunodebind, --membind (nvidia-smi topo -m)",
+            Claim(work=work, work_ns=exposed * (1 - factors)),
+            Edit(copies=_rows(context, work), copy_factors=factors),
+            _where(context, work, exposed + 1.0),
+            {"": f"{rate} of {format_digits(reached)} GB/s"},
+        )
 
 
 def _round_trips(context: Context) -> Iterator[Cause]:
@@ -226,6 +260,7 @@ RULES = (
     Rule("R09", "copies of pageable memory", _pageable, 0.03),
     Rule("R11", "many small copies", _many_small, 0.03),
     Rule("R12", "copies that are not hidden", _exposed, 0.03),
+    Rule("R13", "a slow link", _slow_link, 0.03, is_special=True),
     Rule("R14", "round trips to the host", _round_trips, 0.01, is_special=True),
     Rule("R14", "tensors made on the CPU and moved", _made_on_host, 0.01, is_special=True),
     Rule("R18", "managed memory that moves", _managed, 0.03),

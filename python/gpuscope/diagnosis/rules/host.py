@@ -12,7 +12,7 @@ from gpuscope._core import CallKind
 from gpuscope.diagnosis.claims import Claim, host_edit
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import DEEPEST
-from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows
+from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
@@ -115,6 +115,30 @@ def _compiling(context: Context) -> Iterator[Cause]:
         Edit(host_spans=spans),
         places(where),
         {"": f"{len(outermost)} times in {len(context.steps)} steps"},
+        is_rare=True,
+    )
+
+
+def _loading(context: Context) -> Iterator[Cause]:
+    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.LOADING] > 0)
+    if len(pieces) == 0:
+        return
+    spans = [np.zeros((0, 3), np.int64)]
+    for thread in sorted(context.threads_of(pieces)):
+        starts, ends, causes = overheads_of_thread(context.trace, thread)
+        loads = (causes == IdleCause.LOADING) & (ends > context.steps.start_ns[0]) & (starts < context.steps.end_ns[-1])
+        starts, ends = joined(starts[loads], ends[loads])
+        spans.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
+    every = np.concatenate(spans)
+    spent = context.pieces.cause_ns[IdleCause.LOADING, pieces]
+    yield Cause(
+        "the driver loads or compiles code in steps that should only run",
+        "run each kernel once before (or CUDA_MODULE_LOADING=EAGER); code for this GPU in place of PTX; sizes that do "
+        "not change, so that libraries keep their kernels",
+        Claim(pieces, (IdleCause.LOADING,)),
+        Edit(host_spans=every),
+        places(*(where for where, _ in context.lines(context.pieces.launch[pieces], spent)[:2])),
+        {"": f"{len(every)} times in {len(context.steps)} steps"},
         is_rare=True,
     )
 
@@ -260,4 +284,5 @@ RULES = (
     Rule("R24", "code of the program that keeps the GPU waiting", _python, 0.03),
     Rule("R26", "files and sockets in the loop", _files, 0.01),
     Rule("R27", "compiling in steady state", _compiling, 0.02),
+    Rule("R27", "code that the driver loads in steady state", _loading, 0.02),
 )
