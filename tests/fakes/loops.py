@@ -10,6 +10,7 @@ from typing import Any
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
 from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, OverheadKind, RegionKind
+from gpuscope.counters import names
 from gpuscope.trace import Trace
 
 US = 1000
@@ -185,6 +186,15 @@ class Loop:
         time = self.now - since
         used = {"cpu_ns": int(on_cpu * time), "wait_ns": int(wait * time), "read_bytes": read}
         self._add("process_usage", start_ns=since, duration_ns=time, **used, process=process)
+
+    def counted(self, since: int, every: float = 100, **values: float) -> None:
+        """The hardware counters of these names, of `gpuscope.counters.names`, from a moment until now."""
+        for start in range(since, self.now - int(every * US) + 1, int(every * US)):
+            sample = self._add("counter_sample", start_ns=start, duration_ns=int(every * US), device=0)
+            for name, value in values.items():
+                metric = getattr(names, name)
+                counter = self._known("counter", metric, name=metric, unit="percent", description="")
+                self._add("counter_value", sample=sample, counter=counter, value=value)
 
     def container(self, since: int, *, throttled: float = 0.0, io_wait: float = 0.0) -> None:
         """What held up the container from a moment until now, in us."""

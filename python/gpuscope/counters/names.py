@@ -14,19 +14,28 @@ from gpuscope.text import brief
 _ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
 _QUEUE = "gpu__scheduler_engine_gr_queue_sync"
 
+SM_ACTIVE = f"sm__cycles_active{_ELAPSED}"
+CONTEXT_SWITCHES = f"gpu__gr_cycles_active_cmd_ctxsw{_ELAPSED}"
+TENSOR_ACTIVE = f"sm__pipe_tensor_cycles_active_realtime{_ELAPSED}"
+DRAM_READ, DRAM_WRITE = (f"dram__{way}_throughput{_ELAPSED}" for way in ("read", "write"))
+INSTRUCTIONS = f"sm__inst_executed_realtime{_ELAPSED}"
+WARPS_ACTIVE = f"sm__warps_active_realtime{_ELAPSED}"
+FP64_ACTIVE = f"TPC.TriageCompute.sm__pipe_fp64_cycles_active_realtime{_ELAPSED}"
+FMA_INSTRUCTIONS = f"TPC.TriageCompute.sm__inst_executed_pipe_fma_realtime{_ELAPSED}"
+
 WHY = (
     f"gr__cycles_active{_ELAPSED}",
-    f"sm__cycles_active{_ELAPSED}",
+    SM_ACTIVE,
     f"{_QUEUE}_gpfifo_cycles_idle{_ELAPSED}",
     f"{_QUEUE}_cycles_stalled_cmd_semacquire{_ELAPSED}",
     f"{_QUEUE}_cycles_stalled_cmd_wfi{_ELAPSED}",
-    f"gpu__gr_cycles_active_cmd_ctxsw{_ELAPSED}",
+    CONTEXT_SWITCHES,
     f"gpu__scheduler_engine_asyncce0_cycles_active{_ELAPSED}",
-    f"sm__pipe_tensor_cycles_active_realtime{_ELAPSED}",
-    f"dram__read_throughput{_ELAPSED}",
-    f"dram__write_throughput{_ELAPSED}",
-    f"sm__inst_executed_realtime{_ELAPSED}",
-    f"sm__warps_active_realtime{_ELAPSED}",
+    TENSOR_ACTIVE,
+    DRAM_READ,
+    DRAM_WRITE,
+    INSTRUCTIONS,
+    WARPS_ACTIVE,
     "gr__dispatch_count.sum",
     "lts__t_sectors.sum",
     "pcie__read_bytes.sum",
@@ -36,8 +45,8 @@ WHY = (
     "nvlrx__bytes.sum",
     "nvltx__bytes.sum",
     "LTS.TriageCompute.lts__average_t_sector_hit_rate_realtime.pct",
-    f"TPC.TriageCompute.sm__pipe_fp64_cycles_active_realtime{_ELAPSED}",
-    f"TPC.TriageCompute.sm__inst_executed_pipe_fma_realtime{_ELAPSED}",
+    FP64_ACTIVE,
+    FMA_INSTRUCTIONS,
     f"tpc__warps_inactive_sm_idle_realtime{_ELAPSED}",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
+from gpuscope.counters.sampled import SampledCounters
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
@@ -174,6 +175,12 @@ class Context:
             return 0
         rows = np.flatnonzero(self.trace.devices.ordinal == self.device.device)
         return int(self.trace.devices[column][rows[0]]) if len(rows) else 0
+
+    @cached_property
+    def counters(self) -> SampledCounters | None:
+        """What hardware counters say of the device; None where none were sampled."""
+        found = SampledCounters(self.trace)
+        return found if self.device is not None and self.device.device in found.devices else None
 
     def exposed_ns(self, work: Array, beside: Array) -> Array:
         """How long each piece of `work` ran with none of the work `beside` running too."""

@@ -80,10 +80,11 @@ def diagnose(trace: Trace) -> Diagnosis:
         found, unseen = _ask(context)
         findings, small = _rank(context, found, replay.result())
     doubts = _doubts(context)
-    if not findings and (unexplained := _unexplained(context)):
+    faults = [each for each in findings if each.severity != "info"]
+    if not faults and (unexplained := _unexplained(context)):
         doubts = (*doubts, unexplained)
-    verdict = FINDINGS if findings else UNKNOWN if doubts else FINE
-    summary = _summary(context, findings, verdict)
+    verdict = FINDINGS if faults else UNKNOWN if doubts else FINE
+    summary = _summary(context, faults, verdict)
     counted = idle_by_counters(trace, context.breakdown)
     return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out, counted)
 
@@ -289,7 +290,7 @@ def _finding(context: Context, candidate: _Candidate, together: Saving | None, b
 
 def _share_finding(rule: Rule, cause: Cause) -> Finding:
     assert cause.share is not None
-    severity = "warn" if cause.share >= SMALL or cause.share == 0 else "info"
+    severity = "warn" if (cause.share >= SMALL or cause.share == 0) and not rule.is_note else "info"
     what = (cause.where, cause.evidence, cause.advice, _VERIFY)
     return Finding(rule.id, cause.title, None, None, True, None, cause.share, severity, *what)
 

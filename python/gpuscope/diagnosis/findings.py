@@ -42,7 +42,7 @@ class Finding:
         is_bound: the saving is the most that can be had: no model of the program reproduced its steps.
         alone: what removing only this one saves; None as above.
         share: the time that it is about.
-        severity: critical (surely 20 % or more), warn or info (less than 3 %).
+        severity: critical (surely 20 % or more), warn or info (less than 3 %, or no fault).
         where: the places in the program, the one with most time first.
         evidence: figures by name; "" for one that says itself what it is.
         advice: what to change.

@@ -235,7 +235,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     in_calls = np.maximum(starts, of_pieces(host_end)), np.minimum(ends, of_pieces(call_end))
     for thread in np.unique(overheads_by_thread(trace)).tolist():
         rows = np.flatnonzero(of_pieces(late & (calls.thread[launch] == thread)) & (in_calls[1] > in_calls[0]))
-        divided = _divided(*(each[rows] for each in in_calls), *overheads_of_thread(trace, thread))
+        divided = _divided(in_calls[0][rows], in_calls[1][rows], *overheads_of_thread(trace, thread))
         for cause in np.flatnonzero(divided[:-1].any(axis=1)).tolist():
             cause_ns[cause, rows] += divided[cause]
             cause_ns[IdleCause.LAUNCH_CALL, rows] -= divided[cause]

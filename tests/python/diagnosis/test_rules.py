@@ -456,6 +456,37 @@ def attention_in_pieces(loop, wrong):
             loop.launch(gpu=150)
 
 
+def counted_kernel(loop, **values):
+    """A kernel of 2 ms, and what hardware counters say of it."""
+    since = loop.now
+    with loop.at("train.py", 27):
+        loop.launch("chase_pointers", 2000)
+    loop.wait()
+    usual = {"DRAM_READ": 5, "DRAM_WRITE": 5, "TENSOR_ACTIVE": 0, "INSTRUCTIONS": 10, "WARPS_ACTIVE": 20}
+    loop.counted(since, **(usual | values))
+
+
+@planted("R37", "train.py:27", 0.90, 1.0)
+def kernels_bound_by_memory(loop, wrong):
+    counted_kernel(loop, DRAM_READ=50, DRAM_WRITE=40 if wrong else 10, WARPS_ACTIVE=90, INSTRUCTIONS=70)
+
+
+@planted("R38", "train.py:27", 0.90, 1.0)
+def a_kernel_that_waits_for_single_reads(loop, wrong):
+    counted_kernel(loop, INSTRUCTIONS=10 if wrong else 70)
+
+
+@planted("R45", "", 0.25, 0.45)
+def another_process_on_the_gpu(loop, wrong):
+    """Work is queued and starts 1 ms late, while the GPU is busy."""
+    compute(loop, 10, 200)
+    since = max(loop._free.values())
+    loop._free[7] = since + 1_000_000
+    compute(loop, 1)
+    loop.wait()
+    loop.counted(since + 20_000, SM_ACTIVE=95 if wrong else 0, CONTEXT_SWITCHES=0)
+
+
 @planted("R40", "train.py:25", 0.10, 0.60)
 def gradients_filled_with_zeros(loop, wrong):
     compute(loop)
@@ -585,6 +616,61 @@ def test_copies_that_do_not_show_the_rate_of_the_link_say_nothing_of_it(size, st
         compute(loop)
 
     assert "R13" not in [each.id for each in diagnosis_of(step, lambda: Loop(capability))]
+
+
+@pytest.mark.parametrize(
+    ("values", "each"),
+    [
+        ({"TENSOR_ACTIVE": 60}, 2000),  # a product of matrices
+        ({"DRAM_READ": 40, "DRAM_WRITE": 40, "INSTRUCTIONS": 10}, 2000),  # memory
+        ({"WARPS_ACTIVE": 80}, 2000),  # it waits with all the threads that there is room for
+        ({}, 400),  # of too few samples
+    ],
+)
+def test_a_kernel_is_not_slow_where_a_unit_is_busy_or_too_little_is_known(values, each):
+    def step(loop):
+        for _ in range(2000 // each):
+            since = loop.now
+            loop.launch("chase_pointers", each)
+            loop.wait()
+            usual = {"DRAM_READ": 5, "DRAM_WRITE": 5, "TENSOR_ACTIVE": 0, "INSTRUCTIONS": 10, "WARPS_ACTIVE": 20}
+            loop.counted(since, **(usual | values))
+
+    assert "R38" not in ids(diagnosis_of(step))
+
+
+def test_kernels_that_memory_bounds_are_no_fault():
+    def step(loop):
+        counted_kernel(loop, DRAM_READ=50, DRAM_WRITE=40)
+
+    found = diagnosis_of(step)
+    assert found.verdict == "fine"
+    assert [(each.id, each.severity) for each in found.findings] == [("R37", "info")]
+    assert found.matches(["R37"])
+    assert not found.matches(["warn"])
+
+
+def test_a_gpu_that_goes_back_and_forth_between_processes_is_shared():
+    def step(loop):
+        since = loop.now
+        compute(loop)
+        loop.wait()
+        loop.counted(since, SM_ACTIVE=100, CONTEXT_SWITCHES=8)
+
+    (finding,) = diagnosis_of(step).findings
+    assert (finding.id, finding.saving) == ("R45", None)
+    assert finding.share == pytest.approx(0.08, abs=0.001)
+
+
+def test_what_others_do_while_the_host_keeps_the_gpu_waiting_costs_nothing():
+    def step(loop):
+        compute(loop)
+        loop.wait()
+        since = loop.now
+        loop.work(1000)
+        loop.counted(since + 20_000, SM_ACTIVE=95, CONTEXT_SWITCHES=0)
+
+    assert "R45" not in ids(diagnosis_of(step))
 
 
 def test_without_samples_a_library_s_function_has_the_place_of_the_one_of_the_program_that_called_it():

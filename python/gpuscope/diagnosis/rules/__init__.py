@@ -3,7 +3,18 @@
 
 from __future__ import annotations
 
-from gpuscope.diagnosis.rules import copies, host, inputs, kernels, launches, machine, products, scheduling, waits
+from gpuscope.diagnosis.rules import (
+    copies,
+    counted,
+    host,
+    inputs,
+    kernels,
+    launches,
+    machine,
+    products,
+    scheduling,
+    waits,
+)
 from gpuscope.diagnosis.rules.rule import Cause, Rule
 
 RULES: tuple[Rule, ...] = (
@@ -15,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     *launches.RULES,
     *kernels.RULES,
     *products.RULES,
+    *counted.RULES,
     *machine.RULES,
 )
 """All of them. Those that have no need of each other's results, which is to say all, may run in any order."""

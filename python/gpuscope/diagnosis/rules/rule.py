@@ -47,6 +47,7 @@ class Rule:
         limit: the share of the time of the steps below which a cause is no finding.
         is_special: it says why there is what a more general rule finds too: of the two, this comes first unless it is
             about much less.
+        is_note: what it finds is no fault, and leaves the verdict as it is.
         needs: a sentence on what the recording lacks that this rule reads; None when it lacks nothing.
     """
 
@@ -56,6 +57,7 @@ class Rule:
     limit: float
     needs: Callable[[Context], str | None] = lambda context: None
     is_special: bool = False
+    is_note: bool = False
 
 
 def places(*found: Where | None) -> tuple[Where, ...]:
