@@ -19,6 +19,7 @@ from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.steps import Array, Steps, calls_of
+from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
@@ -295,6 +296,30 @@ class Context:
         found: Array = self.paths_inside(is_meant)[self.path_of_regions(regions)] & (calls >= 0)
         return found
 
+    def outermost_regions(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
+        """The outermost region of such a name around each of these rows of ``trace.api``, a row; -1 for none."""
+        table, count = self.trace.regions, len(self.trace.regions)
+        meant = np.array([bool(is_meant(name)) for name in self.path_names] + [False])
+        found, current = np.full(len(calls), -1), self.trace.api.region[calls].astype(np.int64)
+        for _ in range(DEEPEST):
+            inside = np.flatnonzero(current < count)
+            if len(inside) == 0:
+                break
+            named = inside[meant[self.path_of_regions(current[inside])]]
+            found[named] = current[named]
+            current[inside] = table.parent[current[inside]]
+        return found
+
+    @cached_property
+    def library_calls(self) -> Array:
+        """The rows of ``trace.python_functions`` that are calls of libraries by functions of the program."""
+        functions = self.trace.python_functions
+        names, place = np.unique(functions.name, return_inverse=True)
+        own = np.array([is_program(_file_of(self.trace.string(name))) for name in names.tolist()] + [False])
+        is_own = np.append(own[place.reshape(-1)], True)
+        found: Array = np.flatnonzero(~is_own[:-1] & is_own[np.minimum(functions.parent, len(functions))])
+        return found
+
     @cached_property
     def detail_of_region(self) -> Array:
         """The row of ``trace.details`` of each row of ``trace.regions``; -1 without."""
@@ -392,6 +417,12 @@ class Context:
         group, found = group_of[keys], list(known)
         totals = np.bincount(group, weights, len(found))
         return [(found[at], np.flatnonzero(group == at)) for at in np.argsort(-totals, kind="stable").tolist()]
+
+
+def _file_of(function: str) -> str:
+    """The file of a Python function as torch writes it, "train.py(12): step"; "" of what is written in C."""
+    file, _, rest = function.partition("(")
+    return file if rest.partition("): ")[0].isdecimal() and not file.startswith("<built-in") else ""
 
 
 def joined(starts: Array, ends: Array) -> tuple[Array, Array]:

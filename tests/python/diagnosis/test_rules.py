@@ -673,6 +673,48 @@ def test_what_others_do_while_the_host_keeps_the_gpu_waiting_costs_nothing():
     assert "R45" not in ids(diagnosis_of(step))
 
 
+@pytest.mark.parametrize(
+    ("inside", "launches", "expected"),
+    [
+        (None, False, 1 - 50 / 65),  # the wait alone: the host then launches each 50 us, and the GPU works for 40
+        ("torch/cuda/__init__.py(1152): synchronize", False, 1 - 41 / 65),  # the call takes 20 us beside waiting
+        ("torch/cuda/__init__.py(1152): synchronize", True, 1 - 50 / 75),  # one that launches too is needed
+        ("train.py(80): settle", False, 1 - 50 / 65),  # so may be what the program does around
+    ],
+)
+def test_a_wait_that_is_taken_out_takes_with_it_what_its_call_does_besides(inside, launches, expected):
+    def step(loop):
+        with loop.function("train.py(70): step"):
+            for _ in range(60):
+                if not launches:
+                    loop.launch(gpu=40, host=8)
+                loop.work(10)
+                with loop.at("train.py", 79), loop.function(inside) if inside else contextlib.nullcontext():
+                    if launches:
+                        loop.launch(gpu=40, host=8)
+                    loop.work(20)
+                    loop.wait()
+                loop.work(10)
+
+    finding = next(each for each in diagnosis_of(step) if each.id == "R16")
+    assert finding.saving == pytest.approx(expected, abs=0.04)
+    assert str(finding.where[0]) == "train.py:79"
+
+
+def test_a_value_that_is_no_longer_read_needs_no_operator_that_reads_it():
+    def step(loop, us=25):
+        for _ in range(60):
+            loop.launch(gpu=40, host=8)
+            with loop.at("train.py", 79), loop.region("aten::item"):
+                loop.work(us)
+                loop.copy(4, 1, to_gpu=False, pinned=True)
+                loop.wait()
+            loop.work(20)
+
+    finding = next(each for each in diagnosis_of(step) if each.id == "R15")
+    assert finding.saving == pytest.approx(1 - 41 / 76, abs=0.05), "the GPU is the limit then"
+
+
 def test_without_samples_a_library_s_function_has_the_place_of_the_one_of_the_program_that_called_it():
     def step(loop):
         compute(loop)

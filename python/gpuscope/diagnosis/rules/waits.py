@@ -76,8 +76,11 @@ def drained(context: Context, kind: str) -> tuple[Array, Array]:
     return pieces[chosen], calls[chosen]
 
 
-def claim_of(context: Context, heads: Array) -> Claim:
-    """What is idle after these waits until the next wait, as far as the host would be ahead without them."""
+def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> Claim:
+    """What is idle after these waits until the next wait, as far as the host would be ahead without them.
+
+    It would be by as long as it waits, and by what each takes beside the waiting.
+    """
     pieces = context.pieces
     segment = np.cumsum(pieces.drain >= 0)  # 0 before the first wait
     chosen = np.zeros(int(segment[-1]) + 1 if len(segment) else 1, bool)
@@ -88,6 +91,8 @@ def claim_of(context: Context, heads: Array) -> Claim:
     there = pieces.cause_ns[list(map(int, HOST))][:, rows].sum(axis=0)
     ahead = np.zeros(len(chosen))
     ahead[segment[heads]] = pieces.waited_ns[heads] + pieces.cause_ns[IdleCause.WAKE_UP, heads]
+    if beside_ns is not None:
+        ahead[segment[heads]] += beside_ns
     before = np.cumsum(there) - there
     first = np.append(True, segment[rows][1:] != segment[rows][:-1])
     before -= np.repeat(before[first], np.diff(np.append(np.flatnonzero(first), len(rows))))
@@ -114,7 +119,63 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         copies = copies[copies >= 0]
         if len(copies) and kind != "SYNCHRONIZE":
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
-        yield Cause(title, advice, claim_of(context, heads[group]), Edit(unwaited=waits), places(where), evidence)
+        starts, ends = _calls_around(context, calls[group])
+        beside = np.maximum(ends - starts - api.duration_ns[calls[group]], 0) if kind != "PINNED_COPY" else None
+        claim = claim_of(context, heads[group], beside)
+        yield Cause(title, advice, claim, _edit(context, waits, kind), places(where), evidence)
+
+
+def _edit(context: Context, waits: Array, kind: str) -> Edit:
+    """Without these waits; and but for copies that are made all the same, without the calls that wait."""
+    if kind == "PINNED_COPY":
+        return Edit(unwaited=waits)
+    starts, ends = _calls_around(context, waits)
+    spans = np.stack([context.trace.api.thread[waits].astype(np.int64), starts, ends], axis=1)
+    if kind == "SYNCHRONIZE":
+        return Edit(unwaited=waits, host_spans=spans)
+    copies = np.where(_copies(context, waits), waits, context.call_before[waits])
+    read = (copies >= 0) & _copies(context, np.maximum(copies, 0))
+    read &= context.trace.api.start_ns[np.maximum(copies, 0)] >= starts
+    return Edit(unwaited=waits, removed_calls=np.unique(copies[read]), host_spans=spans)
+
+
+def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
+    """From when to when the program is in the call of a library that waits, which launches nothing.
+
+    That is one of Python, as ``torch.cuda.synchronize()``, or the operator that reads a value; without either the wait.
+    """
+    api = context.trace.api
+    starts, ends = api.start_ns[waits].copy(), (api.start_ns + api.duration_ns)[waits]
+    threads = api.thread[waits].astype(np.int64)
+    launching = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
+
+    def widen(begins: Array, until: Array, known: Array) -> None:
+        for thread in np.unique(threads[known]).tolist():
+            launches = np.sort(api.start_ns[launching & (api.thread == thread)])
+            here = np.flatnonzero(known & (threads == thread))
+            none = np.searchsorted(launches, begins[here]) == np.searchsorted(launches, until[here])
+            here = here[none]
+            starts[here], ends[here] = np.minimum(starts[here], begins[here]), np.maximum(ends[here], until[here])
+
+    regions = context.outermost_regions(_READS_VALUE.search, waits)
+    known = regions >= 0
+    table = context.trace.regions
+    if known.any():
+        begins = np.where(known, table.start_ns[np.maximum(regions, 0)], starts)
+        widen(begins, np.where(known, begins + table.duration_ns[np.maximum(regions, 0)], ends), known)
+    functions, rows = context.trace.python_functions, context.library_calls
+    for thread in np.unique(threads).tolist():
+        own = rows[functions.thread[rows] == thread]
+        if len(own) == 0:
+            continue
+        own = own[np.argsort(functions.start_ns[own], kind="stable")]
+        begins = functions.start_ns[own]
+        at = np.maximum(np.searchsorted(begins, api.start_ns[waits], side="right") - 1, 0)
+        until = (begins + functions.duration_ns[own])[at]
+        inside = (threads == thread) & (begins[at] <= api.start_ns[waits])
+        inside &= until >= api.start_ns[waits] + api.duration_ns[waits]
+        widen(begins[at], until, inside)
+    return starts, ends
 
 
 def _copies(context: Context, calls: Array) -> Array:
