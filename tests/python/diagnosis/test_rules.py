@@ -534,6 +534,21 @@ def test_its_clean_counterpart_has_it_not(fault):
     assert fault.id not in [each.id for each in found if each.severity != "info"], str(found)
 
 
+# Programs whose mended ones do the same work on the same machine. Of others the kernels are as long, or gone as well.
+SAME_WORK = (
+    *("R01", "R02", "R03", "R04", "R06", "R07", "R08", "R10", "R11", "R12", "R13", "R15", "R16", "R17", "R18", "R20"),
+    *("R23", "R24", "R25", "R26", "R27", "R36", "R40", "R46"),
+)
+
+
+@pytest.mark.parametrize("fault", [each for each in FAULTS if each.values[0].id in SAME_WORK])
+def test_the_saving_is_what_the_mended_program_saves(fault):
+    found, mended = (diagnosis_of(each, fault.make) for each in (fault.fault, fault.clean))
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    assert found.findings[0].saving == pytest.approx(saved, rel=0.1)
+    assert not found.findings[0].is_bound
+
+
 def test_memory_that_is_nearly_full_is_told_without_a_saving():
     def step(loop):
         loop.held(78 << 30)
@@ -713,6 +728,13 @@ def test_a_value_that_is_no_longer_read_needs_no_operator_that_reads_it():
 
     finding = next(each for each in diagnosis_of(step) if each.id == "R15")
     assert finding.saving == pytest.approx(1 - 41 / 76, abs=0.05), "the GPU is the limit then"
+
+
+def test_kernels_have_the_line_that_launched_them():
+    def step(loop):
+        compute(loop, grid_x=8)
+
+    assert [str(where) for where in diagnosis_of(step).findings[0].where] == ["train.py:20", "nvjet_hsh_128x256"]
 
 
 def test_without_samples_a_library_s_function_has_the_place_of_the_one_of_the_program_that_called_it():

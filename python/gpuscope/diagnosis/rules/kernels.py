@@ -10,7 +10,7 @@ import numpy as np
 from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule
+from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
@@ -77,7 +77,7 @@ def _small_grids(context: Context) -> Iterator[Cause]:
         "more work at once: a larger batch, more streams, split-K, several requests together",
         Claim(work=work, work_ns=saved),
         _edit(context, work, 1 - saved / duration[chosen]),
-        tuple(Where(kernel=name) for _, name in names),
+        (*_line(context, work, saved), *(Where(kernel=name) for _, name in names)),
         {
             "kernels fill": f"{100 * mean_fill:.0f} % of {context.multiprocessors} multiprocessors",
             "blocks": ", ".join(f"{count:.0f}" for count in blocks.tolist()),
@@ -107,7 +107,7 @@ def _tails(context: Context) -> Iterator[Cause]:
             "tiles or a batch that make the blocks a multiple of what the GPU runs at once, or a persistent kernel",
             Claim(work=rows, work_ns=saved),
             _edit(context, rows, np.full(len(rows), 1 - lost[variant])),
-            (Where(kernel=_short(context, variant)),),
+            _places(context, variant, rows),
             {"waves": format_digits(float(waves[variant]))},
         )
 
@@ -124,7 +124,7 @@ def _odd_blocks(context: Context) -> Iterator[Cause]:
             "blocks of 128 or 256 threads",
             Claim(work=rows, work_ns=context.duration_ns[rows] * lost[variant]),
             _edit(context, rows, np.full(len(rows), 1 - lost[variant])),
-            (Where(kernel=_short(context, variant)),),
+            _places(context, variant, rows),
             {"threads": f"{block[variant]:.0f}"},
         )
 
@@ -138,7 +138,7 @@ def _spills(context: Context) -> Iterator[Cause]:
             "a kernel keeps data of its threads in local memory: registers spill, or arrays are indexed at run time",
             "launch bounds, fewer values that live at once, smaller tiles, indices that are known at compile time",
             Claim(work=rows, work_ns=np.zeros(len(rows))),
-            where=(Where(kernel=_short(context, variant)),),
+            where=_places(context, variant, rows),
             evidence={
                 "a thread has": f"{int(local[variant])} B in local memory",
                 "": f"{int(context.trace.variants.registers[variant])} registers",
@@ -159,6 +159,15 @@ def _largest(context: Context, variants: Array, weights: Array) -> list[tuple[in
     totals = np.bincount(variants, weights)
     best = [at for at in np.argsort(-totals, kind="stable")[:2].tolist() if totals[at] > 0]
     return [(variant, _short(context, variant)) for variant in best]
+
+
+def _places(context: Context, variant: int, work: Array) -> tuple[Where, ...]:
+    """Where most of this work was launched, as far as it is known, and the kernel."""
+    return (*_line(context, work, context.duration_ns[work]), Where(kernel=_short(context, variant)))
+
+
+def _line(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
+    return places(context.lines(context.work_launch[work], weights)[0][0])
 
 
 def _short(context: Context, variant: int) -> str:
