@@ -72,6 +72,7 @@ class Context:
         self.breakdown = breakdown
         self.device: DeviceBreakdown | None = max(breakdown.devices, key=lambda each: -each.idle_ns, default=None)
         self._frames: dict[int, Where] = {}
+        self._launches: dict[int, Array] = {}
 
     @property
     def wall_ns(self) -> int:
@@ -218,8 +219,7 @@ class Context:
     def launch_interval_ns(self) -> int:
         """The median time from one launch of a thread to its next, in the steps; 0 without launches."""
         api = self.trace.api
-        launches = np.isin(self.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))) & (self.call_step >= 0)
-        rows = np.flatnonzero(launches)
+        rows = np.flatnonzero(self.launches & (self.call_step >= 0))
         rows = rows[np.lexsort((api.start_ns[rows], api.thread[rows]))]
         between = np.diff(api.start_ns[rows])[np.diff(api.thread[rows].astype(np.int64)) == 0]
         return int(np.median(between)) if len(between) else 0
@@ -241,6 +241,18 @@ class Context:
         kinds = np.append(self.trace.calls.kind, int(CallKind.OTHER))
         found: Array = kinds[np.minimum(self.trace.api.call, len(kinds) - 1)]
         return found
+
+    @cached_property
+    def launches(self) -> Array:
+        """Whether each row of ``trace.api`` launches a kernel or a graph."""
+        found: Array = np.isin(self.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
+        return found
+
+    def launches_of(self, thread: int) -> Array:
+        """When a thread began to launch, in order."""
+        if thread not in self._launches:
+            self._launches[thread] = np.sort(self.trace.api.start_ns[self.launches & (self.trace.api.thread == thread)])
+        return self._launches[thread]
 
     @cached_property
     def call_step(self) -> Array:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -98,7 +99,6 @@ class Replay:
 
     def __init__(self, trace: Trace, steps: Steps) -> None:
         self._trace, self._steps = trace, steps
-        self._passed = as_passed(trace, steps)
         self._model: _core.QueueModel | None = None
         self._runs: list[_Run] = []
         self._unchanged_ns = np.zeros(0)
@@ -119,6 +119,10 @@ class Replay:
         if self.reason is None and self.error > ACCEPTED_ERROR:
             found = format_share(self.error) if math.isfinite(self.error) else "without any time"
             self.reason = f"the replayed steps are off by {found}; {format_share(ACCEPTED_ERROR)} are accepted"
+
+    @cached_property
+    def _passed(self) -> Steps:
+        return as_passed(self._trace, self._steps)
 
     def saving(self, edits: Sequence[Edit]) -> Saving:
         """What all these edits save together.

@@ -127,22 +127,17 @@ def as_passed(trace: Trace, steps: Steps) -> Steps:
     is then the work of others, and in a short recording that of the first step alone. Where the host waits for the GPU
     in each step, these are the steps as they were.
     """
-    launched: list[Array] = []
-    ended: list[Array] = []
+    edges = np.unique(np.concatenate([steps.start_ns, steps.end_ns]))
+    done = np.full(len(edges) + 1, np.iinfo(np.int64).min)  # by how many edges the launch is not before
     for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
-        calls = calls_of(trace, table.correlation)
-        known = np.append(trace.api.start_ns, 0)[calls]
-        launched.append(np.where(calls >= 0, known, table.start_ns))
-        ended.append(table.start_ns + table.duration_ns)
-    moments, done = np.concatenate(launched), np.concatenate(ended)
-    if len(moments) == 0:
-        return steps
-    order = np.argsort(moments, kind="stable")
-    done = np.maximum.accumulate(done[order])
+        if len(table):
+            calls = calls_of(trace, table.correlation)
+            launched = np.where(calls >= 0, np.append(trace.api.start_ns, 0)[calls], table.start_ns)
+            np.maximum.at(done, count_before(edges, launched, equal=True), table.start_ns + table.duration_ns)
+    done = np.maximum.accumulate(done)
 
-    def passed(edges: Array) -> Array:
-        before = np.searchsorted(moments[order], edges, side="left")
-        found: Array = np.where(before > 0, np.maximum(edges, done[np.maximum(before - 1, 0)]), edges)
+    def passed(moments: Array) -> Array:
+        found: Array = np.maximum(moments, done[np.searchsorted(edges, moments)])
         return found
 
     found = replace(steps, start_ns=passed(steps.start_ns), end_ns=passed(steps.end_ns))

@@ -65,12 +65,11 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     if len(context.kernels) == 0 or interval_ns == 0:
         return
     kernel_ns = float(np.median(context.duration_ns[context.kernels]))
-    launches = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))) & (context.call_step >= 0)
+    launches = context.launches & (context.call_step >= 0)
     graphs = int(((context.call_kind == int(CallKind.GRAPH_LAUNCH)) & (context.call_step >= 0)).sum())
     count = int(launches.sum())
     # Of one launch, which may be of a graph; of the whole recording, as in few steps the GPU may be far behind.
-    asked = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH))).sum()
-    work_ns = kernel_ns * len(context.trace.kernels) / max(int(asked), 1)
+    work_ns = kernel_ns * len(context.trace.kernels) / max(int(context.launches.sum()), 1)
     if work_ns >= _KERNELS_OF_AN_INTERVAL * interval_ns:
         return
     rows = _of_launches(context)

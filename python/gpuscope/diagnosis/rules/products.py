@@ -183,17 +183,20 @@ def _double_operators(context: Context, work: Array) -> tuple[Array, Array]:
     A number of Python comes to an operator as a tensor without dimensions, of float64, and changes nothing: the others
     decide. Where shapes were not recorded a single type does.
     """
+    if not (context.trace.details.types != NONE).any():
+        return np.zeros(len(work), bool), np.zeros(len(work), bool)
     regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
     rows = np.append(context.detail_of_region, -1)[np.minimum(regions, len(context.trace.regions))]
-    texts = [
-        np.where(rows >= 0, np.append(context.trace.details[name], NONE)[rows], NONE) for name in ("types", "shapes")
-    ]
-    each, place = np.unique(np.stack(texts), axis=1, return_inverse=True)
+    types, shapes = (
+        np.where(rows >= 0, np.append(context.trace.details[name], NONE)[rows], NONE).astype(np.uint64)
+        for name in ("types", "shapes")
+    )
+    each, place = np.unique(types << np.uint64(32) | shapes, return_inverse=True)
     double = [
-        types != NONE and _is_double(*(_texts(context, text) for text in (types, shapes)))
-        for types, shapes in each.T.tolist()
+        key >> 32 != NONE and _is_double(*(_texts(context, text) for text in (key >> 32, key & NONE)))
+        for key in each.tolist()
     ]
-    known: Array = texts[0] != NONE
+    known: Array = types != NONE
     return known, np.array(double, bool)[place.reshape(-1)]
 
 

@@ -119,17 +119,17 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         copies = copies[copies >= 0]
         if len(copies) and kind != "SYNCHRONIZE":
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
-        starts, ends = _calls_around(context, calls[group])
-        beside = np.maximum(ends - starts - api.duration_ns[calls[group]], 0) if kind != "PINNED_COPY" else None
-        claim = claim_of(context, heads[group], beside)
-        yield Cause(title, advice, claim, _edit(context, waits, kind), places(where), evidence)
+        starts, ends = _calls_around(context, waits)
+        beside = np.maximum(ends - starts - api.duration_ns[waits], 0)[np.searchsorted(waits, calls[group])]
+        if kind == "PINNED_COPY":  # which is made all the same
+            claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits)
+        else:
+            claim, edit = claim_of(context, heads[group], beside), _edit(context, waits, starts, ends, kind)
+        yield Cause(title, advice, claim, edit, places(where), evidence)
 
 
-def _edit(context: Context, waits: Array, kind: str) -> Edit:
-    """Without these waits; and but for copies that are made all the same, without the calls that wait."""
-    if kind == "PINNED_COPY":
-        return Edit(unwaited=waits)
-    starts, ends = _calls_around(context, waits)
+def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str) -> Edit:
+    """Without these waits, and the calls of libraries from `starts` to `ends` that wait."""
     spans = np.stack([context.trace.api.thread[waits].astype(np.int64), starts, ends], axis=1)
     if kind == "SYNCHRONIZE":
         return Edit(unwaited=waits, host_spans=spans)
@@ -147,11 +147,11 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
     api = context.trace.api
     starts, ends = api.start_ns[waits].copy(), (api.start_ns + api.duration_ns)[waits]
     threads = api.thread[waits].astype(np.int64)
-    launching = np.isin(context.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
+    every = np.flatnonzero(np.bincount(threads, minlength=1)).tolist()
 
     def widen(begins: Array, until: Array, known: Array) -> None:
-        for thread in np.unique(threads[known]).tolist():
-            launches = np.sort(api.start_ns[launching & (api.thread == thread)])
+        for thread in every:
+            launches = context.launches_of(thread)
             here = np.flatnonzero(known & (threads == thread))
             none = np.searchsorted(launches, begins[here]) == np.searchsorted(launches, until[here])
             here = here[none]
@@ -164,7 +164,7 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
         begins = np.where(known, table.start_ns[np.maximum(regions, 0)], starts)
         widen(begins, np.where(known, begins + table.duration_ns[np.maximum(regions, 0)], ends), known)
     functions, rows = context.trace.python_functions, context.library_calls
-    for thread in np.unique(threads).tolist():
+    for thread in every if len(rows) else ():
         own = rows[functions.thread[rows] == thread]
         if len(own) == 0:
             continue
