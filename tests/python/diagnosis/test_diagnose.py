@@ -16,8 +16,10 @@ import gpuscope
 from fakes.loops import ADD, SMS, Loop
 from fakes.recordings import aggregate, cpu_only, make_trace
 from gpuscope._core import FunctionKind, RegionKind
-from gpuscope.diagnosis import check_wanted, diagnose, known_findings
+from gpuscope.diagnosis import break_down, check_wanted, diagnose, find_steps, known_findings
+from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.rules import RULES
+from gpuscope.diagnosis.steps import as_passed
 from gpuscope.errors import InvalidArgument
 
 MIB = 1 << 20
@@ -144,13 +146,14 @@ def test_a_wait_in_a_library_has_the_line_of_the_program_that_called_it():
     assert found.breakdown.devices[0].drains[0].where == "train.py:77"
 
 
-def test_launches_are_counted_in_the_steps_of_the_host():
+def test_calls_are_counted_in_the_steps_of_the_host():
     loop = Loop()
     for _ in loop.steps(12, waits=False):
-        compute(loop, 50, 2, host=10)
-        loop.launch(gpu=100, host=1)
-    finding = next(each for each in diagnose(loop.trace()) if each.id == "R19")
-    assert "51.0 launches a step" in finding.evidence[""]
+        compute(loop)
+    trace = loop.trace()
+    steps = find_steps(trace)
+    context = Context(trace, steps, break_down(trace, as_passed(trace, steps)))
+    assert np.bincount(context.call_step).tolist() == [10] * 12
 
 
 def test_with_few_steps_fewer_are_left_out():
