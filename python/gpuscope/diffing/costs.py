@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, Flag
 from gpuscope.analysis.rows import STEP
 from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, break_down
-from gpuscope.diagnosis.steps import Steps, calls_of, find_steps, steady_steps
+from gpuscope.diagnosis.steps import Steps, as_passed, calls_of, find_steps, steady_steps
 from gpuscope.trace import NONE, Table, Trace
 
 MOST_ROWS = 128
@@ -85,7 +85,7 @@ def costs_of(trace: Trace) -> Costs:
     """
     every = find_steps(trace)
     steps, left_out = steady_steps(every)
-    completed, _ = steady_steps(_completed(trace, every))
+    completed, _ = steady_steps(as_passed(trace, every))
     rows = _Rows(steps)
     paths = _Paths(trace)
     parts = [*_gpu_work(trace, rows, paths), _regions(trace, rows, paths), _calls(trace, rows, paths)]
@@ -97,21 +97,6 @@ def costs_of(trace: Trace) -> Costs:
     nodes, time_ns, count = _merged(nodes, time_ns, count)
     step_ns = rows.mean_of_steps(completed.durations_ns)
     return Costs(completed, left_out, step_ns, busy_ns, tuple(nodes), time_ns, count)
-
-
-def _completed(trace: Trace, steps: Steps) -> Steps:
-    """Each step from when the one before had ended, with all that it launched, to when it has.
-
-    A host that runs ahead of the GPU begins steps much faster than the program takes them.
-    """
-    end_ns = steps.end_ns.copy()
-    for attribute in WORK_TABLES:
-        table: Table = getattr(trace, attribute)
-        step = steps.at(_launched_ns(trace, table))
-        inside = step >= 0
-        np.maximum.at(end_ns, step[inside], (table.start_ns + table.duration_ns)[inside])
-    end_ns = np.maximum.accumulate(end_ns)
-    return replace(steps, start_ns=np.append(steps.start_ns[:1], end_ns[:-1]), end_ns=end_ns)
 
 
 @dataclass(frozen=True, eq=False)

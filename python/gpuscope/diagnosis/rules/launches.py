@@ -46,9 +46,7 @@ def _launched_at_once(context: Context, pieces: Array) -> Edit:
     previous = before[calls]
     goes_on = (previous >= 0) & ~np.isin(context.call_kind[previous], _WAITING)
     ends = api.start_ns + api.duration_ns
-    # After a wait the host is behind by as much as it waited, at whatever pace it launches.
-    behind = context.pieces.start_ns[pieces] + np.where(context.pieces.drain[pieces] >= 0, _waited(context, pieces), 0)
-    starts = np.where(goes_on, ends[previous], np.minimum(behind, api.start_ns[calls]))
+    starts = np.where(goes_on, ends[previous], np.minimum(context.pieces.start_ns[pieces], api.start_ns[calls]))
     spans = np.stack([api.thread[calls].astype(np.int64), starts, ends[calls]], axis=1)
     return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])
 
