@@ -26,6 +26,12 @@ _TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<pyt
 _ELSEWHERE = re.compile(r"/lib/python3\.\d+t?/")  # the standard library of the machine that wrote a snapshot
 
 _FRAMEWORKS = {"torch", "torchvision", "numpy", "cupy", "jax", "triton"}
+_SCRIPTS = {
+    "test.py",
+    "code.py",
+    "profile.py",
+    "trace.py",
+}  # modules of Python, and more often what programs are called
 
 DEEPEST = 64
 
@@ -82,7 +88,7 @@ def is_program(file: str) -> bool:
     if is_gpuscope(file) or is_standard(file) or any(part in file for part in _INSTALLED):
         return False
     module = file.split("/", 1)[0].removesuffix(".py")
-    if module in _FRAMEWORKS or module in sys.stdlib_module_names:
+    if module in _FRAMEWORKS or (module in sys.stdlib_module_names and file not in _SCRIPTS):
         return False
     return file.startswith(_TYPED) if file.startswith("<") else is_python(file)
 

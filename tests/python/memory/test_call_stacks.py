@@ -86,7 +86,10 @@ def test_cpp_is_never_the_programs_own(file):
     ("file", "is_own"),
     [
         *((name, False) for name in ("torch/serialization.py", "threading.py", "concurrent/futures/thread.py")),
-        *((name, True) for name in ("train.py", "models/torch_model.py", "faults/host.py", "/home/me/torch/train.py")),
+        *(
+            (name, True)
+            for name in ("train.py", "test.py", "models/torch_model.py", "faults/host.py", "/home/me/torch/train.py")
+        ),
     ],
 )
 def test_a_file_without_its_folder_is_told_by_its_module(file, is_own):
