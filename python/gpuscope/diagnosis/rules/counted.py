@@ -21,6 +21,7 @@ from gpuscope.counters.names import (
     TENSOR_ACTIVE,
     WARPS_ACTIVE,
 )
+from gpuscope.counters.timelines import timelines
 from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.idle import IdleCause
@@ -117,17 +118,15 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
     device, first_ns, last_ns = context.device.device, int(context.steps.start_ns[0]), int(context.steps.end_ns[-1])
     switching = counters.mean(first_ns, last_ns, device).get(CONTEXT_SWITCHES, 0.0)
     switched = switching / 100 if switching == switching else 0.0
-    starts, active = counters.timeline(SM_ACTIVE, device)
-    samples = context.trace.counter_samples
-    lengths = samples.duration_ns[samples.device == device][
-        np.argsort(samples.start_ns[samples.device == device], kind="stable")
-    ]
     # Samples that lie wholly in idle time of work that was queued.
-    pieces = context.pieces
+    pieces, timeline = context.pieces, timelines(context.trace, [counters.metrics.index(SM_ACTIVE)])[device]
     held = np.flatnonzero(2 * pieces.cause_ns[IdleCause.DEVICE_WAIT] > pieces.end_ns - pieces.start_ns)
-    at = np.searchsorted(pieces.start_ns[held], starts, side="right") - 1
-    inside = (at >= 0) & (starts + lengths <= np.append(pieces.end_ns[held], 0)[at])
-    others_ns = float(lengths[inside & (active >= _WORKS)].sum())
+    first, after = timeline.whole(pieces.start_ns[held], pieces.end_ns[held])
+    inside = np.zeros(len(timeline.start_ns) + 1, np.int64)
+    np.add.at(inside, first[after > first], 1)
+    np.add.at(inside, after[after > first], -1)
+    others = (np.cumsum(inside)[:-1] > 0) & (timeline.rates[:, 0] >= _WORKS)
+    others_ns = float((timeline.end_ns - timeline.start_ns)[others].sum())
     if others_ns == 0 and switched == 0:
         return
     yield Cause(
