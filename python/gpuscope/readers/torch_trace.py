@@ -135,7 +135,7 @@ class _Reader:
         self._calls = _Distinct(most=_MOST["calls"])
         self._variants = _Distinct()
         self._paths = _Distinct()
-        self._thread_names: dict[tuple[Any, Any], str] = {}
+        self._thread_names: dict[tuple[int | str | None, int | str | None], str] = {}
         self._process = ""
         self._regions: list[Row] = []
         self._apis: list[Row] = []
@@ -185,7 +185,7 @@ class _Reader:
     def _add_name(self, event: Event, arguments: dict[str, Any]) -> None:
         name = arguments.get("name")
         if isinstance(name, str) and event.get("name") == "thread_name":
-            self._thread_names[event.get("pid"), event.get("tid")] = name
+            self._thread_names[_place(event)] = name
         elif isinstance(name, str) and event.get("name") == "process_name" and not self._process:
             self._process, self._pid = name, _integer(event.get("pid"))
 
@@ -200,7 +200,7 @@ class _Reader:
             return None
         if not 0 <= start_ns < _MOST_NS or not 0 <= duration_ns < _MOST_NS:
             return None
-        return {"start_ns": start_ns, "duration_ns": duration_ns, "place": (event.get("pid"), event.get("tid"))}
+        return {"start_ns": start_ns, "duration_ns": duration_ns, "place": _place(event)}
 
     @staticmethod
     def _times(span: Row) -> Row:
@@ -214,7 +214,7 @@ class _Reader:
             **self._times(span),
             "correlation": _integer(arguments.get("correlation")),
             "track": self._track(arguments),
-            "external": arguments.get("External id"),
+            "external": _integer(arguments.get("External id"), -1, _MOST_NS),
         }
         if category == "kernel":
             sizes = [*_three(arguments.get("grid")), *_three(arguments.get("block"))]
@@ -258,7 +258,7 @@ class _Reader:
         tables |= self._dictionaries()
         return _core.make_store(tables, list(self._strings), list(self._facts().items()))
 
-    def _nest(self) -> dict[Any, int]:
+    def _nest(self) -> dict[int, int]:
         """Gives regions their parents and calls their regions; the region of each external id."""
         rows = [*self._regions, *self._apis]
         for row in rows:
@@ -267,7 +267,7 @@ class _Reader:
         begin, length, thread = (
             np.array([row[name] for row in rows], np.int64) for name in ("start_ns", "duration_ns", "thread")
         )
-        external: dict[Any, int] = {}
+        external: dict[int, int] = {}
         order = np.lexsort((np.arange(len(rows)), -length, begin, thread))
         inside: list[int] = []
         ends = (begin + length).tolist()
@@ -284,8 +284,8 @@ class _Reader:
                 continue
             path = (self._regions[around]["path"] if inside else _NONE, self._strings(row["name"]), row["kind"])
             row["parent"], row["path"] = around, self._paths(path)
-            number = row["args"].get("External id")
-            if isinstance(number, int):
+            number = _integer(row["args"].get("External id"), -1, _MOST_NS)
+            if number >= 0:
                 external.setdefault(number, at)
             inside.append(at)
         return external
@@ -383,6 +383,15 @@ class _Reader:
         if isinstance(self._document.get("distributedInfo"), dict):
             facts["metadata.distributedInfo"] = json.dumps(self._document["distributedInfo"])
         return facts
+
+
+def _place(event: Event) -> tuple[int | str | None, int | str | None]:
+    """Process and thread, or device and stream."""
+    process, thread = (event.get(name) for name in ("pid", "tid"))
+    return (
+        process if isinstance(process, (int, str)) else None,
+        thread if isinstance(thread, (int, str)) else None,
+    )
 
 
 def _three(sizes: Any) -> list[int]:

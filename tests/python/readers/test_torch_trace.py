@@ -179,8 +179,8 @@ EVENT = st.fixed_dictionaries(
         ),
         "ts": NUMBERS,
         "dur": NUMBERS,
-        "pid": st.integers(0, 2) | st.text(max_size=3),
-        "tid": st.integers(-1, 2) | st.text(max_size=3),
+        "pid": st.integers(0, 2) | ANY,
+        "tid": st.integers(-1, 2) | ANY,
         "args": st.dictionaries(
             st.sampled_from(("Python id", "Python parent id", "Sequence number", "Input type")), NUMBERS
         )
