@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'host_state', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -891,7 +891,7 @@ class GpuSampler:
         """
     def take(self) -> list:
         """
-        Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and resident_bytes of this process, and gpu as gpu_states has it; None without one.
+        Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and resident_bytes of this process, slow_time_ns (when energy, throttling and errors were read), host_time_ns (when the host was), host as host_state has it, and gpu as gpu_states has it; None without one.
         """
     @property
     def why(self) -> str:
@@ -978,6 +978,10 @@ def group_regions(store: Store, summary: Summary, shapes: bool, stack_frames: in
     """
     Regions by name, by the shapes of their inputs, by so many of the innermost frames of their call stacks and by overload.
     """
+def host_state() -> dict:
+    """
+    What Linux says of the machine, this process and its control groups now: HOST_FIGURES, None where it does not tell, and why by name.
+    """
 def keep_primary_contexts() -> None:
     """
     Keeps every primary context that there is until the process is gone.
@@ -989,6 +993,10 @@ def kernel_names(store: Store, shorten: bool = False) -> list[str]:
 def knows_stacks() -> bool:
     """
     Whether Python frames can be read in this version of Python.
+    """
+def link_bytes_per_s(generation: int, lanes: int) -> float:
+    """
+    Bytes a second of a PCIe link in one direction, headers included; 0 for unknown generations.
     """
 def list_counters(chip: str, *, sampling: bool) -> list[tuple[str, int, str, str, str]]:
     """
@@ -1161,7 +1169,9 @@ ALL_STEPS: str = 'ProfilerStep*'
 AUTOGRAD_PREFIX: str = 'autograd::engine::evaluate_function: '
 BACKWARD_LINKS: str = 'torch.backward_links'
 EXTERNAL_IDS: str = 'torch.external_ids'
-GPU_FIGURES: list = ['busy_ratio', 'memory_busy_ratio', 'memory_used_bytes', 'memory_free_bytes', 'memory_reserved_bytes', 'memory_total_bytes', 'power_w', 'power_instant_w', 'power_limit_w', 'power_limit_default_w', 'energy_total_j', 'sm_hz', 'sm_max_hz', 'memory_hz', 'memory_max_hz', 'temperature_c', 'temperature_margin_c', 'memory_temperature_c', 'fan_ratio', 'pcie_generation', 'pcie_generation_max', 'pcie_width', 'pcie_width_max', 'pcie_received_bytes', 'pcie_sent_bytes', 'ecc_corrected', 'ecc_uncorrected', 'remapped_rows', 'remapping_pending', 'remapping_failed', 'performance_state']
+GPM_FIGURES: list = ['sm_active_ratio', 'sm_occupancy_ratio', 'tensor_active_ratio', 'fp64_active_ratio', 'fp32_active_ratio', 'fp16_active_ratio', 'integer_active_ratio', 'dram_bandwidth_ratio', 'pcie_received_bytes_per_s', 'pcie_sent_bytes_per_s', 'nvlink_received_bytes_per_s', 'nvlink_sent_bytes_per_s']
+GPU_FIGURES: list = ['busy_ratio', 'memory_busy_ratio', 'memory_used_bytes', 'memory_free_bytes', 'memory_reserved_bytes', 'memory_total_bytes', 'power_w', 'power_instant_w', 'power_limit_w', 'power_limit_default_w', 'energy_total_j', 'sm_hz', 'sm_max_hz', 'memory_hz', 'memory_max_hz', 'temperature_c', 'temperature_margin_c', 'memory_temperature_c', 'fan_ratio', 'pcie_generation', 'pcie_generation_max', 'pcie_width', 'pcie_width_max', 'pcie_received_bytes', 'pcie_sent_bytes', 'ecc_corrected', 'ecc_uncorrected', 'remapped_rows', 'remapping_pending', 'remapping_failed', 'performance_state', 'sm_active_ratio', 'sm_occupancy_ratio', 'tensor_active_ratio', 'fp64_active_ratio', 'fp32_active_ratio', 'fp16_active_ratio', 'integer_active_ratio', 'dram_bandwidth_ratio', 'pcie_received_bytes_per_s', 'pcie_sent_bytes_per_s', 'nvlink_received_bytes_per_s', 'nvlink_sent_bytes_per_s']
+HOST_FIGURES: list = ['machine_cpus', 'machine_cpu_s', 'machine_memory_used_bytes', 'machine_memory_total_bytes', 'process_wait_s', 'process_read_bytes', 'process_written_bytes', 'process_major_faults', 'process_preemptions', 'cpu_limit_cpus', 'cpu_throttled_s', 'cpu_throttled_periods', 'memory_limit_bytes', 'memory_charged_bytes', 'cpu_pressure_s', 'memory_pressure_s', 'memory_stalled_s', 'io_pressure_s', 'io_stalled_s']
 MEMSET_NAME: str = 'Memset (Device)'
 NONE: int = 4294967295
 STEP_PREFIX: str = 'ProfilerStep#'

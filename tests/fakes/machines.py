@@ -106,3 +106,18 @@ def gpu(index=0, *, why=None, **facts):
         "processes": [],
         "why": why or {},
     } | facts
+
+
+def sample(facts, time_s=1e9, **changed):
+    """What the core's sampler says of a GPU at a moment, or of the host where `facts` is None."""
+    time_ns = round(time_s * 1e9)
+    return {
+        "time_ns": time_ns,
+        "took_ns": 5000,
+        "process_cpu_s": 1.5,
+        "resident_bytes": 4096,
+        "slow_time_ns": time_ns,
+        "host_time_ns": time_ns,
+        "host": dict.fromkeys(_core.HOST_FIGURES) | {"why": {}},
+        "gpu": facts,
+    } | changed

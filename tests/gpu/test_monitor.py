@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -79,3 +80,38 @@ def test_samples_lie_on_the_clock_of_recordings(kernels):
     started, stopped = (int(prof.trace.info[f"session.{edge}_ns"]) for edge in ("start", "stop"))
     inside = [sample for sample in monitor.take() if started < sample.time_ns < stopped]
     assert len(inside) >= 5
+
+
+def test_performance_counters_tell_a_busy_gpu_from_an_idle_one(kernels):
+    with gs.GPUMonitor(None, interval=0.2) as monitor:
+        time.sleep(1.5)
+        idle = [sample for sample in monitor.take() if sample.gpu.index == 0]
+        kernels.spin(20_000_000, count=150)  # three seconds
+        gs.synchronize()
+        busy = [sample for sample in monitor.take() if sample.gpu.index == 0]
+    if "Hopper and later" in busy[-1].gpu.why.get("sm_active_ratio", ""):
+        pytest.skip("this GPU has no such counters")
+    assert not [reason for name, reason in busy[-1].gpu.why.items() if name in _core.GPM_FIGURES]
+    known = [sample.gpu.sm_active_ratio for sample in busy if sample.gpu.sm_active_ratio is not None]
+    assert 0 < max(known) <= 1
+    assert max(known) > max(sample.gpu.sm_active_ratio or 0 for sample in idle)
+    assert all(0 <= sample.gpu.dram_bandwidth_ratio <= 1 for sample in busy[2:])
+
+
+def test_energy_between_two_moments_is_the_mean_of_the_power(kernels):
+    with gs.GPUMonitor(None, interval=0.1) as monitor:
+        kernels.spin(20_000_000, count=250)  # five seconds
+        gs.synchronize()
+    samples = [sample for sample in monitor.take() if sample.gpu.index == 0]
+    found = gs.monitor.growth(samples)
+    powers = [sample.gpu.power_w for sample in samples[len(samples) // 4 :]]
+    assert found.energy_j.low <= found.energy_j.value
+    assert found.mean_power_w == pytest.approx(sum(powers) / len(powers), rel=0.25)
+
+
+def test_the_host_stands_beside_each_gpu():
+    with gs.GPUMonitor(None, interval=0.05) as monitor:
+        time.sleep(0.5)
+    sample = monitor.take()[-1]
+    assert sample.host.machine_cpus >= 1
+    assert sample.slow_time_ns <= sample.time_ns

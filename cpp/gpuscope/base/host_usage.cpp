@@ -32,11 +32,6 @@ std::optional<int64_t> parse(std::string_view text) {
   return error == std::errc{} ? std::optional(value) : std::nullopt;
 }
 
-std::optional<int64_t> after(std::string_view text, std::string_view word) {
-  const std::size_t at = text.find(word);
-  return at == std::string_view::npos ? std::nullopt : parse(text.substr(at + word.size()));
-}
-
 std::optional<int64_t> word(std::string_view text, int index) {
   for (; index > 0; --index) {
     const std::size_t space = text.find(' ');
@@ -80,6 +75,44 @@ std::string_view KeptFile::read(char* room, std::size_t bytes) const noexcept {
   return {room, got > 0 ? static_cast<std::size_t>(got) : 0};
 }
 
+std::optional<int64_t> number_after(std::string_view text, std::string_view word) {
+  const std::size_t at = text.find(word);
+  return at == std::string_view::npos ? std::nullopt : parse(text.substr(at + word.size()));
+}
+
+std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& proc,
+                                         const std::string& groups) {
+  // A line "4:cpu,cpuacct:/path" for each hierarchy of version 1, "0::/path" for that of version 2. In a container the
+  // path may be the host's, of which only the last folders are there, or the root.
+  const std::string wanted = "," + std::string(controller) + ",";
+  const std::string list = read_file((proc + "/self/cgroup").c_str());
+  std::vector<ControlGroup> found;
+  std::string_view lines = list;
+  while (!lines.empty()) {
+    const std::string_view line = lines.substr(0, lines.find('\n'));
+    lines.remove_prefix(std::min(line.size() + 1, lines.size()));
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string_view::npos) {
+      continue;
+    }
+    const std::string controllers(line.substr(first + 1, second - first - 1));
+    std::string path(line.substr(second + 1));
+    const bool is_new = controllers.empty();
+    if (!is_new && ("," + controllers + ",").find(wanted) == std::string::npos) {
+      continue;
+    }
+    for (bool is_root = false; !is_root;) {
+      is_root = path.empty() || path == "/";
+      std::string folder = groups;
+      folder.append(is_new ? "" : "/").append(controllers).append(is_root ? "" : path);
+      found.push_back({.folder = std::move(folder), .is_new = is_new});
+      path.resize(is_root ? 0 : path.rfind('/'));
+    }
+  }
+  return found;
+}
+
 std::optional<int64_t> run_queue_wait_ns(const KeptFile& schedstat) noexcept {
   std::array<char, 96> room;
   const std::string_view text = schedstat.read(room.data(), room.size());
@@ -102,39 +135,15 @@ HostReader::HostReader(std::string proc, const std::string& groups) : proc_(std:
 }
 
 void HostReader::find_groups(const std::string& groups) {
-  // A line "4:cpu,cpuacct:/path" for each hierarchy of version 1, "0::/path" for that of version 2. In a container the
-  // path may be the host's, of which only the last folders are there, or the root.
-  const std::string list = read_file((proc_ + "/self/cgroup").c_str());
-  std::string_view lines = list;
-  while (!lines.empty()) {
-    const std::string_view line = lines.substr(0, lines.find('\n'));
-    lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string_view::npos) {
-      continue;
+  for (const ControlGroup& group : control_groups("cpu", proc_, groups)) {
+    KeptFile stat(group.folder + "/cpu.stat");
+    std::array<char, kRoom> room;
+    if (stat.read(room.data(), room.size()).find("nr_throttled") != std::string_view::npos) {
+      is_in_ns_ = !group.is_new;
+      cpu_stats_.push_back(std::move(stat));
     }
-    const std::string controllers(line.substr(first + 1, second - first - 1));
-    std::string path(line.substr(second + 1));
-    const bool is_new = controllers.empty();
-    if (!is_new && ("," + controllers + ",").find(",cpu,") == std::string::npos) {
-      continue;
-    }
-    // A limit may be that of any group around this one.
-    for (bool is_root = false; !is_root;) {
-      is_root = path.empty() || path == "/";
-      std::string folder = groups;
-      folder.append(is_new ? "" : "/").append(controllers).append(is_root ? "" : path);
-      KeptFile stat(folder + "/cpu.stat");
-      std::array<char, kRoom> room;
-      if (stat.read(room.data(), room.size()).find("nr_throttled") != std::string_view::npos) {
-        is_in_ns_ = !is_new;
-        cpu_stats_.push_back(std::move(stat));
-      }
-      if (is_new && !io_pressure_) {
-        io_pressure_ = KeptFile(folder + "/io.pressure");
-      }
-      path.resize(is_root ? 0 : path.rfind('/'));
+    if (group.is_new && !io_pressure_) {
+      io_pressure_ = KeptFile(group.folder + "/io.pressure");
     }
   }
   if (!io_pressure_ || !io_wait_ns()) {
@@ -149,9 +158,9 @@ HostReader::Throttling HostReader::throttling() const {
   std::array<char, kRoom> room;
   for (const KeptFile& file : cpu_stats_) {
     const std::string_view text = file.read(room.data(), room.size());
-    found.periods += after(text, "nr_throttled ").value_or(0);
-    found.ns +=
-        is_in_ns_ ? after(text, "throttled_time ").value_or(0) : after(text, "throttled_usec ").value_or(0) * 1000;
+    found.periods += number_after(text, "nr_throttled ").value_or(0);
+    found.ns += is_in_ns_ ? number_after(text, "throttled_time ").value_or(0)
+                          : number_after(text, "throttled_usec ").value_or(0) * 1000;
   }
   return found;
 }
@@ -159,7 +168,7 @@ HostReader::Throttling HostReader::throttling() const {
 std::optional<int64_t> HostReader::io_wait_ns() const {
   std::array<char, 256> room;
   const std::string_view text = io_pressure_.read(room.data(), room.size());
-  const std::optional<int64_t> total_us = text.starts_with("some") ? after(text, "total=") : std::nullopt;
+  const std::optional<int64_t> total_us = text.starts_with("some") ? number_after(text, "total=") : std::nullopt;
   return total_us ? std::optional(*total_us * 1000) : std::nullopt;
 }
 
@@ -213,7 +222,8 @@ bool HostReader::read_process(uint32_t id, Process& process, uint64_t now_ticks,
   usage.end_ticks = now_ticks;
   usage.cpu_ns = std::max<int64_t>(0, cpu_ns - std::exchange(process.cpu_ns, cpu_ns));
   usage.wait_ns = grown(run_queue_wait_ns(process.schedstat), process.wait_ns);
-  usage.read_bytes = grown(after(process.io.read(room.data(), room.size()), "\nread_bytes: "), process.read_bytes);
+  usage.read_bytes =
+      grown(number_after(process.io.read(room.data(), room.size()), "\nread_bytes: "), process.read_bytes);
   if (usage.begin_ticks != 0) {
     into.push_back(usage);
   }

@@ -70,6 +70,19 @@ class KeptFile {
   int descriptor_ = -1;
 };
 
+/// The number behind a word of a text; none where it is not there.
+std::optional<int64_t> number_after(std::string_view text, std::string_view word);
+
+/// The folder of a control group that this process is in, or of one around it: a limit may be that of any.
+struct ControlGroup {
+  std::string folder;
+  bool is_new = false;  // of the second version of control groups
+};
+
+/// Those of a controller, as "cpu", from the innermost on.
+std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& proc,
+                                         const std::string& groups);
+
 /// How long a thread or a process' first thread has waited for a CPU, of its `schedstat`; none where the system does
 /// not count that.
 std::optional<int64_t> run_queue_wait_ns(const KeptFile& schedstat) noexcept;

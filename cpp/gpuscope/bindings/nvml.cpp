@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "gpuscope/base/host_state.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device.h"
@@ -107,12 +108,32 @@ py::dict gpu_states() {
   return py::dict("driver_version"_a = version, "gpus"_a = gpus, "why"_a = states.why);
 }
 
+py::dict host_state(const base::HostState& state) {
+  py::dict facts;
+#define GPUSCOPE_ADD_FIGURE(type, figure) facts[#figure] = state.figure;
+  GPUSCOPE_HOST_FIGURES(GPUSCOPE_ADD_FIGURE)
+#undef GPUSCOPE_ADD_FIGURE
+  facts["why"] = state.why;
+  return facts;
+}
+
+py::dict read_host_state() {
+  base::HostState state;
+  {
+    const py::gil_scoped_release release;
+    state = base::HostStateReader().read();
+  }
+  return host_state(state);
+}
+
 py::list take_samples(nvml::GpuSampler& sampler) {
   py::list taken;
   for (const nvml::GpuSample& sample : sampler.take()) {
     const bool has_gpu = sample.gpu != nvml::GpuSample::kNoGpu;
     taken.append(py::dict("time_ns"_a = sample.time_ns, "took_ns"_a = sample.took_ns,
                           "process_cpu_s"_a = sample.process_cpu_s, "resident_bytes"_a = sample.resident_bytes,
+                          "slow_time_ns"_a = sample.slow_time_ns, "host_time_ns"_a = sample.host_time_ns,
+                          "host"_a = host_state(sample.host),
                           "gpu"_a = has_gpu ? py::object(gpu_state(sample.state)) : py::none()));
   }
   return taken;
@@ -142,6 +163,22 @@ void bind_nvml(py::module_& module) {
     }
   }
   module.attr("THROTTLE_COUNTERS") = counters;
+  py::typing::List<py::str> host_figures;
+#define GPUSCOPE_NAME_FIGURE(type, figure) host_figures.append(#figure);
+  GPUSCOPE_HOST_FIGURES(GPUSCOPE_NAME_FIGURE)
+#undef GPUSCOPE_NAME_FIGURE
+  module.attr("HOST_FIGURES") = host_figures;
+  py::typing::List<py::str> means;
+#define GPUSCOPE_NAME_FIGURE(figure, id, unit) means.append(#figure);
+  GPUSCOPE_GPM_FIGURES(GPUSCOPE_NAME_FIGURE)
+#undef GPUSCOPE_NAME_FIGURE
+  module.attr("GPM_FIGURES") = means;
+  module.def(
+      "host_state", &read_host_state,
+      "What Linux says of the machine, this process and its control groups now: HOST_FIGURES, None where it does "
+      "not tell, and why by name.");
+  module.def("link_bytes_per_s", &nvml::link_bytes_per_s, py::arg("generation"), py::arg("lanes"),
+             "Bytes a second of a PCIe link in one direction, headers included; 0 for unknown generations.");
   module.def("gpu_states", &gpu_states,
              "What NVML says of every GPU now: driver_version, gpus, and why there are none. Of each GPU its names, "
              "figures (None where NVML does not tell; why says so by name), what holds its clocks back and which of "
@@ -157,7 +194,9 @@ void bind_nvml(py::module_& module) {
            "Ends the threads after the round that is under way.")
       .def("take", &take_samples,
            "Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and "
-           "resident_bytes of this process, and gpu as gpu_states has it; None without one.")
+           "resident_bytes of this process, slow_time_ns (when energy, throttling and errors were read), "
+           "host_time_ns (when the host was), "
+           "host as host_state has it, and gpu as gpu_states has it; None without one.")
       .def("cost", &sampling_cost,
            "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
            "that nobody took in time), cpu_ns, longest_ns of a round.")

@@ -367,6 +367,34 @@ struct NvmlFieldValue {
 };
 static_assert(sizeof(NvmlFieldValue) == 40);
 
+struct nvmlGpmSample_st;
+using NvmlGpmSample = nvmlGpmSample_st*;
+
+struct NvmlGpmSupport {
+  unsigned version = 1;
+  unsigned is_supported = 0;
+};
+static_assert(sizeof(NvmlGpmSupport) == 8);
+
+struct NvmlGpmMetric {
+  unsigned id = 0;
+  int code = 0;  // of this metric alone
+  double value = 0;
+  std::array<const char*, 3> names{};  // short, long, unit: null or NVML's own
+};
+static_assert(sizeof(NvmlGpmMetric) == 40);
+
+/// The array has become longer with each version of NVML; a driver reads and writes as many as `count` says.
+struct NvmlGpmMetrics {
+  static constexpr std::size_t kMost = 333;
+  unsigned version = 1;
+  unsigned count = 0;
+  NvmlGpmSample before = nullptr;
+  NvmlGpmSample after = nullptr;
+  std::array<NvmlGpmMetric, kMost> metrics{};
+};
+static_assert(offsetof(NvmlGpmMetrics, metrics) == 24);
+
 // X(symbol in libnvidia-ml, member, return type and arguments). NVML's return codes are ints, 0 for success.
 #define GPUSCOPE_NVML_FUNCTIONS(X)                                                                                \
   X("nvmlInit_v2", init, int())                                                                                   \
@@ -403,7 +431,12 @@ static_assert(sizeof(NvmlFieldValue) == 40);
   X("nvmlDeviceGetMaxPcieLinkWidth", pcie_width_max, int(NvmlDevice, unsigned*))                                  \
   X("nvmlDeviceGetTotalEccErrors", total_ecc_errors, int(NvmlDevice, int kind, int counter, unsigned long long*)) \
   X("nvmlDeviceGetRemappedRows", remapped_rows,                                                                   \
-    int(NvmlDevice, unsigned* corrected, unsigned* uncorrected, unsigned* pending, unsigned* failed))
+    int(NvmlDevice, unsigned* corrected, unsigned* uncorrected, unsigned* pending, unsigned* failed))             \
+  X("nvmlGpmQueryDeviceSupport", gpm_support, int(NvmlDevice, NvmlGpmSupport*))                                   \
+  X("nvmlGpmSampleAlloc", gpm_sample_alloc, int(NvmlGpmSample*))                                                  \
+  X("nvmlGpmSampleFree", gpm_sample_free, int(NvmlGpmSample))                                                     \
+  X("nvmlGpmSampleGet", gpm_sample_get, int(NvmlDevice, NvmlGpmSample))                                           \
+  X("nvmlGpmMetricsGet", gpm_metrics, int(NvmlGpmMetrics*))
 
 /// libnvidia-ml as a value: one pointer a function, nullptr where the driver lacks it.
 struct Nvml {

@@ -20,6 +20,14 @@ inline constexpr int kGpuSensor = 0;
 /// Why a figure is absent whose function the driver lacks.
 inline constexpr const char* kNoFunction = "this driver's NVML cannot tell";
 
+/// Whether a driver that gave this code (nvmlReturn_t) will give it again: wrong argument, not supported, no
+/// permission, no such function.
+constexpr bool is_refusal(int code) { return code == 2 || code == 3 || code == 4 || code == 13; }
+
+/// Whether no call will work until the GPU comes back, or NVML is initialised again: not initialised, driver not
+/// loaded, GPU lost, reset required, versions of driver and library differ.
+constexpr bool is_loss(int code) { return code == 1 || code == 9 || code == 15 || code == 16 || code == 18; }
+
 /// A GPU's clocks and what limits them, now. What is absent is named in `why`, with the reason.
 struct ClockState {
   std::optional<double> sm_hz;

@@ -34,11 +34,22 @@ uint64_t resident_bytes() {
   return std::strtoull(rest, nullptr, 10) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-/// Takes over what the slow thread read last; what the fast one reads stays.
+int64_t now_ns() { return base::Clock::process().to_ns(base::ticks()); }
+
+/// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
 void merge_slow(GpuState& state, const GpuState& slow) {
-#define GPUSCOPE_MERGE_FIGURE(type, figure) \
-  if (!state.figure.has_value()) {          \
-    state.figure = slow.figure;             \
+  constexpr const char* kLost = "all";
+  if (state.why.contains(kLost)) {
+    return;
+  }
+  if (const auto lost = slow.why.find(kLost); lost != slow.why.end()) {
+    state.why.emplace("energy_total_j", lost->second);  // the counters that it would have had
+    return;
+  }
+  // What the fast thread cannot read is absent, however the slow one found it before.
+#define GPUSCOPE_MERGE_FIGURE(type, figure)                        \
+  if (!state.figure.has_value() && !state.why.contains(#figure)) { \
+    state.figure = slow.figure;                                    \
   }
   GPUSCOPE_GPU_FIGURES(GPUSCOPE_MERGE_FIGURE)
 #undef GPUSCOPE_MERGE_FIGURE
@@ -113,13 +124,23 @@ bool GpuSampler::sleep_until(std::chrono::steady_clock::time_point moment) {
 void GpuSampler::keep(GpuSample sample) {
   const std::lock_guard lock(mutex_);
   if (sample.gpu != GpuSample::kNoGpu) {
-    merge_slow(sample.state, slow_[sample.gpu]);
+    merge_slow(sample.state, slow_[sample.gpu].state);
+    sample.slow_time_ns = slow_[sample.gpu].time_ns;
+  } else {
+    sample.slow_time_ns = slow_host_.time_ns;
   }
+  sample.host_time_ns = slow_host_.time_ns;
+  sample.host = slow_host_.host;
   samples_.push_back(std::move(sample));
   if (samples_.size() > kMostSamples) {
     samples_.pop_front();
     ++cost_.dropped;
   }
+}
+
+std::optional<bool> GpuSampler::mig_of(unsigned gpu) const {
+  const std::lock_guard lock(mutex_);
+  return slow_[gpu].state.mig;
 }
 
 void GpuSampler::run_fast() {
@@ -133,22 +154,29 @@ void GpuSampler::run_fast() {
     std::unique_lock lock(mutex_);  // what differs seldom is in the first sample, too
     wake_.wait(lock, [this] { return ends_ || has_read_slow_; });
   }
+  std::vector<std::optional<bool>> mig(count_);
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
   do {
     const auto began = std::chrono::steady_clock::now();
-    GpuSample sample{.process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(), .state = {}};
+    GpuSample sample{.process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(), .state = {}, .host = {}};
     if (readers.empty()) {
-      sample.time_ns = base::Clock::process().to_ns(base::ticks());
+      sample.time_ns = now_ns();
       keep(sample);
     }
     for (GpuReader& reader : readers) {
+      const unsigned gpu = reader.state().index;
+      if (const std::optional<bool> is_split = mig_of(gpu); is_split != std::exchange(mig[gpu], is_split)) {
+        reader.forget_refusals();  // what a split GPU does not tell, a whole one does
+      }
       const uint64_t before = base::ticks();
       reader.read_fast();
+      reader.read_counters();
+      reader.read_link_bytes(interval_);
       const uint64_t after = base::ticks();
       sample.time_ns = base::Clock::process().to_ns(before + (after - before) / 2);
       sample.took_ns = base::Clock::process().to_ns(after) - base::Clock::process().to_ns(before);
-      sample.gpu = reader.state().index;
+      sample.gpu = gpu;
       sample.state = reader.state();
       keep(sample);
     }
@@ -167,6 +195,7 @@ void GpuSampler::run_fast() {
 
 void GpuSampler::run_slow() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus-2");
+  base::HostStateReader host_reader;
   std::vector<GpuReader> readers;
   readers.reserve(count_);
   for (unsigned index = 0; index < count_; ++index) {
@@ -175,10 +204,21 @@ void GpuSampler::run_slow() {
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
   do {
-    for (GpuReader& reader : readers) {
-      reader.read_slow();
+    SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
+    {
       const std::lock_guard lock(mutex_);
-      slow_[reader.state().index] = reader.state();
+      slow_host_ = std::move(host);
+    }
+    for (GpuReader& reader : readers) {
+      const std::optional<bool> mig = reader.state().mig;
+      const int64_t began_ns = now_ns();
+      reader.read_slow();
+      if (reader.state().mig != mig) {
+        reader.forget_refusals();
+      }
+      const std::lock_guard lock(mutex_);
+      slow_[reader.state().index] = {
+          .time_ns = began_ns + (now_ns() - began_ns) / 2, .state = reader.state(), .host = {}};
     }
     due = std::max(due + std::max(kSlowInterval, interval_), std::chrono::steady_clock::now());
     const std::lock_guard lock(mutex_);

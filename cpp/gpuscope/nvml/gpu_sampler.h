@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "gpuscope/base/host_state.h"
 #include "gpuscope/nvml/state.h"
 
 namespace gpuscope::nvml {
@@ -25,7 +27,10 @@ struct GpuSample {
   unsigned gpu = kNoGpu;     // NVML's number; kNoGpu where there is none, and then the process alone is known
   double process_cpu_s = 0;  // what all threads of this process have run so far
   uint64_t resident_bytes = 0;
+  int64_t slow_time_ns = 0;  // when what is read once a second was: energy, seconds of throttling, errors
+  int64_t host_time_ns = 0;  // when the host was
   GpuState state;
+  base::HostState host;
 };
 
 /// What sampling has cost, and what it did not keep up with.
@@ -57,11 +62,19 @@ class GpuSampler {
   const std::string& why() const noexcept { return why_; }
 
  private:
+  struct SlowState {
+    int64_t time_ns = 0;
+    GpuState state;
+    base::HostState host;  // of the machine, in that of no GPU
+  };
+
   void run_fast();
   void run_slow();
   /// Until the moment; false where it ends before.
   bool sleep_until(std::chrono::steady_clock::time_point moment);
   void keep(GpuSample sample);
+  /// Whether the GPU is split into instances, as the slow thread read last.
+  std::optional<bool> mig_of(unsigned gpu) const;
 
   driver::Nvml nvml_;
   std::chrono::nanoseconds interval_;
@@ -73,7 +86,8 @@ class GpuSampler {
   bool ends_ = false;
   bool has_read_slow_ = false;
   std::deque<GpuSample> samples_;
-  std::vector<GpuState> slow_;  // newest, a GPU each
+  std::vector<SlowState> slow_;  // newest, a GPU each
+  SlowState slow_host_;
   SamplingCost cost_;
   std::thread fast_thread_;
   std::thread slow_thread_;

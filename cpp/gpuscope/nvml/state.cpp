@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/nvml/state.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "gpuscope/nvml/device.h"
 
@@ -25,14 +27,15 @@ constexpr double kJoulesPerMillijoule = 1e-3;
 constexpr double kSecondsPerNs = 1e-9;
 constexpr double kPerPercent = 0.01;
 
-// nvmlReturn_t: what a driver that says it will say again.
-bool is_final(int code) {
-  constexpr int kInvalidArgument = 2;
-  constexpr int kNotSupported = 3;
-  constexpr int kNoPermission = 4;
-  constexpr int kFunctionNotFound = 13;
-  return code == kInvalidArgument || code == kNotSupported || code == kNoPermission || code == kFunctionNotFound;
-}
+constexpr double kBytesUntilWrap = 4294967296.0;  // of a counter of 32 bits
+
+// A second's bytes of one lane, by generation from the first on: GT/s and coding of the PCIe base specifications.
+constexpr std::array kLaneBytesPerS{0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9};
+
+constexpr const char* kOverTime = "it is a mean over time, which a sampler has and a moment has not";
+
+constexpr int kFreeSearches = 2;
+constexpr std::chrono::seconds kLongestWait(60);
 
 }  // namespace
 
@@ -45,19 +48,44 @@ bool GpuReader::find() {
   if (device_ != nullptr) {
     return true;
   }
+  const auto now = std::chrono::steady_clock::now();
+  if (searches_ > kFreeSearches && now < search_at_) {
+    return false;
+  }
+  search_at_ = now + std::min<std::chrono::seconds>(std::chrono::seconds(1U << std::min(searches_, 6)), kLongestWait);
+  ++searches_;
+  if (lost_by_ != 0) {
+    nvml_.init();  // a driver that was loaded anew wants it
+  }
   if (const int code = nvml_.device_by_index(state_.index, &device_); code != 0) {
     device_ = nullptr;
     state_.why["all"] = nvml_.error_text(code);  // fallen off the bus, or not allowed here
     return false;
   }
-  state_.why.erase("all");
+  state_.why.clear();
+  refused_.clear();
+  lost_by_ = 0;
   read_names();
-  return true;
+  searches_ = device_ != nullptr ? 0 : searches_;
+  return device_ != nullptr;
+}
+
+void GpuReader::lose(int code) {
+  GpuState lost;
+  lost.index = state_.index;
+  lost.name = state_.name;
+  lost.uuid = state_.uuid;
+  lost.pci_address = state_.pci_address;
+  lost.why["all"] = nvml_.error_text(code);
+  state_ = std::move(lost);
+  device_ = nullptr;
+  gpm_.reset();
+  lost_by_ = code;
 }
 
 template <class Function, class... Arguments>
 bool GpuReader::ask(std::initializer_list<const char*> figures, Function* function, Arguments... arguments) {
-  if (refused_.contains(*figures.begin())) {
+  if (device_ == nullptr || refused_.contains(*figures.begin())) {
     return false;
   }
   const int code = function != nullptr ? function(device_, arguments...) : 0;
@@ -65,6 +93,10 @@ bool GpuReader::ask(std::initializer_list<const char*> figures, Function* functi
 }
 
 bool GpuReader::is_known(std::initializer_list<const char*> figures, int code, const std::string& reason) {
+  if (is_loss(code)) {
+    lose(code);
+    return false;
+  }
   const bool failed = code != 0 || !reason.empty();
   for (const char* figure : figures) {
     if (!failed) {
@@ -72,7 +104,7 @@ bool GpuReader::is_known(std::initializer_list<const char*> figures, int code, c
       continue;
     }
     state_.why[figure] = reason.empty() ? nvml_.error_text(code) : reason;
-    if (!reason.empty() || is_final(code)) {
+    if (!reason.empty() || is_refusal(code)) {
       refused_.insert(figure);
     }
   }
@@ -165,10 +197,53 @@ void GpuReader::read_slow() {
   read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
   read_number("pcie_width", state_.pcie_width, 1, nvml_.pcie_width);
   read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
-  read_field("pcie_received_bytes", state_.pcie_received_bytes, 1, kPcieReceivedBytes);
-  read_field("pcie_sent_bytes", state_.pcie_sent_bytes, 1, kPcieSentBytes);
   read_errors();
   read_processes();
+}
+
+void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {
+  if (!find()) {
+    return;
+  }
+  const std::optional<double> wrap_s = link_wrap_s();
+  const double interval_s = std::chrono::duration<double>(interval).count();
+  if (wrap_s && *wrap_s <= interval_s) {
+    state_.pcie_received_bytes.reset();
+    state_.pcie_sent_bytes.reset();
+    const std::string reason = "the counter has 32 bits and may wrap each " +
+                               std::to_string(static_cast<int>(1e3 * *wrap_s)) +
+                               " ms on this link: an interval as short would tell";
+    state_.why["pcie_received_bytes"] = state_.why["pcie_sent_bytes"] = reason;
+    return;
+  }
+  read_field("pcie_received_bytes", state_.pcie_received_bytes, 1, kPcieReceivedBytes);
+  read_field("pcie_sent_bytes", state_.pcie_sent_bytes, 1, kPcieSentBytes);
+}
+
+// A link that is not known is taken for the fastest.
+std::optional<double> GpuReader::link_wrap_s() {
+  read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
+  read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
+  const double bytes_per_s =
+      link_bytes_per_s(state_.pcie_generation_max.value_or(kLaneBytesPerS.size()), state_.pcie_width_max.value_or(16));
+  return bytes_per_s > 0 ? std::optional(kBytesUntilWrap / bytes_per_s) : std::nullopt;
+}
+
+void GpuReader::read_counters() {
+  if (!find()) {
+    return;
+  }
+  if (!gpm_) {
+    gpm_.emplace(nvml_, device_);
+  }
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const GpmState& gpm = gpm_->read(std::chrono::nanoseconds(now).count(), state_.busy_ratio.value_or(0) > 0);
+#define GPUSCOPE_TAKE_GPM(figure, id, unit) \
+  state_.figure = gpm.figure;               \
+  state_.why.erase(#figure);
+  GPUSCOPE_GPM_FIGURES(GPUSCOPE_TAKE_GPM)
+#undef GPUSCOPE_TAKE_GPM
+  state_.why.insert(gpm.why.begin(), gpm.why.end());
 }
 
 void GpuReader::read_use() {
@@ -224,6 +299,9 @@ void GpuReader::read_errors() {
 }
 
 void GpuReader::read_processes() {
+  if (device_ == nullptr) {  // it was lost meanwhile
+    return;
+  }
   std::string why;
   state_.processes = compute_processes(nvml_, device_, why);
   if (state_.processes.has_value()) {
@@ -231,6 +309,11 @@ void GpuReader::read_processes() {
   } else {
     state_.why["processes"] = why;
   }
+}
+
+double link_bytes_per_s(uint64_t generation, uint64_t lanes) {
+  const bool is_known = generation >= 1 && generation <= kLaneBytesPerS.size();
+  return is_known ? kLaneBytesPerS[generation - 1] * static_cast<double>(lanes) : 0;
 }
 
 unsigned count_gpus(const driver::Nvml& nvml, std::string& why) {
@@ -266,7 +349,14 @@ GpuStates read_gpu_states(const driver::Nvml& nvml) {
     GpuReader reader(nvml, index);
     reader.read_fast();
     reader.read_slow();
+    reader.read_link_bytes(std::chrono::nanoseconds(0));  // one reading, as it is
     states.gpus.push_back(reader.state());
+    if (states.gpus.back().why.contains("all")) {
+      continue;
+    }
+#define GPUSCOPE_EXPLAIN_GPM(figure, id, unit) states.gpus.back().why.emplace(#figure, kOverTime);
+    GPUSCOPE_GPM_FIGURES(GPUSCOPE_EXPLAIN_GPM)
+#undef GPUSCOPE_EXPLAIN_GPM
   }
   return states;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -12,42 +13,55 @@
 #include <vector>
 
 #include "gpuscope/driver/libraries.h"
+#include "gpuscope/nvml/gpm.h"
 
 namespace gpuscope::nvml {
 
 // X(type, name). Ratios are 0 to 1; of others the unit is the last word: base units of the SI, and bytes.
-#define GPUSCOPE_GPU_FIGURES(X)      \
-  X(double, busy_ratio)              \
-  X(double, memory_busy_ratio)       \
-  X(uint64_t, memory_used_bytes)     \
-  X(uint64_t, memory_free_bytes)     \
-  X(uint64_t, memory_reserved_bytes) \
-  X(uint64_t, memory_total_bytes)    \
-  X(double, power_w)                 \
-  X(double, power_instant_w)         \
-  X(double, power_limit_w)           \
-  X(double, power_limit_default_w)   \
-  X(double, energy_total_j)          \
-  X(double, sm_hz)                   \
-  X(double, sm_max_hz)               \
-  X(double, memory_hz)               \
-  X(double, memory_max_hz)           \
-  X(double, temperature_c)           \
-  X(double, temperature_margin_c)    \
-  X(double, memory_temperature_c)    \
-  X(double, fan_ratio)               \
-  X(uint64_t, pcie_generation)       \
-  X(uint64_t, pcie_generation_max)   \
-  X(uint64_t, pcie_width)            \
-  X(uint64_t, pcie_width_max)        \
-  X(uint64_t, pcie_received_bytes)   \
-  X(uint64_t, pcie_sent_bytes)       \
-  X(uint64_t, ecc_corrected)         \
-  X(uint64_t, ecc_uncorrected)       \
-  X(uint64_t, remapped_rows)         \
-  X(bool, remapping_pending)         \
-  X(bool, remapping_failed)          \
-  X(uint64_t, performance_state)
+#define GPUSCOPE_GPU_FIGURES(X)          \
+  X(double, busy_ratio)                  \
+  X(double, memory_busy_ratio)           \
+  X(uint64_t, memory_used_bytes)         \
+  X(uint64_t, memory_free_bytes)         \
+  X(uint64_t, memory_reserved_bytes)     \
+  X(uint64_t, memory_total_bytes)        \
+  X(double, power_w)                     \
+  X(double, power_instant_w)             \
+  X(double, power_limit_w)               \
+  X(double, power_limit_default_w)       \
+  X(double, energy_total_j)              \
+  X(double, sm_hz)                       \
+  X(double, sm_max_hz)                   \
+  X(double, memory_hz)                   \
+  X(double, memory_max_hz)               \
+  X(double, temperature_c)               \
+  X(double, temperature_margin_c)        \
+  X(double, memory_temperature_c)        \
+  X(double, fan_ratio)                   \
+  X(uint64_t, pcie_generation)           \
+  X(uint64_t, pcie_generation_max)       \
+  X(uint64_t, pcie_width)                \
+  X(uint64_t, pcie_width_max)            \
+  X(uint64_t, pcie_received_bytes)       \
+  X(uint64_t, pcie_sent_bytes)           \
+  X(uint64_t, ecc_corrected)             \
+  X(uint64_t, ecc_uncorrected)           \
+  X(uint64_t, remapped_rows)             \
+  X(bool, remapping_pending)             \
+  X(bool, remapping_failed)              \
+  X(uint64_t, performance_state)         \
+  X(double, sm_active_ratio)             \
+  X(double, sm_occupancy_ratio)          \
+  X(double, tensor_active_ratio)         \
+  X(double, fp64_active_ratio)           \
+  X(double, fp32_active_ratio)           \
+  X(double, fp16_active_ratio)           \
+  X(double, integer_active_ratio)        \
+  X(double, dram_bandwidth_ratio)        \
+  X(double, pcie_received_bytes_per_s)   \
+  X(double, pcie_sent_bytes_per_s)       \
+  X(double, nvlink_received_bytes_per_s) \
+  X(double, nvlink_sent_bytes_per_s)
 
 // X(name, bit of nvmlClocksEventReasons or 0, field of NVML that counts ns or 0, whether it is a fault of the machine).
 #define GPUSCOPE_THROTTLE_REASONS(X)          \
@@ -87,7 +101,9 @@ struct GpuState {
   std::map<std::string, std::string> why;
 };
 
-/// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again. One thread.
+/// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again, until `forget_refusals`.
+/// A GPU that is lost is looked for again, ever more seldom, up to once a minute; its figures are absent until then,
+/// and `why` has the reason under "all". One thread.
 class GpuReader {
  public:
   GpuReader(const driver::Nvml& nvml, unsigned index);
@@ -97,9 +113,17 @@ class GpuReader {
   void read_fast();
   /// The rest: milliseconds, of which the energy counter takes 2 to 4.
   void read_slow();
+  /// Bytes that crossed the link to the host, 32 bits wide: some 80 us each. Read each `interval`; absent where they
+  /// would wrap within it, as nobody could tell how often they did.
+  void read_link_bytes(std::chrono::nanoseconds interval);
+  /// What NVML's performance counters (GPM) say, since the reading before.
+  void read_counters();
+  void forget_refusals() { refused_.clear(); }
 
  private:
   bool find();
+  void lose(int code);
+  std::optional<double> link_wrap_s();
   /// Calls a function of NVML for these figures; false, and `why`, where it does not tell.
   template <class Function, class... Arguments>
   bool ask(std::initializer_list<const char*> figures, Function* function, Arguments... arguments);
@@ -119,7 +143,14 @@ class GpuReader {
   driver::NvmlDevice device_ = nullptr;
   GpuState state_;
   std::set<std::string> refused_;
+  std::optional<GpmReader> gpm_;
+  int lost_by_ = 0;  // code of NVML
+  int searches_ = 0;
+  std::chrono::steady_clock::time_point search_at_;
 };
+
+/// Bytes a second of a PCIe link in one direction, headers included; 0 for generations that this does not know.
+double link_bytes_per_s(uint64_t generation, uint64_t lanes);
 
 /// All GPUs of NVML's, and the driver.
 struct GpuStates {

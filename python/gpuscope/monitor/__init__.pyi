@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # The types of the results, and from which module each is imported when it is first used.
+from gpuscope.monitor.counters import Grown as Grown
+from gpuscope.monitor.counters import Growth as Growth
+from gpuscope.monitor.counters import growth as growth
 from gpuscope.monitor.gpu_monitor import MonitorCost as MonitorCost
-from gpuscope.monitor.log import GpuSample as GpuSample
+from gpuscope.monitor.host import HostState as HostState
+from gpuscope.monitor.replay import Recording as Recording
+from gpuscope.monitor.replay import read_log as read_log
+from gpuscope.monitor.sample import GpuSample as GpuSample
 from gpuscope.monitor.snapshot import GpuProcess as GpuProcess
 from gpuscope.monitor.snapshot import GpuSnapshot as GpuSnapshot
 from gpuscope.monitor.snapshot import GpuState as GpuState

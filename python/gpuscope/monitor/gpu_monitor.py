@@ -7,6 +7,8 @@ import atexit
 import os
 import threading
 import warnings
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -14,13 +16,16 @@ from typing import Any
 from gpuscope import _core
 from gpuscope.arguments import as_float
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
-from gpuscope.monitor.log import GpuSample, Log
+from gpuscope.monitor.host import host_state
+from gpuscope.monitor.log import Log
+from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import gpu_state
 from gpuscope.text import brief
 
 SHORTEST, LONGEST = 0.01, 3600.0  # seconds between samples
 _WRITE_SECONDS = 1.0  # between two writes: what a killed process loses at most
 _MOST_UNWRITTEN = 100_000  # samples that are kept while the file cannot be written
+_MOST_UNTAKEN = 10_000  # samples that are kept for `take`, of a monitor with a file
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,12 @@ class GPUMonitor:
     known, and the reasons for that where they are new.
 
     A file that cannot be written while the monitor runs, as on a full disk, is warned of once and tried again at each
-    write; the samples wait. One thread at a time may start and stop; a forked child samples nothing.
+    write; the samples wait. A .parquet is written by `stop`, from lines that stand in a ``.part`` beside it until then,
+    also of a process that was killed: the next log of that name takes them over. One thread at a time may start and
+    stop; a forked child samples nothing.
 
     Args:
-        log_path: the file, whose name ends with .csv, .jsonl or .ndjson; None for none: `take` has the samples then.
+        log_path: the file, whose name ends with .csv, .jsonl, .ndjson or .parquet (which takes pyarrow); None for none.
         interval: seconds between samples, 0.01 to 3600.
 
     Attributes:
@@ -70,6 +77,7 @@ class GPUMonitor:
 
     Raises:
         InvalidArgument: the interval or the file's suffix is none of these, or the file has other columns.
+        NotAvailable: pyarrow is not installed, for a .parquet.
         GpuscopeError: the file cannot be written.
     """
 
@@ -84,7 +92,11 @@ class GPUMonitor:
         self._sampler: _core.GpuSampler | None = None
         self._writer: threading.Thread | None = None
         self._ends = threading.Event()
-        self._waiting: list[GpuSample] = []
+        self._lock = threading.Lock()  # of the samples
+        self._waiting: list[GpuSample] = []  # for the file
+        self._untaken: deque[GpuSample] = deque(maxlen=_MOST_UNTAKEN if self._log else None)
+        self._is_taken = self._log is None
+        self._latest: dict[int, GpuSample] = {}  # by number of the GPU, -1 where there is none
         self._lost = 0
         self._cost = MonitorCost()
 
@@ -114,6 +126,8 @@ class GPUMonitor:
         self._collect(sampler)
         self._cost = self.cost
         self._sampler = None
+        if self._log is not None:
+            self._attempt(self._log.close)
 
     @property
     def running(self) -> bool:
@@ -130,11 +144,25 @@ class GPUMonitor:
         return MonitorCost(facts["rounds"], facts["skipped"], dropped, facts["cpu_ns"] / 1e9, facts["longest_ns"] / 1e9)
 
     def take(self) -> list[GpuSample]:
-        """Samples since the last call, oldest first; of a monitor with a file those that are not written yet."""
-        if self._sampler is not None:
-            self._waiting += _samples(self._sampler)
-        taken, self._waiting = self._waiting, []
+        """Samples since the last call, oldest first.
+
+        A monitor with a file, which is not asked for them as a rule, keeps them from the first call on, the latest
+        10,000 at most; they are written whether they are taken or not.
+        """
+        self._is_taken = True
+        self._gather()
+        with self._lock:
+            taken = [*self._untaken]
+            self._untaken.clear()
         return taken
+
+    def latest(self) -> list[GpuSample]:
+        """The newest sample of each GPU, in their order; it does not make GPUs be read."""
+        self._gather()
+        with self._lock:
+            return [
+                self._latest[index] for index in sorted(self._latest, key=lambda index: -1 if index is None else index)
+            ]
 
     def __enter__(self) -> GPUMonitor:
         self.start()
@@ -155,21 +183,43 @@ class GPUMonitor:
         while not self._ends.wait(max(self.interval, _WRITE_SECONDS)):
             self._collect(sampler)
 
+    def _gather(self) -> None:
+        """Takes what the sampler has."""
+        if self._sampler is None:
+            return
+        with self._lock:
+            new = _samples(self._sampler)
+            self._latest |= {-1 if sample.gpu is None else sample.gpu.index: sample for sample in new}
+            if self._log is not None:
+                self._waiting += new
+            if self._is_taken:
+                self._untaken += new
+
     def _collect(self, sampler: _core.GpuSampler) -> None:
         """Writes what came, and what could not be written before."""
-        self._waiting += _samples(sampler)
-        if self._log is None or not self._waiting:
+        self._gather()
+        if self._log is None:
             return
-        try:
-            self._log.append(self._waiting)
-        except GpuscopeError as error:
-            if not self.error:
-                warnings.warn(f"GPUMonitor goes on, but {error}", GpuscopeWarning, stacklevel=2)
-            self.error = str(error)
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        if not waiting or self._attempt(self._log.append, waiting):
+            return
+        with self._lock:
+            self._waiting = waiting + self._waiting
             self._lost += max(0, len(self._waiting) - _MOST_UNWRITTEN)
             self._waiting = self._waiting[-_MOST_UNWRITTEN:]
-        else:
-            self.error, self._waiting = "", []
+
+    def _attempt(self, write: Callable[..., None], *arguments: Any) -> bool:
+        """Whether it could be written; the first time that it could not is warned of."""
+        try:
+            write(*arguments)
+        except GpuscopeError as error:
+            if not self.error:
+                warnings.warn(f"GPUMonitor goes on, but {error}", GpuscopeWarning, stacklevel=4)
+            self.error = str(error)
+            return False
+        self.error = ""
+        return True
 
 
 def _samples(sampler: _core.GpuSampler) -> list[GpuSample]:
@@ -180,6 +230,9 @@ def _samples(sampler: _core.GpuSampler) -> list[GpuSample]:
             gpu=None if facts["gpu"] is None else gpu_state(facts["gpu"], names_processes=False),
             process_cpu_s=facts["process_cpu_s"],
             process_resident_bytes=facts["resident_bytes"],
+            slow_time_ns=facts["slow_time_ns"],
+            host=host_state(facts["host"]),
+            host_time_ns=facts["host_time_ns"],
         )
         for facts in sampler.take()
     ]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pwd
 import textwrap
 import time
@@ -22,6 +24,7 @@ from gpuscope.units import align_columns, format_bytes, format_share
 _WIDTH = 80
 _NAME_WIDTH = 20
 _MIB = 1 << 20
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of Linux
 _NARROW = 0.95  # of the default power limit: below it the board gives less than was paid for
 
 # What scripts that ask nvidia-smi call the same figures, and in which units.
@@ -95,6 +98,20 @@ class GpuState:
         remapping_pending: whether a row waits to be replaced, which a reset of the GPU does.
         remapping_failed: whether that failed for one.
         performance_state: 0, the fastest, to 15.
+        sm_active_ratio: share of the time and the multiprocessors that had work, as all that follows a mean over the
+            time between two samples, 0.1 s at least, of whatever used the GPU; from Hopper on, and not in a snapshot.
+            Work that waits counts: 0.8 is needed for a GPU that is used well, and not enough.
+        sm_occupancy_ratio: warps that were there, of those that fit; matrix products run best at 0.1 to 0.2.
+        tensor_active_ratio: share of the time and the tensor cores that were in use; 1 is out of reach.
+        fp64_active_ratio: likewise of the units for float64.
+        fp32_active_ratio: for float32.
+        fp16_active_ratio: for float16.
+        integer_active_ratio: for integers.
+        dram_bandwidth_ratio: bytes that memory moved, of the data sheet's peak.
+        pcie_received_bytes_per_s: from the host.
+        pcie_sent_bytes_per_s: to the host.
+        nvlink_received_bytes_per_s: from other GPUs, of all links.
+        nvlink_sent_bytes_per_s: to other GPUs.
         throttle_reasons: what holds the clocks back now, as NVML calls it; gpu_idle, applications_clocks and
             display_clocks are no faults.
         throttle_faults: those of them that are.
@@ -139,6 +156,18 @@ class GpuState:
     remapping_pending: bool | None
     remapping_failed: bool | None
     performance_state: int | None
+    sm_active_ratio: float | None
+    sm_occupancy_ratio: float | None
+    tensor_active_ratio: float | None
+    fp64_active_ratio: float | None
+    fp32_active_ratio: float | None
+    fp16_active_ratio: float | None
+    integer_active_ratio: float | None
+    dram_bandwidth_ratio: float | None
+    pcie_received_bytes_per_s: float | None
+    pcie_sent_bytes_per_s: float | None
+    nvlink_received_bytes_per_s: float | None
+    nvlink_sent_bytes_per_s: float | None
     throttle_reasons: tuple[str, ...] | None
     throttle_faults: tuple[str, ...]
     throttled_s: Mapping[str, float]
@@ -238,7 +267,7 @@ def gpu_snapshot() -> GpuSnapshot:
 
 def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuState:
     """What the core says of a GPU; commands and users of its processes are read only where they are wanted."""
-    made = _process if names_processes else GpuProcess
+    made = named_process if names_processes else GpuProcess
     reasons, processes = facts["throttle_reasons"], facts["processes"]
     named = {name: facts[name] for name in ("index", "name", "uuid", "pci_address", "throttled_s", "mig", "why")}
     return GpuState(
@@ -250,9 +279,12 @@ def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuS
     )
 
 
-def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
+def named_process(pid: int, memory_bytes: int | None) -> GpuProcess:
+    """A process with its command and user, where they can be seen and are surely its."""
     folder = Path("/proc") / str(pid)
     command = user = None
+    if not _is_the_hosts_number() and not _uses_gpus(folder):
+        return GpuProcess(pid, memory_bytes)
     with suppress(OSError):  # ended, of another user, or counted by the host
         words = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
         command = " ".join(words).strip() or None
@@ -261,6 +293,27 @@ def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
         with suppress(KeyError):
             user = pwd.getpwuid(owner).pw_name
     return GpuProcess(pid, memory_bytes, command, user)
+
+
+@functools.cache
+def _is_the_hosts_number() -> bool:
+    """Whether this process counts processes as NVML does: in a container the number may be another's here."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def _uses_gpus(process: Path) -> bool:
+    try:
+        opened = os.listdir(process / "fd")
+    except OSError:  # ended, or of another user
+        return False
+    for number in opened:
+        with suppress(OSError):
+            if os.readlink(process / "fd" / number).startswith("/dev/nvidia"):
+                return True
+    return False
 
 
 def _lines(snapshot: GpuSnapshot) -> list[str]:
@@ -311,6 +364,8 @@ def _notes(gpu: GpuState) -> list[str]:
 def _by_reason(why: Mapping[str, str]) -> dict[str, str]:
     names: dict[str, list[str]] = {}
     for name, reason in why.items():
+        if name in _core.GPM_FIGURES:  # of no moment, whatever the GPU
+            continue
         names.setdefault(reason, []).append(name)
     return {reason: ", ".join(listed) for reason, listed in names.items()}
 

@@ -72,6 +72,41 @@ TEST_F(GpuSamplers, SampleTheProcessWhereThereIsNoGpu) {
   EXPECT_GT(sample.resident_bytes, 0U);
 }
 
+TEST_F(GpuSamplers, GoOnWithTheOthersWhereAGpuIsLostMeanwhile) {
+  static std::atomic<bool> is_lost;
+  is_lost = false;
+  fake_.gpus = 2;
+  nvml_.device_by_index = [](unsigned index, driver::NvmlDevice* device) {
+    *device = reinterpret_cast<driver::NvmlDevice>(uintptr_t{index} + 1);
+    return index == 1 && is_lost ? 15 : 0;
+  };
+  nvml_.utilization = [](driver::NvmlDevice device, driver::NvmlUtilization* utilization) {
+    *utilization = {99, 25};
+    return device == reinterpret_cast<driver::NvmlDevice>(uintptr_t{2}) && is_lost ? 15 : 0;
+  };
+  GpuSampler sampler(nvml_, 1ms);
+  take_at_least(sampler, 4);
+  is_lost = true;
+  take_at_least(sampler, 4);
+  const std::vector<GpuSample> samples = take_at_least(sampler, 4);
+  for (const GpuSample& sample : samples) {
+    EXPECT_EQ(sample.state.busy_ratio.has_value(), sample.gpu == 0);
+    EXPECT_EQ(sample.state.energy_total_j.has_value(), sample.gpu == 0);  // nothing of before it was lost
+    EXPECT_EQ(sample.state.why.contains("all"), sample.gpu == 1);
+  }
+}
+
+TEST_F(GpuSamplers, SayWhenWhatIsReadSeldomWasRead) {
+  GpuSampler sampler(nvml_, 1ms);
+  const std::vector<GpuSample> samples = take_at_least(sampler, 5);
+  for (const GpuSample& sample : samples) {
+    EXPECT_GT(sample.slow_time_ns, 0);
+    EXPECT_LE(sample.slow_time_ns, sample.time_ns);
+    EXPECT_LE(sample.host_time_ns, sample.time_ns);
+    EXPECT_GT(sample.host.machine_cpus.value(), 0U);
+  }
+}
+
 TEST_F(GpuSamplers, CountTheRoundsThatSlowCallsMadeThemSkip) {
   nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
     std::this_thread::sleep_for(20ms);

@@ -72,7 +72,7 @@ TEST_F(GpuStatesOf, ARefusedFigureIsAskedForOnce) {
 
 TEST_F(GpuStatesOf, AFigureThatFailsForAMomentComesBack) {
   GpuReader reader(nvml_, 0);
-  fake_.power_code = 15;  // the GPU is lost
+  fake_.power_code = 999;
   reader.read_fast();
   EXPECT_EQ(reader.state().power_w, std::nullopt);
   fake_.power_code = 0;
@@ -90,6 +90,92 @@ TEST_F(GpuStatesOf, AGpuThatComesBackIsReadAgain) {
   reader.read_fast();
   EXPECT_EQ(reader.state().name, "NVIDIA H100");
   EXPECT_EQ(reader.state().busy_ratio, 0.99);
+}
+
+TEST_F(GpuStatesOf, AGpuThatIsLostKeepsItsNamesAndNoFigure) {
+  GpuReader reader(nvml_, 0);
+  reader.read_fast();
+  reader.read_slow();
+  fake_.power_code = 15;
+  reader.read_fast();
+  EXPECT_EQ(reader.state().busy_ratio, std::nullopt);
+  EXPECT_EQ(reader.state().energy_total_j, std::nullopt);
+  EXPECT_EQ(reader.state().name, "NVIDIA H100");
+  EXPECT_THAT(reader.state().why, ElementsAre(Pair("all", "Unknown Error")));
+  fake_.power_code = 0;
+  reader.read_fast();
+  EXPECT_DOUBLE_EQ(reader.state().power_w.value(), 123.456);
+  EXPECT_FALSE(reader.state().why.contains("all"));
+}
+
+TEST_F(GpuStatesOf, ADriverThatWasLoadedAnewIsInitialisedAgain) {
+  static int initialised;
+  initialised = 0;
+  nvml_.init = [] {
+    ++initialised;
+    return 0;
+  };
+  GpuReader reader(nvml_, 0);
+  fake_.power_code = 1;  // not initialised
+  reader.read_fast();
+  fake_.power_code = 0;
+  reader.read_fast();
+  EXPECT_EQ(initialised, 1);
+  EXPECT_TRUE(reader.state().power_w.has_value());
+}
+
+TEST_F(GpuStatesOf, AGpuThatStaysLostIsLookedForEverMoreSeldom) {
+  static int asked;
+  asked = 0;
+  nvml_.device_by_index = [](unsigned, driver::NvmlDevice*) {
+    ++asked;
+    return 15;
+  };
+  GpuReader reader(nvml_, 0);
+  for (int round = 0; round < 1'000; ++round) {
+    reader.read_fast();
+  }
+  EXPECT_LE(asked, 4);
+}
+
+TEST_F(GpuStatesOf, WhatIsNotPermittedIsNamedAndNotAskedForAgainUntilThatIsForgotten) {
+  static int asked;
+  asked = 0;
+  nvml_.fan_speed = [](driver::NvmlDevice, unsigned* percent) {
+    *percent = 50;
+    return asked++ == 0 ? 4 : 0;
+  };
+  GpuReader reader(nvml_, 0);
+  reader.read_slow();
+  reader.read_slow();
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(reader.state().fan_ratio, std::nullopt);
+  reader.forget_refusals();
+  reader.read_slow();
+  EXPECT_EQ(reader.state().fan_ratio, 0.5);
+}
+
+TEST_F(GpuStatesOf, BytesOfTheLinkAreReadWhereTheyCannotWrapUnseen) {
+  nvml_.pcie_generation_max = [](driver::NvmlDevice, unsigned* generation) {
+    *generation = 5;
+    return 0;
+  };
+  nvml_.pcie_width_max = [](driver::NvmlDevice, unsigned* lanes) {
+    *lanes = 16;
+    return 0;
+  };
+  GpuReader reader(nvml_, 0);
+  reader.read_link_bytes(std::chrono::milliseconds(50));
+  EXPECT_TRUE(reader.state().pcie_sent_bytes.has_value());
+  reader.read_link_bytes(std::chrono::milliseconds(100));
+  EXPECT_FALSE(reader.state().pcie_sent_bytes.has_value());
+  EXPECT_THAT(reader.state().why.at("pcie_sent_bytes"), testing::HasSubstr("may wrap each 68 ms"));
+}
+
+TEST(LinkRates, AreThoseOfTheGenerations) {
+  EXPECT_DOUBLE_EQ(link_bytes_per_s(3, 16), 15.76e9);
+  EXPECT_DOUBLE_EQ(link_bytes_per_s(0, 16), 0);
+  EXPECT_DOUBLE_EQ(link_bytes_per_s(99, 16), 0);
 }
 
 TEST_F(GpuStatesOf, SayWhyAFigureIsAbsent) {

@@ -13,11 +13,11 @@ import time
 import pytest
 
 import gpuscope as gs
-from fakes.machines import gpu
+from fakes.machines import gpu, sample
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.monitor import gpu_monitor
-from gpuscope.monitor.log import COLUMNS
+from gpuscope.monitor.sample import COLUMNS
 
 
 class FakeSampler:
@@ -33,9 +33,7 @@ class FakeSampler:
 
     def add(self, *gpus):
         for facts in gpus or [gpu()]:
-            self.samples.append(
-                {"time_ns": 10**18, "took_ns": 5000, "process_cpu_s": 1.5, "resident_bytes": 4096, "gpu": facts}
-            )
+            self.samples.append(sample(facts))
 
     def take(self):
         taken, self.samples = self.samples, []
@@ -166,9 +164,9 @@ def test_other_intervals_are_refused(interval, tmp_path):
         gs.GPUMonitor(tmp_path / "gpu.csv", interval=interval)
 
 
-@pytest.mark.parametrize("name", ["gpu.txt", "gpu", "gpu.parquet"])
+@pytest.mark.parametrize("name", ["gpu.txt", "gpu", "gpu.gscope"])
 def test_other_suffixes_are_refused(name, tmp_path):
-    with pytest.raises(InvalidArgument, match=r"\.csv or \.jsonl or \.ndjson"):
+    with pytest.raises(InvalidArgument, match=r"\.csv or \.parquet or \.jsonl or \.ndjson"):
         gs.GPUMonitor(tmp_path / name)
 
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "gpuscope/base/host_usage.h"
+
+namespace gpuscope::base {
+
+// X(type, name). Units are the last word: seconds, bytes, or a number. What grows counts from the machine's, the
+// process' or the control group's beginning, so that two readings give what lies between them.
+#define GPUSCOPE_HOST_FIGURES(X)          \
+  X(uint64_t, machine_cpus)               \
+  X(double, machine_cpu_s)                \
+  X(uint64_t, machine_memory_used_bytes)  \
+  X(uint64_t, machine_memory_total_bytes) \
+  X(double, process_wait_s)               \
+  X(uint64_t, process_read_bytes)         \
+  X(uint64_t, process_written_bytes)      \
+  X(uint64_t, process_major_faults)       \
+  X(uint64_t, process_preemptions)        \
+  X(double, cpu_limit_cpus)               \
+  X(double, cpu_throttled_s)              \
+  X(uint64_t, cpu_throttled_periods)      \
+  X(uint64_t, memory_limit_bytes)         \
+  X(uint64_t, memory_charged_bytes)       \
+  X(double, cpu_pressure_s)               \
+  X(double, memory_pressure_s)            \
+  X(double, memory_stalled_s)             \
+  X(double, io_pressure_s)                \
+  X(double, io_stalled_s)
+
+/// The machine, this process and its control group at a moment. What is absent is named in `why`, with the reason.
+struct HostState {
+#define GPUSCOPE_HOST_MEMBER(type, figure) std::optional<type> figure;
+  GPUSCOPE_HOST_FIGURES(GPUSCOPE_HOST_MEMBER)
+#undef GPUSCOPE_HOST_MEMBER
+  std::map<std::string, std::string> why;
+};
+
+/// Reads them, again and again: some 0.1 ms, and 5 us for each thread of the process. One thread.
+class HostStateReader {
+ public:
+  explicit HostStateReader(std::string proc = "/proc", std::string groups = "/sys/fs/cgroup");
+
+  HostState read();
+
+ private:
+  void read_machine(HostState& state) const;
+  void read_process(HostState& state);
+  void read_cpu_limit(HostState& state) const;
+  void read_memory_limit(HostState& state) const;
+  void read_pressure(HostState& state) const;
+  std::optional<double> thread_waits_s();
+
+  std::string proc_;
+  std::vector<ControlGroup> cpu_groups_;
+  std::vector<ControlGroup> memory_groups_;
+  std::unordered_map<uint32_t, int64_t> waits_ns_;  // of the threads that there are
+  int64_t waited_ns_ = 0;                           // of all that were seen
+};
+
+}  // namespace gpuscope::base

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counters of a GPU grew by between two moments, and how sure that is.
+
+A reading says what the counter had at its latest tick. As counters only grow, the readings around a moment bound what
+it had then: nothing is assumed of what happened between them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.monitor.sample import GpuSample
+from gpuscope.monitor.snapshot import GpuState
+
+# Measured on an H100: NVML's counters of energy and of seconds of throttling go on each 99.5 ms, its counters of bytes
+# each 0.12 ms.
+_TICK_NS = 99_500_000
+_TICK_OF_BYTES_NS = 120_000
+_WRAP = 1 << 32
+_STUCK_NS = 2_000_000_000  # a board draws some watts at any time: its energy grows
+_S = 1e-9
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What a counter grew by.
+
+    Attributes:
+        value: with what lies between two readings spread evenly.
+        low: it was this at least.
+        high: it was this at most; None where no later reading bounds it.
+        seconds: between the moments; those of its own first and last reading, where no moment was given.
+    """
+
+    value: float
+    low: float
+    high: float | None
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """The mean rate."""
+        return self.value / self.seconds
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What the counters of a GPU, and of the host beside it, grew by between two moments.
+
+    Attributes:
+        seconds: between the moments; between the first and the last sample, where none were given.
+        energy_j: joules of the board.
+        throttled_s: seconds for which clocks were held back, by reason.
+        pcie_received_bytes: from the host.
+        pcie_sent_bytes: to the host.
+        host: growth of each counter of `HostState`, and of ``process_cpu_s``, by name.
+        why: reasons of what is None or not there, by name.
+    """
+
+    seconds: float
+    energy_j: Grown | None = None
+    throttled_s: Mapping[str, Grown] = field(default_factory=dict)
+    pcie_received_bytes: Grown | None = None
+    pcie_sent_bytes: Grown | None = None
+    host: Mapping[str, Grown] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """The mean of the board's power, from its energy."""
+        return None if self.energy_j is None else self.energy_j.per_second
+
+
+HOST_COUNTERS = (
+    "machine_cpu_s",
+    "process_wait_s",
+    "process_read_bytes",
+    "process_written_bytes",
+    "process_major_faults",
+    "process_preemptions",
+    "cpu_throttled_s",
+    "cpu_throttled_periods",
+    "cpu_pressure_s",
+    "memory_pressure_s",
+    "memory_stalled_s",
+    "io_pressure_s",
+    "io_stalled_s",
+)
+
+
+class _Unknown(Exception):  # noqa: N818 - it is no error
+    """Why growth is not known."""
+
+
+@dataclass(frozen=True)
+class _Track:
+    """Readings of a counter: when, in order, and what."""
+
+    times_ns: list[int]
+    values: list[float]
+    tick_ns: int
+
+    def grown(self, begin_ns: int | None, end_ns: int | None) -> Grown:
+        """Between two moments, of which None is that of the first reading or the last."""
+        begin_ns = self.times_ns[0] if begin_ns is None else begin_ns
+        end_ns = self.times_ns[-1] if end_ns is None else end_ns
+        if end_ns <= begin_ns:
+            raise _Unknown("there is one reading of it alone")
+        low_begin, begin, high_begin = self._at(begin_ns)
+        low_end, end, high_end = self._at(end_ns)
+        if high_begin is None:
+            raise _Unknown("no reading follows its beginning")
+        high = None if high_end is None else max(0.0, high_end - low_begin)
+        low = max(0.0, low_end - high_begin)
+        value = max(low, end - begin)
+        return Grown(value if high is None else min(value, high), low, high, _S * (end_ns - begin_ns))
+
+    def _at(self, moment_ns: int) -> tuple[float, float, float | None]:
+        """What the counter had at least, about, and at most."""
+        before = bisect_right(self.times_ns, moment_ns) - 1
+        if before < 0:
+            raise _Unknown("no reading lies before its beginning")
+        low = self.values[before]
+        later = bisect_left(self.times_ns, moment_ns + self.tick_ns)
+        high = self.values[later] if later < len(self.values) else None
+        after = min(before + 1, len(self.values) - 1)
+        span = self.times_ns[after] - self.times_ns[before]
+        share = min(1.0, (moment_ns - self.times_ns[before]) / span) if span else 0.0
+        return low, low + share * (self.values[after] - low), high
+
+
+def growth(samples: Sequence[GpuSample], begin_ns: int | None = None, end_ns: int | None = None) -> Growth:
+    """What grew between two moments.
+
+    Args:
+        samples: of one GPU, or of a machine without one, oldest first; all that lie between the moments, and at best
+            one before and one after.
+        begin_ns: ns since the Unix epoch, on the samples' clock; None for the first reading of each counter.
+        end_ns: likewise; None for the last one.
+
+    Raises:
+        InvalidArgument: there are fewer than two samples, they are of several GPUs, or the end is not after the
+            beginning.
+    """
+    if len(samples) < 2 or len({None if sample.gpu is None else sample.gpu.index for sample in samples}) > 1:
+        raise InvalidArgument(f"samples are {len(samples)}; accepted are two or more of one GPU")
+    first_ns = samples[0].time_ns if begin_ns is None else begin_ns
+    last_ns = samples[-1].time_ns if end_ns is None else end_ns
+    if last_ns <= first_ns:
+        raise InvalidArgument(f"end_ns is {last_ns}; accepted are moments after begin_ns, {first_ns}")
+    why: dict[str, str] = {}
+
+    def tell(name: str, make: Callable[[], Grown]) -> Grown | None:
+        try:
+            return make()
+        except _Unknown as reason:
+            why[name] = str(reason)
+            return None
+
+    host: dict[str, Grown] = {}
+    crossed = {
+        name: tell(name, lambda name=name: _bytes(samples, name, begin_ns, end_ns))  # type: ignore[misc]
+        for name in ("pcie_received_bytes", "pcie_sent_bytes")
+    }
+    for name in ("process_cpu_s", *HOST_COUNTERS):
+        found = tell(name, lambda name=name: _host_track(samples, name).grown(begin_ns, end_ns))  # type: ignore[misc]
+        if found is not None:
+            host[name] = found
+    return Growth(
+        seconds=_S * (last_ns - first_ns),
+        energy_j=tell("energy_j", lambda: _energy(samples, begin_ns, end_ns)),
+        throttled_s=throttled(samples, begin_ns, end_ns, why),
+        **crossed,
+        host=host,
+        why=why,
+    )
+
+
+def throttled(
+    samples: Sequence[GpuSample],
+    begin_ns: int | None = None,
+    end_ns: int | None = None,
+    why: dict[str, str] | None = None,
+) -> dict[str, Grown]:
+    """Seconds for which clocks were held back, by reason; arguments as of `growth`, and where reasons are put."""
+    found: dict[str, Grown] = {}
+    for reason in {name: None for sample in samples if sample.gpu for name in sample.gpu.throttled_s}:
+        try:
+            found[reason] = _throttled(samples, reason, begin_ns, end_ns)
+        except _Unknown as unknown:
+            if why is not None:
+                why[f"throttled_s.{reason}"] = str(unknown)
+    return found
+
+
+def _energy(samples: Sequence[GpuSample], begin_ns: int | None, end_ns: int | None) -> Grown:
+    track = _gpu_track(samples, "energy_total_j", lambda gpu: gpu.energy_total_j)
+    if track.values[0] == track.values[-1] and track.times_ns[-1] - track.times_ns[0] > _STUCK_NS:
+        raise _Unknown("the counter of energy stands still, which that of a board that works does not")
+    return track.grown(begin_ns, end_ns)
+
+
+def _throttled(samples: Sequence[GpuSample], reason: str, begin_ns: int | None, end_ns: int | None) -> Grown:
+    track = _gpu_track(samples, f"throttled_s.{reason}", lambda gpu: gpu.throttled_s.get(reason))
+    found = track.grown(begin_ns, end_ns)
+    # Clocks were held back no longer than time went by, but for the tick.
+    high = found.seconds if found.high is None else min(found.seconds, found.high)
+    return Grown(min(found.value, high), min(found.low, high), high, found.seconds)
+
+
+def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns: int | None) -> Grown:
+    """The counter has 32 bits: what it grew by is known modulo 2**32, and for sure where it cannot wrap twice."""
+    times: list[int] = []
+    values: list[float] = []
+    last = 0
+    for sample in samples:
+        value = None if sample.gpu is None else getattr(sample.gpu, name)
+        if value is None:
+            raise _Unknown(_reason(samples, name))
+        if times:
+            gap_s, wrap_s = _S * (sample.time_ns - times[-1]), _wrap_s(sample)
+            if gap_s >= wrap_s:
+                raise _Unknown(
+                    f"the counter has 32 bits and may wrap each {1e3 * wrap_s:.0f} ms on this link; readings lie up to "
+                    f"{1e3 * gap_s:.0f} ms apart"
+                )
+        values.append(values[-1] + (value - last) % _WRAP if values else 0.0)
+        times.append(sample.time_ns)
+        last = value
+    return _Track(times, values, _TICK_OF_BYTES_NS).grown(begin_ns, end_ns)
+
+
+def _wrap_s(sample: GpuSample) -> float:
+    """How soon a counter of bytes may wrap; a link that is not known is taken for the fastest."""
+    gpu = sample.gpu
+    assert gpu is not None
+    generation, lanes = gpu.pcie_generation_max or 6, gpu.pcie_width_max or 16
+    return _WRAP / (_core.link_bytes_per_s(generation, lanes) or _core.link_bytes_per_s(6, 16))
+
+
+def _gpu_track(samples: Sequence[GpuSample], name: str, read: Callable[[GpuState], float | None]) -> _Track:
+    readings = ((sample.slow_time_ns, read(sample.gpu)) for sample in samples if sample.gpu is not None)
+    track = _track(readings, _TICK_NS)
+    if not track.times_ns:
+        raise _Unknown(_reason(samples, name))
+    return track
+
+
+def _host_track(samples: Sequence[GpuSample], name: str) -> _Track:
+    if name == "process_cpu_s":
+        return _track(((sample.time_ns, sample.process_cpu_s) for sample in samples), 0)
+    readings = ((sample.host_time_ns, getattr(sample.host, name)) for sample in samples)
+    track = _track(readings, 0)
+    if not track.times_ns:
+        raise _Unknown((samples[-1].host.why or {}).get(name, "it is not in the log"))
+    return track
+
+
+def _track(readings: Iterable[tuple[int, float | None]], tick_ns: int) -> _Track:
+    """The readings that differ in time."""
+    times: list[int] = []
+    values: list[float] = []
+    for time_ns, value in readings:
+        if value is None or (times and time_ns == times[-1]):
+            continue
+        if times and time_ns < times[-1]:
+            raise _Unknown("the samples' clock goes backwards")
+        if values and value < values[-1]:
+            raise _Unknown("the counter began anew: the driver was loaded again, or what it counts is another")
+        times.append(time_ns)
+        values.append(value)
+    return _Track(times, values, tick_ns)
+
+
+def _reason(samples: Sequence[GpuSample], name: str) -> str:
+    for sample in reversed(samples):
+        if sample.gpu is not None and (reason := sample.gpu.why.get(name) or sample.gpu.why.get("all")):
+            return reason
+    return "there is no reading of it"

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of GPUs as Parquet, by pyarrow, which is optional.
+
+A Parquet file ends with its index, so that one that is being written cannot be read, and nothing can be appended. The
+samples of a run stand in JSON lines beside it until the run ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.monitor.sample import COLUMNS, read_lines
+from gpuscope.monitor.snapshot import GpuState
+from gpuscope.paths import open_file, replacing
+
+_ROWS_A_GROUP = 1 << 16
+_TEXTS = ("timestamp", "throttle_reasons", "gpu_uuid", "gpu_name", "why")
+
+
+def _import() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise NotAvailable(
+            "logs that end with .parquet are not available: pyarrow is not installed; pip install 'gpuscope[arrow]', "
+            "or name the log .csv or .jsonl"
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+def _schema(arrow: Any) -> Any:
+    def of(name: str) -> Any:
+        if name in _TEXTS:
+            return arrow.string()
+        if name == "gpu_idx":
+            return arrow.int32()
+        if GpuState.__annotations__.get(name) == "bool | None":
+            return arrow.bool_()
+        return arrow.float64()  # integers of 53 bits and less: bytes and counts
+
+    fields = [arrow.field(name, of(name)) for name in (*COLUMNS, "why")]
+    # A moment to the ms, as in the other formats.
+    return arrow.schema(fields).set(0, arrow.field("timestamp", arrow.timestamp("ms", "UTC")))
+
+
+def check_file(path: Path) -> None:
+    """Raises InvalidArgument where the file has other columns, or is no Parquet; NotAvailable without pyarrow."""
+    arrow, parquet = _import()
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    try:
+        names = parquet.read_schema(path).names
+    except (OSError, arrow.ArrowException) as error:
+        raise InvalidArgument(f"log_path is {str(path)!r}, which is no Parquet file ({error})") from None
+    other = next((name for name in names if name not in (*COLUMNS, "why")), None)
+    if other is not None:
+        raise InvalidArgument(
+            f"log_path is {str(path)!r}, a file with other columns ({other!r}); accepted are files that do not exist, "
+            "empty ones and logs of this version"
+        )
+
+
+def take_lines(lines: Path, path: Path) -> None:
+    """Appends JSON lines to a Parquet file, and removes them.
+
+    Raises:
+        GpuscopeError: the file cannot be written; the lines are where they were, and the file as it was.
+    """
+    arrow, parquet = _import()
+    schema = _schema(arrow)
+    try:
+        with replacing(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            if path.exists() and path.stat().st_size:
+                old = parquet.ParquetFile(path)
+                for group in range(old.num_row_groups):
+                    writer.write_table(_fitted(old.read_row_group(group), schema, arrow))
+            for rows in _batches(lines):
+                writer.write_table(_table(rows, schema, arrow), row_group_size=_ROWS_A_GROUP)
+    except arrow.ArrowException as error:
+        raise GpuscopeError(f"cannot write {path}: {error}; its samples are in {lines}") from error
+    lines.unlink()
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file, without what is not known; times in ns.
+
+    Raises:
+        InvalidArgument: it is no Parquet file, or has no time and GPU.
+        NotAvailable: pyarrow is not installed.
+    """
+    arrow, parquet = _import()
+    with open_file(path) as file:
+        try:
+            opened = parquet.ParquetFile(file)
+            if missing := {"timestamp", "gpu_idx"} - {*opened.schema_arrow.names}:
+                raise InvalidArgument(f"path is {str(path)!r}, which has no column {sorted(missing)[0]!r}")
+            for batch in opened.iter_batches(batch_size=_ROWS_A_GROUP):
+                times = batch.column("timestamp").cast(arrow.timestamp("ns", "UTC")).cast(arrow.int64()).to_pylist()
+                for row, time_ns in zip(batch.to_pylist(), times, strict=True):
+                    if time_ns is not None:
+                        yield {name: value for name, value in row.items() if value is not None} | {"time_ns": time_ns}
+        except arrow.ArrowException as error:
+            raise InvalidArgument(
+                f"path is {str(path)!r}, which is no Parquet file that can be read ({error})"
+            ) from None
+
+
+def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    for row in read_lines(lines):
+        if row is not None:
+            rows.append(row)
+        if len(rows) == _ROWS_A_GROUP:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _table(rows: list[dict[str, Any]], schema: Any, arrow: Any) -> Any:
+    def column(name: str, kind: Any) -> Any:
+        if name == "timestamp":
+            return arrow.array([row["time_ns"] // 1_000_000 for row in rows], arrow.int64()).cast(kind)
+        values = [row.get(name) for row in rows]
+        if name == "why":
+            values = [None if value is None else json.dumps(value) for value in values]
+        return arrow.array(values, kind)
+
+    return arrow.Table.from_arrays([column(each.name, each.type) for each in schema], schema=schema)
+
+
+def _fitted(table: Any, schema: Any, arrow: Any) -> Any:
+    """With the columns of this version, which may have been added since."""
+    columns = [
+        table[each.name].cast(each.type) if each.name in table.column_names else arrow.nulls(len(table), each.type)
+        for each in schema
+    ]
+    return arrow.Table.from_arrays(columns, schema=schema)

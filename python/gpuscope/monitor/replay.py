@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of GPUs read again, as the samples that they were made of."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.monitor.host import HostState
+from gpuscope.monitor.log import SUFFIXES
+from gpuscope.monitor.parquet import read_rows
+from gpuscope.monitor.sample import MOST_BYTES_OF_LINE, GpuSample, read_lines, time_ns_of
+from gpuscope.monitor.snapshot import GpuState
+from gpuscope.paths import as_path, find_suffix, open_file
+
+_MIB = 1 << 20
+_NO_FAULTS = ("gpu_idle", "applications_clocks", "display_clocks")
+_NOT_LOGGED = "it is not in the log"
+_THROTTLED = {f"throttled_{reason}_s": reason for reason in _core.THROTTLE_COUNTERS}
+# Scripts around nvidia-smi have these alone.
+_OF_NVIDIA_SMI = {
+    "util_pct": ("busy_ratio", 0.01),
+    "mem_used_mb": ("memory_used_bytes", _MIB),
+    "mem_total_mb": ("memory_total_bytes", _MIB),
+    "temp_c": ("temperature_c", 1.0),
+    "power_w": ("power_w", 1.0),
+}
+_KINDS = {name: str(kind).partition(" ")[0] for name, kind in GpuState.__annotations__.items()}
+_HOST_KINDS = {name: str(kind).partition(" ")[0] for name, kind in HostState.__annotations__.items()}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a log has.
+
+    Attributes:
+        samples: in the order of their times.
+        damaged: lines that were cut or cannot be read, which are left out.
+    """
+
+    samples: Sequence[GpuSample]
+    damaged: int
+
+
+def read_log(path: str | Path) -> Recording:
+    """The samples of a .csv, .jsonl, .ndjson or .parquet that a `GPUMonitor` wrote, or a script with its columns.
+
+    Raises:
+        InvalidArgument: it is no such file, or has no sample.
+        NotAvailable: pyarrow is not installed, for a .parquet.
+        GpuscopeError: it cannot be read.
+    """
+    checked = as_path(path)
+    suffix = find_suffix(checked, SUFFIXES)
+    if suffix is None:
+        raise InvalidArgument(f"path is {str(checked)!r}; accepted are logs: {', '.join(SUFFIXES)}")
+    if suffix == ".parquet":
+        rows: Iterator[dict[str, Any] | None] = read_rows(checked)
+    else:
+        rows = _csv_rows(checked) if suffix == ".csv" else read_lines(checked)
+    samples: list[GpuSample] = []
+    damaged = 0
+    why: dict[int, Mapping[str, str]] = {}
+    for row in rows:
+        try:
+            sample = None if row is None else _sample(row, why)
+        except (TypeError, ValueError, AttributeError):
+            sample = None
+        if sample is None:
+            damaged += 1
+        else:
+            samples.append(sample)
+    if not samples:
+        raise InvalidArgument(f"path is {str(checked)!r}, which has no sample that can be read")
+    samples.sort(key=lambda sample: sample.time_ns)  # stable: clocks of hosts step, and logs are joined
+    return Recording(samples, damaged)
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any] | None]:
+    with open_file(path) as file:
+        lines = _lines(file)
+        names = next(csv.reader([next(lines, "")]), [])
+        if not {"timestamp", "gpu_idx"} <= {*names}:
+            raise InvalidArgument(f"path is {str(path)!r}, whose first line does not name timestamp and gpu_idx")
+        for line in lines:
+            try:
+                cells = next(csv.reader([line], strict=True), [])
+            except csv.Error:
+                cells = []
+            if cells == names:  # a log that begins anew
+                continue
+            # A line without its end was cut, perhaps in the middle of a number.
+            if len(cells) != len(names) or not line.endswith("\n"):
+                yield None
+                continue
+            row: dict[str, Any] = {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
+            try:
+                row["time_ns"] = time_ns_of(row["timestamp"])
+            except (ValueError, KeyError):
+                yield None
+                continue
+            yield row
+
+
+def _lines(file: Any) -> Iterator[str]:
+    while line := file.readline(MOST_BYTES_OF_LINE):
+        yield line.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _sample(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuSample:
+    time_ns: int = row["time_ns"]
+    host = {name: _typed(row[name], _HOST_KINDS[name]) for name in _core.HOST_FIGURES if name in row}
+    return GpuSample(
+        time_ns=time_ns,
+        took_s=float(row.get("took_s", 0.0)),
+        gpu=None if row.get("gpu_idx") in (None, "") else _gpu(row, told),
+        process_cpu_s=float(row.get("process_cpu_s", 0.0)),
+        process_resident_bytes=int(float(row.get("process_resident_bytes", 0))),
+        slow_time_ns=time_ns - round(1e9 * float(row.get("slow_age_s", 0.0))),
+        host=HostState(**host, why={}),
+        host_time_ns=time_ns - round(1e9 * float(row.get("host_age_s", 0.0))),
+    )
+
+
+def _gpu(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuState:
+    index = int(float(row["gpu_idx"]))
+    figures: dict[str, Any] = dict.fromkeys(_core.GPU_FIGURES)
+    for column, (name, unit) in _OF_NVIDIA_SMI.items():
+        if column in row:
+            figures[name] = _typed(float(row[column]) * unit, _KINDS[name])
+    figures |= {name: _typed(row[name], _KINDS[name]) for name in _core.GPU_FIGURES if name in row}
+    why = row.get("why")
+    if isinstance(why, str):
+        why = json.loads(why)
+    if why is not None:
+        told[index] = {str(name): str(reason) for name, reason in why.items()}
+    reasons = row.get("throttle_reasons")
+    known = dict.fromkeys((name for name, value in figures.items() if value is None), _NOT_LOGGED)
+    return GpuState(
+        index=index,
+        name=str(row.get("gpu_name", "GPU")),
+        uuid=str(row.get("gpu_uuid", "")),
+        pci_address="",
+        **figures,
+        throttle_reasons=None if reasons is None else tuple(filter(None, str(reasons).split("+"))),
+        throttle_faults=tuple(
+            reason for reason in str(reasons or "").split("+") if reason and reason not in _NO_FAULTS
+        ),
+        throttled_s={reason: _typed(row[column], "float") for column, reason in _THROTTLED.items() if column in row},
+        mig=None,
+        processes=None,
+        why=known | {name: reason for name, reason in told.get(index, {}).items() if figures.get(name) is None},
+    )
+
+
+def _typed(value: Any, kind: str) -> Any:
+    if kind == "bool":
+        return value if isinstance(value, bool) else {"True": True, "False": False, "1": True, "0": False}[str(value)]
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return int(number) if kind == "int" else number

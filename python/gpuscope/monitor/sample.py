@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU and its host at a moment, and the line of a log that says so."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpuscope import _core
+from gpuscope.monitor.host import HostState
+from gpuscope.monitor.snapshot import GpuState
+from gpuscope.paths import open_file
+
+# What scripts around nvidia-smi write, then each figure that is not among it, by its name.
+_OF_NVIDIA_SMI = {
+    "util_pct": "gpu_util_pct",
+    "mem_used_mb": "mem_used_mb",
+    "mem_total_mb": "mem_total_mb",
+    "temp_c": "temp_c",
+    "power_w": "power_w",
+}
+_FIGURES = tuple(name for name in _core.GPU_FIGURES if name not in _OF_NVIDIA_SMI)
+_THROTTLED = tuple(f"throttled_{reason}_s" for reason in _core.THROTTLE_COUNTERS)
+MOST_BYTES_OF_LINE = 1 << 20
+_PROCESS = ("process_cpu_s", "process_resident_bytes", "took_s")
+_AGES = {"slow_age_s": "slow_time_ns", "host_age_s": "host_time_ns"}
+COLUMNS = (
+    *("timestamp", "gpu_idx"),
+    *_OF_NVIDIA_SMI,
+    *_FIGURES,
+    "throttle_reasons",
+    *_THROTTLED,
+    *("gpu_uuid", "gpu_name"),
+    *_PROCESS,
+    *_AGES,
+    *_core.HOST_FIGURES,
+)
+"""Those of a CSV file, in their order."""
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """A GPU and this process at a moment.
+
+    Attributes:
+        time_ns: ns since the Unix epoch, on the clock of recordings.
+        took_s: seconds that reading the GPU took.
+        gpu: None on a machine without one.
+        process_cpu_s: CPU time of all threads of this process so far.
+        process_resident_bytes: the host's memory that this process uses.
+        slow_time_ns: when energy, seconds of throttling, errors and whatever changes seldom were read: once a second.
+        host: the machine, this process and its container.
+        host_time_ns: when that was read.
+    """
+
+    time_ns: int
+    took_s: float
+    gpu: GpuState | None
+    process_cpu_s: float
+    process_resident_bytes: int
+    slow_time_ns: int = 0
+    host: HostState = field(default_factory=HostState)
+    host_time_ns: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The columns of a log, without what is not known."""
+        facts: dict[str, Any] = {"timestamp": _timestamp(self.time_ns)}
+        if self.gpu is not None:
+            facts["gpu_idx"] = self.gpu.index
+            facts |= {column: self.gpu[key] for column, key in _OF_NVIDIA_SMI.items()}
+            facts |= {name: self.gpu[name] for name in _FIGURES}
+            facts["throttle_reasons"] = (
+                None if self.gpu.throttle_reasons is None else "+".join(self.gpu.throttle_reasons)
+            )
+            facts |= {f"throttled_{reason}_s": seconds for reason, seconds in self.gpu.throttled_s.items()}
+            facts["gpu_uuid"] = self.gpu.uuid or None
+            facts["gpu_name"] = self.gpu.name or None
+        facts |= {name: getattr(self, name) for name in _PROCESS}
+        # Against the time as it is written, so that one reading in several samples is one again when they are read.
+        written_ns = self.time_ns // 1_000_000 * 1_000_000
+        facts |= {name: (written_ns - getattr(self, key)) / 1e9 for name, key in _AGES.items() if getattr(self, key)}
+        facts |= {name: getattr(self.host, name) for name in _core.HOST_FIGURES}
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+def json_line(sample: GpuSample, told: dict[int, Mapping[str, str]]) -> str:
+    """An object in a line. `told`: reasons of what is absent, by GPU, that were given; new ones are, once."""
+    facts, gpu = sample.to_dict(), sample.gpu
+    if gpu is not None and told.get(gpu.index) != gpu.why:
+        told[gpu.index] = gpu.why
+        facts["why"] = dict(gpu.why)
+    return json.dumps(facts) + "\n"
+
+
+def csv_line(sample: GpuSample) -> str:
+    """The cells of `COLUMNS` in a line."""
+    facts, line = sample.to_dict(), io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(_cell(facts.get(name, "")) for name in COLUMNS)
+    return line.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.12g}"
+    return str(value)
+
+
+def _timestamp(time_ns: int) -> str:
+    seconds, ns = divmod(time_ns, 1_000_000_000)
+    return (
+        datetime.fromtimestamp(seconds).replace(microsecond=ns // 1000).astimezone().isoformat(timespec="milliseconds")
+    )
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """The objects of JSON lines with their ``time_ns``; None for each line that is none."""
+    with open_file(path) as file:
+        while line := file.readline(MOST_BYTES_OF_LINE):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                row["time_ns"] = time_ns_of(row["timestamp"])
+            except (ValueError, TypeError, KeyError, RecursionError):
+                row = None
+            yield row
+
+
+def time_ns_of(text: str) -> int:
+    """Ns since the epoch of a time in ISO 8601; without a zone it is of this machine's."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
+    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counters grew by between two moments: against counters of which everything is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.machines import gpu, sample
+from fakes.monitors import BEGIN_S, series, taken
+from gpuscope.errors import InvalidArgument
+from gpuscope.monitor import growth
+
+TICK_S = 0.0995
+NS = 1_000_000_000
+LINK = {"pcie_generation_max": 5, "pcie_width_max": 16}  # 63 GB/s: 32 bits wrap in 68 ms
+
+
+def at(seconds: float) -> int:
+    return round((BEGIN_S + seconds) * 1e9)
+
+
+def in_ticks(counter):
+    """A counter as NVML has it: it goes on at ticks."""
+    return lambda seconds: counter(math.floor(seconds / TICK_S) * TICK_S)
+
+
+def test_energy_between_two_moments_is_bounded_by_the_readings_around_them():
+    grown = growth(series(20, energy_total_j=in_ticks(lambda s: 1e6 + 400 * s)), at(5.0), at(15.0)).energy_j
+    assert grown.low <= 4000 <= grown.high
+    assert grown.value == pytest.approx(4000, rel=0.02)
+    assert grown.seconds == pytest.approx(10)
+    assert grown.high - grown.low < 2 * 400 * 1.2  # a reading a second, and a tick
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0, 8), st.floats(0.5, 8), st.floats(1, 1000), st.floats(1, 1000), st.floats(0.1, 1))
+def test_the_truth_lies_within_the_bounds_whatever_the_power_did(begin, seconds, first, second, every_s):
+    def energy(s):  # one power, then another
+        return first * min(s, 6) + second * max(0, s - 6)
+
+    samples = series(math.ceil(20 / every_s), every_s=every_s, energy_total_j=in_ticks(energy))
+    found = growth(samples, at(begin), at(begin + seconds))
+    true = energy(begin + seconds) - energy(begin)
+    slack = 1e-6 + 2e-6 * (first + second)  # moments are ns
+    assert found.energy_j.low - slack <= true <= found.energy_j.high + slack
+
+
+def test_without_moments_growth_is_between_the_first_reading_and_the_last():
+    found = growth(series(11, energy_total_j=lambda s: 100 * s))
+    assert (found.energy_j.value, found.energy_j.seconds) == (pytest.approx(1000), pytest.approx(10))
+    assert found.energy_j.high is None  # nothing was read after it
+    assert found.mean_power_w == pytest.approx(100)
+
+
+def test_readings_that_are_repeated_count_once():
+    rows = [sample(gpu(energy_total_j=100.0 * (n // 10)), BEGIN_S + n / 10) for n in range(41)]
+    for n, row in enumerate(rows):
+        row["slow_time_ns"] = at(n // 10)
+    grown = growth(taken(*rows)).energy_j
+    assert (grown.value, grown.seconds) == (pytest.approx(400), pytest.approx(4))
+
+
+def test_throttled_seconds_are_exact_and_never_more_than_went_by():
+    found = growth(series(30, throttled_s=in_ticks(lambda s: 0.25 * s)), at(4), at(24))
+    assert found.throttled_s["sw_power_cap"].value == pytest.approx(5, abs=0.1)
+    always = growth(series(30, throttled_s=lambda s: s), at(4), at(24)).throttled_s["sw_power_cap"]
+    assert always.high <= 20
+    assert always.value == pytest.approx(20, abs=0.11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 62e9), st.floats(0.001, 0.06))
+def test_bytes_are_counted_across_any_number_of_wraps(start, rate, every_s):
+    wrapped = lambda s: int(start + rate * s) % 2**32  # noqa: E731
+    samples = series(40, every_s=every_s, pcie_sent_bytes=wrapped, pcie_received_bytes=0, **LINK)
+    grown = growth(samples).pcie_sent_bytes
+    assert grown.value == pytest.approx(rate * 39 * every_s, abs=40 + 1e-6 * rate)
+
+
+@pytest.mark.parametrize("every_s", [0.07, 0.1, 1.0])
+def test_bytes_that_may_have_wrapped_unseen_are_not_known(every_s):
+    found = growth(series(5, every_s=every_s, pcie_sent_bytes=7, pcie_received_bytes=7, **LINK))
+    assert (found.pcie_sent_bytes, found.pcie_received_bytes) == (None, None)
+    assert "may wrap each 68 ms on this link; readings lie up to" in found.why["pcie_sent_bytes"]
+
+
+def test_one_round_that_came_late_is_enough_for_bytes_not_to_be_known():
+    samples = series(10, every_s=0.05, pcie_sent_bytes=7, pcie_received_bytes=7, **LINK)
+    assert growth(samples).pcie_sent_bytes is not None
+    assert growth(samples[:4] + samples[6:]).pcie_sent_bytes is None
+
+
+def test_a_slow_link_may_be_read_seldom():
+    link = {"pcie_generation_max": 1, "pcie_width_max": 1}  # 0.25 GB/s: 17 s
+    samples = series(5, every_s=2.0, pcie_sent_bytes=lambda s: int(1e8 * s), pcie_received_bytes=0, **link)
+    assert growth(samples).pcie_sent_bytes.value == pytest.approx(8e8)
+
+
+def test_bytes_that_were_not_read_have_the_reason_of_that():
+    samples = series(3, why={"pcie_sent_bytes": "Not Supported"})
+    assert growth(samples).why["pcie_sent_bytes"] == "Not Supported"
+
+
+def test_a_counter_that_began_anew_is_not_known_and_no_negative_number():
+    samples = series(6, energy_total_j=lambda s: 500.0 * s if s < 3 else 1.0)
+    found = growth(samples)
+    assert found.energy_j is None
+    assert "began anew: the driver was loaded again" in found.why["energy_j"]
+
+
+def test_a_counter_of_energy_that_stands_still_is_no_zero():
+    found = growth(series(6, energy_total_j=5.0))
+    assert found.energy_j is None
+    assert "stands still" in found.why["energy_j"]
+
+
+def test_a_counter_that_is_absent_has_its_reason():
+    found = growth(series(6, why={"energy_total_j": "Not Supported"}))
+    assert (found.energy_j, found.why["energy_j"]) == (None, "Not Supported")
+
+
+def test_a_moment_before_the_first_reading_is_not_known():
+    found = growth(series(6, energy_total_j=lambda s: s), at(-1), at(3))
+    assert "no reading lies before its beginning" in found.why["energy_j"]
+
+
+def test_a_clock_that_goes_backwards_is_told():
+    samples = series(6, energy_total_j=lambda s: s)
+    samples[2], samples[3] = samples[3], samples[2]
+    assert "clock goes backwards" in growth(samples).why["energy_j"]
+
+
+def test_what_the_host_counts_grows_too():
+    rows = [
+        sample(None, BEGIN_S + n, host={"io_pressure_s": 0.5 * n, "machine_cpu_s": 2.0 * n, "why": {}})
+        for n in range(5)
+    ]
+    found = growth(taken(*rows))
+    assert found.host["io_pressure_s"].per_second == pytest.approx(0.5)
+    assert found.host["machine_cpu_s"].value == pytest.approx(8)
+    assert found.why["cpu_throttled_s"]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_sample_has_no_growth(count):
+    with pytest.raises(InvalidArgument, match="accepted are two or more of one GPU"):
+        growth(series(count))
+
+
+def test_samples_of_two_gpus_are_refused():
+    with pytest.raises(InvalidArgument, match="of one GPU"):
+        growth(series(2) + series(2, index=1))
+
+
+def test_an_end_before_the_beginning_is_refused():
+    with pytest.raises(InvalidArgument, match="accepted are moments after begin_ns"):
+        growth(series(5), at(3), at(2))

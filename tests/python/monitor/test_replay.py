@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs read again: what was written is what comes back, whatever happened to the file."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from fakes.machines import gpu, sample
+from fakes.monitors import BEGIN_S, series, taken
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.monitor import parquet, read_log
+from gpuscope.monitor.log import Log
+
+SUFFIXES = ["csv", "jsonl", "parquet"]
+NONE_OF_A_LOG = ("why", "processes", "mig", "pci_address", "throttle_reasons")
+HOST = {"machine_cpus": 8, "io_pressure_s": 2.5, "memory_limit_bytes": 1 << 40, "why": {}}
+
+
+def facts(index=0, **figures):
+    figures = {"energy_total_j": 1234567.891, "remapping_pending": True, "ecc_corrected": 3} | figures
+    return gpu(index, throttle_reasons=["sw_power_cap", "gpu_idle"], throttle_faults=["sw_power_cap"], **figures)
+
+
+def samples(count=3):
+    rows = [
+        sample(facts(n % 2), BEGIN_S + n + 0.123, host=HOST, slow_time_ns=round((BEGIN_S + n) * 1e9))
+        for n in range(count)
+    ]
+    return taken(*rows)
+
+
+def write(path, written):
+    log = Log(path)
+    log.append(written)
+    log.close()
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_samples_come_back_as_they_were(suffix, tmp_path):
+    written = samples()
+    found = read_log(write(tmp_path / f"gpu.{suffix}", written))
+    assert (len(found.samples), found.damaged) == (3, 0)
+    for before, after in zip(written, found.samples, strict=True):
+        assert abs(before.time_ns - after.time_ns) <= 1_000_000  # logs have ms
+        assert after.time_ns - after.slow_time_ns == pytest.approx(before.time_ns - before.slow_time_ns, abs=1000)
+        for name in before.gpu.__dataclass_fields__:
+            if name not in NONE_OF_A_LOG:
+                assert getattr(after.gpu, name) == pytest.approx(getattr(before.gpu, name)), name
+        assert after.gpu.throttle_reasons == before.gpu.throttle_reasons
+        assert (after.host.machine_cpus, after.host.io_pressure_s) == (8, 2.5)
+        assert (after.took_s, after.process_resident_bytes) == (before.took_s, before.process_resident_bytes)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_was_not_known_is_not_known_again(suffix, tmp_path):
+    found = read_log(write(tmp_path / f"gpu.{suffix}", taken(sample(gpu(why={"fan_ratio": "Not Supported"})))))
+    state = found.samples[0].gpu
+    assert state.fan_ratio is None
+    assert state.why["fan_ratio"] == ("it is not in the log" if suffix == "csv" else "Not Supported")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_log_of_a_machine_without_a_gpu_comes_back(suffix, tmp_path):
+    found = read_log(write(tmp_path / f"gpu.{suffix}", taken(sample(None, host=HOST))))
+    assert (found.samples[0].gpu, found.samples[0].host.machine_cpus) == (None, 8)
+
+
+@pytest.mark.parametrize("cut", range(1, 200, 13))
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_line_that_was_cut_is_left_out_and_counted(suffix, cut, tmp_path):
+    path = write(tmp_path / f"gpu.{suffix}", samples(2))
+    path.write_bytes(path.read_bytes()[:-cut])
+    found = read_log(path)
+    assert (len(found.samples), found.damaged) == ((2, 0) if (suffix, cut) == ("jsonl", 1) else (1, 1))
+
+
+def test_a_log_of_scripts_around_nvidia_smi_is_read(tmp_path):
+    path = tmp_path / "gpu_metrics.csv"
+    path.write_text(
+        "timestamp,gpu_idx,util_pct,mem_used_mb,mem_total_mb,temp_c,power_w\r\n"
+        "2026-01-02T03:04:05.678901,0,97,40960,81920,63,512.5\r\n"
+    )
+    state = read_log(path).samples[0].gpu
+    assert (state.busy_ratio, state.memory_used_bytes, state.power_w) == (pytest.approx(0.97), 40 << 30, 512.5)
+    assert (state.energy_total_j, state.why["energy_total_j"]) == (None, "it is not in the log")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("gpu.csv", "a,b\n1,2\n", "first line does not name timestamp and gpu_idx"),
+        ("gpu.csv", "", "first line does not name"),
+        ("gpu.csv", "timestamp,gpu_idx\n", "no sample that can be read"),
+        ("gpu.csv", "timestamp,gpu_idx\nyesterday,0\n", "no sample that can be read"),
+        ("gpu.jsonl", "[]\n7\n\x00\n", "no sample that can be read"),
+        ("gpu.jsonl", '{"timestamp": "2026-01-02T03:04:05", "gpu_idx": "x"}\n', "no sample that can be read"),
+        ("gpu.jsonl", '{"timestamp": "2026-01-02T03:04:05", "gpu_idx": 0, "power_w": 1e999}\n', "no sample"),
+        ("gpu.parquet", "no parquet", "no Parquet file that can be read"),
+        ("gpu.txt", "", "accepted are logs: .csv, .parquet, .jsonl, .ndjson"),
+    ],
+)
+def test_files_that_are_no_logs_get_one_sentence(name, text, said, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidArgument, match=said):
+        read_log(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(InvalidArgument, match="there is no such file"):
+        read_log(tmp_path / "gpu.csv")
+
+
+def test_a_parquet_file_is_appended_to(tmp_path):
+    path = tmp_path / "gpu.parquet"
+    write(path, samples(2))
+    write(path, samples(3))
+    assert len(read_log(path).samples) == 5
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_process_that_was_killed_loses_no_line_of_a_parquet_log(tmp_path):
+    path = tmp_path / "gpu.parquet"
+    Log(path).append(samples(2))  # and no close
+    assert not path.exists()
+    lines = path.with_name("gpu.parquet.part")
+    lines.write_bytes(lines.read_bytes() + b'{"timestamp": "2026')  # cut in a line
+    write(path, samples(1))
+    assert len(read_log(path).samples) == 3
+    assert not lines.exists()
+
+
+def test_a_parquet_file_that_cannot_be_made_leaves_the_lines(tmp_path, monkeypatch):
+    path = tmp_path / "gpu.parquet"
+    log = Log(path)
+    log.append(samples(2))
+    path.mkdir()
+    with pytest.raises(GpuscopeError, match="is a directory"):
+        log.close()
+    path.rmdir()
+    log.close()
+    assert len(read_log(path).samples) == 2
+
+
+def test_other_tools_read_the_parquet_file(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(write(tmp_path / "gpu.parquet", samples(2)))
+    assert frame["gpu_idx"].tolist() == [0, 1]
+    assert str(frame["timestamp"].dtype) == "datetime64[ms, UTC]"
+    assert frame["timestamp"][0].year == 2001
+
+
+def test_a_parquet_file_of_others_is_refused_and_kept(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as files
+
+    path = tmp_path / "gpu.parquet"
+    files.write_table(arrow.table({"mine": [1]}), path)
+    with pytest.raises(InvalidArgument, match="a file with other columns \\('mine'\\)"):
+        Log(path)
+    with pytest.raises(InvalidArgument, match="has no column 'gpu_idx'"):
+        read_log(path)
+
+
+def test_without_pyarrow_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[arrow\]', or name the log .csv or .jsonl"):
+        Log(tmp_path / "gpu.parquet")
+
+
+def test_rows_are_written_in_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_ROWS_A_GROUP", 10)
+    path = write(tmp_path / "gpu.parquet", series(35))
+    write(path, series(5))
+    assert len(read_log(path).samples) == 40
+
+
+def test_logs_of_two_hosts_are_put_in_order(tmp_path):
+    path = tmp_path / "gpu.jsonl"
+    write(path, series(3, begin_s=BEGIN_S + 100))
+    write(path, series(3))
+    times = [each.time_ns for each in read_log(path).samples]
+    assert times == sorted(times)
+
+
+def test_a_monitor_writes_parquet_when_it_stops(tmp_path, monkeypatch):
+    from gpuscope import GPUMonitor, _core
+
+    class Sampler:
+        why = ""
+
+        def __init__(self, interval_ns):
+            self.samples = [sample(facts())]
+
+        def take(self):
+            taken, self.samples = self.samples, []
+            return taken
+
+        def cost(self):
+            return dict.fromkeys(["rounds", "skipped", "dropped", "cpu_ns", "longest_ns"], 0)
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(_core, "GpuSampler", Sampler)
+    path = tmp_path / "gpu.parquet"
+    monitor = GPUMonitor(path)
+    for _ in range(2):
+        with monitor:
+            pass
+    assert len(read_log(path).samples) == 2
+    assert monitor.error == ""
+
+
+def test_reasons_are_json_in_parquet(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = write(tmp_path / "gpu.parquet", taken(sample(gpu(why={"fan_ratio": "Not Supported"}))))
+    assert json.loads(pq.read_table(path)["why"][0].as_py()) == {"fan_ratio": "Not Supported"}
