@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is served to Prometheus, and the board and rules that read it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import urllib.request
+from importlib import resources
+
+import pytest
+
+from fakes.machines import gpu, sample
+from fakes.monitors import FakeMonitor, taken
+from gpuscope.errors import GpuscopeError, NotAvailable
+from gpuscope.monitor import prometheus
+
+pytest.importorskip("prometheus_client")
+NAME = re.compile(r"gpuscope_[a-z0-9_]+")
+FILES = resources.files("gpuscope.monitor") / "grafana"
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind((prometheus.ADDRESS, 0))
+        return probe.getsockname()[1]
+
+
+def scrape(monitor):
+    """Values of what is served, by name and labels."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+
+    registry = CollectorRegistry()
+    registry.register(monitor if isinstance(monitor, prometheus.Collector) else prometheus.Collector(monitor))
+    found = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for each in family.samples:
+            found[(each.name, *sorted(each.labels.values()))] = each.value
+    return found
+
+
+def test_figures_are_served_in_base_units_under_their_names():
+    facts = gpu(sm_active_ratio=0.7, energy_total_j=12.5, pcie_sent_bytes_per_s=3e9)
+    found = scrape(FakeMonitor(taken(sample(facts))))
+    assert found[("gpuscope_sm_active_ratio", "GPU-0")] == 0.7
+    assert found[("gpuscope_energy_joules_total", "GPU-0")] == 12.5
+    assert found[("gpuscope_power_watts", "GPU-0", "mean")] == 612.4
+    assert found[("gpuscope_pcie_bytes_per_second", "GPU-0", "sent")] == 3e9
+    assert found[("gpuscope_throttle_seconds_total", "GPU-0", "sw_power_cap")] == 1.5
+    assert found[("gpuscope_up", "GPU-0")] == 1
+    assert found[("gpuscope_samples_dropped_total",)] == 2
+
+
+def test_what_is_not_known_is_not_there_and_no_zero():
+    found = scrape(FakeMonitor(taken(sample(gpu(busy_ratio=None)))))
+    assert not [key for key in found if key[0] in ("gpuscope_gpu_busy_ratio", "gpuscope_tensor_active_ratio")]
+
+
+def test_counters_of_a_gpu_that_is_lost_stay_and_its_gauges_go():
+    monitor = FakeMonitor(taken(sample(gpu(energy_total_j=12.5))))
+    collector = prometheus.Collector(monitor)
+    scrape(collector)
+    absent = dict.fromkeys(["busy_ratio", "power_w", "energy_total_j"])
+    monitor.add(*taken(sample(gpu(throttled_s={}, why={"all": "GPU is lost"}, **absent))))
+    found = scrape(collector)
+    assert found[("gpuscope_up", "GPU-0")] == 0
+    assert found[("gpuscope_energy_joules_total", "GPU-0")] == 12.5
+    assert found[("gpuscope_throttle_seconds_total", "GPU-0", "sw_power_cap")] == 1.5
+    assert ("gpuscope_power_watts", "GPU-0", "mean") not in found
+
+
+def test_a_machine_without_a_gpu_serves_its_host():
+    host = {"machine_cpus": 8, "io_pressure_s": 2.5, "why": {}}
+    found = scrape(FakeMonitor(taken(sample(None, host=host))))
+    assert found[("gpuscope_host_cpus",)] == 8
+    assert found[("gpuscope_host_pressure_seconds_total", "io", "some")] == 2.5
+    assert not [key for key in found if key[0] == "gpuscope_up"]
+
+
+def test_every_name_that_is_served_is_listed_and_follows_the_rules():
+    every = dict.fromkeys([series.figure for series in prometheus._OF_GPU], 1.0)
+    host = dict.fromkeys([series.figure for series in prometheus._OF_HOST], 1.0) | {"why": {}}
+    found = {key[0] for key in scrape(FakeMonitor(taken(sample(gpu(**every), host=host))))}
+    assert found == {*prometheus.metric_names()}
+    assert not [name for name in found if re.search(r"_(ms|us|mib|gib|mhz|percent|pct)(_|$)", name)]
+
+
+@pytest.mark.parametrize("name", prometheus.BOARD_FILES)
+def test_every_metric_of_the_board_and_the_rules_exists(name):
+    named = {*NAME.findall((FILES / name).read_text())}
+    assert len(named) > 5
+    assert named <= {*prometheus.metric_names()}
+
+
+def test_every_label_of_the_board_and_the_rules_exists():
+    labels = {"uuid", "name", "index", "pci", "instance", "resource", "tasks", "reason", "kind", "sensor", "direction"}
+    for name in prometheus.BOARD_FILES:
+        text = (FILES / name).read_text()
+        used = {*re.findall(r"\{\{\s*\$?(?:labels\.)?([a-z]+)\s*\}\}", text)} - {"value"}
+        assert used <= labels
+
+
+def test_the_board_is_one_that_grafana_opens():
+    board = json.loads((FILES / "board.json").read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) >= 10
+    assert all(target["expr"] for panel in board["panels"] for target in panel["targets"])
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in board["panels"])
+
+
+def test_the_rules_are_those_of_prometheus():
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 8
+    for rule in group["rules"]:
+        assert (
+            {"alert", "expr", "labels", "annotations"} <= {*rule} <= {"alert", "expr", "for", "labels", "annotations"}
+        )
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+
+
+def test_it_is_served_on_this_machine_alone_and_ends(port):
+    with prometheus.serve(FakeMonitor(taken(sample(gpu()))), port):
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+        assert 'gpuscope_gpu_busy_ratio{uuid="GPU-0"} 0.99' in text
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((prometheus.ADDRESS, port))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((prometheus.ADDRESS, port))
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence():
+    with socket.socket() as other:
+        other.bind((prometheus.ADDRESS, 0))
+        other.listen()
+        number = other.getsockname()[1]
+        with (
+            pytest.raises(GpuscopeError, match=f"cannot serve at 127.0.0.1:{number}: "),
+            prometheus.serve(FakeMonitor(), number),
+        ):
+            pass
+
+
+def test_without_the_library_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[monitor\]'"), prometheus.serve(FakeMonitor(), 1):
+        pass
+
+
+def test_board_and_rules_are_written_where_they_are_wanted(tmp_path):
+    for path in prometheus.write_board(tmp_path):
+        assert NAME.search(path.read_text())
+    with pytest.raises(GpuscopeError, match="does not exist"):
+        prometheus.write_board(tmp_path / "none")
