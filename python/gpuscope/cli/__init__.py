@@ -23,6 +23,7 @@ from gpuscope.cli.doctor import Doctor
 from gpuscope.cli.export import Export
 from gpuscope.cli.memory import Memory
 from gpuscope.cli.memory_show import MemoryShow
+from gpuscope.cli.monitor import Monitor
 from gpuscope.cli.report import Report
 from gpuscope.cli.run import Run
 from gpuscope.errors import GpuscopeError, InvalidArgument
@@ -53,6 +54,7 @@ COMMANDS: tuple[Command, ...] = (
     Explore(),
     Memory(),
     MemoryShow(),
+    Monitor(),
     Demo(),
     Counters(),
     Doctor(),
@@ -70,6 +72,7 @@ examples:
   gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
   gpuscope memory train.py                        where the memory goes, by library, line and stage
   gpuscope counters 'dram__*'                     what the hardware of this GPU can count
+  gpuscope monitor                                the GPUs now: useful, throttled, full or idle
   gpuscope doctor                                 what works on this machine, and what would fix the rest
 """
 

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope monitor``: what the GPUs do, as a page, as rows, or for programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from gpuscope.arguments import type_of_option
+from gpuscope.cli import console
+from gpuscope.cli import options as options_of
+from gpuscope.cli.console import Console
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
+from gpuscope.monitor.host import host_snapshot
+from gpuscope.monitor.log import SUFFIXES
+from gpuscope.monitor.prometheus import serve, write_board
+from gpuscope.monitor.replay import read_log
+from gpuscope.monitor.rows import Rows
+from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
+from gpuscope.monitor.snapshot import gpu_snapshot
+from gpuscope.paths import as_path
+from gpuscope.results import json_text
+from gpuscope.units import parse_seconds
+
+_INTERVAL_S = 1.0
+_INTERVAL_OF_PAGE_S = 0.5
+_LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
+
+
+def _interval(text: str) -> float:
+    seconds = parse_seconds(text)
+    if not SHORTEST <= seconds <= LONGEST:
+        raise InvalidArgument(f"{text!r} is not between {SHORTEST * 1e3:.0f}ms and {LONGEST / 60:.0f}min")
+    return seconds
+
+
+class Monitor:
+    """Watches, or shows a log again."""
+
+    name = "monitor"
+    summary = "watch the GPUs: how useful, throttled, full and connected they are"
+    description = (
+        "On a terminal a page: what each GPU is used for, what holds it back, memory, power, links, processes and the\n"
+        "host. Elsewhere, as in a pipe, a row for each GPU and moment. Ctrl-C ends it. On a machine without a GPU the\n"
+        "host is shown. A log of GPUMonitor or of --log is shown again the same way."
+    )
+    examples = (
+        "  gpuscope monitor                               the page; ? shows its keys\n"
+        "  gpuscope monitor --once                        all that is known now, and end\n"
+        "  gpuscope monitor --once --json | jq '.gpus[0].power_w'\n"
+        "  gpuscope monitor --interval 100ms | tee gpus   rows\n"
+        "  gpuscope monitor --csv --count 60 > gpu.csv    the columns of GPUMonitor's logs\n"
+        "  gpuscope monitor --log gpu.parquet             the page, and a log beside it\n"
+        "  gpuscope monitor gpu.csv                       a log again, with pause and scroll\n"
+        "  gpuscope monitor --prometheus 9400 --log gpu.jsonl > /dev/null"
+    )
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument("file", nargs="?", metavar="FILE", help=f"a log to show again: {', '.join(SUFFIXES)}")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="an object for each GPU and moment, a line each")
+        form.add_argument("--csv", action="store_true", help="the columns of a .csv log")
+        form.add_argument("--rows", action="store_true", help="rows on a terminal too")
+        parser.add_argument("--once", action="store_true", help="what is known now, and end")
+        parser.add_argument(
+            "--interval",
+            type=type_of_option(_interval),
+            metavar="TIME",
+            help="between samples, 10ms to 60min (default: 1s, of the page 500ms)",
+        )
+        parser.add_argument(
+            "--count", type=options_of.positive, metavar="N", help="end after N moments; not for the page"
+        )
+        parser.add_argument("--log", metavar="FILE", help="append the samples to this file too")
+        parser.add_argument(
+            "--prometheus", type=_port, metavar="PORT", help="serve the figures on localhost, for Prometheus"
+        )
+
+        parser.add_argument(
+            "--board", metavar="FOLDER", help="write a Grafana board and alert rules for these figures there, and end"
+        )
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Watches."""
+        out = console.output()
+        if options.board is not None:
+            for path in write_board(as_path(options.board)):
+                out.wrote(path)
+            return 0
+        samples = None if options.file is None else _recorded(options)
+        if options.once:
+            return _show_once(options, out, samples)
+        form = options.json or options.csv or options.rows
+        if out.on_terminal and _is_on_terminal() and not form and not options.count:
+            return _show_page(options, samples)
+        write = _writer(options, out)
+        if samples is not None:
+            for sample in samples:
+                write([sample])
+            return 0
+        with ExitStack() as open_things:
+            monitor = _start(options, open_things, options.interval or _INTERVAL_S)
+            for batch in _moments(monitor, options.count):
+                write(batch)
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        return 0
+
+
+def _is_on_terminal() -> bool:
+    """Whether keys come from one, and Textual, which draws on standard error, has it to draw on."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def _port(text: str) -> int:
+    number = options_of.positive(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; accepted are 1 to 65535")
+    return number
+
+
+def _recorded(options: argparse.Namespace) -> Sequence[GpuSample]:
+    for name in ("interval", "log", "prometheus"):
+        if getattr(options, name) is not None:
+            raise InvalidArgument(f"--{name} is of samples that are taken, and {options.file} has been; leave one out")
+    recording = read_log(options.file)
+    if recording.damaged:
+        console.errors().note(f"{recording.damaged} lines of {options.file} were cut or damaged, and left out")
+    return recording.samples
+
+
+def _start(options: argparse.Namespace, open_things: ExitStack, interval: float) -> GPUMonitor:
+    """A monitor that runs, with its log and its server; a sentence where there is no GPU."""
+    monitor = GPUMonitor(options.log, interval)
+    open_things.enter_context(monitor)
+    if options.prometheus is not None:
+        open_things.enter_context(serve(monitor, options.prometheus))
+    if monitor.why:
+        console.errors().note(f"no GPU: {monitor.why}; what follows is of the host")
+    return monitor
+
+
+def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]]:
+    """Samples as they come; of so many moments where a count is given."""
+    first: int | None = None
+    moments = 0
+    while True:
+        batch: list[GpuSample] = []
+        for sample in monitor.take():
+            index = -1 if sample.gpu is None else sample.gpu.index
+            first = index if first is None else first
+            moments += index == first
+            if count is not None and moments > count:
+                yield batch
+                return
+            batch.append(sample)
+        if batch:
+            yield batch
+        if count is not None and moments == count and (len(monitor.latest()) <= 1 or not monitor.take()):
+            return
+        time.sleep(min(_LONGEST_SLEEP_S, monitor.interval))
+
+
+def _writer(options: argparse.Namespace, out: Console) -> Callable[[Iterable[GpuSample]], None]:
+    """What writes samples in the form that was asked for."""
+    if options.csv:
+        out.line(",".join(COLUMNS))
+    rows = Rows()
+    why: dict[int, Mapping[str, str]] = {}
+
+    def write(samples: Iterable[GpuSample]) -> None:
+        if options.json:
+            lines: Iterable[str] = (json_line(sample, why) for sample in samples)
+        elif options.csv:
+            lines = map(csv_line, samples)
+        else:
+            lines = rows.lines(samples)
+        for line in lines:
+            out.line(line.rstrip("\n"))
+
+    return write
+
+
+def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuSample] | None) -> int:
+    """All that is known now, or what the last moment of a log has."""
+    if samples is not None:
+        latest = {None if sample.gpu is None else sample.gpu.index: sample for sample in samples}
+        _writer(options, out)(latest.values())
+        return 0
+    if options.csv:
+        options.count = 1
+        with ExitStack() as open_things:
+            write = _writer(options, out)
+            for batch in _moments(_start(options, open_things, _INTERVAL_S), 1):
+                write(batch)
+        return 0
+    snapshot, host = gpu_snapshot(), host_snapshot()
+    if options.json:
+        out.line(json_text(snapshot.to_dict() | {"host": asdict(host)}))
+    else:
+        out.report(f"{snapshot}\n{host}")
+    return 0
+
+
+def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None) -> int:
+    try:
+        from gpuscope.monitor.page import show
+    except ImportError as error:
+        if error.name is None or not error.name.startswith("textual"):
+            raise
+        raise NotAvailable(
+            "the page of gpuscope monitor is not available: textual is not installed; "
+            "pip install 'gpuscope[monitor]', or gpuscope monitor --rows"
+        ) from None
+    if samples is not None:
+        show(None, samples)
+        return 0
+    with ExitStack() as open_things:
+        show(_start(options, open_things, options.interval or _INTERVAL_OF_PAGE_S))
+    return 0

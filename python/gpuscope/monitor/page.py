@@ -1,0 +1,570 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of ``gpuscope monitor`` on a terminal, drawn by Textual, which is optional."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from gpuscope.errors import GpuscopeError
+from gpuscope.monitor.gpu_monitor import GPUMonitor
+from gpuscope.monitor.history import NO_GPU, History, Moment, moment
+from gpuscope.monitor.log import Log
+from gpuscope.monitor.panels import (
+    ALARM,
+    DIM,
+    GRAPHS,
+    HELP,
+    PLAIN,
+    TITLE,
+    Line,
+    cut,
+    gpu_line,
+    gpu_lines,
+    gpu_title,
+    host_line,
+)
+from gpuscope.monitor.processes import (
+    SORTS,
+    ProcessReader,
+    ProcessRow,
+    as_tree,
+    environment_of,
+    process_lines,
+    sorted_rows,
+)
+from gpuscope.monitor.sample import GpuSample
+from gpuscope.text import one_line
+
+_DRAWS_S = 0.25  # between two looks for samples
+_FULL_ROWS = 7  # of a GPU with its frame
+_LEAST_WIDTH = 78  # of a GPU beside another
+_MOST_COLUMNS = 4
+_LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
+_MODES = ("auto", "full", "compact")
+
+KEYS = """\
+q  Ctrl-C   end                          p        pause, and go on at now
+? h         this                         Left Right  a sample back, forward (pauses)
+a f c       automatic, full, compact     [ ]      ten seconds back, forward
+1-9  0      one GPU, all                 g        the next graph
+Up Down     select a process             Space    tag it, for T K I
+, .  /      sort by the next, turn       o + n p u g c m t  sort by gpu, pid, user, memory, cpu, host, time
+t           as a tree                    e        its environment
+T K I       end, kill, interrupt it (asks first)
+r           record to a file, and stop   l        light or dark
+F2          keep this look for the next time
+"""
+
+
+@dataclass
+class Look:
+    """What a user chose to see."""
+
+    mode: str = "auto"
+    graph: int = 0
+    sort: int = 0
+    reverse: bool = False
+    tree: bool = False
+    light: bool = False
+    only: int | None = None
+    paused_ns: int | None = None
+    selected: int | None = None  # row of the table
+    tagged: set[int] = field(default_factory=set)
+
+    _KEPT: ClassVar = ("mode", "graph", "sort", "reverse", "tree", "light")
+
+    def save(self, path: Path) -> None:
+        """Keeps it for the next time; raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({name: getattr(self, name) for name in self._KEPT}))
+
+    def load(self, path: Path) -> None:
+        """Takes what was kept; whatever is not usable stays as it is."""
+        try:
+            facts = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return
+        if not isinstance(facts, dict):
+            return
+        for name in self._KEPT:
+            if type(facts.get(name)) is type(getattr(self, name)):
+                setattr(self, name, facts[name])
+        self.mode = self.mode if self.mode in _MODES else "auto"
+        self.graph %= len(GRAPHS)
+        self.sort %= len(SORTS)
+
+
+def config_path() -> Path:
+    """Where a look is kept."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(folder) / "gpuscope" / "monitor.json"
+
+
+def body_lines(
+    moments: Sequence[Moment],
+    rows: Sequence[tuple[int, ProcessRow]] | None,
+    look: Look,
+    width: int,
+    height: int,
+    unicode: bool = True,
+) -> list[Line]:
+    """All between the first and the last line of the page; `rows` is None where processes are not known."""
+    gpus = [at for at in moments if at.gpu is not None]
+    columns = max(1, min(_MOST_COLUMNS, len(gpus), width // _LEAST_WIDTH))
+    needed = -(-len(gpus) // columns) * _FULL_ROWS + 1 + _LEAST_PROCESSES
+    is_full = look.mode == "full" or (look.mode == "auto" and needed <= height)
+    lines: list[Line] = []
+    if is_full:
+        for first in range(0, len(gpus), columns):
+            lines += _beside(
+                [_framed(at, width // columns, look.graph, unicode) for at in gpus[first : first + columns]]
+            )
+    else:
+        lines += [gpu_line(at, width) for at in gpus]
+    if moments:
+        lines.append(host_line(moments[0], width))
+    if not gpus:
+        return lines
+    if rows is None:
+        return [*lines, cut([("processes are not in the log", DIM)], width)]
+    selected = look.selected if look.selected is not None and look.selected < len(rows) else None
+    table = process_lines(
+        rows, width, sort=look.sort, reverse=look.reverse, selected=selected, tagged=frozenset(look.tagged)
+    )
+    return [*lines, *table, *([] if rows else [cut([("  no process computes on these GPUs", DIM)], width)])]
+
+
+def _framed(at: Moment, width: int, graph: int, unicode: bool) -> list[Line]:
+    gpu = at.gpu
+    assert gpu is not None
+    across, down, corners = ("─", "│", "┌┐└┘") if unicode else ("-", "|", "++++")
+    inner = width - 4
+    title = cut([(f" {gpu_title(gpu)} ", TITLE)], inner)
+    used = sum(len(text) for text, _ in title)
+    lines: list[Line] = [[(corners[0] + across, DIM), *title, (across * (width - 3 - used) + corners[1], DIM)]]
+    rows = gpu_lines(at, inner, graph, unicode)
+    for row in [*rows, *[[]] * (_FULL_ROWS - 2 - len(rows))]:
+        space = inner - sum(len(text) for text, _ in row)
+        lines.append([(f"{down} ", DIM), *row, (" " * space, PLAIN), (f" {down}", DIM)])
+    return [*lines, [(corners[2] + across * (width - 2) + corners[3], DIM)]]
+
+
+def _beside(blocks: Sequence[list[Line]]) -> list[Line]:
+    return [[part for block in blocks for part in block[row]] for row in range(len(blocks[0]))]
+
+
+def _text(lines: Sequence[Line]) -> Text:
+    text = Text(no_wrap=True, overflow="crop")
+    for number, line in enumerate(lines):
+        if number:
+            text.append("\n")
+        for part, style in line:
+            text.append(part, style=style)
+    return text
+
+
+class _Words(ModalScreen[None]):
+    """Text over the page, until a key."""
+
+    CSS = """
+    _Words { align: center middle; }
+    _Words VerticalScroll { width: 100%; max-width: 124; height: auto; max-height: 100%; }
+    _Words VerticalScroll { border: round $foreground; background: $surface; }
+    _Words Static { height: auto; }
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(Text(self._text))
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key not in ("up", "down", "pageup", "pagedown"):
+            event.stop()
+            self.dismiss()
+
+
+class _Question(ModalScreen[bool]):
+    """A sentence that y says yes to, and any other key no."""
+
+    CSS = """
+    _Question { align: center middle; }
+    _Question Static { width: auto; max-width: 90%; height: auto; padding: 0 1; }
+    _Question Static { border: heavy $foreground; background: $surface; }
+    """
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(f"{self._question}  y: yes, any other key: no"))
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss(event.key == "y")
+
+
+class MonitorPage(App[None]):
+    """The page.
+
+    Args:
+        monitor: that runs; None to show a recording.
+        samples: the recording.
+        look: as a user chose before.
+    """
+
+    CSS = """
+    Screen { layers: base; }
+    #head, #foot { height: 1; width: 100%; }
+    #head { dock: top; } #foot { dock: bottom; }
+    #scroll { height: 1fr; scrollbar-size-vertical: 1; }
+    #body { height: auto; width: 100%; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = [
+        Binding("q,ctrl+c", "quit", priority=True),
+        Binding("question_mark,h", "help"),
+        Binding("p", "pause"),
+        Binding("left", "step(-1)", priority=True),
+        Binding("right", "step(1)", priority=True),
+        Binding("left_square_bracket", "seconds(-10)"),
+        Binding("right_square_bracket", "seconds(10)"),
+        Binding("a", "mode('auto')"),
+        Binding("f", "mode('full')"),
+        Binding("c", "mode('compact')"),
+        *(Binding(str(number), f"only({number})") for number in range(10)),
+        Binding("g", "graph"),
+        Binding("up", "select(-1)", priority=True),
+        Binding("down", "select(1)", priority=True),
+        Binding("space", "tag"),
+        Binding("escape", "unselect"),
+        Binding("comma", "sort(-1)"),
+        Binding("full_stop", "sort(1)"),
+        Binding("slash", "reverse"),
+        Binding("t", "tree"),
+        Binding("e", "environment"),
+        Binding("T", "send('SIGTERM')"),
+        Binding("K", "send('SIGKILL')"),
+        Binding("I", "send('SIGINT')"),
+        Binding("r", "record"),
+        Binding("l", "light"),
+        Binding("f2", "keep"),
+    ]
+
+    def __init__(self, monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
+        # Textual takes the place of standard output while it runs.
+        self._unicode = (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+        super().__init__()
+        self.look = look or Look()
+        self.history = History(None if monitor is None else 600.0)
+        self._monitor = monitor
+        self._began = time.monotonic()
+        self._processes = ProcessReader()
+        self._rows: list[tuple[int, ProcessRow]] | None = []
+        self._recorder: Log | None = None
+        self._said = ""
+        self._sorts = False  # the key o was pressed
+        self.history.append(samples)
+        if monitor is None:
+            self.look.paused_ns = self.history.end_ns
+
+    def compose(self) -> ComposeResult:
+        """The first line, what scrolls, and the last one."""
+        yield Static(id="head")
+        with VerticalScroll(id="scroll", can_focus=False):
+            yield Static(id="body")
+        yield Static(id="foot")
+
+    def on_mount(self) -> None:
+        """Draws what there is, and looks for more."""
+        self._dress()
+        self._look_for_samples()
+        self.set_interval(_DRAWS_S, self._look_for_samples)
+
+    def on_resize(self) -> None:
+        """Draws anew."""
+        self.draw()
+
+    def on_unmount(self) -> None:
+        """Ends what is recorded."""
+        self._stop_recording()
+
+    def on_key(self, event: events.Key) -> None:
+        """What follows the key o."""
+        if self._sorts:
+            self._sorts = False
+            chosen = [at for at, (letter, _, _) in enumerate(SORTS) if letter == event.character]
+            if chosen:
+                self.look.sort, self.look.reverse = chosen[0], False
+            event.stop()
+            event.prevent_default()
+            self.draw()
+        elif event.character == "o":
+            self._sorts = True
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Letters after o are no keys of their own; nor is anything under a question."""
+        if action == "quit":
+            return True
+        return not self._sorts and len(self.screen_stack) == 1
+
+    def draw(self) -> None:
+        """Draws what is known of the moment."""
+        if not self.is_running or not self.screen_stack:
+            return
+        width, height = self.size
+        if width < 2:
+            return
+        end_ns = self.look.paused_ns
+        moments = [
+            at
+            for gpu in self.history.gpus
+            if (gpu == NO_GPU or self.look.only in (None, gpu))
+            and (at := moment(self.history, gpu, end_ns)) is not None
+        ]
+        self._find_processes(moments)
+        screen = self.screen_stack[0]
+        lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode)
+        screen.query_one("#head", Static).update(_text([self._head(width)]))
+        screen.query_one("#body", Static).update(_text(lines or [[("waiting for the first sample", DIM)]]))
+        screen.query_one("#foot", Static).update(_text([self._foot(width)]))
+
+    def action_help(self) -> None:
+        """Shows keys and what the figures mean."""
+        self.push_screen(_Words(f"{KEYS}\n{HELP}"))
+
+    def action_pause(self) -> None:
+        """Stops at this moment, or goes on at now."""
+        self.look.paused_ns = self.history.end_ns if self.look.paused_ns is None else None
+        if self._monitor is None and self.look.paused_ns is None:
+            self.look.paused_ns = self.history.begin_ns  # a recording begins anew
+        self.draw()
+
+    def action_step(self, steps: int) -> None:
+        """Back or forward by samples."""
+        self.look.paused_ns = self.history.step(self.look.paused_ns, steps)
+        self.draw()
+
+    def action_seconds(self, seconds: int) -> None:
+        """Back or forward by time."""
+        begin, end = self.history.begin_ns, self.history.end_ns
+        if begin is not None and end is not None:
+            moved = (self.look.paused_ns or end) + seconds * 1_000_000_000
+            self.look.paused_ns = min(max(moved, begin), end)
+        self.draw()
+
+    def action_mode(self, mode: str) -> None:
+        """How much of each GPU is shown."""
+        self.look.mode = mode
+        self.draw()
+
+    def action_only(self, number: int) -> None:
+        """One GPU, by its place from 1 on; 0 for all."""
+        gpus = self.history.gpus
+        self.look.only = gpus[number - 1] if 1 <= number <= len(gpus) else None
+        self.draw()
+
+    def action_graph(self) -> None:
+        """The next figure over time."""
+        self.look.graph = (self.look.graph + 1) % len(GRAPHS)
+        self.draw()
+
+    def action_select(self, steps: int) -> None:
+        """Another process."""
+        if self._rows:
+            selected = self.look.selected
+            first = 0 if steps > 0 else len(self._rows) - 1
+            self.look.selected = first if selected is None else min(max(selected + steps, 0), len(self._rows) - 1)
+        self.draw()
+
+    def action_unselect(self) -> None:
+        """No process."""
+        self.look.selected = None
+        self.look.tagged.clear()
+        self.draw()
+
+    def action_tag(self) -> None:
+        """Tags the selected process, or no longer."""
+        if (row := self._selected()) is not None:
+            self.look.tagged ^= {row.process.pid}
+        self.action_select(1)
+
+    def action_sort(self, steps: int) -> None:
+        """By the next column."""
+        self.look.sort = (self.look.sort + steps) % len(SORTS)
+        self.draw()
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self.look.reverse = not self.look.reverse
+        self.draw()
+
+    def action_tree(self) -> None:
+        """Processes under those that began them."""
+        self.look.tree = not self.look.tree
+        self.draw()
+
+    def action_environment(self) -> None:
+        """The variables of the selected process."""
+        if (row := self._selected()) is None:
+            self._say("no process is selected: Up and Down select one")
+        elif row.process.command is None:
+            self._say(f"process {row.process.pid} cannot be seen from here")
+        else:
+            self.push_screen(_Words("\n".join(environment_of(row.process.pid))))
+
+    def action_send(self, name: str) -> None:
+        """Asks, and sends a signal to what is tagged, or else selected."""
+        if self._monitor is None or self.look.paused_ns is not None:
+            self._say("signals are sent to what runs now: p goes on")
+            return
+        row = self._selected()
+        wanted = self.look.tagged or ({row.process.pid} if row is not None else set())
+        known = {each.process.pid: each for _, each in self._rows or ()}
+        seen = sorted(pid for pid in wanted if pid in known and known[pid].process.command is not None)
+        if not seen:
+            self._say("no process that can be seen from here is selected: Up and Down select one")
+            return
+        named = ", ".join(f"{pid} ({one_line(known[pid].process.command or '')[:40]})" for pid in seen)
+
+        def send(agreed: bool | None) -> None:
+            if not agreed:
+                return
+            for pid in seen:
+                try:
+                    os.kill(pid, signal.Signals[name])
+                except OSError as error:
+                    self._say(f"cannot send {name} to {pid}: {error.strerror}")
+            self.look.tagged.clear()
+
+        self.push_screen(_Question(f"Send {name} to {named}?"), send)
+
+    def action_record(self) -> None:
+        """Begins to write what comes to a file, or ends that."""
+        if self._recorder is not None:
+            self._stop_recording()
+        elif self._monitor is None:
+            self._say("this is a recording already")
+        else:
+            name = f"gpu-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
+            try:
+                self._recorder = Log(name)
+            except GpuscopeError as error:
+                self._say(str(error))
+            else:
+                self._say(f"records to {name}")
+        self.draw()
+
+    def action_light(self) -> None:
+        """Dark on light, or light on dark."""
+        self.look.light = not self.look.light
+        self._dress()
+
+    def action_keep(self) -> None:
+        """Keeps this look."""
+        try:
+            self.look.save(config_path())
+        except OSError as error:
+            self._say(f"cannot write {config_path()}: {error.strerror}")
+        else:
+            self._say(f"kept in {config_path()}")
+
+    def _dress(self) -> None:
+        self.theme = "textual-light" if self.look.light else "textual-dark"
+
+    def _look_for_samples(self) -> None:
+        if self._monitor is None:
+            self.draw()
+            return
+        taken = self._monitor.take()
+        if not taken:
+            return
+        self.history.append(taken)
+        if self._recorder is not None:
+            try:
+                self._recorder.append(taken)
+            except GpuscopeError as error:
+                self._recorder = None
+                self._say(f"no longer recorded: {error}")
+        if self.look.paused_ns is None or self.history.begin_ns is None:
+            self.draw()
+        else:  # what was paused at may be too old by now
+            self.look.paused_ns = max(self.look.paused_ns, self.history.begin_ns)
+
+    def _find_processes(self, moments: Sequence[Moment]) -> None:
+        listed = [(at.gpu.index, at.gpu.processes) for at in moments if at.gpu is not None and "all" not in at.gpu.why]
+        if self._monitor is None or (listed and all(processes is None for _, processes in listed)):
+            self._rows = None
+            return
+        rows = self._processes.rows((gpu, process) for gpu, processes in listed for process in processes or ())
+        ordered = sorted_rows(rows, self.look.sort, reverse=self.look.reverse)
+        self._rows = as_tree(ordered) if self.look.tree else [(0, row) for row in ordered]
+
+    def _selected(self) -> ProcessRow | None:
+        at = self.look.selected
+        return self._rows[at][1] if self._rows and at is not None and at < len(self._rows) else None
+
+    def _say(self, sentence: str) -> None:
+        self._said = sentence
+        self.draw()
+
+    def _stop_recording(self) -> None:
+        if self._recorder is not None:
+            self._said = f"recorded to {self._recorder.path}"
+            self._recorder = None
+
+    def _head(self, width: int) -> Line:
+        shown_ns = self.look.paused_ns or self.history.end_ns
+        when = "" if shown_ns is None else datetime.fromtimestamp(shown_ns / 1e9).strftime("  %H:%M:%S")
+        line: Line = [("gpuscope", TITLE), (f"  {socket.gethostname()}{when}", PLAIN)]
+        if self._monitor is None:
+            line.append(("  RECORDING", TITLE))
+        else:
+            if self._monitor.why:
+                line.append((f"  no GPU: {self._monitor.why}", ALARM))
+            if self._monitor.error:
+                line.append((f"  LOG: {self._monitor.error}", ALARM))
+            if self.look.paused_ns is not None and self.history.end_ns is not None:
+                line.append((f"  PAUSED {(self.history.end_ns - self.look.paused_ns) / 1e9:.1f} s ago", TITLE))
+            cost = self._monitor.cost.cpu_s / max(1e-3, time.monotonic() - self._began)
+            line.append((f"  each {self._monitor.interval:g} s, for {100 * cost:.2f} % of a CPU", DIM))
+        if self._recorder is not None:
+            line.append((f"  records to {self._recorder.path}", TITLE))
+        return cut(line, width)
+
+    def _foot(self, width: int) -> Line:
+        if self._said:
+            said, self._said = self._said, ""
+            return cut([(said, TITLE)], width)
+        mode = f"{self.look.mode}, graph: {GRAPHS[self.look.graph][0]}"
+        return cut([("q end  ? help  p pause  Left back  g graph  . sort  ", DIM), (mode, DIM)], width)
+
+
+def show(monitor: GPUMonitor | None, samples: Sequence[GpuSample] = ()) -> None:
+    """Shows the page until it is ended."""
+    look = Look()
+    look.load(config_path())
+    options: dict[str, Any] = {"mouse": False}
+    MonitorPage(monitor, samples, look).run(**options)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page says of a GPU, of the host and of processes: lines of parts with a style, as wide as there is room.
+
+Colour marks what asks for action and nothing else; each such thing is said in words too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from gpuscope.monitor.history import Moment
+from gpuscope.monitor.snapshot import GpuState
+from gpuscope.text import one_line
+
+# A part of a line: its text and its style, as rich names them; "alarm" and "dim" are of the page's theme.
+Part = tuple[str, str]
+Line = list[Part]
+
+PLAIN, TITLE, DIM, ALARM = "", "bold", "dim", "bold red"
+_GIB, _GB = 1 << 30, 1e9
+_LABEL = 8  # columns of what stands before a row
+_LEAST_GRAPH = 8
+_WIDE = 100  # columns, where a GPU in one line has room for what matters less
+_BARS = "▁▂▃▄▅▆▇█"
+_THROTTLED_MUCH = 0.01  # of the last minute: what a step's time shows
+
+# What a key's graph is of: title, figure of GpuState, what is 100 %.
+GRAPHS: tuple[tuple[str, str, str | None], ...] = (
+    ("SM active", "sm_active_ratio", None),
+    ("busy", "busy_ratio", None),
+    ("tensor", "tensor_active_ratio", None),
+    ("DRAM", "dram_bandwidth_ratio", None),
+    ("power", "power_w", "power_limit_w"),
+    ("memory", "memory_used_bytes", "memory_total_bytes"),
+)
+
+HELP = """\
+useful   what the GPU's units did, of all they could do in that time: tensor cores, memory (DRAM), FP32 and FP64. None
+         comes to 100 %: a good matrix product has 60 to 80 % tensor, a good copy 90 % DRAM. From Hopper on.
+active   SM: multiprocessors that had work, waiting or not. Busy is nvidia-smi's utilization: some kernel ran, however
+         small; 100 % busy says nothing by itself. Occupancy: warps that were there; high is no goal.
+memory   what processes hold, caches of frameworks included; the driver keeps some for itself.
+power    the mean that the board reports, of its limit; degrees to where clocks are lowered; clock of its highest.
+         THROTTLED: share of the last minute for which clocks were held back, by the counters of the driver.
+links    bytes a second from (in) and to (out) the host and other GPUs; lanes that are missing; errors of memory.
+host     share of the machine's CPUs that work, tasks that wait for a CPU, storage or memory (pressure), and the CPUs
+         and the memory that the container may use, with how long its limit stopped it.
+"""
+
+
+def gpu_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> list[Line]:
+    """Five rows in the order of the questions: useful, active, memory, power, links."""
+    gpu = at.gpu
+    assert gpu is not None
+    if "all" in gpu.why:
+        return [[("lost", TITLE), (f"     {one_line(gpu.why['all'])}: looked for again now and then", ALARM)]]
+    rows = [_useful(gpu), _active(gpu), _memory(gpu), _power(at, gpu), _links(at, gpu)]
+    names = ("useful", "active", "memory", "power", "links")
+    lines: list[Line] = [[(f"{name:<{_LABEL}}", TITLE), *row] for name, row in zip(names, rows, strict=True)]
+    for line, (title, figure, whole) in zip(lines, _chosen(graph), strict=False):
+        _add_graph(line, at, title, figure, whole, width, unicode)
+    return [cut(line, width) for line in lines]
+
+
+def gpu_title(gpu: GpuState) -> str:
+    """Its number and name, and how it is split."""
+    mig = "  MIG" if gpu.mig else ""
+    return f"{gpu.index} {one_line(gpu.name.removeprefix('NVIDIA '))}{mig}"
+
+
+def gpu_line(at: Moment, width: int) -> Line:
+    """A GPU in one line, for many GPUs and little room."""
+    gpu = at.gpu
+    assert gpu is not None
+    line: Line = [(f"{gpu.index:>2} ", TITLE)]
+    if "all" in gpu.why:
+        return cut([*line, (f"lost: {one_line(gpu.why['all'])}", ALARM)], width)
+    line += [
+        (f"SM {_share(gpu.sm_active_ratio):>4}  tensor {_share(gpu.tensor_active_ratio):>4}", PLAIN),
+        (f"  DRAM {_share(gpu.dram_bandwidth_ratio):>4}", PLAIN),
+        *([(f"  busy {_share(gpu.busy_ratio):>5}", DIM)] if width >= _WIDE else []),
+        (f"  {_gib(gpu.memory_used_bytes):>5}/{_gib(gpu.memory_total_bytes)}G", PLAIN),
+        (f"  {_number(gpu.power_w):>3}W {_number(gpu.temperature_c):>2}C", PLAIN),
+    ]
+    if warning := _alarms(at, gpu):
+        line.append((f"  {warning}", ALARM))
+    return cut(line, width)
+
+
+def host_line(at: Moment, width: int) -> Line:
+    """The machine, the container and what waits."""
+    host = at.sample.host
+    cpus = "" if host.machine_cpus is None else f" of {host.machine_cpus}"
+    line: Line = [(f"{'host':<{_LABEL}}", TITLE), (f"CPU {_share(at.machine_cpu_ratio)}{cpus}", PLAIN)]
+    if host.cpu_limit_cpus is not None:
+        line.append((f", limit {host.cpu_limit_cpus:g}", PLAIN))
+    if throttled := at.host_rate("cpu_throttled_s"):
+        line.append((f"  STOPPED BY ITS LIMIT {throttled:.2f} s a second", ALARM))
+    line.append((f"  RAM {_of_gib(host.machine_memory_used_bytes, host.machine_memory_total_bytes)}", PLAIN))
+    if host.memory_limit_bytes is not None:
+        line.append((f", limit {_gib(host.memory_charged_bytes)} of {_gib(host.memory_limit_bytes)}", PLAIN))
+    names = {"CPU": "cpu_pressure_s", "disk": "io_pressure_s", "RAM": "memory_pressure_s"}
+    rates = {name: at.host_rate(counter) for name, counter in names.items()}
+    waits = "  ".join(f"{name} {_share(rate)}" for name, rate in rates.items() if rate is not None)
+    line.append((f"  waiting: {waits}", PLAIN) if waits else ("  waiting: not counted here", DIM))
+    return cut(line, width)
+
+
+def sparkline(shares: Sequence[float | None], width: int, unicode: bool = True) -> str:
+    """Shares of 0 to 1 as bars, or digits of tenths; a dot where nothing is known."""
+    if width <= 0 or not shares:
+        return ""
+    shown = shares[-width:]
+    levels = _BARS if unicode else "0123456789"
+
+    def bar(share: float | None) -> str:
+        if share is None:
+            return "·" if unicode else "."
+        return levels[min(len(levels) - 1, max(0, int(share * len(levels))))]
+
+    return "".join(map(bar, shown)).rjust(width)
+
+
+def cut(line: Line, width: int) -> Line:
+    """The line's parts as far as there is room; what is left out ends in a mark."""
+    left, kept = width, []
+    for text, style in line:
+        if len(text) > left:
+            kept.append((f"{text[: max(0, left - 1)]}…" if left else "", style))
+            return kept
+        kept.append((text, style))
+        left -= len(text)
+    return kept
+
+
+def _chosen(graph: int) -> list[tuple[str, str, str | None]]:
+    first = graph % len(GRAPHS)
+    return [*GRAPHS[first:], *GRAPHS[:first]]
+
+
+def _add_graph(line: Line, at: Moment, title: str, figure: str, whole: str | None, width: int, unicode: bool) -> None:
+    """A figure over the last minutes at the right end, where there is room for one."""
+    room = width - max(62, sum(len(text) for text, _ in line)) - 2
+    label = f"{title} "
+    if room < _LEAST_GRAPH + len(label):
+        return
+    values = at.series(figure, room - len(label))
+    most = 1.0 if whole is None or at.gpu is None else getattr(at.gpu, whole)
+    if not most or all(value is None for value in values):
+        return
+    bars = sparkline([None if value is None else value / most for value in values], room - len(label), unicode)
+    used = sum(len(text) for text, _ in line)
+    line += [(" " * (width - used - len(label) - len(bars)), PLAIN), (label, DIM), (bars, PLAIN)]
+
+
+def _useful(gpu: GpuState) -> Line:
+    units = {
+        "tensor": gpu.tensor_active_ratio,
+        "DRAM": gpu.dram_bandwidth_ratio,
+        "FP32": gpu.fp32_active_ratio,
+        "FP64": gpu.fp64_active_ratio,
+    }
+    if all(value is None for value in units.values()):
+        return [(f"not known: {_why(gpu, 'tensor_active_ratio')}", DIM)]
+    return [("  ".join(f"{name} {_share(value):>4}" for name, value in units.items()), PLAIN)]
+
+
+def _active(gpu: GpuState) -> Line:
+    parts: Line = []
+    if gpu.sm_active_ratio is not None:
+        parts.append((f"SM {_share(gpu.sm_active_ratio):>4}  occupancy {_share(gpu.sm_occupancy_ratio):>4}", PLAIN))
+    elif gpu.tensor_active_ratio is None and gpu.busy_ratio is not None:
+        parts.append(("SM    -", DIM))
+    busy = f"  busy {_share(gpu.busy_ratio)}" if gpu.busy_ratio is not None else f"  busy: {_why(gpu, 'busy_ratio')}"
+    return [*parts, (busy, DIM)]
+
+
+def _memory(gpu: GpuState) -> Line:
+    text = _of_gib(gpu.memory_used_bytes, gpu.memory_total_bytes)
+    if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
+        text += f"  {_share(gpu.memory_used_bytes / gpu.memory_total_bytes)}"
+    if gpu.memory_used_bytes is None:
+        text = _why(gpu, "memory_used_bytes")
+    return [(text, PLAIN), (f"  moved in {_share(gpu.memory_busy_ratio)} of the time", DIM)]
+
+
+def _power(at: Moment, gpu: GpuState) -> Line:
+    power = f"{_number(gpu.power_w)} of {_number(gpu.power_limit_w)} W"
+    margin = "" if gpu.temperature_margin_c is None else f", {gpu.temperature_margin_c:.0f} below the limit"
+    clock = f"{_number(gpu.sm_hz, 1e6)} of {_number(gpu.sm_max_hz, 1e6)} MHz"
+    warning = _throttled(at, gpu)
+    return [
+        (power, PLAIN),
+        *([(f"  {warning}", ALARM)] if warning else []),
+        (f"  {_number(gpu.temperature_c)} C{margin}  {clock}", PLAIN),
+    ]
+
+
+def _links(at: Moment, gpu: GpuState) -> Line:
+    received, sent = at.pcie_bytes_per_s
+    parts: Line = []
+    if received is None and sent is None:
+        parts.append(("PCIe: not known", DIM))
+    else:
+        parts.append((f"PCIe {_number(received, _GB, 1)} in {_number(sent, _GB, 1)} out", PLAIN))
+    nvlink = (gpu.nvlink_received_bytes_per_s, gpu.nvlink_sent_bytes_per_s)
+    if any(nvlink):
+        parts.append((f"  NVLink {_number(nvlink[0], _GB, 1)} in {_number(nvlink[1], _GB, 1)} out", PLAIN))
+    parts.append(("  GB/s", PLAIN))
+    if faults := _link_faults(gpu):
+        parts.append((f"  {', '.join(faults)}", ALARM))
+    elif gpu.ecc_uncorrected is not None:
+        parts.append(("  memory errors 0", DIM))
+    return parts
+
+
+def _link_faults(gpu: GpuState) -> list[str]:
+    lanes, most = gpu.pcie_width, gpu.pcie_width_max
+    found = []
+    if lanes is not None and most is not None and lanes < most:
+        found.append(f"{lanes} OF {most} LANES")
+    if gpu.ecc_uncorrected:
+        found.append(f"{gpu.ecc_uncorrected} MEMORY ERRORS")
+    if gpu.remapping_pending:
+        found.append("RESET NEEDED")
+    if gpu.remapping_failed:
+        found.append("BOARD FAULTY")
+    return found
+
+
+def _throttled(at: Moment, gpu: GpuState) -> str:
+    share, shares = at.throttled_share, at.throttled_shares
+    if share is not None and shares and share >= _THROTTLED_MUCH:
+        reasons = ", ".join(_words(name) for name, part in shares.items() if part >= _THROTTLED_MUCH)
+        return f"THROTTLED {_share(share)} of 60 s: {reasons}"
+    if gpu.throttle_faults:
+        return f"THROTTLED now: {', '.join(map(_words, gpu.throttle_faults))}"
+    return ""
+
+
+def _alarms(at: Moment, gpu: GpuState) -> str:
+    share = at.throttled_share or 0
+    throttled = f"THROTTLED {_share(share)}" if share >= _THROTTLED_MUCH else "THROTTLED" if gpu.throttle_faults else ""
+    return ", ".join(filter(None, [throttled, *_link_faults(gpu)]))
+
+
+@functools.cache
+def _words(reason: str) -> str:
+    known = {
+        "sw_power_cap": "power limit",
+        "sw_thermal_slowdown": "heat (driver)",
+        "hw_thermal_slowdown": "heat (board)",
+        "hw_power_brake_slowdown": "power brake of the machine",
+        "hw_slowdown": "board",
+        "sync_boost": "clocks of other GPUs",
+    }
+    return known.get(reason, one_line(reason))
+
+
+def _why(gpu: GpuState, name: str) -> str:
+    return one_line(gpu.why.get(name, "NVML does not tell"))
+
+
+def _share(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:.0f} %"
+
+
+def _number(value: float | None, unit: float = 1.0, digits: int = 0) -> str:
+    return "-" if value is None else f"{value / unit:.{digits}f}"
+
+
+def _gib(size: int | None) -> str:
+    return _number(size, _GIB, 1)
+
+
+def _of_gib(used: int | None, total: int | None) -> str:
+    return f"{_gib(used)} of {_gib(total)} GiB"

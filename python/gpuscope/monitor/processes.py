@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that compute on GPUs, as a table that is sorted, selected from and shown as a tree."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuscope.monitor.panels import DIM, PLAIN, TITLE, Line, cut
+from gpuscope.monitor.snapshot import GpuProcess, named_process
+from gpuscope.text import one_line
+
+_GIB = 1 << 30
+_USER_WIDTH = 8
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A process on a GPU.
+
+    Attributes:
+        gpu: the GPU's number.
+        process: what NVML says of it, with its command and user where they can be seen.
+        cpu_ratio: CPUs that it keeps busy, 1 for each; None where it cannot be seen, or before the second look.
+        resident_bytes: the host's memory that it uses.
+        age_s: seconds since it began.
+        parent: the number of the process that began it.
+    """
+
+    gpu: int
+    process: GpuProcess
+    cpu_ratio: float | None = None
+    resident_bytes: int | None = None
+    age_s: float | None = None
+    parent: int | None = None
+
+
+# Letter after `o`, title, what is sorted by; the largest first but for names and numbers.
+SORTS: tuple[tuple[str, str, Callable[[ProcessRow], tuple[float | str, ...]]], ...] = (
+    ("n", "gpu", lambda row: (row.gpu, row.process.pid)),
+    ("p", "pid", lambda row: (row.process.pid,)),
+    ("u", "user", lambda row: (row.process.user or "~",)),
+    ("g", "memory", lambda row: (-(row.process.memory_bytes or -1),)),
+    ("c", "cpu", lambda row: (-_or_less(row.cpu_ratio),)),
+    ("m", "host", lambda row: (-_or_less(row.resident_bytes),)),
+    ("t", "time", lambda row: (-_or_less(row.age_s),)),
+)
+
+
+def _or_less(value: float | None) -> float:
+    return -1.0 if value is None else float(value)
+
+
+class ProcessReader:
+    """Looks processes up in /proc; CPU shares are of the time between two looks. One thread."""
+
+    def __init__(self) -> None:
+        self._named: dict[tuple[int, str], GpuProcess] = {}  # by number and when it began
+        self._spent: dict[int, tuple[float, float]] = {}  # the clock, CPU seconds
+        self._ticks = os.sysconf("SC_CLK_TCK")
+
+    def rows(self, processes: Iterable[tuple[int, GpuProcess]]) -> list[ProcessRow]:
+        """The processes of GPUs by their numbers, with what the host says of them."""
+        found: list[ProcessRow] = []
+        seen: dict[tuple[int, str], GpuProcess] = {}
+        spent: dict[int, tuple[float, float]] = {}
+        for gpu, process in processes:
+            fields = _stat(process.pid)
+            began = fields[19] if fields else ""
+            key = (process.pid, began)
+            named = seen.get(key) or self._named.get(key) or named_process(process.pid, None)
+            seen[key] = named
+            shown = GpuProcess(process.pid, process.memory_bytes, named.command, named.user)
+            if not fields or named.command is None:  # another process may have that number here
+                found.append(ProcessRow(gpu, shown))
+                continue
+            now, cpu_s = time.monotonic(), (int(fields[11]) + int(fields[12])) / self._ticks
+            spent[process.pid] = (now, cpu_s)
+            before = self._spent.get(process.pid)
+            found.append(
+                ProcessRow(
+                    gpu,
+                    shown,
+                    cpu_ratio=None if before is None or now <= before[0] else (cpu_s - before[1]) / (now - before[0]),
+                    resident_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+                    age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / self._ticks),
+                    parent=int(fields[1]),
+                )
+            )
+        self._named, self._spent = seen, spent
+        return found
+
+
+def sorted_rows(rows: Sequence[ProcessRow], sort: int, *, reverse: bool = False) -> list[ProcessRow]:
+    """In the order of `SORTS[sort]`; equal ones by GPU and number."""
+    natural = sorted(rows, key=SORTS[0][2])
+    return sorted(natural, key=SORTS[sort][2], reverse=reverse)
+
+
+def as_tree(rows: Sequence[ProcessRow]) -> list[tuple[int, ProcessRow]]:
+    """Each process under the one that began it, where that is here too, with how deep it stands."""
+    numbers = {row.process.pid for row in rows}
+    children: dict[int | None, list[ProcessRow]] = {}
+    for row in rows:
+        has_parent = row.parent in numbers and row.parent != row.process.pid
+        children.setdefault(row.parent if has_parent else None, []).append(row)
+    found: list[tuple[int, ProcessRow]] = []
+    placed: set[int] = set()
+
+    def place(parent: int | None, depth: int) -> None:
+        for row in children.get(parent, ()):
+            found.append((depth, row))
+            if row.process.pid not in placed:
+                placed.add(row.process.pid)
+                place(row.process.pid, depth + 1)
+
+    place(None, 0)
+    return found
+
+
+def process_lines(
+    rows: Sequence[tuple[int, ProcessRow]],
+    width: int,
+    *,
+    sort: int = 0,
+    reverse: bool = False,
+    selected: int | None = None,
+    tagged: frozenset[int] = frozenset(),
+) -> list[Line]:
+    """A header and a line for each; ``>`` marks what is selected, ``*`` what is tagged."""
+    title = SORTS[sort][1]
+    arrow = "^" if reverse else "v"
+
+    def head(name: str, columns: int) -> str:
+        return f"{name + arrow if name == title else name:>{columns}}"
+
+    header = (
+        f"  {head('gpu', 4)} {head('pid', 8)} {head('user', 0):<{_USER_WIDTH + 1}}{head('memory', 8)}"
+        f" {head('cpu', 6)} {head('host', 7)} {head('time', 8)}  command"
+    )
+    lines: list[Line] = [cut([(header, TITLE)], width)]
+    for at, (depth, row) in enumerate(rows):
+        process = row.process
+        mark = (">" if at == selected else " ") + ("*" if process.pid in tagged else " ")
+        memory = "-" if process.memory_bytes is None else f"{process.memory_bytes / _GIB:.2f}G"
+        host = "-" if row.resident_bytes is None else f"{row.resident_bytes / _GIB:.2f}G"
+        cpu = "-" if row.cpu_ratio is None else f"{100 * row.cpu_ratio:.0f} %"
+        user = one_line(process.user or "-")[:_USER_WIDTH]
+        command = "  " * depth + one_line(process.command or "not to be seen from here")
+        facts = (
+            f"{mark}{row.gpu:>4} {process.pid:>8} {user:<{_USER_WIDTH + 1}}{memory:>8} {cpu:>6} {host:>7}"
+            f" {_age(row.age_s):>8}  "
+        )
+        style = "reverse" if at == selected else PLAIN
+        lines.append(cut([(facts, style), (command, style or (PLAIN if process.command else DIM))], width))
+    return lines
+
+
+def environment_of(pid: int) -> list[str]:
+    """The variables that a process began with, sorted; a sentence where they cannot be read."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError as error:
+        return [f"the environment of {pid} cannot be read: {error.strerror}"]
+    return sorted(one_line(each) for each in data.decode(errors="replace").split("\0") if each)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/N/stat from the third on; none where it cannot be read."""
+    with suppress(OSError, ValueError):
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return fields if len(fields) > 21 else []
+    return []
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours // 24}d{hours % 24:02}h" if hours >= 100 else f"{hours}:{minutes:02}:{left:02}"

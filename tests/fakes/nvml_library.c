@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// A libnvidia-ml of GPUs that are not there, for programs that are started: their load goes up and down with the clock.
+// FAKE_GPUS: how many. FAKE_INIT, FAKE_COUNT: codes that nvmlInit and the count return. FAKE_LOST=GPU:FROM:TO: that GPU
+// is lost from its so manieth reading of utilization on, and is back at another. FAKE_ENERGY: "stuck" or "absent".
+// FAKE_GPM: "absent", or "zero" while kernels run. FAKE_PID: a process on each GPU.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+  unsigned index;
+} Device;
+typedef struct {
+  double seconds;
+} Sample;
+enum { kMost = 64, kNotSupported = 3, kInsufficientSize = 7, kLost = 15 };
+
+static Device devices[kMost];
+static unsigned readings[kMost];
+
+static unsigned number(const char* name, unsigned otherwise) {
+  const char* text = getenv(name);
+  return text == NULL ? otherwise : (unsigned)atoi(text);
+}
+static int is_set(const char* name, const char* value) {
+  const char* text = getenv(name);
+  return text != NULL && strcmp(text, value) == 0;
+}
+static double now(void) {
+  struct timespec value;
+  clock_gettime(CLOCK_MONOTONIC, &value);
+  return (double)value.tv_sec + 1e-9 * (double)value.tv_nsec;
+}
+/// From 0 to 1, another curve for each GPU.
+static double load_of(const Device* device) { return 0.5 + 0.45 * sin(now() / 3 + device->index); }
+static int lost(const Device* device) {
+  unsigned gpu = 0, from = 0, to = 0;
+  const char* text = getenv("FAKE_LOST");
+  if (text == NULL || sscanf(text, "%u:%u:%u", &gpu, &from, &to) != 3 || gpu != device->index) return 0;
+  return readings[gpu] >= from && readings[gpu] < to ? kLost : 0;
+}
+
+int nvmlInit_v2(void) { return (int)number("FAKE_INIT", 0); }
+int nvmlShutdown(void) { return 0; }
+const char* nvmlErrorString(int code) {
+  switch (code) {
+    case kNotSupported: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case kLost: return "GPU is lost";
+    case 18: return "Driver/library version mismatch";
+    default: return "Unknown Error";
+  }
+}
+int nvmlSystemGetDriverVersion(char* text, unsigned length) { return snprintf(text, length, "580.00") < 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = number("FAKE_GPUS", 1);
+  return (int)number("FAKE_COUNT", 0);
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** device) {
+  devices[index].index = index;
+  *device = &devices[index];
+  if (lost(*device)) {
+    ++readings[index];
+    return kLost;
+  }
+  return 0;
+}
+int nvmlDeviceGetName(Device* device, char* text, unsigned length) {
+  (void)device;
+  return snprintf(text, length, "NVIDIA H100 80GB HBM3") < 0;
+}
+int nvmlDeviceGetUUID(Device* device, char* text, unsigned length) {
+  return snprintf(text, length, "GPU-%08x-0000-0000-0000-000000000000", device->index) < 0;
+}
+int nvmlDeviceGetPciInfo_v3(Device* device, char* info) {
+  memset(info, 0, 68);
+  snprintf(info + 36, 32, "00000000:%02X:00.0", device->index + 1);
+  return 0;
+}
+int nvmlDeviceGetUtilizationRates(Device* device, unsigned* percent) {
+  ++readings[device->index];
+  percent[0] = is_set("FAKE_GPM", "zero") ? 90 : (unsigned)(100 * load_of(device));
+  percent[1] = percent[0] / 2;
+  return lost(device);
+}
+int nvmlDeviceGetMemoryInfo_v2(Device* device, unsigned long long* memory) {
+  memory[1] = 80ULL << 30;
+  memory[2] = 500ULL << 20;
+  memory[4] = (unsigned long long)((20 + 40 * load_of(device)) * (1ULL << 30));
+  memory[3] = memory[1] - memory[2] - memory[4];
+  return lost(device);
+}
+int nvmlDeviceGetPowerUsage(Device* device, unsigned* milliwatts) {
+  *milliwatts = (unsigned)(1000 * (80 + 620 * load_of(device)));
+  return lost(device);
+}
+int nvmlDeviceGetEnforcedPowerLimit(Device* device, unsigned* milliwatts) {
+  *milliwatts = 700000;
+  return lost(device);
+}
+int nvmlDeviceGetPowerManagementDefaultLimit(Device* device, unsigned* milliwatts) {
+  return nvmlDeviceGetEnforcedPowerLimit(device, milliwatts);
+}
+int nvmlDeviceGetTemperature(Device* device, int sensor, unsigned* celsius) {
+  (void)sensor;
+  *celsius = (unsigned)(40 + 30 * load_of(device));
+  return lost(device);
+}
+int nvmlDeviceGetClockInfo(Device* device, int type, unsigned* mhz) {
+  *mhz = type == 1 ? (unsigned)(1980 - 300 * load_of(device)) : 2619;
+  return lost(device);
+}
+int nvmlDeviceGetMaxClockInfo(Device* device, int type, unsigned* mhz) {
+  *mhz = type == 1 ? 1980 : 2619;
+  return lost(device);
+}
+int nvmlDeviceGetPerformanceState(Device* device, unsigned* state) {
+  *state = 0;
+  return lost(device);
+}
+int nvmlDeviceGetCurrentClocksEventReasons(Device* device, unsigned long long* reasons) {
+  *reasons = load_of(device) > 0.8 ? 0x4 : 0;
+  return lost(device);
+}
+int nvmlDeviceGetMigMode(Device* device, unsigned* current, unsigned* pending) {
+  *current = *pending = 0;
+  return lost(device);
+}
+int nvmlDeviceGetTotalEnergyConsumption(Device* device, unsigned long long* millijoules) {
+  if (is_set("FAKE_ENERGY", "absent")) return kNotSupported;
+  const double seconds = is_set("FAKE_ENERGY", "stuck") ? 1 : floor(now() / 0.0995) * 0.0995;
+  *millijoules = (unsigned long long)(1000 * 400 * seconds);
+  return lost(device);
+}
+int nvmlDeviceGetMarginTemperature(Device* device, int* margin) {
+  margin[1] = (int)(47 - 30 * load_of(device));
+  return lost(device);
+}
+int nvmlDeviceGetFieldValues(Device* device, int count, char* value) {
+  for (int at = 0; at < count; ++at, value += 40) {
+    unsigned field;
+    memcpy(&field, value, sizeof field);
+    unsigned long long answer = 0;
+    int type = 3, code = 0;
+    switch (field) {
+      case 74: answer = (unsigned long long)(1e9 * 0.12 * now()); break;
+      case 76: case 269: case 270: case 271: break;
+      case 82: answer = 55; break;
+      case 186: answer = 350000; break;
+      case 197: answer = (unsigned)(unsigned long long)(2.0e9 * now()); break;
+      case 198: answer = (unsigned)(unsigned long long)(1.0e9 * now()); break;
+      default: code = kNotSupported;
+    }
+    memcpy(value + 24, &type, sizeof type);
+    memcpy(value + 28, &code, sizeof code);
+    memcpy(value + 32, &answer, sizeof answer);
+  }
+  return lost(device);
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(Device* device, unsigned* value) { return *value = 5, lost(device); }
+int nvmlDeviceGetMaxPcieLinkGeneration(Device* device, unsigned* value) { return *value = 5, lost(device); }
+int nvmlDeviceGetCurrPcieLinkWidth(Device* device, unsigned* value) { return *value = 16, lost(device); }
+int nvmlDeviceGetMaxPcieLinkWidth(Device* device, unsigned* value) { return *value = 16, lost(device); }
+int nvmlDeviceGetTotalEccErrors(Device* device, int kind, int counter, unsigned long long* count) {
+  (void)kind, (void)counter;
+  *count = 0;
+  return lost(device);
+}
+int nvmlDeviceGetRemappedRows(Device* device, unsigned* a, unsigned* b, unsigned* c, unsigned* d) {
+  *a = *b = *c = *d = 0;
+  return lost(device);
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(Device* device, unsigned* count, char* processes) {
+  const unsigned pid = number("FAKE_PID", 0), wanted = pid != 0;
+  const int code = *count < wanted ? kInsufficientSize : lost(device);
+  *count = wanted;
+  if (wanted && code == 0) {
+    const unsigned long long bytes = 20ULL << 30;
+    memset(processes, 0, 24);
+    memcpy(processes, &pid, sizeof pid);
+    memcpy(processes + 8, &bytes, sizeof bytes);
+  }
+  return code;
+}
+int nvmlGpmQueryDeviceSupport(Device* device, unsigned* support) {
+  support[1] = !is_set("FAKE_GPM", "absent");
+  return lost(device);
+}
+int nvmlGpmSampleAlloc(Sample** sample) { return (*sample = malloc(sizeof(Sample))) == NULL; }
+int nvmlGpmSampleFree(Sample* sample) { return free(sample), 0; }
+int nvmlGpmSampleGet(Device* device, Sample* sample) {
+  sample->seconds = is_set("FAKE_GPM", "zero") ? 0 : load_of(device);
+  return lost(device);
+}
+int nvmlGpmMetricsGet(char* metrics) {
+  unsigned count;
+  Sample* after;
+  memcpy(&count, metrics + 4, sizeof count);
+  memcpy(&after, metrics + 16, sizeof after);
+  for (unsigned at = 0; at < count; ++at) {
+    char* metric = metrics + 24 + 40 * at;
+    unsigned id;
+    memcpy(&id, metric, sizeof id);
+    const double share = id == 2 ? 90 : id == 5 ? 45 : id == 10 ? 65 : id < 20 ? 10 : 1500;
+    const double value = share * after->seconds;
+    memcpy(metric + 8, &value, sizeof value);
+  }
+  return 0;
+}

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope monitor`` as a program, beside a libnvidia-ml whose GPUs are not there and that fails in every way."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import gpuscope as gs
+from fakes.monitors import nvml_library, series
+from gpuscope.monitor import read_log
+from gpuscope.monitor.log import Log
+from gpuscope.monitor.sample import COLUMNS
+
+HEADER = "#time        gpu  sm tens dram busy   mem  pwr temp  clk thr   rx   tx cpu"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    return nvml_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def monitor(gpuscope, library):
+    """Runs ``gpuscope monitor ARGUMENTS`` beside the library; keywords are its variables."""
+    return lambda *arguments, **variables: gpuscope("monitor", *arguments, **library, **variables)
+
+
+@pytest.fixture
+def started(library, tmp_path, monkeypatch):
+    """Starts ``gpuscope monitor ARGUMENTS``, and ends it after the test."""
+    monkeypatch.chdir(tmp_path)
+    begun = []
+
+    def start(*arguments, **options):
+        command = [sys.executable, "-m", "gpuscope", "monitor", *map(str, arguments)]
+        variables = {**os.environ, **library, **options.pop("variables", {})}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | options
+        begun.append(subprocess.Popen(command, env=variables, **options))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def objects(done):
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_once_is_a_snapshot_of_gpus_and_host(monitor):
+    done = monitor("--once", FAKE_GPUS="2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "0    H100 80GB HBM3" in done.stdout
+    assert "\nhost: " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_once_for_programs(monitor):
+    facts = json.loads(monitor("--once", "--json", FAKE_GPUS="2").stdout)
+    assert [each["index"] for each in facts["gpus"]] == [0, 1]
+    assert facts["host"]["machine_cpus"] >= 1
+    header, row = csv.reader(monitor("--once", "--csv").stdout.splitlines())
+    assert (tuple(header), row[1]) == (COLUMNS, "0")
+
+
+def test_elsewhere_than_on_a_terminal_there_are_rows(monitor):
+    done = monitor("--count", "3", "--interval", "150ms", FAKE_GPUS="2")
+    assert done.returncode == 0
+    first, units, *rows = done.stdout.splitlines()
+    assert (first, units.split()[1]) == (HEADER, "%")
+    assert [row.split()[1] for row in rows] == ["0", "1"] * 3
+    assert all(len(row) <= 80 for row in rows)
+    assert float(rows[-1].split()[2]) >= 0  # multiprocessors, from the second round on
+
+
+def test_json_lines_and_csv_are_those_of_logs(monitor, tmp_path):
+    for form, name in (("--json", "gpu.jsonl"), ("--csv", "gpu.csv")):
+        (tmp_path / name).write_text(monitor(form, "--count", "2", "--interval", "0.2s").stdout)
+        assert len(read_log(tmp_path / name).samples) == 2
+
+
+def test_the_header_comes_again_with_each_screen(gpuscope, tmp_path):
+    log = Log(tmp_path / "gpu.jsonl")
+    log.append(series(60))
+    assert gpuscope("monitor", "gpu.jsonl").stdout.count(HEADER) == 3
+
+
+@pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl", "gpu.parquet"])
+def test_a_log_is_written_beside_and_shown_again(monitor, gpuscope, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    assert monitor("--count", "3", "--interval", "100ms", "--log", name).returncode == 0
+    done = gpuscope("monitor", name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) >= 2 + 3
+    assert json.loads(gpuscope("monitor", name, "--once", "--json").stdout)["gpu_idx"] == 0
+
+
+def test_a_log_that_was_cut_says_what_was_left_out(gpuscope, tmp_path):
+    log = Log(tmp_path / "gpu.jsonl")
+    log.append(series(5))
+    (tmp_path / "gpu.jsonl").write_bytes((tmp_path / "gpu.jsonl").read_bytes()[:-9])
+    done = gpuscope("monitor", "gpu.jsonl")
+    assert done.stderr == "note: 1 lines of gpu.jsonl were cut or damaged, and left out\n"
+    assert len(done.stdout.splitlines()) == 2 + 4
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_ctrl_c_ends_it_with_whole_lines_and_no_traceback(started, form):
+    process = started("--interval", "50ms", "--log", "gpu.jsonl", *form)
+    assert process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (128 + signal.SIGINT, b"")
+    assert not out or out.endswith(b"\n")
+    with open("gpu.jsonl") as file:
+        assert [json.loads(line) for line in file]
+
+
+def test_a_reader_that_has_seen_enough_ends_it(started):
+    process = started("--interval", "10ms")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(120) == 128 + signal.SIGPIPE
+    assert process.stderr.read() == b""
+    process.stdout = None
+
+
+@pytest.mark.parametrize("form", ["rows", "--json", "--csv", "--once"])
+def test_a_machine_without_a_gpu_shows_its_host_and_says_so(gpuscope, form):
+    if gs.gpu_snapshot().gpus:
+        pytest.skip("there is a GPU")
+    options = [form] if form.startswith("--") else []
+    done = gpuscope("monitor", *options, "--count", "2", "--interval", "100ms")
+    assert done.returncode == 0
+    if form == "--once":
+        assert "no GPU: libnvidia-ml was not found" in done.stdout
+        assert "\nhost: " in done.stdout
+        return
+    assert done.stderr.startswith("note: no GPU: libnvidia-ml was not found")
+    assert len(done.stdout.splitlines()) == {"rows": 4, "--json": 2, "--csv": 3}[form]
+
+
+# What the library is told to do, and what the monitor says of it.
+START_FAULTS = {
+    "the versions of driver and library differ": ({"FAKE_INIT": "18"}, "Driver/library version mismatch"),
+    "NVML does not start": ({"FAKE_INIT": "9"}, "nvmlInit_v2 failed: "),
+    "GPUs cannot be counted": ({"FAKE_COUNT": "4"}, "nvmlDeviceGetCount_v2 failed: Insufficient Permissions"),
+    "there are none": ({"FAKE_GPUS": "0"}, "NVML shows no GPU"),
+}
+
+
+@pytest.mark.parametrize("fault", START_FAULTS)
+def test_what_keeps_it_from_the_gpus_is_one_sentence_and_the_host_is_shown(monitor, fault):
+    variables, said = START_FAULTS[fault]
+    done = monitor("--count", "2", "--interval", "100ms", **variables)
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_a_gpu_that_is_lost_for_a_while_is_named_and_the_other_goes_on(monitor):
+    # It comes back at the search that is made 4 s after it was lost at the latest.
+    done = monitor("--json", "--count", "60", "--interval", "100ms", FAKE_GPUS="2", FAKE_LOST="1:10:12")
+    rows = objects(done)
+    other = [row for row in rows if row["gpu_idx"] == 0]
+    lost = [row for row in rows if row["gpu_idx"] == 1 and "power_w" not in row]
+    assert (len(other), len(rows)) == (60, 120)
+    assert all("power_w" in row for row in other)
+    assert lost
+    assert lost[0]["why"] == {"all": "GPU is lost"}
+    assert "gpu_uuid" in lost[0]
+    assert not {"energy_total_j", "memory_total_bytes", "busy_ratio"} & {*lost[0]}
+    assert "power_w" in rows[-1]
+    assert done.stderr == ""
+
+
+def test_rows_of_a_gpu_that_is_lost_say_so(monitor):
+    done = monitor("--count", "8", "--interval", "50ms", FAKE_GPUS="1", FAKE_LOST="0:3:999999")
+    assert done.stdout.splitlines()[-1].endswith("  GPU is lost")
+
+
+def test_counters_that_stopped_are_no_zeros(monitor):
+    rows = objects(monitor("--json", "--count", "6", "--interval", "600ms", FAKE_GPM="zero"))
+    assert "sm_active_ratio" not in rows[-1]
+    assert any("read 0 while kernels run" in row.get("why", {}).get("sm_active_ratio", "") for row in rows)
+
+
+def test_a_gpu_without_performance_counters_says_why_once(monitor):
+    rows = objects(monitor("--json", "--count", "3", "--interval", "200ms", FAKE_GPM="absent"))
+    assert "Hopper and later" in rows[0]["why"]["sm_active_ratio"]
+    assert all("sm_active_ratio" not in row for row in rows)
+    assert "why" not in rows[2]
+
+
+def test_a_counter_of_energy_that_is_absent_leaves_the_rest(monitor):
+    rows = objects(monitor("--json", "--count", "2", "--interval", "100ms", FAKE_ENERGY="absent"))
+    assert rows[0]["why"]["energy_total_j"] == "Not Supported"
+    assert all("power_w" in row and "energy_total_j" not in row for row in rows)
+
+
+def test_energy_of_a_log_is_that_of_the_gpu(monitor, tmp_path):
+    (tmp_path / "gpu.jsonl").write_text(monitor("--json", "--count", "7", "--interval", "500ms").stdout)
+    found = gs.monitor.growth(read_log(tmp_path / "gpu.jsonl").samples)
+    assert found.energy_j.per_second == pytest.approx(400, rel=0.1)  # which the library has
+    assert found.throttled_s["sw_power_cap"].per_second == pytest.approx(0.12, rel=0.1)
+    assert "may wrap each 68 ms" in found.why["pcie_sent_bytes"]
+
+
+def test_bytes_of_a_quick_log_are_exact(monitor, tmp_path):
+    (tmp_path / "gpu.jsonl").write_text(monitor("--json", "--count", "100", "--interval", "20ms").stdout)
+    samples = read_log(tmp_path / "gpu.jsonl").samples
+    gaps = [after.time_ns - before.time_ns for before, after in itertools.pairwise(samples)]
+    found = gs.monitor.growth(samples)
+    if max(gaps) < 68_000_000:  # else this machine was too busy to say
+        assert found.pcie_sent_bytes.per_second == pytest.approx(2e9, rel=0.05)
+
+
+def test_64_gpus(monitor):
+    rows = objects(monitor("--json", "--count", "2", "--interval", "200ms", FAKE_GPUS="64"))
+    assert [row["gpu_idx"] for row in rows] == [*range(64)] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--interval", "0"), "is not a time above 0"),
+        (("--interval", "-1"), "is not a time above 0"),
+        (("--interval", "nan"), "is not a time above 0"),
+        (("--interval", "1ms"), "is not between 10ms and 60min"),
+        (("--interval", "2h"), "is not a time above 0"),
+        (("--interval", "soon"), "is not a time above 0"),
+        (("--count", "0"), "is not an integer of at least 1"),
+        (("--json", "--csv"), "not allowed with argument"),
+        (("--prometheus", "99999"), "accepted are 1 to 65535"),
+        (("--log", "gpu.txt"), ".csv or .parquet or .jsonl or .ndjson"),
+        (("none.csv",), "there is no such file"),
+        (("none.txt",), "accepted are logs"),
+        (("gpu.csv", "--interval", "1s"), "is of samples that are taken, and gpu.csv has been"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(gpuscope, arguments, said):
+    done = gpuscope("monitor", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_a_log_with_other_columns_is_refused_before_anything_is_read(monitor, tmp_path):
+    (tmp_path / "gpu.csv").write_text("timestamp,gpu_idx,mine\n")
+    done = monitor("--log", "gpu.csv", "--count", "1")
+    assert done.returncode == 2
+    assert "a file with other columns ('mine')" in done.stderr
+
+
+def test_board_and_rules_are_written(gpuscope, tmp_path):
+    done = gpuscope("monitor", "--board", ".")
+    assert done.returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpuscope-alerts.yml", "gpuscope-board.json"]
+
+
+def on_terminal(library, seconds, *arguments, keys=b"q", **variables):
+    """What a terminal of 80 by 24 is given until the keys have ended it, and the exit status."""
+    master, slave = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**os.environ, **library, "TERM": "xterm-256color", "LANG": "C.UTF-8", **variables}
+    command = [sys.executable, "-m", "gpuscope", "monitor", *arguments]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    seen, pressed = b"", False
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not select.select([master], [], [], 0.2)[0]:
+            continue
+        try:
+            seen += os.read(master, 1 << 16)
+        except OSError:  # it has ended
+            break
+        if b"useful" in seen and not pressed:
+            pressed = True
+            os.write(master, keys)
+    code = process.wait(max(1, until - time.monotonic()))
+    os.close(master)
+    return seen.decode(errors="replace"), code
+
+
+@pytest.mark.parametrize("keys", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
+def test_on_a_terminal_there_is_the_page(library, keys):
+    pytest.importorskip("textual")
+    seen, code = on_terminal(library, 120, keys=keys)
+    assert code == 0
+    assert "GiB" in seen
+    assert "Traceback" not in seen
+
+
+def test_without_textual_one_sentence_says_what_to_install(library, tmp_path):
+    (tmp_path / "textual").mkdir()
+    (tmp_path / "textual/__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'textual'\", name='textual')"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    seen, code = on_terminal(library, 120, PYTHONPATH=path)
+    assert code == 1
+    assert "textual is not installed; pip install 'gpuscope[monitor]', or gpuscope monitor --rows" in seen
+    assert "Traceback" not in seen
