@@ -87,7 +87,7 @@ std::optional<double> cpu_limit_of(const ControlGroup& group) {
 
 }  // namespace
 
-HostStateReader::HostStateReader(std::string proc, std::string groups)
+HostStateReader::HostStateReader(std::string proc, const std::string& groups)
     : proc_(std::move(proc)),
       cpu_groups_(control_groups("cpu", proc_, groups)),
       memory_groups_(control_groups("memory", proc_, groups)) {}

@@ -49,8 +49,8 @@ class History:
 
     @property
     def begin_ns(self) -> int | None:
-        """Time of the oldest sample."""
-        return min((kept[0].time_ns for kept in self._samples.values()), default=None)
+        """Time of the oldest moment at which all GPUs had been read."""
+        return self._samples[max(self._samples)][0].time_ns if self._samples else None
 
     @property
     def end_ns(self) -> int | None:
@@ -74,10 +74,10 @@ class History:
         return found[::-1]
 
     def step(self, moment_ns: int | None, steps: int) -> int | None:
-        """The time of the sample so many steps from a moment (None: the newest), of the GPU that has most of them."""
-        kept = max(self._samples.values(), key=len, default=None)
-        if not kept:
+        """The time of the sample so many steps from a moment (None: the newest): of the GPU that is read last."""
+        if not self._samples:
             return None
+        kept = self._samples[max(self._samples)]
         times = [sample.time_ns for sample in kept]
         at = len(times) - 1 if moment_ns is None else bisect_right(times, moment_ns) - 1
         return times[min(max(at + steps, 0), len(times) - 1)]

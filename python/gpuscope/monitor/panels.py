@@ -102,8 +102,8 @@ def host_line(at: Moment, width: int) -> Line:
         line.append((f", limit {_gib(host.memory_charged_bytes)} of {_gib(host.memory_limit_bytes)}", PLAIN))
     names = {"CPU": "cpu_pressure_s", "disk": "io_pressure_s", "RAM": "memory_pressure_s"}
     rates = {name: at.host_rate(counter) for name, counter in names.items()}
-    waits = "  ".join(f"{name} {_share(rate)}" for name, rate in rates.items() if rate is not None)
-    line.append((f"  waiting: {waits}", PLAIN) if waits else ("  waiting: not counted here", DIM))
+    waits = " ".join(f"{name} {_share(rate)}" for name, rate in rates.items() if rate is not None)
+    line.append((f"  waits: {waits}", PLAIN) if waits else ("  waits: not known", DIM))
     return cut(line, width)
 
 
@@ -207,7 +207,8 @@ def _links(at: Moment, gpu: GpuState) -> Line:
     nvlink = (gpu.nvlink_received_bytes_per_s, gpu.nvlink_sent_bytes_per_s)
     if any(nvlink):
         parts.append((f"  NVLink {_number(nvlink[0], _GB, 1)} in {_number(nvlink[1], _GB, 1)} out", PLAIN))
-    parts.append(("  GB/s", PLAIN))
+    if len(parts) > 1 or received is not None or sent is not None:
+        parts.append(("  GB/s", PLAIN))
     if faults := _link_faults(gpu):
         parts.append((f"  {', '.join(faults)}", ALARM))
     elif gpu.ecc_uncorrected is not None:

@@ -107,6 +107,32 @@ TEST_F(GpuSamplers, SayWhenWhatIsReadSeldomWasRead) {
   }
 }
 
+TEST_F(GpuSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {
+  static std::atomic<bool> is_split;
+  is_split = true;
+  nvml_.mig_mode = [](driver::NvmlDevice, unsigned* current, unsigned*) {
+    *current = is_split ? 1 : 0;
+    return 0;
+  };
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* utilization) {
+    *utilization = {99, 25};
+    return is_split ? fakes::Nvml::kNotSupported : 0;
+  };
+  GpuSampler sampler(nvml_, 1ms);
+  const GpuSample split = take_at_least(sampler, 5).back();
+  EXPECT_EQ(split.state.mig, true);
+  EXPECT_EQ(split.state.busy_ratio, std::nullopt);
+  EXPECT_EQ(split.state.why.at("busy_ratio"), "Not Supported");
+  is_split = false;
+  GpuSample whole;
+  for (const auto limit = std::chrono::steady_clock::now() + 60s;
+       !whole.state.busy_ratio && std::chrono::steady_clock::now() < limit;) {
+    whole = take_at_least(sampler, 1).back();
+  }
+  EXPECT_EQ(whole.state.mig, false);
+  EXPECT_EQ(whole.state.busy_ratio, 0.99);
+}
+
 TEST_F(GpuSamplers, CountTheRoundsThatSlowCallsMadeThemSkip) {
   nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
     std::this_thread::sleep_for(20ms);

@@ -189,6 +189,14 @@ def test_scrolling_ends_at_both_ends():
     assert "100 of 700 W" in drive(FakeMonitor(samples), "left_square_bracket")
 
 
+def test_every_moment_has_every_gpu_of_its_round():
+    rows = [sample(gpu(g, power_w=100.0 + n), BEGIN_S + n + g / 1000, host=HOST) for n in range(20) for g in range(8)]
+    for keys in (["left"], ["left"] * 25, ["left_square_bracket"] * 3, ["left_square_bracket", "right"]):
+        lines = drive(FakeMonitor(taken(*rows)), *keys).splitlines()
+        powers = {line.split("W")[0].split()[-1] for line in lines if "tensor" in line}
+        assert (len([line for line in lines if "tensor" in line]), len(powers)) == (8, 1)
+
+
 def test_a_recording_is_shown_from_its_end_and_scrolled():
     samples = series(30, power_w=lambda s: 100 + s)
     text = drive(None, samples=samples)
