@@ -26,10 +26,6 @@ constexpr int kBatches = 7;
 constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
 constexpr int kLaunchesOfABatch = 64;  // a queue takes 1,024
 constexpr int kWarmUp = 16;
-// Between two launches a program runs code of its own, and finds that of the driver and of CUPTI no longer in the cache
-// next to the core: so many bytes are written in between, some times as many as that has.
-constexpr std::size_t kBytesBetween = std::size_t{128} << 10;
-constexpr std::size_t kCacheLine = 64;
 constexpr auto kQueryInterval = std::chrono::microseconds(50);
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: nothing else waits for it
 constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
@@ -47,29 +43,6 @@ double median_time(int calls, F&& call, G&& after) {
       call();
     }
     const std::chrono::nanoseconds took = Clock::now() - began;
-    each = static_cast<double>(took.count()) / calls;
-    after();
-  }
-  std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
-  return times[kBatches / 2];
-}
-
-/// Likewise, where each call is timed by itself and the cache is taken by other data before it.
-template <class F, class G>
-double median_time_cold(int calls, F&& call, G&& after) {
-  std::vector<unsigned char> others(kBytesBetween);
-  std::array<double, kBatches> times{};
-  for (double& each : times) {
-    std::chrono::nanoseconds took{0};
-    for (int made = 0; made < calls; ++made) {
-      for (std::size_t at = 0; at < others.size(); at += kCacheLine) {
-        volatile unsigned char& line = others[at];
-        line = 1;
-      }
-      const auto began = Clock::now();
-      call();
-      took += Clock::now() - began;
-    }
     each = static_cast<double>(took.count()) / calls;
     after();
   }
@@ -193,7 +166,7 @@ LaunchProbe::Times LaunchProbe::measure() {
   }
   wait();
   Times times{};
-  times.launch_ns = median_time_cold(
+  times.launch_ns = median_time(
       kLaunchesOfABatch, [this] { work_->launch(); }, wait);
   times.call_ns = median_time(
       kLaunchesOfABatch, [&] { cuda.stream_synchronize(work_->stream); }, [] {});
