@@ -184,7 +184,7 @@ StorePointer make_store(const py::typing::Dict<py::str, py::typing::Dict<py::str
     }
     std::size_t taken = 0;
     table.each_column([&](const store::ColumnInfo& info, auto& column) {
-      using T = typename std::remove_reference_t<decltype(column)>::value_type;
+      using T = std::remove_reference_t<decltype(column)>::value_type;
       const py::str column_name(info.name);
       if (!given.contains(column_name)) {
         column.append_copies(rows, info.meaning.optional ? static_cast<T>(store::kNone) : T{});

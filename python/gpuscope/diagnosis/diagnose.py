@@ -37,7 +37,7 @@ _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 3
 _MUCH_IDLE = 0.15
 _NOTHING = 0.005  # what saves less is not worth a word
-_VERIFY = "record again after the change; gpuscope diagnose should no longer have it, and a step should be shorter"
+_VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
 
 
 def known_findings() -> tuple[str, ...]:
