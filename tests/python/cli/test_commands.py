@@ -81,10 +81,7 @@ def test_the_version_is_the_cores(gpuscope):
     ("given", "advice"),
     [
         ("reprt", "'report'"),
-        (
-            "xyz",
-            "run, diagnose, diff, report, export, bench, bench explore, memory, memory show, demo, counters, doctor",
-        ),
+        ("xyz", ", ".join(command.name for command in cli.COMMANDS)),
         ("train.py", "'gpuscope run train.py'"),
     ],
 )
