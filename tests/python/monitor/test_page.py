@@ -291,7 +291,7 @@ def sleeper(monkeypatch):
 
 
 def test_processes_have_what_the_host_says_of_them(sleeper):
-    text = drive(one(processes=[(sleeper.pid, 20 << 30), (2**22 + 1, None)]), size=(120, 30))
+    text = drive(one(processes=[(sleeper.pid, 20 << 30), (2**22 + 1, None)]), size=(240, 30))
     assert f"{sleeper.pid}" in text
     assert "20.00G" in text
     assert "time.sleep(600)" in text
