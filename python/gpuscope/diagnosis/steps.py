@@ -89,6 +89,13 @@ def calls_of(trace: Trace, correlation: Array) -> Array:
     return rows[np.where(inside, correlation.astype(np.int64) - least, -1)]
 
 
+def launched_ns(trace: Trace, table: Table) -> Array:
+    """When the call began that launched each row of a table of GPU work; its own start without one."""
+    calls = calls_of(trace, table.correlation)
+    began: Array = np.where(calls >= 0, np.append(trace.api.start_ns, 0)[calls], table.start_ns)
+    return began
+
+
 def find_steps(trace: Trace) -> Steps:
     """The steps that ``prof.step()`` marked, or else what repeats.
 
@@ -131,9 +138,8 @@ def as_passed(trace: Trace, steps: Steps) -> Steps:
     done = np.full(len(edges) + 1, np.iinfo(np.int64).min)  # by how many edges the launch is not before
     for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
         if len(table):
-            calls = calls_of(trace, table.correlation)
-            launched = np.where(calls >= 0, np.append(trace.api.start_ns, 0)[calls], table.start_ns)
-            np.maximum.at(done, count_before(edges, launched, equal=True), table.start_ns + table.duration_ns)
+            launched = count_before(edges, launched_ns(trace, table), equal=True)
+            np.maximum.at(done, launched, table.start_ns + table.duration_ns)
     done = np.maximum.accumulate(done)
 
     def passed(moments: Array) -> Array:

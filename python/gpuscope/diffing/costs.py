@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, Flag
 from gpuscope.analysis.rows import STEP
 from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, break_down
-from gpuscope.diagnosis.steps import Steps, as_passed, calls_of, find_steps, steady_steps
+from gpuscope.diagnosis.steps import Steps, as_passed, find_steps, launched_ns, steady_steps
 from gpuscope.trace import NONE, Table, Trace
 
 MOST_ROWS = 128
@@ -166,7 +166,7 @@ def _gpu_work(trace: Trace, rows: _Rows, paths: _Paths) -> Iterable[_Part]:
         def node(key: int, names: list[str] = names) -> Node:
             return Node(GPU, paths.names[key // len(names)], names[key % len(names)])
 
-        yield _part(rows, _launched_ns(trace, table), keys, table.duration_ns, node)
+        yield _part(rows, launched_ns(trace, table), keys, table.duration_ns, node)
 
 
 def _names_of(trace: Trace, attribute: str, table: Table) -> tuple[list[str], Array]:
@@ -185,15 +185,6 @@ def _names_of(trace: Trace, attribute: str, table: Table) -> tuple[list[str], Ar
         return names, np.array([names.index(name) for name in spelled])[of_row.reshape(-1)]
     only = _core.MEMSET_NAME if attribute == "memset" else _GRAPH
     return [only], np.zeros(len(table), np.int64)
-
-
-def _launched_ns(trace: Trace, table: Table) -> Array:
-    """When the call began that launched each row; its own start without one: a step's work may end after it."""
-    calls = calls_of(trace, table.correlation)
-    if len(trace.api) == 0:
-        return table.start_ns
-    began: Array = np.where(calls >= 0, trace.api.start_ns[np.maximum(calls, 0)], table.start_ns)
-    return began
 
 
 def _regions(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
@@ -264,38 +255,20 @@ def _merged(nodes: Sequence[Node], time_ns: Array, count: Array) -> tuple[list[N
     return list(number), merged_ns, merged_count
 
 
-@dataclass
-class Pairing:
-    """Which nodes are the same.
+def pair(before: Sequence[Node], after: Sequence[Node]) -> dict[Node, Node]:
+    """The node after of each node before that has one: of the same name, then by order where only numbers differ.
 
-    Attributes:
-        after_of: of a node before the one after.
-        gone: nodes that have none after.
-        new: nodes that have none before.
-    """
-
-    after_of: dict[Node, Node]
-    gone: list[Node] = field(default_factory=list)
-    new: list[Node] = field(default_factory=list)
-
-
-def pair(before: Sequence[Node], after: Sequence[Node]) -> Pairing:
-    """Nodes of one name, then those whose names differ in numbers alone, in the order in which they came.
-
-    Where a program has another number of those, which is which cannot be told, and they are gone and new.
+    Where a program has another number of those, which is which cannot be told, and none is paired.
     """
     there, here = set(after), set(before)
     paired = {node: node for node in before if node in there}
-    left = ([node for node in before if node not in there], [node for node in after if node not in here])
     by_pattern: list[dict[Any, list[Node]]] = [{}, {}]
-    for groups, nodes in zip(by_pattern, left, strict=True):
+    for groups, nodes, known in zip(by_pattern, (before, after), (there, here), strict=True):
         for node in nodes:
-            groups.setdefault(node.pattern, []).append(node)
+            if node not in known:
+                groups.setdefault(node.pattern, []).append(node)
     for pattern, nodes in by_pattern[0].items():
         others = by_pattern[1].get(pattern, [])
         if len(nodes) == len(others):
             paired |= zip(nodes, others, strict=True)
-    found = set(paired.values())
-    return Pairing(
-        paired, [node for node in left[0] if node not in paired], [node for node in left[1] if node not in found]
-    )
+    return paired

@@ -498,7 +498,7 @@ def _step_rows(costs: Sequence[Costs], by_runs: bool) -> Rows:
 def _aligned(costs: Sequence[Sequence[Costs]], by_runs: bool) -> tuple[list[Node], dict[Node, Node], list[Rows]]:
     """The nodes of both sides, named as they are after; what those were that are named otherwise; their tables."""
     of_sides = [list(dict.fromkeys(node for run in runs for node in run.nodes)) for runs in costs]
-    paired = pair(*of_sides).after_of
+    paired = pair(*of_sides)
     nodes = list(dict.fromkeys([*(paired.get(node, node) for node in of_sides[0]), *of_sides[1]]))
     place = {node: column for column, node in enumerate(nodes)}
     rows = []

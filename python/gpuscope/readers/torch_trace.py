@@ -339,8 +339,8 @@ class _Reader:
         for parent, _, _ in self._paths:
             depth.append(depth[parent] + 1 if parent != _NONE else 0)
         tables["path"] = {**_of_tuples(self._paths, ("parent", "name", "kind")), "depth": depth}
-        kinds = [next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), 0) for name in self._calls]
-        tables["call"] = {"name": [self._strings(name) for name in self._calls], "kind": [*map(int, kinds)]}
+        kinds = self._kinds_of_calls()
+        tables["call"] = {"name": [self._strings(name) for name in self._calls], "kind": kinds}
         devices = self._document.get("deviceProperties")
         listed = [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
         tables["device"] = {
@@ -354,10 +354,17 @@ class _Reader:
         filled = {name: columns for name, columns in tables.items() if next(iter(columns.values()))}
         return {name: {key: _array(each) for key, each in columns.items()} for name, columns in filled.items()}
 
+    def _kinds_of_calls(self) -> list[int]:
+        """The `CallKind` of each row of the table of calls."""
+        return [
+            int(next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), CallKind.OTHER))
+            for name in self._calls
+        ]
+
     def _facts(self) -> dict[str, str]:
         rows = [*self._regions, *self._apis, *self._functions, *(row for each in self._rows.values() for row in each)]
         kernels = self._rows["kernel"]
-        kinds = [next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), 0) for name in self._calls]
+        kinds = self._kinds_of_calls()
         launches = [row["correlation"] for row in self._apis if kinds[row["call"]] == CallKind.LAUNCH]
         missing = set(launches) - {row["correlation"] for row in kernels}
         facts = {
