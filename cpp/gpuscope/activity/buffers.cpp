@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "gpuscope/base/pages.h"
+
 namespace gpuscope::activity {
 namespace {
 
@@ -129,7 +131,10 @@ BufferPool::Buffer* BufferPool::take_completed() noexcept {
 void BufferPool::release(Buffer* buffer) noexcept {
   unread_.fetch_sub(1, std::memory_order_relaxed);
   if (ready() >= kKept) {
-    std::free(buffer->data.exchange(nullptr, std::memory_order_release));
+    uint8_t* data = buffer->data.load(std::memory_order_relaxed);
+    base::give_back_pages(data, kBufferBytes);
+    buffer->data.store(nullptr, std::memory_order_release);
+    std::free(data);
     count_.fetch_sub(1, std::memory_order_relaxed);
     return;
   }

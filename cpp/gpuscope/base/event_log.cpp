@@ -2,7 +2,6 @@
 #include "gpuscope/base/event_log.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -110,9 +109,7 @@ void EventLog::trim() noexcept {
       ++warm;
       continue;
     }
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(chunk->events.data()) + kPageBytes - 1) & ~(kPageBytes - 1);
-    const uintptr_t end = reinterpret_cast<uintptr_t>(chunk + 1) & ~(kPageBytes - 1);
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    give_back_pages(chunk->events.data(), sizeof(chunk->events));
   }
   if (first != nullptr) {
     spare_.store(first, std::memory_order_release);
@@ -122,6 +119,7 @@ void EventLog::trim() noexcept {
 void EventLog::recycle(EventChunk* chunk) noexcept {
   if (chunks_.load(std::memory_order_relaxed) > kKeptChunks) {
     chunks_.fetch_sub(1, std::memory_order_relaxed);
+    give_back_pages(chunk->events.data(), sizeof(chunk->events));
     delete chunk;
     return;
   }

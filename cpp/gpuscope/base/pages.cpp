@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -36,6 +37,15 @@ void* resize_block(void* old, std::size_t old_bytes, std::size_t bytes) noexcept
     free_block(old, old_bytes);
   }
   return fresh;
+}
+
+void give_back_pages(void* block, std::size_t bytes) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  const std::uintptr_t begin = whole_pages(address);
+  const std::uintptr_t end = (address + bytes) & ~(kPageBytes - 1);
+  if (end > begin) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // refused for huge pages: they stay
+  }
 }
 
 void* take_scratch(std::size_t bytes) noexcept {

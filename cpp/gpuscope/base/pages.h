@@ -16,6 +16,10 @@ inline constexpr std::size_t kPageBytes = 4096;
 void* resize_block(void* old, std::size_t old_bytes, std::size_t bytes) noexcept;
 void free_block(void* block, std::size_t bytes) noexcept;
 
+/// The system has the whole pages of this memory back, which stays its owner's and reads as anything. For blocks of
+/// malloc's that are about to be freed: it keeps them, however many they were once. Any thread.
+void give_back_pages(void* block, std::size_t bytes) noexcept;
+
 /// Memory for what is large at once and soon gone: in pages of 2 MiB where the system has them, so that the first touch
 /// of each is one fault and not 512. nullptr when there is none. Any thread.
 void* take_scratch(std::size_t bytes) noexcept;

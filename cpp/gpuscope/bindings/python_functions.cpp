@@ -36,9 +36,10 @@ using base::FunctionDetail;
 using base::FunctionKind;
 using base::Op;
 
-// Instead of a name: a function of this package, which is left out; torch.nn.Module.__call__.
+// Instead of a name: a function of this package, which is left out; torch.nn.Module.__call__; one nobody asked for.
 constexpr uint32_t kOwn = UINT32_MAX;
 constexpr uint32_t kModuleCall = UINT32_MAX - 1;
+constexpr uint32_t kUnwanted = UINT32_MAX - 2;
 // A program that makes code or modules for ever must not fill the memory.
 constexpr std::size_t kMaxKept = std::size_t{1} << 16;
 
@@ -55,9 +56,10 @@ const PyMethodDef* method_of(PyObject* function) noexcept {
 /// What functions are called, as Names ids, found by address.
 class FunctionNames {
  public:
-  void start(std::vector<std::string> prefixes, py::object module_call) {
+  void start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted) {
     prefixes_ = std::move(prefixes);
     module_call_ = std::move(module_call);
+    is_wanted_ = std::move(is_wanted);
     garbage_ = base::Names::process().intern("Python GC");
   }
   /// Releases all code, so that addresses may come to mean something else.
@@ -71,9 +73,12 @@ class FunctionNames {
   void stop() {
     clear();
     module_call_ = py::object();
+    is_wanted_ = py::object();
   }
+  /// Whether some functions alone are asked for.
+  bool chooses() const noexcept { return is_wanted_ && !is_wanted_.is_none(); }
 
-  /// kOwn, kModuleCall or the name.
+  /// kOwn, kModuleCall, kUnwanted or the name.
   uint32_t of_code(PyCodeObject* code) {
     const uint32_t* known = codes_.find(reinterpret_cast<uintptr_t>(code));
     return known != nullptr ? *known : add_code(code);
@@ -85,7 +90,8 @@ class FunctionNames {
     append_utf8(file, code->co_filename);
     return file.starts_with(own_folder()) ? kOwn : intern(code, file, PyFrame_GetLineNumber(frame));
   }
-  /// kOwn or the name of a function that is written in C; `self`: what it is called on where it is not bound to that.
+  /// kOwn, kUnwanted or the name of a function that is written in C; `self`: what it is called on where it is not bound
+  /// to that.
   uint32_t of_built_in(const PyMethodDef* method, PyObject* function, PyObject* self) {
     const uint32_t* known = built_in_.find(reinterpret_cast<uintptr_t>(method));
     return known != nullptr ? *known : add_built_in(method, function, self);
@@ -138,7 +144,7 @@ class FunctionNames {
       } else {
         PyErr_Clear();
       }
-      name = base::Names::process().intern(repr);
+      name = name_of(repr);
     }
     built_in_.set(reinterpret_cast<uintptr_t>(method), name);
     return name;
@@ -170,6 +176,21 @@ class FunctionNames {
                                             std::string_view(Py_TYPE(function.m_self)->tp_name).starts_with(kPackage));
   }
 
+  /// Its id, or kUnwanted.
+  uint32_t name_of(const std::string& text) {
+    return !chooses() || is_wanted(text) ? base::Names::process().intern(text) : kUnwanted;
+  }
+  bool is_wanted(const std::string& text) const {
+    const auto name = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+    const auto answer =
+        py::reinterpret_steal<py::object>(name ? PyObject_CallOneArg(is_wanted_.ptr(), name.ptr()) : nullptr);
+    if (!answer) {
+      PyErr_Clear();
+    }
+    return answer && PyObject_IsTrue(answer.ptr()) == 1;
+  }
+
   void keep(PyObject* object) { kept_.push_back(py::reinterpret_borrow<py::object>(object)); }
 
   uint32_t intern(PyCodeObject* code, std::string_view file, int line) {
@@ -182,7 +203,7 @@ class FunctionNames {
     std::string name(file.substr(skipped));
     name.append("(").append(std::to_string(line)).append("): ");
     append_utf8(name, code->co_name);
-    return base::Names::process().intern(name);
+    return name_of(name);
   }
 
   base::FlatMap<uint32_t> codes_, built_in_, instances_;
@@ -190,6 +211,7 @@ class FunctionNames {
   std::vector<py::object> kept_;  // as long as their addresses stand for them
   std::vector<std::string> prefixes_;
   py::object module_call_;  // the code of torch.nn.Module.__call__
+  py::object is_wanted_;    // called with a name; None or null: all are
   uint32_t garbage_ = 0;
   uint32_t module_call_name_ = 0;
 };
@@ -257,22 +279,36 @@ Thread recorded_thread(const InterpreterFrame* called) {
   }
   if (functions->is_outdated()) [[unlikely]] {
     functions->renew();
-    log_running(*log, called);
+    if (!names->chooses()) {
+      log_running(*log, called);
+    }
   }
   return {log, functions};
 }
 
 /// For a function whose call was not seen.
 [[gnu::noinline]] bool is_own(const InterpreterFrame* frame) { return names->of_code(code_of(frame)) == kOwn; }
+[[gnu::noinline]] bool is_unlogged(const InterpreterFrame* frame) {
+  const uint32_t name = names->of_code(code_of(frame));
+  return name == kOwn || name == kUnwanted;
+}
 
-void enter_function(const InterpreterFrame* frame) noexcept {
+// Each says whether it wants to be told of this place in the program again.
+
+bool enter_function(const InterpreterFrame* frame) noexcept {
   try {
     const auto [log, functions] = recorded_thread(frame);
     if (log == nullptr) {
-      return;
+      return true;
     }
     uint32_t name = names->of_code(code_of(frame));
-    functions->enter(frame, name == kOwn);
+    if (names->chooses()) {  // what the others call is not told, so that there is no stack of them
+      if (name == kOwn || name == kUnwanted) {
+        return false;
+      }
+    } else {
+      functions->enter(frame, name == kOwn);
+    }
     if (name == kModuleCall) {
       name = log_module(*log, frame, names->module_call());
     }
@@ -281,16 +317,17 @@ void enter_function(const InterpreterFrame* frame) noexcept {
     }
   } catch (const std::exception&) {  // no memory: this call is missing
   }
+  return true;
 }
 
-void leave_function(const InterpreterFrame* frame) noexcept {
+bool leave_function(const InterpreterFrame* frame) noexcept {
   try {
     const auto [log, functions] = recorded_thread(nullptr);
     if (log == nullptr) {
-      return;
+      return true;
     }
     const CalledFrames::Called* called = functions->find(frame);
-    const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
+    const bool is_left_out = called != nullptr ? called->is_own : is_unlogged(frame);
     if (called != nullptr) {
       functions->leave();
     } else {
@@ -299,26 +336,34 @@ void leave_function(const InterpreterFrame* frame) noexcept {
     if (!is_left_out) {
       log->append(base::ticks(), 0, Op::FunctionExit, detail_of(frame));
     }
+    return !is_left_out;
   } catch (const std::exception&) {
   }
+  return true;
+}
+
+/// For a call that was not seen.
+bool is_logged(const InterpreterFrame* frame, const PyMethodDef* method, PyObject* function, PyObject* self) {
+  const uint32_t name = is_own(frame) ? kOwn : names->of_built_in(method, function, self);
+  return name != kOwn && name != kUnwanted;
 }
 
 /// `frame`: the function that calls; `self`: what `function` is called on where it is not bound to that.
-void enter_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
+bool enter_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
   const PyMethodDef* method = method_of(function);
   if (method == nullptr) {
-    return;
+    return false;
   }
   try {
     const auto [log, functions] = recorded_thread(nullptr);
     if (log == nullptr) {
-      return;
+      return true;
     }
     CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
     const uint32_t name = is_left_out ? kOwn : names->of_built_in(method, function, self);
-    if (name == kOwn) {
-      return;
+    if (name == kOwn || name == kUnwanted) {
+      return false;
     }
     if (called != nullptr) {
       called->in_built_in = true;
@@ -326,25 +371,26 @@ void enter_built_in(const InterpreterFrame* frame, PyObject* function, PyObject*
     log->append(base::ticks(), name, Op::FunctionEnter, detail_of(frame, FunctionKind::BuiltIn));
   } catch (const std::exception&) {
   }
+  return true;
 }
 
-void leave_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
+bool leave_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
   const PyMethodDef* method = method_of(function);
   if (method == nullptr) {
-    return;
+    return true;
   }
   try {
     const auto [log, functions] = recorded_thread(nullptr);
     if (log == nullptr) {
-      return;
+      return true;
     }
     CalledFrames::Called* called = functions->find(frame);
-    if (called != nullptr ? std::exchange(called->in_built_in, false)
-                          : !is_own(frame) && names->of_built_in(method, function, self) != kOwn) {
+    if (called != nullptr ? std::exchange(called->in_built_in, false) : is_logged(frame, method, function, self)) {
       log->append(base::ticks(), 0, Op::FunctionExit, detail_of(frame, FunctionKind::BuiltIn));
     }
   } catch (const std::exception&) {
   }
+  return true;
 }
 
 #ifdef GPUSCOPE_MONITORS
@@ -374,20 +420,23 @@ py::object make_callback(const py::object& type, vectorcallfunc call) {
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
 }
 
-/// The arguments of an event of a function: its code, where in it.
-template <void (*kStep)(const InterpreterFrame*) noexcept>
+/// sys.monitoring.DISABLE where some functions alone are asked for, so that the other places in the program are told of
+/// once; None otherwise: what a line calls may be another function each time.
+PyObject* answer = nullptr;
+
+/// The arguments of an event of a function: its code, where in it. `kMayEnd`: DISABLE is accepted.
+template <bool (*kStep)(const InterpreterFrame*) noexcept, bool kMayEnd = true>
 PyObject* on_function(PyObject*, PyObject* const*, std::size_t, PyObject*) noexcept {
-  kStep(innermost_frame(_PyThreadState_UncheckedGet()));
-  return Py_NewRef(Py_None);
+  const bool goes_on = kStep(innermost_frame(_PyThreadState_UncheckedGet()));
+  return Py_NewRef(goes_on || !kMayEnd ? Py_None : answer);
 }
 
 /// Of a call: the code, where in it, what is called, its first argument or sys.monitoring.MISSING.
-template <void (*kStep)(const InterpreterFrame*, PyObject*, PyObject*) noexcept>
+template <bool (*kStep)(const InterpreterFrame*, PyObject*, PyObject*) noexcept, bool kMayEnd = true>
 PyObject* on_call(PyObject*, PyObject* const* arguments, std::size_t count, PyObject*) noexcept {
-  if (PyVectorcall_NARGS(count) >= 4) {
-    kStep(innermost_frame(_PyThreadState_UncheckedGet()), arguments[2], arguments[3]);
-  }
-  return Py_NewRef(Py_None);
+  const bool goes_on = PyVectorcall_NARGS(count) < 4 ||
+                       kStep(innermost_frame(_PyThreadState_UncheckedGet()), arguments[2], arguments[3]);
+  return Py_NewRef(goes_on || !kMayEnd ? Py_None : answer);
 }
 
 struct MonitoredEvent {
@@ -397,13 +446,13 @@ struct MonitoredEvent {
 };
 constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<enter_function>},
                                                     {"PY_RESUME", &on_function<enter_function>},
-                                                    {"PY_THROW", &on_function<enter_function>},
+                                                    {"PY_THROW", &on_function<enter_function, false>},
                                                     {"PY_RETURN", &on_function<leave_function>},
                                                     {"PY_YIELD", &on_function<leave_function>},
-                                                    {"PY_UNWIND", &on_function<leave_function>},
+                                                    {"PY_UNWIND", &on_function<leave_function, false>},
                                                     {"CALL", &on_call<enter_built_in>},
-                                                    {"C_RETURN", &on_call<leave_built_in>, false},
-                                                    {"C_RAISE", &on_call<leave_built_in>, false}}};
+                                                    {"C_RETURN", &on_call<leave_built_in, false>, false},
+                                                    {"C_RAISE", &on_call<leave_built_in, false>, false}}};
 // Neither of these is set aside for debuggers, coverage, profilers (cProfile) or optimizers, which may come later.
 constexpr std::array<int, 2> kTools = {4, 3};
 int tool = -1;
@@ -420,6 +469,7 @@ bool switch_on() {
   const py::object type = callback_type();
   monitor.attr("use_tool_id")(*free, "gpuscope");
   tool = *free;
+  answer = names->chooses() ? monitor.attr("DISABLE").ptr() : Py_None;  // for ever
   int events = 0;
   for (const auto& [name, callback, chosen] : kEvents) {
     const auto event = monitor.attr("events").attr(name).cast<int>();
@@ -437,6 +487,9 @@ void switch_off() {
     monitor.attr("register_callback")(tool, monitor.attr("events").attr(event.name), py::none());
   }
   monitor.attr("free_tool_id")(std::exchange(tool, -1));
+  if (answer != Py_None) {
+    monitor.attr("restart_events")();  // or these places would tell nobody of the next calls
+  }
 }
 
 void join_thread(const py::object&, const std::string&, const py::object&) {}  // all threads are monitored
@@ -501,14 +554,14 @@ void join_thread(const py::object& frame, const std::string& event, const py::ob
 
 #endif
 
-bool start(std::vector<std::string> prefixes, py::object module_call) {
+bool start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted) {
   if (is_on) {
     return false;
   }
   if (names == nullptr) {
     names = new FunctionNames;
   }
-  names->start(std::move(prefixes), std::move(module_call));
+  names->start(std::move(prefixes), std::move(module_call), std::move(is_wanted));
   CalledFrames::forget_all();
   is_on = switch_on();
   return is_on;
@@ -533,7 +586,7 @@ void on_garbage(const std::string& phase, const py::object& /*info*/) {
 
 #else
 
-bool start(const std::vector<std::string>&, const py::object&) { return false; }
+bool start(const std::vector<std::string>&, const py::object&, const py::object&) { return false; }
 void stop() {}
 void join_thread(const py::object&, const std::string&, const py::object&) {}
 void on_garbage(const std::string&, const py::object&) {}
@@ -546,10 +599,13 @@ struct PythonFunctions {};
 
 void bind_python_functions(py::module_& module) {
   py::class_<PythonFunctions>(module, "PythonFunctions", "Calls of Python functions, of every thread.")
-      .def_static("start", &start, py::arg("prefixes"), py::arg("module_call"),
-                  "Has every call logged; False where other tools leave no place, or frames are not known. `prefixes`: "
-                  "what the names of files are given without; `module_call`: the code of "
-                  "torch.nn.Module.__call__, or None.")
+      .def_static(
+          "start", &start, py::arg("prefixes"), py::arg("module_call"), py::arg("is_wanted") = py::none(),
+          "Has calls logged; False where other tools leave no place, or frames are not known. `prefixes`: "
+          "what the names of files are given without; `module_call`: the code of "
+          "torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for "
+          "those whose calls are logged; None for all. A line that called another first may not be asked "
+          "again.")
       .def_static("stop", &stop, "Ends that.")
       .def_static("join_thread", &join_thread, py::arg("frame"), py::arg("event"), py::arg("argument"),
                   "For threading.setprofile.")

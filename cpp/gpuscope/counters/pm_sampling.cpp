@@ -5,6 +5,7 @@
 #include <cupti_result.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -16,8 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// At 10 us the GPU writes 100,000 samples a second; this is how long they may lie before they are read.
-constexpr auto kDecodeInterval = 5ms;
+// How long samples may lie before they are read. Reading costs a call of CUPTI even where there are few, so that the
+// thread rests for nine times what it took: a tenth of a core, unless the GPU's buffer was seen to fill up meanwhile.
+constexpr std::chrono::nanoseconds kLeastRest = 5ms;
+constexpr std::chrono::nanoseconds kMostRest = 100ms;
+constexpr int kRestPerRead = 9;
 constexpr std::size_t kHardwareBufferBytes = std::size_t{64} << 20;
 constexpr uint32_t kSamplesOfImage = 1024;
 // What is decoded and not taken: some seconds at 10 us.
@@ -233,6 +237,7 @@ PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
   for (const int device : request.devices) {
     samplers_.push_back(std::make_unique<PmSampler>(cupti, request, device));
   }
+  most_rest_ = kMostRest;
   fresh_.resize(samplers_.size());
   decoded_.resize(samplers_.size());
   for (const auto& sampler : samplers_) {
@@ -284,6 +289,7 @@ void PmSampling::decode_all() {
   for (std::size_t index = 0; index < samplers_.size(); ++index) {
     if (!samplers_[index]->decode(fresh_[index])) {
       overflows_.fetch_add(1, std::memory_order_relaxed);
+      most_rest_ = std::max(kLeastRest, most_rest_ / 2);
       samplers_[index]->stop();  // a buffer that was full takes nothing more
     }
   }
@@ -344,22 +350,27 @@ std::string PmSampling::read(Finish finish) {
 void PmSampling::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuscope-pm");
   base::prepare_to_throw();
-  int64_t counted_ns = 0;
+  std::chrono::nanoseconds rest = kLeastRest;
   std::unique_lock lock(mutex_);
   while (!ends_) {
     if (is_over_) {
       changed_.wait(lock, [this] { return ends_; });
       break;
     }
-    changed_.wait_for(lock, kDecodeInterval, [this] { return ends_ || finish_ != Finish::No; });
+    changed_.wait_for(lock, rest, [this] { return ends_ || finish_ != Finish::No; });
     if (ends_) {
       break;
     }
     const Finish finish = finish_;
     lock.unlock();
-    std::string why = read(finish);
+    const auto began = std::chrono::steady_clock::now();
     const int64_t cpu_ns = base::thread_cpu_ns();
-    cpu_ns_.fetch_add(cpu_ns - std::exchange(counted_ns, cpu_ns), std::memory_order_relaxed);
+    std::string why = read(finish);
+    if (finish == Finish::No) {  // `times` has what ending takes
+      cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
+      rest = std::clamp<std::chrono::nanoseconds>(kRestPerRead * (std::chrono::steady_clock::now() - began), kLeastRest,
+                                                  most_rest_);
+    }
     lock.lock();
     is_over_ = finish == Finish::End || !why.empty();
     why_ended_ = std::move(why);

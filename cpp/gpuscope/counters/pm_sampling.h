@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -119,7 +120,7 @@ class PmSampling {
   Times times();
   /// How often the buffer of a device was full, or the memory that samples wait in, since the last call.
   uint64_t take_overflows() noexcept { return overflows_.exchange(0, std::memory_order_relaxed); }
-  /// CPU time of the thread since the last call.
+  /// CPU time that reading took while all was sampled, since the last call.
   int64_t take_cpu_time() noexcept { return cpu_ns_.exchange(0, std::memory_order_relaxed); }
   /// Why sampling has ended before its time; "" while it goes on.
   std::string why_ended();
@@ -135,8 +136,9 @@ class PmSampling {
   void hand_over();
 
   std::vector<std::unique_ptr<PmSampler>> samplers_;
-  std::vector<Samples> fresh_;  // the thread's
-  std::mutex mutex_;            // guards what follows; never held over a call into CUPTI
+  std::vector<Samples> fresh_;             // the thread's
+  std::chrono::nanoseconds most_rest_{0};  // the thread's: less where a buffer filled up
+  std::mutex mutex_;                       // guards what follows; never held over a call into CUPTI
   std::condition_variable changed_;
   std::vector<Samples> decoded_;
   bool ends_ = false;

@@ -31,7 +31,7 @@ _RECORDED = {
     "ring_seconds": None,
     "sync": False,
     "record_shapes": True,
-    "with_stack": True,
+    "with_stack": "operators",  # samples say where the program is
     "with_modules": False,
     "with_flops": False,
     "python_samples": True,

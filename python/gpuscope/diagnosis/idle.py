@@ -19,6 +19,7 @@ from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, Syn
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
 from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before
+from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
 
@@ -99,10 +100,6 @@ _DATA = re.compile(
 # Of torch.compile ("_compile.compile_inner (dynamo_timed)"), Triton and XLA; not the code that was compiled.
 _COMPILING = re.compile(r"dynamo_timed|(^|[^a-z])compil(e|es|ing|ation)([^a-z]|$)|XlaCompile", re.IGNORECASE)
 # Functions as torch.profiler names them: what is written in C by its name, Python's by file and name.
-_FILES = re.compile(
-    r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
-    r"|recv_into|send|sendall|dump|load)\b|torch/serialization\.py\(\d+\): _?(save|load)$|safetensors.*\b(save|load)_"
-)
 # What the driver and CUPTI take of a thread for themselves; a full command buffer means work for the GPU.
 _OVERHEADS = {
     int(OverheadKind.DRIVER_COMPILER): IdleCause.LOADING,
@@ -461,7 +458,7 @@ def function_rows(trace: Trace, cause: IdleCause) -> Array:
     if cause == IdleCause.GARBAGE:
         return np.flatnonzero(garbage)
     names, place = np.unique(functions.name, return_inverse=True)
-    files = np.array([bool(_FILES.search(trace.string(name))) for name in names.tolist()] + [False])[place.reshape(-1)]
+    files = np.array([bool(FILES.search(trace.string(name))) for name in names.tolist()] + [False])[place.reshape(-1)]
     return np.flatnonzero(files & ~garbage)
 
 

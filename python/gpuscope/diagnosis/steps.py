@@ -195,7 +195,7 @@ def _repeated_region(trace: Trace) -> Steps | None:
 def _repeated_function(trace: Trace) -> Steps | None:
     functions = trace.python_functions
     rows = np.flatnonzero(functions.kind == int(FunctionKind.PYTHON))
-    if len(rows) == 0:
+    if len(rows) == 0 or trace.info.get("metadata.with_stack") == '"operators"':  # only what waits was recorded
         return None
     keys = np.stack([functions[name][rows].astype(np.int64) for name in ("parent", "name", "thread")], axis=1)
     _, first, group, count = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)

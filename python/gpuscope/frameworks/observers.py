@@ -21,6 +21,7 @@ class Options:
         record_shapes: the shapes of operators' inputs.
         profile_memory: what the framework's allocator hands out and takes back.
         with_stack: where in the Python program operators, regions and launches are.
+        python_functions: with it, every call of a Python function, or else of those that wait for files and GPUs alone.
         garbage: with it, garbage collections beside the calls of functions.
         with_flops: what floating-point operations are counted from.
         with_modules: the modules that operators run in.
@@ -34,6 +35,7 @@ class Options:
     record_shapes: bool = False
     profile_memory: bool = False
     with_stack: bool = False
+    python_functions: bool = True
     garbage: bool = True
     with_flops: bool = False
     with_modules: bool = False

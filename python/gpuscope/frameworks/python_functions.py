@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import site
 import sys
 import threading
@@ -13,6 +14,14 @@ from types import CodeType
 from gpuscope._core import PythonFunctions
 from gpuscope.frameworks.observers import Note, Options
 
+FILES = re.compile(
+    r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
+    r"|recv_into|send|sendall|dump|load)\b|torch/serialization\.py\(\d+\): _?(save|load)$|safetensors.*\b(save|load)_"
+)
+"""The names of what reads and writes files and sockets."""
+
+# What waits for the GPU beside its call of the driver.
+_WAITS = re.compile(r"\b(synchronize|block_until_ready)\b")
 _MONITORS = sys.version_info >= (3, 12)  # calls come from sys.monitoring, which has every thread's
 _TAKEN = "with_stack: Python functions are not recorded: {}; the stacks of operators are"
 _WHO = (
@@ -25,20 +34,21 @@ _WHO = (
 class _PythonFunctions:
     """Has the core log calls, of the threads that run and of those that begin."""
 
-    def __init__(self, note: Note, garbage: bool) -> None:
+    def __init__(self, note: Note, garbage: bool, every: bool) -> None:
         self._note = note
         self._garbage = garbage
+        self._every = every
         self._started = False
 
     def start(self) -> None:
         """A window begins."""
-        prefixes, module_call = _prefixes(), _module_call()
+        calls = (_prefixes(), _module_call()) if self._every else (_prefixes(), None, _is_wait)
         self._started = True
         if not _MONITORS and threading._profile_hook is None:
             threading.setprofile(PythonFunctions.join_thread)
         if self._garbage:
             gc.callbacks.append(PythonFunctions.on_garbage)
-        if (not _MONITORS and sys.getprofile() is not None) or not PythonFunctions.start(prefixes, module_call):
+        if (not _MONITORS and sys.getprofile() is not None) or not PythonFunctions.start(*calls):
             self._note(_TAKEN.format(_WHO))
             self.stop()
 
@@ -62,6 +72,11 @@ def _prefixes() -> list[str]:
     return sorted({os.path.join(os.path.abspath(folder), "") for folder in folders if isinstance(folder, str)})
 
 
+def _is_wait(name: str) -> bool:
+    """Whether the program waits for something in a function of such a name."""
+    return bool(FILES.search(name) or _WAITS.search(name))
+
+
 def _module_call() -> CodeType | None:
     """What a call of any torch.nn.Module runs first; None while torch is not imported."""
     module = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
@@ -71,4 +86,6 @@ def _module_call() -> CodeType | None:
 
 def observe(options: Options, note: Note) -> _PythonFunctions | None:
     """Records the calls of functions when stacks are asked for, of the CPU too."""
-    return _PythonFunctions(note, options.garbage) if options.with_stack and options.operators else None
+    if not options.with_stack or not options.operators:
+        return None
+    return _PythonFunctions(note, options.garbage, options.python_functions)

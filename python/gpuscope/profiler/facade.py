@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
@@ -90,6 +90,7 @@ _TORCH_OPTIONS = {
 }
 
 
+_OPERATORS = "operators"  # of with_stack
 _IN_METADATA = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 """Options that stand in a recording's metadata, as in torch's."""
 
@@ -118,7 +119,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             3.11, of which CPython's own hook is 0.11 to 0.14; under torch.profiler it took 0.27 to 0.28 more.
             Measured with Python 3.11 on an AMD EPYC, a region of 59 ns then takes 84 ns with 1 frame around it, 114
             with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame. An operator of torch 2.13, here a neg_
-            of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60.
+            of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60. With "operators" the calls of Python
+            functions are left out but those that read and write files and sockets or wait for the GPU, as far as the
+            line that calls them calls nothing else: what `gpuscope diagnose` records, beside `python_samples`.
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook.
@@ -175,7 +178,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         on_trace_ready: Callable[..., Any] | None = None,
         record_shapes: bool = False,
         profile_memory: bool = False,
-        with_stack: bool = False,
+        with_stack: bool | Literal["operators"] = False,
         with_flops: bool = False,
         with_modules: bool = False,
         experimental_config: object = None,
@@ -209,6 +212,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 "acc_events": acc_events,
             }
         )
+        every_call = with_stack != _OPERATORS
         selected = parse_activities(activities)
         experimental = options_of(experimental_config) if experimental_config else frozenset()
         self._trace_only = "trace_only" in (experimental or ()) and not with_stack
@@ -266,6 +270,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             record_shapes=self.record_shapes or self.with_flops,
             profile_memory=self.profile_memory,
             with_stack=self._collector.keeps_stacks,
+            python_functions=every_call,
             garbage=not experimental_config or experimental is None or "record_python_gc_info" in experimental,
             with_flops=self.with_flops,
             with_modules=self.with_modules,
@@ -284,7 +289,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         )
         for option in _IN_METADATA:
             if flags[option]:
-                self._annotations.add_json(option, "1")
+                self._annotations.add_json(option, "1" if every_call or option != "with_stack" else f'"{_OPERATORS}"')
         for sentence in filter(None, (*self._collector.notes, selected.note)):
             self._annotations.note(sentence)
         if experimental is None or experimental - WITH_EFFECT:
@@ -664,8 +669,9 @@ def _check_timeout(argument: str, value: object) -> None:
 def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
     """The switches by name, as bool; raises InvalidArgument for one that is neither true nor false."""
     for name, value in flags.items():
-        if value not in (True, False, None):
-            raise InvalidArgument(f"{name} is {value!r}; accepted are True and False")
+        if value not in (True, False, None) and (name, value) != ("with_stack", _OPERATORS):
+            accepted = f"True, False and {_OPERATORS!r}" if name == "with_stack" else "True and False"
+            raise InvalidArgument(f"{name} is {value!r}; accepted are {accepted}")
     return {name: bool(value) for name, value in flags.items()}
 
 

@@ -2,10 +2,13 @@
 #include "gpuscope/activity/buffers.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -103,6 +106,30 @@ TEST(BufferPool, FreesWhatABurstLeavesBehind) {
   EXPECT_LE(pool.count(), 2048U);
   EXPECT_EQ(pool.ready(), pool.count());
   EXPECT_EQ(pool.unread(), 0U);
+}
+
+/// Memory of the process that lies in pages, in bytes.
+int64_t resident_bytes() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(BufferPool, GivesTheSystemBackWhatABurstTook) {
+  BufferPool pool;
+  const int64_t before = resident_bytes();
+  std::vector<uint8_t*> taken = take_many(pool, BufferPool::kMaxBuffers);
+  for (uint8_t* data : taken) {
+    std::memset(data, 1, BufferPool::kBufferBytes);
+  }
+  constexpr int64_t kTaken = int64_t{BufferPool::kMaxBuffers} * BufferPool::kBufferBytes;
+  ASSERT_GE(resident_bytes() - before, kTaken / 10 * 9);
+  const std::unique_ptr<char[]> behind(new char[64]);  // malloc gives nothing back that lies before it
+  for (uint8_t* data : taken) {
+    pool.complete(nullptr, 0, data, BufferPool::kBufferBytes);
+  }
+  release_completed(pool);
+  EXPECT_LE(resident_bytes() - before, kTaken / 2);
 }
 
 TEST(BufferPool, HandsBackCompletedBuffersOldestFirst) {

@@ -277,6 +277,57 @@ def test_no_functions_without_stacks(options):
     assert len(prof.trace.python_functions) == 0
 
 
+def read_in_turns(path, times):
+    for _ in range(times):
+        leaf(1)
+        with path.open() as file:
+            file.read()
+
+
+def record_operators(work):
+    with gs.profile(activities=CPU, with_stack="operators") as prof:
+        work()
+    return prof
+
+
+def test_without_functions_those_that_wait_for_files_are_recorded(tmp_path):
+    (tmp_path / "x").write_text("x")
+    rows = rows_of(record_operators(lambda: read_in_turns(tmp_path / "x", 20)))
+    assert sum("method read of _io.TextIOWrapper" in row.name for row in rows) == 20
+    assert all(row.end_ns > row.start_ns and row.parent == NONE for row in rows if "method read" in row.name)
+    assert not named(rows, "leaf")
+    assert not named(rows, "read_in_turns")
+
+
+def test_without_functions_the_stacks_of_operators_and_garbage_collections_are_recorded():
+    def work():
+        with gs.record_function("region"):
+            gc.collect()
+
+    prof = record_operators(work)
+    (region,) = (row for row in prof.key_averages(group_by_stack_n=2) if row.key == "region")
+    assert region.stack[0].endswith(": work")
+    assert [row.kind for row in rows_of(prof) if row.kind == FunctionKind.GARBAGE] == [FunctionKind.GARBAGE]
+
+
+def test_functions_are_recorded_after_a_recording_without_them(tmp_path):
+    (tmp_path / "x").write_text("x")
+    record_operators(lambda: (tree(2), read_in_turns(tmp_path / "x", 2)))
+    assert len(named(rows_of(record(lambda: tree(2))), "tree")) == 7
+    record_operators(lambda: tree(2))
+    assert len(named(rows_of(record(lambda: tree(2))), "tree")) == 7
+
+
+def test_a_function_that_raises_while_the_others_are_left_out_is_recorded(tmp_path):
+    def missing():
+        for _ in range(3):
+            with pytest.raises(FileNotFoundError):
+                (tmp_path / "none").open()
+
+    rows = [row for row in rows_of(record_operators(missing)) if "function open" in row.name]
+    assert len(rows) == 3
+
+
 def test_each_window_has_its_own_calls():
     windows = []
     with gs.profile(

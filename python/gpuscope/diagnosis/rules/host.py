@@ -273,7 +273,7 @@ def _time(time_ns: float) -> str:
 
 
 def _lacks_stacks(context: Context) -> str | None:
-    if len(context.trace.python_functions):
+    if len(context.trace.python_functions) or "metadata.with_stack" in context.trace.info:
         return None
     return "lines, functions and garbage collections of Python: --with-stack"
 
