@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
 
 from faults import Fault, faults, recorded  # noqa: E402 - it needs torch
+from tuned import TUNED, Step  # noqa: E402
 
 if TYPE_CHECKING:
     from gpuscope.diagnosis import Diagnosis
@@ -42,3 +44,13 @@ def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
 def test_the_mended_program_has_it_no_more(fault: Fault) -> None:
     found = recorded(fault.clean(SHARE)).diagnose()
     assert fault.rule not in [finding.id for finding in found.findings], found
+
+
+@pytest.mark.parametrize("program", TUNED, ids=lambda program: program.__name__)
+def test_a_tuned_program_is_fine(program: Callable[[], Step]) -> None:
+    try:
+        step = program()
+    except ModuleNotFoundError as missing:
+        pytest.skip(str(missing))
+    found = recorded(step).diagnose()
+    assert not found.findings, found

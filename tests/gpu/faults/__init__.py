@@ -82,11 +82,11 @@ class Compute:
 
 
 def recorded(step: Step) -> gs.profile:
-    """A recording of some steps, with all that a diagnosis reads."""
+    """A recording of some steps, as `gpuscope diagnose` makes it."""
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()
-    with gs.profile(with_stack=True, record_shapes=True, python_samples=True) as prof:
+    with gs.profile(with_stack="operators", record_shapes=True, python_samples=True) as prof:
         for _ in range(STEPS):
             step()
             prof.step()

@@ -306,7 +306,7 @@ def test_without_functions_the_stacks_of_operators_and_garbage_collections_are_r
 
     prof = record_operators(work)
     (region,) = (row for row in prof.key_averages(group_by_stack_n=2) if row.key == "region")
-    assert region.stack[0].endswith(": work")
+    assert region.stack[0].endswith("work")
     assert [row.kind for row in rows_of(prof) if row.kind == FunctionKind.GARBAGE] == [FunctionKind.GARBAGE]
 
 
