@@ -142,13 +142,14 @@ def perceptron() -> Step:
 
 
 def decoder() -> Step:
-    """Tokens one after the other with a large batch, each a replay of one CUDA graph."""
-    blocks = torch.nn.Sequential(*(_Block(2048, 16) for _ in range(8))).cuda().to(torch.bfloat16).eval()
-    state = torch.randn(64, 1, 2048, device="cuda", dtype=torch.bfloat16)
+    """Tokens one after the other with a batch that fills the GPU, each a replay of one CUDA graph."""
+    width = 4096
+    blocks = torch.nn.Sequential(*(_Block(width, 32) for _ in range(4))).cuda().to(torch.bfloat16).eval()
+    state = torch.randn(512, 1, width, device="cuda", dtype=torch.bfloat16)
 
     @torch.no_grad()
     def token() -> object:
-        state.copy_(torch.nn.functional.layer_norm(blocks(state), (2048,)))
+        state.copy_(torch.nn.functional.layer_norm(blocks(state), (width,)))
         return state
 
     replay = _captured(token)

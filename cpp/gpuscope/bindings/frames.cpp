@@ -31,7 +31,7 @@ namespace gpuscope::bindings {
 namespace {
 
 constexpr std::size_t kMaxFrames = 64;            // innermost ones
-constexpr std::size_t kCacheSize = 8192;          // stacks that a thread has cached
+constexpr std::size_t kMaxKnown = 1U << 16;       // stacks that a thread knows: 2 MiB
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
 
 uint64_t ends_of(PyObject* bytes) noexcept {
@@ -139,10 +139,9 @@ uint32_t intern(const InterpreterFrame* innermost) {
   return stack;
 }
 
-struct Known {
-  uint64_t key;
-  uint32_t stack;
-};
+// Stacks ids by the hash of their places. Each place of a program is asked for again and again, and to make the stack
+// of one takes as long as hundreds of lookups: lines are found by reading a table from its beginning.
+using Known = base::FlatMap<uint32_t>;
 
 // What a thread keeps is given back when it ends.
 GPUSCOPE_INITIAL_EXEC constinit thread_local Known* cache = nullptr;
@@ -151,20 +150,21 @@ struct ThreadEnd {
   bool armed = false;
   ~ThreadEnd() {
     ended = true;
-    std::free(std::exchange(cache, nullptr));
+    delete std::exchange(cache, nullptr);
     CalledFrames::end();
   }
 };
 thread_local ThreadEnd thread_end;
 
-Known* make_cache() noexcept {
-  if (!ended) {
-    cache = static_cast<Known*>(std::calloc(kCacheSize, sizeof(Known)));
-    if (cache != nullptr) {
-      thread_end.armed = true;
-    }
+Known& known_stacks() {
+  if (cache == nullptr) {
+    cache = new Known;
+    thread_end.armed = true;
   }
-  return cache;
+  if (cache->size() == kMaxKnown) {  // a program that makes code for ever must not fill the memory
+    cache->clear();
+  }
+  return *cache;
 }
 
 uint64_t add_place(uint64_t callers, const InterpreterFrame* frame) noexcept {
@@ -181,20 +181,15 @@ uint64_t hash_of(const InterpreterFrame* frame) noexcept {
 }
 
 uint32_t stack_of(const InterpreterFrame* frame, uint64_t hash) noexcept {
-  Known* stacks = cache != nullptr ? cache : make_cache();
-  if (stacks == nullptr) {
+  const uint64_t key = base::mix(hash);
+  if (const uint32_t* known = cache != nullptr ? cache->find(key) : nullptr; known != nullptr) [[likely]] {
+    return *known;
+  }
+  try {
+    return ended ? 0 : known_stacks().find_or_make(key, [frame] { return intern(frame); });
+  } catch (const std::exception&) {  // no memory: this one event has no stack
     return 0;
   }
-  const uint64_t key = base::mix(hash);
-  Known& known = stacks[key % kCacheSize];
-  if (known.key != key) [[unlikely]] {
-    try {
-      known = {key, intern(frame)};
-    } catch (const std::exception&) {  // no memory: this one event has no stack
-      return 0;
-    }
-  }
-  return known.stack;
 }
 
 uint32_t current_stack() noexcept {

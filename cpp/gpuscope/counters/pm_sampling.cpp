@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 // How long samples may lie before they are read. Reading costs a call of CUPTI even where there are few, so that the
 // thread rests for nine times what it took: a tenth of a core, unless the GPU's buffer was seen to fill up meanwhile.
 constexpr std::chrono::nanoseconds kLeastRest = 5ms;
-constexpr std::chrono::nanoseconds kMostRest = 100ms;
+constexpr std::chrono::nanoseconds kMostRest = 100ms;  // and no longer than half of what one call decodes
 constexpr int kRestPerRead = 9;
 constexpr std::size_t kHardwareBufferBytes = std::size_t{64} << 20;
 constexpr uint32_t kSamplesOfImage = 1024;
@@ -237,7 +237,8 @@ PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
   for (const int device : request.devices) {
     samplers_.push_back(std::make_unique<PmSampler>(cupti, request, device));
   }
-  most_rest_ = kMostRest;
+  most_rest_ = std::max<std::chrono::nanoseconds>(
+      kLeastRest, std::min<std::chrono::nanoseconds>(kMostRest, request.interval_ns * 1ns * (kSamplesOfImage / 2)));
   fresh_.resize(samplers_.size());
   decoded_.resize(samplers_.size());
   for (const auto& sampler : samplers_) {

@@ -98,8 +98,13 @@ def _tails(context: Context) -> Iterator[Cause]:
     resident = np.minimum.reduce(
         [np.full(len(block), float(blocks)), threads // (warps * _WARP), shared // asked, _REGISTERS // registers]
     )
-    waves = _product(context, "grid") / np.maximum(resident, 1) / context.multiprocessors
+    resident = np.maximum(resident, 1)
+    waves = _product(context, "grid") / resident / context.multiprocessors
     lost = np.where((waves > 1) & (waves < _MOST_WAVES), 1 - waves / np.ceil(waves), 0.0)
+    # So much is lost where a block takes as long alone as beside others. Where a multiprocessor is what limits them, the
+    # last ones share it with fewer and are done in as much less time. The middle of both is taken.
+    last = np.maximum(waves - np.floor(waves), 1 / resident)
+    lost = (lost + np.where(lost > 0, 1 - waves / (np.floor(waves) + last), 0.0)) / 2
     for variant, rows in _large(context, lost >= _TAIL):
         saved = context.duration_ns[rows] * lost[variant]
         yield Cause(
