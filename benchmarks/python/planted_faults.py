@@ -19,16 +19,27 @@ import measure
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = (0.4, 0.1, 0.03)
 ROUNDS = 3
+ROWS = ("faults_named", "fault_savings", "false_alarms", "idle_unexplained")
 NEAR = 0.2  # of the realised saving
 
 
-def diagnosed(step: Any) -> tuple[Any, float]:
-    """What is found of a program, and the seconds that it took to find it."""
+def unexplained(prof: Any) -> float:
+    """The share of the GPUs' idle time for which there is no cause."""
+    from gpuscope.diagnosis.idle import IdleCause
+
+    devices = prof.step_breakdown().devices
+    without = {cause.label for cause in (IdleCause.UNSEEN, IdleCause.NO_WORK_AFTER)}
+    unknown = sum(part.exclusive_ns for device in devices for part in device.parts if part.name in without)
+    return unknown / max(sum(device.idle_ns for device in devices), 1)
+
+
+def diagnosed(step: Any) -> tuple[Any, Any, float]:
+    """A program's recording, what is found of it, and the seconds that it took to find it."""
     from faults import recorded
 
     prof = recorded(step)
     began = time.perf_counter()
-    return prof.diagnose(), time.perf_counter() - began
+    return prof, prof.diagnose(), time.perf_counter() - began
 
 
 def judged(fault: Any, share: float) -> dict[str, Any]:
@@ -36,8 +47,8 @@ def judged(fault: Any, share: float) -> dict[str, Any]:
     from faults import timed_ms
 
     faulty, clean = fault.faulty(share), fault.clean(share)
-    found, seconds = diagnosed(faulty)
-    mended, _ = diagnosed(clean)
+    prof, found, seconds = diagnosed(faulty)
+    _, mended, _ = diagnosed(clean)
     times = [(timed_ms(faulty), timed_ms(clean)) for _ in range(ROUNDS)]
     slow_ms, fast_ms = (statistics.median(each) for each in zip(*times, strict=True))
     realised = 1 - fast_ms / slow_ms
@@ -53,6 +64,7 @@ def judged(fault: Any, share: float) -> dict[str, Any]:
         "ms": [round(slow_ms, 3), round(fast_ms, 3)],
         "of the mended": [each.id for each in mended.findings],
         "s to answer": round(seconds, 3),
+        "idle without cause": round(unexplained(prof), 4),
     }
 
 
@@ -64,7 +76,7 @@ def main() -> None:
     options = measure.arguments(__doc__, only="")
     why = measure.why_not_available(gpu=True)
     if why:
-        measure.answer({"rows": {name: {"skipped": why} for name in ("faults_named", "fault_savings", "false_alarms")}})
+        measure.answer({"rows": {name: {"skipped": why} for name in ROWS}})
         return
     sys.path.insert(0, str(ROOT / "tests" / "gpu"))
     from faults import faults
@@ -83,6 +95,7 @@ def main() -> None:
         "faults_named": {"value": round(statistics.mean(named), 4), "detail": lines},
         "fault_savings": {"value": round(statistics.mean(right), 4) if right else 0.0},
         "false_alarms": {"value": round(1 - statistics.mean(quiet), 4)},
+        "idle_unexplained": {"value": max(line["idle without cause"] for _, line in every)},
     }
     measure.answer({"rows": rows})
 

@@ -101,8 +101,8 @@ def _tails(context: Context) -> Iterator[Cause]:
     resident = np.maximum(resident, 1)
     waves = _product(context, "grid") / resident / context.multiprocessors
     lost = np.where((waves > 1) & (waves < _MOST_WAVES), 1 - waves / np.ceil(waves), 0.0)
-    # So much is lost where a block takes as long alone as beside others. Where a multiprocessor is what limits them, the
-    # last ones share it with fewer and are done in as much less time. The middle of both is taken.
+    # So much is lost where a block takes as long alone as beside others. Where a multiprocessor is what limits them,
+    # the last ones share it with fewer and are done in as much less time. The middle of both is taken.
     last = np.maximum(waves - np.floor(waves), 1 / resident)
     lost = (lost + np.where(lost > 0, 1 - waves / (np.floor(waves) + last), 0.0)) / 2
     for variant, rows in _large(context, lost >= _TAIL):
