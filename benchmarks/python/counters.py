@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import ctypes
+import importlib.util
 import io
 import json
 import math
@@ -35,6 +36,7 @@ LOOPS = 5
 COST_SECONDS = 18.0  # of each of the two programs
 LAUNCHES = 10_000
 COPY_BYTES = 1 << 30
+CHAINS = 1 << 26  # places of a pointer chase: 256 MiB
 MATRIX = 8192
 MS = 1_000_000
 TENSOR = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
@@ -323,7 +325,26 @@ def calls() -> dict[str, Callable[[], Any]]:
         table = torch.zeros(COPY_BYTES // 4, device="cuda")
         places = torch.randint(len(table), (1 << 24,), device="cuda")
         found["gather"] = lambda: table[places]  # a sector for each
+    if importlib.util.find_spec("cupy") is not None:
+        found["pointer chase"] = pointer_chase()
     return found
+
+
+def pointer_chase() -> Callable[[], Any]:
+    """Threads that each follow a chain of places all over the memory: where to read next is known when it is read."""
+    import cupy
+
+    follow = cupy.RawKernel(
+        r"""extern "C" __global__ void follow(const unsigned* next, unsigned* ends, int hops) {
+              unsigned at = (blockIdx.x * blockDim.x + threadIdx.x) * 4099u & (CHAINS - 1u);
+              for (int hop = 0; hop < hops; ++hop) at = next[at];
+              ends[blockIdx.x * blockDim.x + threadIdx.x] = at;
+            }""".replace("CHAINS", str(CHAINS)),
+        "follow",
+    )
+    following = cupy.random.permutation(CHAINS).astype(cupy.uint32)
+    ends = cupy.empty(132 * 256, cupy.uint32)
+    return lambda: follow((132,), (256,), (following, ends, cupy.int32(1000)))
 
 
 def call_under_ncu(name: str) -> None:
