@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
     from gpuscope.counters import SampledCounters
-    from gpuscope.diagnosis import Diagnosis, Roofline, StepBreakdown
+    from gpuscope.diagnosis import Diagnosis, EnergyReport, Roofline, StepBreakdown
     from gpuscope.trace import Trace
 
 SUFFIXES = (".gscope", ".json", ".json.gz")
@@ -84,6 +84,16 @@ class Analyses(ABC):
         from gpuscope.counters.sampled import sampled_counters
 
         return sampled_counters(self.trace)
+
+    def energy(self) -> EnergyReport:
+        """What each GPU used, in all, in regions and in steps, in joules with their 95 % intervals.
+
+        And for which share of that time its clocks were held back, by reason. Recorded with
+        ``profile(device_samples=True)``; nothing waits for the GPU. What is not known is None, with the reason.
+        """
+        from gpuscope.diagnosis.energy import energy
+
+        return energy(self.trace)
 
     def step_breakdown(self) -> StepBreakdown:
         """What each GPU did in the steps of the program: parts that add up to their time, idle time included.

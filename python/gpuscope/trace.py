@@ -142,8 +142,8 @@ def describe(table: _core.TableInfo) -> str:
 class Trace:
     """One recording: a ``Table`` for each kind of row, the strings and the facts about the run.
 
-    In aggregate mode only ``region_totals``, ``work_totals``, ``histograms`` and ``python_samples``, with sums, hold
-    measurements; in the other modes the first three are empty.
+    In aggregate mode only ``region_totals``, ``work_totals``, ``histograms`` and ``python_samples``, with sums, and
+    ``device_samples`` and ``device_counters`` hold measurements; in the other modes the first three are empty.
     """
 
     store: _core.Store

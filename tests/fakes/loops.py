@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
-from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, OverheadKind, RegionKind
+from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, OverheadKind, RegionKind, schema
 from gpuscope.counters import names
 from gpuscope.trace import Trace
 
@@ -46,7 +46,9 @@ class Loop:
         self._functions: list[int] = []
         self._stack = NONE
         self._number = 0
-        self._steps = 0
+        self._counted: dict[str, int] = {}
+        self._asked_at = self.now
+        self.turn = 0  # of the loop
         self.capability = capability
         self.info = info or {}
 
@@ -56,6 +58,7 @@ class Loop:
         """Marks each turn as a step; the host is ahead of the GPU by one at most, unless it never waits."""
         ends = 0
         for number in range(count):
+            self.turn = number
             with self.region(f"ProfilerStep#{number}", RegionKind.REGION):
                 yield number
                 if waits and ends > self.now:
@@ -195,6 +198,19 @@ class Loop:
                 metric = getattr(names, name)
                 counter = self._known("counter", metric, name=metric, unit="percent", description="")
                 self._add("counter_value", sample=sample, counter=counter, value=value)
+
+    def asked(self, since: int, every: float = 100, **values: int) -> None:
+        """What NVML told from a moment until now: columns of samples, and counters as shares of the time."""
+        columns = {table.name: [each.name for each in table.columns] for table in schema()}
+        counters = {name: share for name, share in values.items() if name in columns["device_counter"]}
+        for moment in (*range(since, self.now, int(every * US)), self.now):
+            sample = {name: values.get(name, -1) for name in columns["device_sample"]}
+            self._add("device_sample", **{**sample, "start_ns": moment, "device": 0})
+            for name, share in counters.items():
+                self._counted[name] = self._counted.get(name, 0) + int(share * (moment - self._asked_at))
+            row = {name: self._counted.get(name, -1) for name in columns["device_counter"]}
+            self._add("device_counter", **{**row, "start_ns": moment, "device": 0})
+            self._asked_at = moment
 
     def container(self, since: int, *, throttled: float = 0.0, io_wait: float = 0.0) -> None:
         """What held up the container from a moment until now, in us."""

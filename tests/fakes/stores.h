@@ -106,6 +106,9 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.python_sample.append({kStart + 100, 2000, 1500, 0, 2, 0});
   store.counter.append({make.id("dram__bytes_read.sum"), make.id("byte"), make.id("# of bytes read from DRAM")});
   store.counter_value.append({store.counter_sample.append({kStart + 100, 100'000, 0}), 0, 1.5e6F});
+  store.device_sample.append(
+      {kStart + 150, 1 << 20, 4, 0, 312'500, 700'000, kNotRead, 1980, kNotRead, 2619, 41, 99, 25});
+  store.device_counter.append({kStart + 160, 5'000'000, kStart - 90'000, 4000, 7, kNotRead, 0, 0, 0, 0});
   store.thread_wait.append({kStart + 200, 4000, 1000, 2500, 0});
   store.process_usage.append({kStart + 100, 5000, 3000, -1, 4096, 4243});
   store.control_group_usage.append({kStart + 100, 5000, 2000, 1, -1});

@@ -142,6 +142,8 @@ struct Counters {
   uint64_t samples = 0;          // of Python
   uint64_t samples_dropped = 0;  // that found no room on their way
   uint64_t counter_samples = 0;
+  uint64_t device_samples = 0;
+  uint64_t device_samples_thinned = 0;  // that were left out in aggregate mode
   uint64_t gpu_records = 0;
   uint64_t refused = 0;  // rows over the memory cap
   uint64_t evicted = 0;  // rows that the ring dropped

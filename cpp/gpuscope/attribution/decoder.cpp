@@ -2,7 +2,9 @@
 #include "gpuscope/attribution/decoder.h"
 
 #include <algorithm>
+#include <map>
 #include <new>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -384,6 +386,62 @@ void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> 
       rows.clear();
     }
   }
+  look_at_bounds();
+}
+
+namespace {
+
+/// What tells rows of a kind: those that have the same columns follow each other at an interval.
+bool is_energy(const store::DeviceCounters& table, std::size_t row) { return table.energy_mj[row] >= 0; }
+bool is_energy(const store::DeviceSamples&, std::size_t) { return false; }
+bool is_fast(const store::DeviceCounters& table, std::size_t row) { return table.sw_power_cap_ns[row] >= 0; }
+bool is_fast(const store::DeviceSamples& table, std::size_t row) { return table.power_limit_default_mw[row] < 0; }
+
+/// Every other row of each kind that a device has goes, but for the first: counters keep their beginning.
+template <class Table>
+uint64_t thin_out(Table& table) {
+  std::map<std::tuple<uint32_t, bool, bool>, uint64_t> seen;
+  std::vector<uint32_t> kept;
+  for (uint32_t row = 0; row < table.size(); ++row) {
+    if (seen[{table.device[row], is_energy(table, row), is_fast(table, row)}]++ % 2 == 0) {
+      kept.push_back(row);
+    }
+  }
+  const std::size_t dropped = table.size() - kept.size();
+  table.each_column([&](const store::ColumnInfo&, auto& column) {
+    for (std::size_t row = 0; row < kept.size(); ++row) {
+      column[row] = column[kept[row]];
+    }
+  });
+  table.truncate(kept.size());
+  return dropped;
+}
+
+}  // namespace
+
+template <class Table>
+void Decoder::take_device_rows(Table& table, std::span<const typename Table::Row> rows) {
+  constexpr std::size_t kMostOfTotals = 1 << 13;  // some 600 kB: 14 minutes of one device before the first half goes
+  for (const auto& row : rows) {
+    if (row.start_ns < state_.window.open_ns.load(std::memory_order_relaxed)) {
+      continue;
+    }
+    ++state_.counters.device_samples;
+    if (!state_.aggregates() && !state_.keeps_rows()) {
+      ++state_.counters.refused;
+      continue;
+    }
+    if (state_.aggregates() && table.size() >= kMostOfTotals) {
+      state_.counters.device_samples_thinned += thin_out(table);
+    }
+    table.append(row);
+  }
+}
+
+// What was read last, after the window's end, says what its last moments took.
+void Decoder::take_device_samples(const nvml::DeviceSampling::Rows& rows) {
+  take_device_rows(state_.store->device_sample, std::span(rows.samples));
+  take_device_rows(state_.store->device_counter, std::span(rows.counters));
   look_at_bounds();
 }
 

@@ -15,6 +15,7 @@
 #include "gpuscope/base/host_usage.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/counters/pm_sampling.h"
+#include "gpuscope/nvml/device_sampling.h"
 
 namespace gpuscope::attribution {
 
@@ -40,6 +41,9 @@ class Decoder {
   void decode(activity::BufferPool& pool);
   /// Samples of a GPU's hardware counters, of which the window's are kept.
   void take_counters(uint32_t device, std::span<const counters::Sampled> sampled, const counters::Samples& samples);
+  /// What NVML told of GPUs, of which the window's is kept; in aggregate mode some of it, from the beginning to the
+  /// end.
+  void take_device_samples(const nvml::DeviceSampling::Rows& rows);
   /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
@@ -58,6 +62,8 @@ class Decoder {
   uint64_t log_dropped() const noexcept { return log_dropped_; }
 
  private:
+  template <class Table>
+  void take_device_rows(Table& table, std::span<const typename Table::Row> rows);
   struct Thread {
     uint32_t generation = 0;
     std::unique_ptr<Replay> replay;

@@ -65,7 +65,8 @@ std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const 
                                                                uint64_t max_bytes, int64_t ring_ns, bool stacks,
                                                                bool memory, const std::set<std::string>& left_out,
                                                                const std::vector<std::string>& counters,
-                                                               bool counters_in_full, int64_t counter_interval_ns) {
+                                                               bool counters_in_full, int64_t counter_interval_ns,
+                                                               int64_t device_interval_ns) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -84,6 +85,10 @@ std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const 
   options.counters.metrics = counters;
   options.counters.in_full = counters_in_full;
   options.counters.interval_ns = counter_interval_ns;
+  if (device_interval_ns > 0) {
+    options.device_interval = std::chrono::nanoseconds(device_interval_ns);
+    options.nvml = libnvidia_ml();
+  }
   options.may_share_cupti = torch_profiler_is_idle();
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
@@ -140,9 +145,10 @@ void bind_session(py::module_& module) {
            py::arg("max_bytes") = uint64_t{1} << 30, py::arg("ring_ns") = int64_t{10'000'000'000},
            py::arg("stacks") = false, py::arg("memory") = false, py::arg("left_out") = std::set<std::string>{},
            py::arg("counters") = std::vector<std::string>{}, py::arg("counters_in_full") = false,
-           py::arg("counter_interval_ns") = int64_t{100'000},
+           py::arg("counter_interval_ns") = int64_t{100'000}, py::arg("device_interval_ns") = int64_t{0},
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
-           "that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all.")
+           "that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all. "
+           "`device_interval_ns`: how often NVML is asked of the GPUs; 0: not at all.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
       .def(
           "cut",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_set>
@@ -468,18 +469,57 @@ void add_new(std::vector<uint32_t>& devices, uint32_t ordinal) {
   }
 }
 
-std::vector<uint32_t> find_sampled_devices(const Store& store) {
-  std::vector<uint32_t> found;
+std::set<uint32_t> find_sampled_devices(const Store& store) {
+  std::set<uint32_t> found;
   for (std::size_t sample = 0; sample < store.counter_sample.size(); ++sample) {
-    add_new(found, store.counter_sample.device[sample]);
+    found.insert(store.counter_sample.device[sample]);
   }
-  std::sort(found.begin(), found.end());
+  for (std::size_t sample = 0; sample < store.device_sample.size(); ++sample) {
+    found.insert(store.device_sample.device[sample]);
+  }
   return found;
+}
+
+/// What NVML told of each device, in units that are read easily.
+void each_device_figure(const Store& store, const std::function<void(const HardwareCounter&)>& visit) {
+  const store::DeviceSamples& samples = store.device_sample;
+  if (samples.size() == 0) {
+    return;
+  }
+  std::map<uint32_t, std::vector<uint32_t>> rows;
+  for (uint32_t row = 0; row < samples.size(); ++row) {
+    rows[samples.device[row]].push_back(row);
+  }
+  for (auto& [ordinal, its_rows] : rows) {
+    const uint32_t device = ordinal;
+    std::vector<uint32_t>& in_time = its_rows;
+    std::ranges::stable_sort(in_time, {}, [&](uint32_t row) { return samples.start_ns[row]; });
+    const auto draw = [&](const char* name, const char* unit, const auto& column, double per_unit) {
+      HardwareCounter figure{name, unit, device, {}};
+      for (const uint32_t row : in_time) {
+        if (column[row] >= 0) {
+          figure.points.push_back({samples.start_ns[row], per_unit * static_cast<double>(column[row])});
+        }
+      }
+      if (!figure.points.empty()) {
+        visit(figure);
+      }
+    };
+    draw("power", "W", samples.power_mw, 1e-3);
+    draw("power limit", "W", samples.power_limit_mw, 1e-3);
+    draw("SM clock", "MHz", samples.sm_mhz, 1);
+    draw("memory clock", "MHz", samples.memory_mhz, 1);
+    draw("temperature", "C", samples.temperature_c, 1);
+    draw("busy", "%", samples.busy_percent, 1);
+    draw("memory busy", "%", samples.memory_busy_percent, 1);
+    draw("memory used, all processes", "bytes", samples.memory_used_bytes, 1);
+  }
 }
 
 }  // namespace
 
 void each_hardware_counter(const Store& store, const std::function<void(const HardwareCounter&)>& visit) {
+  each_device_figure(store, visit);
   const store::CounterSamples& samples = store.counter_sample;
   const store::CounterValues& values = store.counter_value;
   std::vector<std::vector<uint32_t>> rows(store.counter.size());  // of the values of each counter

@@ -83,7 +83,8 @@ struct HardwareCounter {
   std::vector<Point> points;  // in order of time: where a sample begins, and 0 where none follows
 };
 
-/// Hands over each metric of each device, one at a time. Sums are given per second; what is no number is left out.
+/// Hands over what NVML told of each device, then each metric of each, one at a time. Sums are given per second; what
+/// is no number is left out.
 void each_hardware_counter(const store::Store& store, const std::function<void(const HardwareCounter&)>& visit);
 
 /// The ordinals of all devices that something is drawn of, in the order of their first track.

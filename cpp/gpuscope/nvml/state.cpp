@@ -175,12 +175,8 @@ void GpuReader::read_slow() {
     state_.mig = current == 1;
   }
   read_field("power_instant_w", state_.power_instant_w, kWattsPerMilliwatt, kPowerInstant);
-  read_number("power_limit_default_w", state_.power_limit_default_w, kWattsPerMilliwatt, nvml_.power_limit_default);
-  unsigned long long millijoules = 0;
-  state_.energy_total_j.reset();
-  if (ask({"energy_total_j"}, nvml_.energy, &millijoules)) {
-    state_.energy_total_j = static_cast<double>(millijoules) * kJoulesPerMillijoule;
-  }
+  read_limits();
+  read_energy();
   driver::NvmlMarginTemperature margin;
   state_.temperature_margin_c.reset();
   if (ask({"temperature_margin_c"}, nvml_.margin_temperature, &margin)) {
@@ -188,8 +184,6 @@ void GpuReader::read_slow() {
   }
   read_field("memory_temperature_c", state_.memory_temperature_c, 1, kMemoryTemperature);
   read_number("fan_ratio", state_.fan_ratio, kPerPercent, nvml_.fan_speed);
-  read_number("sm_max_hz", state_.sm_max_hz, kHzPerMhz, nvml_.max_clock_info, kSmClock);
-  read_number("memory_max_hz", state_.memory_max_hz, kHzPerMhz, nvml_.max_clock_info, kMemoryClock);
   for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
     read_throttled(reason);
   }
@@ -199,6 +193,20 @@ void GpuReader::read_slow() {
   read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
   read_errors();
   read_processes();
+}
+
+void GpuReader::read_energy() {
+  unsigned long long millijoules = 0;
+  state_.energy_total_j.reset();
+  if (ask({"energy_total_j"}, nvml_.energy, &millijoules)) {
+    state_.energy_total_j = static_cast<double>(millijoules) * kJoulesPerMillijoule;
+  }
+}
+
+void GpuReader::read_limits() {
+  read_number("power_limit_default_w", state_.power_limit_default_w, kWattsPerMilliwatt, nvml_.power_limit_default);
+  read_number("sm_max_hz", state_.sm_max_hz, kHzPerMhz, nvml_.max_clock_info, kSmClock);
+  read_number("memory_max_hz", state_.memory_max_hz, kHzPerMhz, nvml_.max_clock_info, kMemoryClock);
 }
 
 void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {

@@ -113,6 +113,11 @@ class GpuReader {
   void read_fast();
   /// The rest: milliseconds, of which the energy counter takes 2 to 4.
   void read_slow();
+  /// Of the above alone, those that are read more often, each after `read_fast`: the energy counter; for how long one
+  /// of `kThrottleReasons` held clocks back; what clocks and power may be at most.
+  void read_energy();
+  void read_throttled(std::size_t reason);
+  void read_limits();
   /// Bytes that crossed the link to the host, 32 bits wide: some 80 us each. Read each `interval`; absent where they
   /// would wrap within it, as nobody could tell how often they did.
   void read_link_bytes(std::chrono::nanoseconds interval);
@@ -136,7 +141,6 @@ class GpuReader {
   void read_names();
   void read_use();
   void read_errors();
-  void read_throttled(std::size_t reason);
   void read_processes();
 
   driver::Nvml nvml_;

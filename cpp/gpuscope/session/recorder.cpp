@@ -147,6 +147,17 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
     number("audit.counter_decode_ns", facts.counter_times.decode_ns);
     number("audit.counter_disable_ns", facts.counter_times.disable_ns);
   }
+  if (facts.device_spent.cpu_ns != 0) {
+    number("audit.device_samples", counters.device_samples);
+    number("audit.device_samples_thinned", counters.device_samples_thinned);
+    number("audit.device_samples_dropped", facts.device_spent.dropped);
+    number("audit.device_samples_cpu_ns", facts.device_spent.cpu_ns);
+    number("audit.device_samples_longest_ns", facts.device_spent.longest_ns);
+    store.set_info("device_samples.why", facts.devices_why);
+    for (const auto& [what, reason] : facts.device_why) {
+      store.set_info("device_samples." + std::to_string(what.first) + "." + what.second, reason);
+    }
+  }
   const Overhead overhead = overhead_of(counters, costs);
   number("audit.overhead_ns", overhead.own_ns + overhead.cupti_ns);
   number("audit.overhead_own_ns", overhead.own_ns);
@@ -303,6 +314,18 @@ void Recorder::start_counters() {
   }
 }
 
+void Recorder::start_device_samples() {
+  if (options_.device_interval.count() > 0) {
+    device_sampling_ = std::make_unique<nvml::DeviceSampling>(options_.nvml, vendor_.cuda, options_.device_interval);
+  }
+}
+
+void Recorder::begin_device_samples() {
+  if (device_sampling_ != nullptr) {
+    device_sampling_->begin();
+  }
+}
+
 void Recorder::enter_thread() {
   if (!std::exchange(vendor_.knows_event_cost, true)) {
     vendor_.costs.event_ns = measure_event();
@@ -324,6 +347,10 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
     if (sampling_ != nullptr) {
       sampling_->finish_samples(last);
       read_counters();
+    }
+    if (device_sampling_ != nullptr) {
+      device_sampling_->finish();
+      read_device_samples();
     }
     const bool is_idle = collecting_ && !failed_ && !awaits_gpu_work() && !decoder_->has_open_launches();
     const Facts facts = gather_facts(about);
@@ -365,6 +392,7 @@ void Recorder::poll(bool flush) {
       decoder_->decode(collector.buffers());
       read_gpu_spans();
       read_counters();
+      read_device_samples();
     }
   } catch (const std::exception&) {
     failed_ = true;
@@ -526,6 +554,12 @@ void Recorder::read_counters() {
   }
 }
 
+void Recorder::read_device_samples() {
+  if (device_sampling_ != nullptr) {
+    decoder_->take_device_samples(device_sampling_->take());
+  }
+}
+
 Facts Recorder::gather_facts(Facts facts) {
   const attribution::Settings& settings = options_.settings;
   facts.mode = settings.mode;
@@ -552,6 +586,11 @@ Facts Recorder::gather_facts(Facts facts) {
         }
       }
     }
+  }
+  if (device_sampling_ != nullptr) {
+    facts.device_spent = device_sampling_->take_spent();
+    facts.device_why = device_sampling_->why();
+    facts.devices_why = device_sampling_->why_none();
   }
   facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
   facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);

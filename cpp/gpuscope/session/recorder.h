@@ -18,6 +18,7 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/counters/pm_sampling.h"
 #include "gpuscope/driver/libraries.h"
+#include "gpuscope/nvml/device_sampling.h"
 #include "gpuscope/session/costs.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
@@ -49,6 +50,8 @@ struct Options {
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
   counters::Request counters;
+  std::chrono::nanoseconds device_interval{};  // at which NVML is asked of the GPUs; 0: not at all
+  driver::Nvml nvml;                           // where it is asked
 };
 
 /// The facts about a recorded window, for its audit.
@@ -65,6 +68,9 @@ struct Facts {
   counters::PmSampling::Times counter_times;
   uint64_t counter_overflows = 0;
   std::string counters_left_out, counters_why;  // metrics; why there are no samples, or no more
+  nvml::DeviceSampling::Spent device_spent;
+  nvml::DeviceSampling::Why device_why;  // what NVML does not tell
+  std::string devices_why;               // why nothing was asked of it
   bool cupti_broke = false;
 };
 
@@ -135,11 +141,16 @@ class Recorder {
   /// Has hardware counters sampled, where that was asked for and can be had. Throws InvalidArgument for metrics that
   /// the GPU does not have, std::system_error.
   void start_counters();
+  /// Makes the thread that asks NVML of GPUs, where that is wanted. Throws std::system_error.
+  void start_device_samples();
+  /// A window begins. Any thread.
+  void begin_device_samples();
   void enter_thread();
   /// From then on CUPTI may be called by any thread.
   void leave_thread() noexcept {
     flusher_.reset();
     sampling_.reset();
+    device_sampling_.reset();
   }
   attribution::Window& window() noexcept { return decoder_->window(); }
 
@@ -157,6 +168,7 @@ class Recorder {
     (void)decoder_.release();
     (void)flusher_.release();
     (void)sampling_.release();
+    (void)device_sampling_.release();
   }
 
  private:
@@ -170,6 +182,7 @@ class Recorder {
   void fetch_unfinished();
   void read_gpu_spans();
   void read_counters();
+  void read_device_samples();
   Facts gather_facts(Facts facts);
 
   Vendor& vendor_;
@@ -178,7 +191,8 @@ class Recorder {
   std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;
-  std::string counters_why_;  // why not
+  std::unique_ptr<nvml::DeviceSampling> device_sampling_;  // where NVML is asked
+  std::string counters_why_;                               // why not
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;

@@ -108,6 +108,7 @@ void Session::start_thread() {
   try {
     recorder_.start_flusher();
     recorder_.start_counters();
+    recorder_.start_device_samples();
     thread_ = std::make_unique<std::thread>([this] { run(); });
   } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -167,6 +168,7 @@ void Session::open() {
       }
     }
     window.open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
+    recorder_.begin_device_samples();
   }
 }
 

@@ -200,6 +200,31 @@
   X(uint32_t, sample, owner(row(CounterSamples)), "its sample") \
   X(uint16_t, counter, row(Counters), "what it is a value of")  \
   X(float, value, number, "in the counter's unit, of the whole sample")
+#define GPUSCOPE_DEVICE_SAMPLE(X)                                                                       \
+  X(int64_t, start_ns, time, "when it was read; in every other column -1 where that was not read then") \
+  X(int64_t, memory_used_bytes, number, "memory in use, by all processes")                              \
+  X(int64_t, throttle_reasons, number, "what holds clocks back: bits of nvmlClocksEventReasons")        \
+  X(uint32_t, device, number, "CUDA's number of the device")                                            \
+  X(int32_t, power_mw, number, "power, as the driver averages it")                                      \
+  X(int32_t, power_limit_mw, number, "what it may be")                                                  \
+  X(int32_t, power_limit_default_mw, number, "what it might be if nobody had changed that")             \
+  X(int32_t, sm_mhz, number, "clock of the multiprocessors")                                            \
+  X(int32_t, sm_max_mhz, number, "what it may be")                                                      \
+  X(int32_t, memory_mhz, number, "clock of the memory")                                                 \
+  X(int32_t, temperature_c, number, "degrees Celsius")                                                  \
+  X(int32_t, busy_percent, number, "of the driver's latest interval, in which kernels ran")             \
+  X(int32_t, memory_busy_percent, number, "likewise, in which memory was read or written")
+#define GPUSCOPE_DEVICE_COUNTER(X)                                                                                 \
+  X(int64_t, start_ns, time, "when it was read; in every other column -1 where that was not read then")            \
+  X(int64_t, energy_mj, number, "what the GPU had used since its driver was loaded, at the counter's latest tick") \
+  X(int64_t, tick_ns, number, "about when that tick was")                                                          \
+  X(int64_t, tick_error_ns, number, "by how much it may have been earlier or later")                               \
+  X(int64_t, sw_power_cap_ns, number, "how long the limit of its power had held clocks back since then")           \
+  X(int64_t, sync_boost_ns, number, "how long other GPUs of its group had")                                        \
+  X(int64_t, sw_thermal_slowdown_ns, number, "how long its temperature had")                                       \
+  X(int64_t, hw_thermal_slowdown_ns, number, "how long its temperature had, near to damage")                       \
+  X(int64_t, hw_power_brake_slowdown_ns, number, "how long the power supply had")                                  \
+  X(uint32_t, device, number, "CUDA's number of the device")
 #define GPUSCOPE_THREAD_WAIT(X)                                                                           \
   X(int64_t, start_ns, time, "from when on the thread was not on a CPU all the time")                     \
   X(int64_t, duration_ns, duration, "until it was seen there again")                                      \
@@ -350,6 +375,10 @@
     "Spans over which each GPU's hardware counters counted, with `counters`; of all that ran on it.")                \
   X(CounterValues, counter_value, GPUSCOPE_COUNTER_VALUE, Event, counter_values,                                     \
     "What they counted: rows of one sample follow each other, in the order of `counters`.")                          \
+  X(DeviceSamples, device_sample, GPUSCOPE_DEVICE_SAMPLE, Event, device_samples,                                     \
+    "What NVML told of each GPU from time to time, with `device_samples`.")                                          \
+  X(DeviceCounters, device_counter, GPUSCOPE_DEVICE_COUNTER, Event, device_counters,                                 \
+    "NVML's counters of each GPU as they were read, with `device_samples`: differences tell of the time between.")   \
   X(ThreadWaits, thread_wait, GPUSCOPE_THREAD_WAIT, Event, thread_waits,                                             \
     "When threads waited for a CPU, with `python_samples`.")                                                         \
   X(ProcessUsages, process_usage, GPUSCOPE_PROCESS_USAGE, Event, process_usages,                                     \
@@ -374,6 +403,9 @@
   X(Infos, info, GPUSCOPE_INFO, Info, info, "Facts about the run, by key.")
 
 namespace gpuscope::store {
+
+/// What columns of `device_sample` and `device_counter` have where nothing was read.
+inline constexpr int64_t kNotRead = -1;
 
 /// What the numbers of a column refer to. Histograms: the id that rows of `histogram` share.
 enum class Target : uint8_t {

@@ -214,6 +214,10 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"samples of hardware counters were lost {lost}, as a buffer was full")
     if why := info.get("counters.why"):
         remarks.append(f"hardware counters were not sampled, or not to the end: {why}")
+    if dropped := number_of(info, "audit.device_samples_dropped"):
+        reasons.append(f"{_count(dropped, 'sample')} of NVML found no room")
+    if thinned := number_of(info, "audit.device_samples_thinned"):
+        remarks.append(f"{_count(thinned, 'sample')} of NVML {'was' if thinned == 1 else 'were'} thinned out")
     if counters["evicted"]:
         evicted = _count(counters["evicted"], "row")
         if mode == "ring":

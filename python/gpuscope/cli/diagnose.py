@@ -13,7 +13,7 @@ from gpuscope.cli import console, options
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
 from gpuscope.cli.export import Outputs, exit_code, is_recording, open_recording
-from gpuscope.cli.options import add_counters
+from gpuscope.cli.options import add_counters, add_device_samples
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
 from gpuscope.errors import InvalidArgument
@@ -81,6 +81,7 @@ class Diagnose:
         what.add_argument("--profile-memory", action="store_true", help="what PyTorch's allocators hand out too")
         what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
         add_counters(what)
+        add_device_samples(what)
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs or reads, and prints the page."""

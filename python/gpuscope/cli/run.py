@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
 from gpuscope.cli.export import Outputs
-from gpuscope.cli.options import add_counters, seconds
+from gpuscope.cli.options import add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
@@ -93,6 +93,7 @@ class Run:
         )
         samples.add_argument("--no-python-samples", dest="python_samples", action="store_false", help="take none")
         add_counters(what)
+        add_device_samples(what)
         what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
         for option, words in _OPERATOR_OPTIONS.items():
             what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=words)
@@ -193,6 +194,7 @@ def _profiler(options: argparse.Namespace, delivery: Delivery) -> profile:
         python_samples=options.python_samples,
         counters=options.counters,
         counter_interval_us=1e6 * options.counter_interval,
+        device_samples=options.device_samples,
         **{option: getattr(options, option) for option in _OPERATOR_OPTIONS},
         **{name: value for name, value in limits.items() if value is not None},
     )

@@ -128,7 +128,7 @@ def solve_short_kernels(trace: Trace, metrics: Sequence[str], timeline: Timeline
     values, errors = (np.full((len(names), len(metrics)), np.nan) for _ in range(2))
     residuals = np.full(len(metrics), np.nan)
     for at, column in enumerate(columns.tolist()):
-        solution = _solve(gram, products[:, at])
+        solution = solve_nonnegative(gram, products[:, at])
         left = max(float(squares[at] - 2 * solution @ products[:, at] + solution @ gram @ solution), 0.0)
         residuals[column] = (left / squares[at]) ** 0.5 if squares[at] > 0 else 0.0
         deviation = (left / max(len(timeline.start_ns) - len(gram), 1)) ** 0.5
@@ -169,10 +169,10 @@ class _Groups:
         self.names = [spelled[row] for row in chosen.tolist()]
         self.count = np.bincount(group, minlength=len(distinct))[chosen]
         self.time_ns = time_ns[chosen]
-        self._spans = [_Spans(start_ns[group == row], length[group == row]) for row in chosen.tolist()]
+        self._spans = [Spans(start_ns[group == row], length[group == row]) for row in chosen.tolist()]
         rest = ~np.isin(group, chosen)
         if rest.any():
-            self._spans.append(_Spans(start_ns[rest], length[rest]))
+            self._spans.append(Spans(start_ns[rest], length[rest]))
 
     def equations(self, starts: Array, ends: Array, rates: Array) -> tuple[Array, Array, Array]:
         """The normal equations: shares by shares, shares by values, and the squares of the values."""
@@ -191,7 +191,7 @@ class _Groups:
         return gram, products, squares
 
 
-class _Spans:
+class Spans:
     """Spans that may overlap, and how much of them lies before a moment."""
 
     def __init__(self, start_ns: Array, length_ns: Array) -> None:
@@ -207,7 +207,7 @@ class _Spans:
         return before
 
 
-def _solve(gram: Array, product: Array) -> Array:
+def solve_nonnegative(gram: Array, product: Array) -> Array:
     """The non-negative least squares solution by the normal equations."""
     size = len(product)
     solution, free = np.zeros(size), np.zeros(size, bool)

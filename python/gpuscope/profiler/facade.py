@@ -157,6 +157,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             while the program runs, without the GIL, and what held the program up beside it: waits of threads for a
             CPU, its processes, its container's limits (`Trace.thread_waits` and the next two). Where a look takes
             longer it looks less often, so that it takes no more than 2 % of one core.
+        device_samples: asks NVML each 0.1 s, or every so many seconds, for power, clocks, temperature, use and memory
+            of the GPUs that the program uses (`Trace.device_samples`), and for their counters of energy and of how
+            long clocks were held back (`Trace.device_counters`): see `energy`. A thread of its own asks, from when the
+            program has a context on the GPU.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
@@ -197,6 +201,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         strict: bool = False,
         python_samples: bool | float = False,
         counter_interval_us: float = 100.0,
+        device_samples: bool | float = False,
     ) -> None:
         _check_callable("schedule", schedule)
         _check_callable("on_trace_ready", on_trace_ready)
@@ -264,6 +269,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             python_samples=python_samples,
             counters=counters,
             counter_interval_us=counter_interval_us,
+            device_samples=device_samples,
         )
         self._options = Options(
             operators=ProfilerActivity.CPU in self.activities,

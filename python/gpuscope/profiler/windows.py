@@ -39,6 +39,8 @@ _GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
 _SAMPLE_EVERY_NS = 1_000_000
 _SAMPLE_SECONDS = (1e-4, 10.0)
+_DEVICE_EVERY_NS = 100_000_000
+_DEVICE_SECONDS = (0.01, 3600.0)
 _COUNTER_US = (10.0, 1e6)
 _US_PER_S = 1e6
 _MOST_STEPS = 1 << 16  # of a window; the latest are kept
@@ -143,6 +145,7 @@ class Collector:
         python_samples: bool | float = False,
         counters: str | Iterable[str] | None = None,
         counter_interval_us: float = 100.0,
+        device_samples: bool | float = False,
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
@@ -159,6 +162,9 @@ class Collector:
             options["counters"] = self._counters
             options["counters_in_full"] = self._counters_are_names
             options["counter_interval_ns"] = self._counter_interval_ns
+        if device_every_ns := _interval_ns("device_samples", device_samples, _DEVICE_EVERY_NS, _DEVICE_SECONDS):
+            options["device_interval_ns"] = device_every_ns if cuda else 0
+        self._device_every_ns = device_every_ns if cuda else 0
         self.keeps_stacks = keeps_stacks = stacks and mode != "aggregate" and _core.knows_stacks()
         self._make_session: Callable[[], _core.Session] = lambda: _core.Session(
             cuda=cuda,
@@ -176,7 +182,7 @@ class Collector:
             keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
             unknown = "call stacks cannot be read in this build of Python"
             self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
-        self._sample_every_ns = _sample_interval(python_samples)
+        self._sample_every_ns = _interval_ns("python_samples", python_samples, _SAMPLE_EVERY_NS, _SAMPLE_SECONDS)
         if self._sample_every_ns and not _core.knows_stacks():
             self._sample_every_ns = 0
             self.notes.append("python_samples: call stacks cannot be read in this build of Python")
@@ -188,6 +194,8 @@ class Collector:
     def facts(self) -> dict[str, str]:
         """What every recording is to say of how it was made."""
         facts = {"counters.interval_ns": str(self._counter_interval_ns)} if self._counters else {}
+        if self._device_every_ns:
+            facts["device_samples.interval_ns"] = str(self._device_every_ns)
         if self._sample_every_ns:
             sources = _core.PythonSampler.host_sources()
             facts |= {"samples.interval_ns": str(self._sample_every_ns)}
@@ -425,15 +433,15 @@ def _check_choice(argument: str, value: object, accepted: tuple[str, ...]) -> No
         raise InvalidArgument(f"{argument} is {value!r}; accepted are {', '.join(map(repr, accepted))}")
 
 
-def _sample_interval(value: object) -> int:
-    """The time between samples of Python in ns, 0 for none."""
+def _interval_ns(argument: str, value: object, usual_ns: int, accepted: tuple[float, float]) -> int:
+    """The time between samples in ns, 0 for none."""
     if isinstance(value, bool) or value is None:
-        return _SAMPLE_EVERY_NS if value else 0
+        return usual_ns if value else 0
     seconds = as_float(value)
-    least, most = _SAMPLE_SECONDS
+    least, most = accepted
     if not least <= seconds <= most:
         raise InvalidArgument(
-            f"python_samples is {brief(value)}; accepted are True, False and seconds from {least:g} to {most:g}"
+            f"{argument} is {brief(value)}; accepted are True, False and seconds from {least:g} to {most:g}"
         )
     return round(seconds * 1e9)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fakes.recordings import make_trace
 from gpuscope.counters.sampled import SampledCounters
-from gpuscope.counters.short_kernels import _solve
+from gpuscope.counters.short_kernels import solve_nonnegative
 
 BUSY, BYTES, HITS = "sm__busy.avg.pct_of_peak_sustained_elapsed", "dram__bytes.sum", "lts__hit_rate.pct"
 LENGTH = 100_000
@@ -148,7 +148,7 @@ def test_the_solution_is_the_best_of_those_that_are_not_negative(size, seed):
     random = np.random.default_rng(seed)
     shares, values = random.random((40, size)), random.standard_normal(40)
     gram, product = shares.T @ shares, shares.T @ values
-    solution = _solve(gram, product)
+    solution = solve_nonnegative(gram, product)
     gradient = gram @ solution - product
     scale = np.abs(product).max()
     assert (solution >= 0).all()

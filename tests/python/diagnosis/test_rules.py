@@ -499,6 +499,49 @@ def another_process_on_the_gpu(loop, wrong):
     loop.counted(since + 20_000, SM_ACTIVE=95 if wrong else 0, CONTEXT_SWITCHES=0)
 
 
+@planted("R05", "train.py:48", 0.30, 0.60)
+def workers_that_are_begun_anew_for_each_epoch(loop, wrong):
+    since, epoch = loop.now, (loop.turn + 1) // 5
+    begins = wrong and (loop.turn + 1) % 5 == 0
+    next_batch(loop, 400_000 if begins else 1)
+    compute(loop, 10, 10_000)
+    loop.wait()
+    loop.process(since, 0.5, process=5000 + epoch * wrong)
+    loop.container(since)
+
+
+@planted("R43", "", 0.20, 0.30)
+def a_gpu_that_is_too_hot(loop, wrong):
+    since = loop.now
+    compute(loop)
+    loop.wait()
+    clock = {
+        "sm_mhz": 1485 if wrong else 1980,
+        "sm_max_mhz": 1980,
+        "busy_percent": 100,
+        "throttle_reasons": 0x20 * wrong,
+    }
+    loop.asked(since, **clock, sw_thermal_slowdown_ns=1 if wrong else 0, sw_power_cap_ns=0, hw_thermal_slowdown_ns=0)
+
+
+@planted("R44", "", 0.20, 0.30)
+def a_limit_of_power_that_was_lowered(loop, wrong):
+    since = loop.now
+    compute(loop)
+    loop.wait()
+    limits = {"power_limit_mw": 350_000 if wrong else 700_000, "power_limit_default_mw": 700_000}
+    loop.asked(since, sm_mhz=1485, sm_max_mhz=1980, **limits, sw_power_cap_ns=1, busy_percent=100, throttle_reasons=4)
+
+
+@planted("R44", "", 0.20, 0.30)
+def a_clock_that_was_set(loop, wrong):
+    since = loop.now
+    compute(loop)
+    loop.wait()
+    clocks = {"sm_mhz": 1485, "sm_max_mhz": 1980, "busy_percent": 100, "throttle_reasons": 2 if wrong else 0}
+    loop.asked(since, **clocks, sw_power_cap_ns=0)
+
+
 @planted("R40", "train.py:25", 0.10, 0.60)
 def gradients_filled_with_zeros(loop, wrong):
     compute(loop)
@@ -548,7 +591,25 @@ def test_its_clean_counterpart_has_it_not(fault):
 
 # Programs whose mended ones do the same work on the same machine. Of others the kernels are as long, or gone as well.
 SAME_WORK = (
-    *("R01", "R02", "R03", "R04", "R06", "R07", "R08", "R10", "R11", "R12", "R13", "R15", "R16", "R17", "R18", "R20"),
+    *(
+        "R01",
+        "R02",
+        "R03",
+        "R04",
+        "R05",
+        "R06",
+        "R07",
+        "R08",
+        "R10",
+        "R11",
+        "R12",
+        "R13",
+        "R15",
+        "R16",
+        "R17",
+        "R18",
+        "R20",
+    ),
     *("R23", "R24", "R25", "R26", "R27", "R36", "R40", "R46"),
 )
 
@@ -850,6 +911,58 @@ def test_a_thread_that_runs_beside_the_launching_one_holds_nothing_up():
             loop.sampled(since, 1.0, thread=1)
 
     assert "R25" not in ids(diagnosis_of(step))
+
+
+def test_a_bit_of_a_mask_without_time_is_no_throttling():
+    def step(loop):
+        since = loop.now
+        compute(loop)
+        loop.wait()
+        loop.asked(
+            since, sm_mhz=1485, sm_max_mhz=1980, busy_percent=100, throttle_reasons=0x60, sw_thermal_slowdown_ns=0
+        )
+
+    assert not {"R43", "R44"} & set(ids(diagnosis_of(step)))
+
+
+def test_a_gpu_that_reaches_the_power_it_was_built_for_has_no_fault():
+    def step(loop):
+        since = loop.now
+        compute(loop)
+        loop.wait()
+        limits = {"power_limit_mw": 700_000, "power_limit_default_mw": 700_000}
+        loop.asked(since, sm_mhz=1485, sm_max_mhz=1980, **limits, sw_power_cap_ns=1, sw_thermal_slowdown_ns=0)
+
+    assert not {"R43", "R44"} & set(ids(diagnosis_of(step)))
+
+
+def test_what_holds_clocks_back_while_nothing_runs_costs_nothing():
+    def step(loop):
+        compute(loop)
+        loop.wait()
+        since = loop.now
+        loop.work(1000)
+        loop._asked_at = since
+        loop.asked(since, sm_mhz=345, sm_max_mhz=1980, sw_thermal_slowdown_ns=1)
+
+    assert "R43" not in ids(diagnosis_of(step))
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({}, "clocks that are held back: NVML was not asked: profile(device_samples=True)"),
+        (
+            {"audit.device_samples": "9", "device_samples.0.sw_thermal_slowdown_ns": "Not Supported"},
+            "clocks that are held back: Not Supported",
+        ),
+    ],
+)
+def test_what_is_not_known_of_clocks_is_said(info, said):
+    loop = Loop(info=info)
+    for _ in loop.steps(14):
+        compute(loop)
+    assert said in diagnose(loop.trace()).unseen
 
 
 def test_a_limit_that_was_not_reached_is_not_the_reason_of_a_wait():

@@ -78,3 +78,69 @@ def test_every_other_event_is_as_without_them():
         return [event for event in events(store)["traceEvents"] if event["ph"] != "C"]
 
     assert others(counter_store()) == others(make_store(training_tables(), info=INFO))
+
+
+# -- what NVML told ----------------------------------------------------------------------------------------------------
+
+
+def device_store(**columns):
+    tables = training_tables()
+    count = len(columns["start_ns"])
+    names = next([each.name for each in table.columns] for table in _core.schema() if table.name == "device_sample")
+    blank = {name: [-1] * count for name in names} | {"device": [0] * count}
+    tables["device_sample"] = blank | columns
+    return make_store(tables, info=INFO)
+
+
+def told(store):
+    """By process and name, the unit and the value at each time, in ns after START."""
+    counters = {}
+    trace = events(store)
+    for event in trace["traceEvents"]:
+        if event["ph"] == "C":
+            at_ns = round(event["ts"] * 1000) + trace["baseTimeNanoseconds"] - START
+            ((unit, value),) = event["args"].items()
+            counters.setdefault((event["pid"], event["name"]), []).append((at_ns, unit, value))
+    return counters
+
+
+def test_power_clocks_temperature_use_and_memory_are_tracks_of_their_device():
+    store = device_store(
+        start_ns=[START + 1000, START + 2000],
+        power_mw=[312_500, 700_000],
+        power_limit_mw=[700_000, -1],
+        sm_mhz=[1980, 1755],
+        memory_mhz=[2619, 2619],
+        temperature_c=[41, 42],
+        busy_percent=[99, 100],
+        memory_busy_percent=[25, 30],
+        memory_used_bytes=[1 << 30, 2 << 30],
+        device=[1, 1],
+    )
+    assert told(store) == {
+        (1, "power"): [(1000, "W", 312.5), (2000, "W", 700)],
+        (1, "power limit"): [(1000, "W", 700)],
+        (1, "SM clock"): [(1000, "MHz", 1980), (2000, "MHz", 1755)],
+        (1, "memory clock"): [(1000, "MHz", 2619), (2000, "MHz", 2619)],
+        (1, "temperature"): [(1000, "C", 41), (2000, "C", 42)],
+        (1, "busy"): [(1000, "%", 99), (2000, "%", 100)],
+        (1, "memory busy"): [(1000, "%", 25), (2000, "%", 30)],
+        (1, "memory used, all processes"): [(1000, "bytes", 1 << 30), (2000, "bytes", 2 << 30)],
+    }
+
+
+def test_what_was_not_told_is_no_track():
+    assert told(device_store(start_ns=[START + 1000], power_mw=[1000])) == {(0, "power"): [(1000, "W", 1)]}
+
+
+def test_what_nvml_told_is_in_the_order_of_time():
+    store = device_store(start_ns=[START + 2000, START + 1000], sm_mhz=[1755, 1980])
+    assert [value for _, _, value in told(store)[0, "SM clock"]] == [1980, 1755]
+
+
+def test_perfetto_has_the_same_tracks():
+    pieces = []
+    _core.write_perfetto(device_store(start_ns=[START + 1000], power_mw=[312_500], sm_mhz=[1980]), pieces.append)
+    data = b"".join(pieces)
+    assert b"power" in data
+    assert b"SM clock" in data

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from gpuscope.diagnosis.rules import (
+    clocks,
     copies,
     counted,
     host,
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     *kernels.RULES,
     *products.RULES,
     *counted.RULES,
+    *clocks.RULES,
     *machine.RULES,
 )
 """All of them. Those that have no need of each other's results, which is to say all, may run in any order."""

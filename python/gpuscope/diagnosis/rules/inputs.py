@@ -27,6 +27,8 @@ _WORKS, _RESTS, _WAITS, _BUSY, _IDLE = 0.8, 0.4, 0.25, 0.8, 0.01
 # Storage is waited for where some task of the container was stalled by it for this share of the time, or where workers
 # read so much of it in a second.
 _STALLED, _READS = 0.1, 1 << 20
+# A step of an epoch that begins takes so many times the usual one; processes are looked at ten times a second.
+_STALLS, _SEEN_WITHIN_NS, _FEWEST_STEPS = 3, 200_000_000, 5
 
 
 def _in_own_thread(context: Context) -> Iterator[Cause]:
@@ -129,6 +131,38 @@ def _workers_wait(context: Context) -> Iterator[Cause]:
         "fewer workers, one thread in each (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores",
     )
     yield replace(found, evidence={**found.evidence, "they wait for a CPU": format_share(workers.wait_share)})
+
+
+def _new_workers(context: Context) -> Iterator[Cause]:
+    """Steps that are slow as they wait for worker processes which were not there before."""
+    rows, trace, steps = _waits_for_workers(context), context.trace, context.steps
+    usages = trace.process_usages
+    children = np.flatnonzero(usages.process != number_of(trace.info, "process.id"))
+    if len(rows) == 0 or len(children) == 0 or len(steps) < _FEWEST_STEPS:
+        return
+    _, place = np.unique(usages.process[children], return_inverse=True)
+    begun_ns = np.full(int(place.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begun_ns, place.reshape(-1), usages.start_ns[children])
+    # Those that were there from the beginning on did not come with a step. Others are seen a moment after they begin.
+    begun_ns = np.sort(begun_ns[begun_ns > usages.start_ns.min() + _SEEN_WITHIN_NS])
+    durations = steps.durations_ns
+    since_ns, until_ns = steps.start_ns - durations // 2, steps.end_ns + _SEEN_WITHIN_NS
+    came = np.searchsorted(begun_ns, until_ns, side="right") > np.searchsorted(begun_ns, since_ns, side="left")
+    slow = np.flatnonzero(came & (durations > _STALLS * np.median(durations)))
+    regions = trace.regions
+    step = context.host_steps.at(regions.start_ns[rows])
+    here = rows[np.isin(step, slow)]
+    if len(here) == 0:
+        return
+    found = _cause(
+        context,
+        here,
+        "input-bound: each epoch begins with new worker processes",
+        "DataLoader(persistent_workers=True) and one loader for all epochs; longer epochs",
+    )
+    waited = float(regions.duration_ns[here].sum()) / len(slow) / 1e9
+    evidence = {"slow steps": f"{len(slow)} of {len(steps)}", "each waits": format_seconds(waited)}
+    yield replace(found, evidence={**found.evidence, **evidence}, is_rare=True)
 
 
 @dataclass(frozen=True)
@@ -263,6 +297,7 @@ RULES = (
     Rule("R02", "the data loader works in the training thread", _in_own_thread, 0.03),
     Rule("R03", "too few workers", _few_workers, 0.03, _lacks_processes, is_special=True),
     Rule("R04", "workers that wait for storage", _storage, 0.03, _lacks_storage, is_special=True),
+    Rule("R05", "epochs that begin with new workers", _new_workers, 0.03, _lacks_processes, is_special=True),
     Rule("R06", "one thread that prepares all batches", _one_thread, 0.03, _lacks_processes, is_special=True),
     Rule("R08", "workers that wait for a CPU", _workers_wait, 0.03, _lacks_processes, is_special=True),
 )

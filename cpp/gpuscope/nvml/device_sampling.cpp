@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/device_sampling.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <condition_variable>
+#include <cstddef>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/errors.h"
+#include "gpuscope/nvml/energy_ticks.h"
+#include "gpuscope/nvml/state.h"
+
+namespace gpuscope::nvml {
+namespace {
+
+using namespace std::chrono_literals;
+using Rows = DeviceSampling::Rows;
+using Sample = store::DeviceSamples::Row;
+using Count = store::DeviceCounters::Row;
+
+using store::kNotRead;
+constexpr int64_t kSlowInterval = std::chrono::nanoseconds(1s).count();
+// Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
+constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
+constexpr int64_t kNextLook = std::chrono::nanoseconds(1s).count();
+// How long each tick of the energy counter is read, however long the interval.
+constexpr int64_t kDenseTime = std::chrono::nanoseconds(3s).count();
+constexpr std::size_t kMostRows = std::size_t{1} << 16;  // that wait to be taken: 10 MB
+constexpr auto kEndLimit = 1s;
+
+// NVML's field that counts it is read at the interval: 1.5 us on an H100, where each of the others takes 0.4 ms.
+constexpr std::string_view kCheapReason = "sw_power_cap";
+
+int64_t now_ns() { return base::Clock::process().now_ns(); }
+
+template <class Column>
+void blank(Column& column) {
+  column = static_cast<Column>(kNotRead);
+}
+
+#define GPUSCOPE_BLANK(type, name, meaning, doc) blank(row.name);
+Sample empty_sample(int64_t time_ns, unsigned device) {
+  Sample row{};
+  GPUSCOPE_DEVICE_SAMPLE(GPUSCOPE_BLANK)
+  row.start_ns = time_ns;
+  row.device = device;
+  return row;
+}
+
+Count empty_count(int64_t time_ns, unsigned device) {
+  Count row{};
+  GPUSCOPE_DEVICE_COUNTER(GPUSCOPE_BLANK)
+  row.start_ns = time_ns;
+  row.device = device;
+  return row;
+}
+#undef GPUSCOPE_BLANK
+
+// Whether nothing was told.
+#define GPUSCOPE_COMPARE(type, name, meaning, doc) is_empty = is_empty && row.name == nothing.name;
+bool is_empty_row(const Sample& row) {
+  const Sample nothing = empty_sample(row.start_ns, row.device);
+  bool is_empty = true;
+  GPUSCOPE_DEVICE_SAMPLE(GPUSCOPE_COMPARE)
+  return is_empty;
+}
+
+bool is_empty_row(const Count& row) {
+  const Count nothing = empty_count(row.start_ns, row.device);
+  bool is_empty = true;
+  GPUSCOPE_DEVICE_COUNTER(GPUSCOPE_COMPARE)
+  return is_empty;
+}
+#undef GPUSCOPE_COMPARE
+
+template <class Row>
+void keep(const Row& row, std::vector<Row>& rows) {
+  if (!is_empty_row(row)) {
+    rows.push_back(row);
+  }
+}
+
+/// In the column's unit; -1 for what is absent, or more than the column holds.
+template <class Column, class T>
+Column in_units(const std::optional<T>& figure, double per_unit) {
+  const double value = figure ? std::round(static_cast<double>(*figure) * per_unit) : kNotRead;
+  const bool fits = value >= 0 && value < static_cast<double>(std::numeric_limits<Column>::max());
+  return fits ? static_cast<Column>(value) : static_cast<Column>(kNotRead);
+}
+
+/// Where a reason's time is kept; null for those that NVML does not count.
+int64_t Count::*throttled_column(std::size_t reason) {
+  constexpr std::array<std::pair<std::string_view, int64_t Count::*>, 5> kColumns{{
+      {"sw_power_cap", &Count::sw_power_cap_ns},
+      {"sync_boost", &Count::sync_boost_ns},
+      {"sw_thermal_slowdown", &Count::sw_thermal_slowdown_ns},
+      {"hw_thermal_slowdown", &Count::hw_thermal_slowdown_ns},
+      {"hw_power_brake_slowdown", &Count::hw_power_brake_slowdown_ns},
+  }};
+  const std::string_view name = kThrottleReasons[reason].name;
+  const auto* found = std::ranges::find(kColumns, name, [](const auto& pair) { return pair.first; });
+  return found != kColumns.end() ? found->second : nullptr;
+}
+
+/// The column of a figure of GpuState, whose name `GpuState::why` has; "" for those that no column is of.
+std::string column_of(const std::string& figure) {
+  constexpr std::string_view kThrottled = "throttled_s.";
+  if (figure.starts_with(kThrottled)) {
+    return figure.substr(kThrottled.size()) + "_ns";
+  }
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kColumns{{
+      {"all", "all"},
+      {"energy_total_j", "energy_mj"},
+      {"memory_used_bytes", "memory_used_bytes"},
+      {"throttle_reasons", "throttle_reasons"},
+      {"power_w", "power_mw"},
+      {"power_limit_w", "power_limit_mw"},
+      {"power_limit_default_w", "power_limit_default_mw"},
+      {"sm_hz", "sm_mhz"},
+      {"sm_max_hz", "sm_max_mhz"},
+      {"memory_hz", "memory_mhz"},
+      {"temperature_c", "temperature_c"},
+      {"busy_ratio", "busy_percent"},
+      {"memory_busy_ratio", "memory_busy_percent"},
+  }};
+  const auto* found = std::ranges::find(kColumns, figure, [](const auto& pair) { return pair.first; });
+  return found != kColumns.end() ? std::string(found->second) : "";
+}
+
+/// A GPU as it is read: the thread's alone.
+class SampledDevice {
+ public:
+  SampledDevice(unsigned ordinal, GpuReader reader, bool is_part, int64_t interval_ns, int64_t now)
+      : ordinal_(ordinal),
+        is_part_(is_part),
+        interval_ns_(interval_ns),
+        reader_(std::move(reader)),
+        ticks_(interval_ns),
+        fast_due_ns_(now),
+        slow_due_ns_(now) {
+    begin_window(now);
+  }
+
+  unsigned ordinal() const noexcept { return ordinal_; }
+  void begin_window(int64_t now) noexcept { ticks_.want_all_until(now + kDenseTime); }
+
+  int64_t due_ns(int64_t now) { return std::min({fast_due_ns_, slow_due_ns_, ticks_.next_ns(now)}); }
+
+  /// Reads what is due, one group of calls; what is due later, too, where this is the last time.
+  void read(int64_t now, bool is_last, Rows& rows) {
+    if (is_last || ticks_.next_ns(now) <= now) {
+      read_energy(is_last, rows);
+    }
+    if (is_last || fast_due_ns_ <= now) {
+      read_fast(rows);
+      fast_due_ns_ += (std::max<int64_t>(now - fast_due_ns_, 0) / interval_ns_ + 1) * interval_ns_;
+    }
+    if (is_last || slow_due_ns_ <= now) {
+      read_slow(rows);
+      slow_due_ns_ = now + std::max(kSlowInterval, interval_ns_);
+    }
+  }
+
+  void explain(DeviceSampling::Why& why) const {
+    for (const auto& [figure, reason] : reader_.state().why) {
+      if (const std::string column = column_of(figure); !column.empty()) {
+        why[{ordinal_, column}] = reason;
+      }
+    }
+    if (is_part_) {
+      why[{ordinal_, "whole"}] = "the device is a part of a GPU (MIG), and NVML tells of the GPU as a whole";
+    }
+  }
+
+ private:
+  void read_fast(Rows& rows) {
+    const int64_t before = now_ns();
+    reader_.read_fast();
+    read_throttled(true);
+    const int64_t time_ns = before + (now_ns() - before) / 2;
+    Sample row = empty_sample(time_ns, ordinal_);
+    const GpuState& state = reader_.state();
+    row.power_mw = in_units<int32_t>(state.power_w, 1e3);
+    row.power_limit_mw = in_units<int32_t>(state.power_limit_w, 1e3);
+    row.sm_mhz = in_units<int32_t>(state.sm_hz, 1e-6);
+    row.memory_mhz = in_units<int32_t>(state.memory_hz, 1e-6);
+    row.temperature_c = in_units<int32_t>(state.temperature_c, 1);
+    row.busy_percent = in_units<int32_t>(state.busy_ratio, 100);
+    row.memory_busy_percent = in_units<int32_t>(state.memory_busy_ratio, 100);
+    row.memory_used_bytes = in_units<int64_t>(state.memory_used_bytes, 1);
+    row.throttle_reasons = in_units<int64_t>(state.throttle_bits, 1);
+    keep(row, rows.samples);
+    keep(throttled(time_ns, true), rows.counters);
+  }
+
+  void read_slow(Rows& rows) {
+    const int64_t before = now_ns();
+    reader_.read_limits();
+    read_throttled(false);
+    const int64_t time_ns = before + (now_ns() - before) / 2;
+    Sample row = empty_sample(time_ns, ordinal_);
+    row.power_limit_default_mw = in_units<int32_t>(reader_.state().power_limit_default_w, 1e3);
+    row.sm_max_mhz = in_units<int32_t>(reader_.state().sm_max_hz, 1e-6);
+    keep(row, rows.samples);
+    keep(throttled(time_ns, false), rows.counters);
+  }
+
+  void read_energy(bool is_last, Rows& rows) {
+    const int64_t before = now_ns();
+    reader_.read_energy();
+    const int64_t after = now_ns();
+    const GpuState& state = reader_.state();
+    if (!state.energy_total_j) {
+      ticks_.rest_until(after + kSlowInterval);  // lost, or refused, which the reader knows
+      return;
+    }
+    Count row = empty_count(before + (after - before) / 2, ordinal_);
+    row.energy_mj = in_units<int64_t>(state.energy_total_j, 1e3);
+    const EnergyTicks::Reading reading{before, after, row.energy_mj};
+    const EnergyTicks::Taken taken =
+        is_last ? EnergyTicks::Taken{ticks_.find_tick(reading), true} : ticks_.take(reading);
+    if (taken.tick) {
+      row.tick_error_ns = (taken.tick->last_ns - taken.tick->first_ns + 1) / 2;
+      row.tick_ns = taken.tick->first_ns + row.tick_error_ns;
+    }
+    if (taken.is_new) {
+      rows.counters.push_back(row);
+    }
+  }
+
+  static bool is_read(std::size_t reason, bool is_cheap) {
+    return throttled_column(reason) != nullptr && (kThrottleReasons[reason].name == kCheapReason) == is_cheap;
+  }
+
+  void read_throttled(bool is_cheap) {
+    for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
+      if (is_read(reason, is_cheap)) {
+        reader_.read_throttled(reason);
+      }
+    }
+  }
+
+  Count throttled(int64_t time_ns, bool is_cheap) const {
+    Count row = empty_count(time_ns, ordinal_);
+    for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
+      if (is_read(reason, is_cheap)) {
+        row.*throttled_column(reason) = in_units<int64_t>(reader_.state().throttled_s[reason], 1e9);
+      }
+    }
+    return row;
+  }
+
+  unsigned ordinal_;
+  bool is_part_;
+  int64_t interval_ns_;
+  GpuReader reader_;
+  EnergyTicks ticks_;
+  int64_t fast_due_ns_;
+  int64_t slow_due_ns_;
+};
+
+/// As NVML writes it, "00000000:1B:00.0", and as CUDA does, "0000:1b:00.0".
+bool is_same_address(std::string_view nvml, std::string_view cuda) {
+  const auto lower = [](char letter) { return letter >= 'A' && letter <= 'Z' ? letter + ('a' - 'A') : int{letter}; };
+  const std::size_t length = std::min(nvml.size(), cuda.size());
+  return length != 0 &&
+         std::ranges::equal(nvml.substr(nvml.size() - length), cuda.substr(cuda.size() - length), {}, lower, lower);
+}
+
+}  // namespace
+
+struct DeviceSampling::State {
+  // Set before the thread begins.
+  driver::Nvml nvml;
+  driver::Cuda cuda;
+  int64_t interval_ns = 0;
+
+  std::mutex mutex;  // of what follows; never held over a call of NVML or CUDA
+  std::condition_variable changed;
+  bool is_active = false;
+  bool has_begun = false;  // a window, that the thread has not seen yet
+  bool is_last = false;  // time that all is read, for `finish`
+  bool ends = false;
+  bool has_ended = false;
+  Rows rows;
+  Spent spent;
+  Why why;
+  std::string why_none = "the process has no context on a GPU";
+
+  // The thread's.
+  std::vector<SampledDevice> devices;
+  int64_t look_ns = 0;  // for devices
+  unsigned gpus = 0;
+  bool has_counted = false;
+
+  void run() noexcept;
+  std::string find_devices(int64_t now);
+  void add_device(unsigned ordinal, driver::CuDevice device, int64_t now);
+  int64_t due_ns(int64_t now);
+};
+
+void DeviceSampling::State::add_device(unsigned ordinal, driver::CuDevice device, int64_t now) {
+  driver::CuUuid uuid{};
+  std::array<char, 32> address{};
+  if (cuda.device_get_uuid == nullptr || cuda.device_get_uuid(&uuid, device) != 0) {
+    return;
+  }
+  if (cuda.device_get_pci_bus_id == nullptr ||
+      cuda.device_get_pci_bus_id(address.data(), static_cast<int>(address.size()), device) != 0) {
+    address[0] = '\0';
+  }
+  std::optional<GpuReader> part;
+  for (unsigned index = 0; index < gpus; ++index) {
+    GpuReader reader(nvml, index);
+    if (reader.state().uuid == driver::uuid_text(uuid)) {
+      devices.emplace_back(ordinal, std::move(reader), false, interval_ns, now);
+      return;
+    }
+    if (is_same_address(reader.state().pci_address, address.data())) {
+      part.emplace(std::move(reader));
+    }
+  }
+  if (part) {
+    devices.emplace_back(ordinal, std::move(*part), true, interval_ns, now);
+  }
+}
+
+std::string DeviceSampling::State::find_devices(int64_t now) {
+  int count = 0;
+  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {  // cuInit has not been called
+    return devices.empty() ? "the process has no context on a GPU" : "";
+  }
+  std::string reason = "the process has no context on a GPU";
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    const auto number = static_cast<unsigned>(ordinal);
+    const bool is_known = std::ranges::find(devices, number, &SampledDevice::ordinal) != devices.end();
+    if (is_known || cuda.device_get(&device, ordinal) != 0 || !driver::has_primary_context(cuda, device)) {
+      continue;
+    }
+    std::string why_no_gpu;
+    if (!std::exchange(has_counted, true)) {
+      gpus = count_gpus(nvml, why_no_gpu);
+    }
+    add_device(number, device, now);
+    reason = !why_no_gpu.empty() ? why_no_gpu : "NVML does not know the GPU that the process uses";
+  }
+  return devices.empty() ? reason : "";
+}
+
+int64_t DeviceSampling::State::due_ns(int64_t now) {
+  int64_t due = look_ns;
+  for (SampledDevice& device : devices) {
+    due = std::min(due, device.due_ns(now));
+  }
+  return due;
+}
+
+void DeviceSampling::State::run() noexcept {
+  pthread_setname_np(pthread_self(), "gpuscope-nvml");
+  base::prepare_to_throw();
+  int64_t counted_ns = 0;
+  Rows fresh;
+  std::unique_lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [this] { return ends || is_active; });
+    if (ends) {
+      break;
+    }
+    const bool reads_last = is_last;
+    const bool begins = std::exchange(has_begun, false);
+    lock.unlock();
+    std::string reason;
+    Why explained;
+    bool failed = false;
+    int64_t longest_ns = 0;
+    int64_t due = INT64_MAX;
+    try {
+      int64_t now = now_ns();
+      if (look_ns <= now) {
+        reason = find_devices(now);
+        look_ns = now + (devices.empty() ? kFirstLook : kNextLook);
+      }
+      for (SampledDevice& device : devices) {
+        now = now_ns();
+        if (begins) {
+          device.begin_window(now);
+        }
+        device.read(now, reads_last, fresh);
+        longest_ns = std::max(longest_ns, now_ns() - now);
+        device.explain(explained);
+      }
+      due = due_ns(now_ns());
+    } catch (const std::exception&) {  // no memory
+      failed = true;
+    }
+    const int64_t cpu_ns = base::thread_cpu_ns();
+    lock.lock();
+    spent.cpu_ns += cpu_ns - std::exchange(counted_ns, cpu_ns);
+    spent.longest_ns = std::max(spent.longest_ns, longest_ns);
+    if (failed || rows.size() + fresh.size() > kMostRows) {
+      spent.dropped += fresh.size();
+    } else {
+      try {
+        rows.samples.insert(rows.samples.end(), fresh.samples.begin(), fresh.samples.end());
+        rows.counters.insert(rows.counters.end(), fresh.counters.begin(), fresh.counters.end());
+        why.merge(explained);
+      } catch (const std::exception&) {
+        spent.dropped += fresh.size();
+      }
+    }
+    fresh.clear();
+    if (!devices.empty()) {
+      why_none.clear();
+    } else if (!reason.empty()) {
+      why_none = std::move(reason);
+    }
+    if (reads_last) {
+      is_active = is_active && !is_last;  // it may have been begun again, when nobody waited any more
+      is_last = false;
+      changed.notify_all();
+      continue;
+    }
+    const int64_t wait_ns = failed ? kSlowInterval : due - now_ns();
+    changed.wait_for(lock, std::chrono::nanoseconds(std::max<int64_t>(wait_ns, 0)),
+                     [this] { return ends || is_last || !is_active; });
+  }
+  has_ended = true;
+  lock.unlock();
+  changed.notify_all();
+}
+
+DeviceSampling::DeviceSampling(const driver::Nvml& nvml, const driver::Cuda& cuda, std::chrono::nanoseconds interval)
+    : state_(std::make_shared<State>()) {
+  state_->nvml = nvml;
+  state_->cuda = cuda;
+  state_->interval_ns = interval.count();
+  std::thread([state = state_] { state->run(); }).detach();
+}
+
+DeviceSampling::~DeviceSampling() {
+  std::unique_lock lock(state_->mutex);
+  state_->ends = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, kEndLimit, [this] { return state_->has_ended; });
+}
+
+void DeviceSampling::begin() {
+  const std::lock_guard lock(state_->mutex);
+  state_->is_active = state_->has_begun = true;
+  state_->is_last = false;
+  state_->changed.notify_all();
+}
+
+void DeviceSampling::finish(std::chrono::nanoseconds limit) {
+  std::unique_lock lock(state_->mutex);
+  if (!state_->is_active) {
+    return;
+  }
+  state_->is_last = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, limit, [this] { return !state_->is_last; });
+  state_->is_last = state_->is_active = false;
+}
+
+DeviceSampling::Rows DeviceSampling::take() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->rows, {});
+}
+
+DeviceSampling::Spent DeviceSampling::take_spent() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->spent, {});
+}
+
+DeviceSampling::Why DeviceSampling::why() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->why;
+}
+
+std::string DeviceSampling::why_none() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->why_none;
+}
+
+}  // namespace gpuscope::nvml

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/energy_ticks.h"
+
+#include <algorithm>
+
+namespace gpuscope::nvml {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSeekInterval = 8 * kMs;
+// A counter that goes on at each reading while it is sought does so often enough, and that of a board which draws some
+// watts never stands still for so long.
+constexpr int64_t kOften = 25 * kMs;
+constexpr int64_t kStuck = 1000 * kMs;
+// What a tick may be beside its period, and the least that the period is taken to vary by.
+constexpr int64_t kJitter = 1 * kMs;
+constexpr double kPeriodVaries = 5e-4;
+// A tick that is known this well needs no reading in between; two calls of 3 ms bound it no better.
+constexpr int64_t kNarrow = 12 * kMs;
+// After so many searches its ticks are taken for irregular, and no reading is aimed any more; unless so many ticks were
+// where they were expected in between.
+constexpr int kMostSearches = 4;
+constexpr int64_t kRegular = 16;
+
+}  // namespace
+
+EnergyTicks::Expected EnergyTicks::expect(int64_t number) const {
+  const int64_t count = number - last_.number;
+  return {number, last_.low_ns + count * shortest_ns_ - kJitter, last_.high_ns + count * longest_ns_ + kJitter};
+}
+
+void EnergyTicks::seek() {
+  searches_ = last_.number >= kRegular ? 1 : searches_ + 1;
+  aim_ = Aim::Seek;
+  found_ = 0;
+  due_ns_ = 0;
+}
+
+/// Every other tick, as a reading before and one after it tell both values; fewer where that is often enough.
+void EnergyTicks::aim_at(int64_t from_ns) {
+  const int64_t period_ns = (shortest_ns_ + longest_ns_) / 2;
+  const int64_t wanted = from_ns < all_until_ns_ ? 2 : std::max<int64_t>(2, 2 * interval_ns_ / period_ns);
+  const int64_t soonest = (from_ns + call_ns_ + 2 * kJitter - last_.low_ns) / shortest_ns_ + 1;
+  for (int64_t count = std::max(wanted, soonest); count >= std::max<int64_t>(soonest, 1); --count) {
+    next_ = expect(last_.number + count);
+    if (next_.width() < period_ns / 2) {
+      aim_ = Aim::Before;
+      due_ns_ = next_.low_ns - kJitter - call_ns_;
+      return;
+    }
+  }
+  seek();
+}
+
+int64_t EnergyTicks::next_ns(int64_t now_ns) {
+  if (aim_ == Aim::Before && now_ns > next_.low_ns - call_ns_) {  // it came too late
+    aim_at(now_ns);
+  }
+  return std::max(now_ns, due_ns_);
+}
+
+void EnergyTicks::narrow_period() {
+  const int64_t count = last_.number - first_.number;
+  if (count == 0) {
+    return;
+  }
+  const auto varies = static_cast<int64_t>(kPeriodVaries * static_cast<double>(longest_ns_));
+  const int64_t shortest_ns = std::max(shortest_ns_, (last_.low_ns - first_.high_ns) / count - varies);
+  const int64_t longest_ns = std::min(longest_ns_, (last_.high_ns - first_.low_ns) / count + varies);
+  if (shortest_ns > longest_ns) {
+    seek();
+  } else {
+    shortest_ns_ = shortest_ns;
+    longest_ns_ = longest_ns;
+  }
+}
+
+EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
+  const Reading before = before_.value_or(reading);
+  const bool is_first = !before_.has_value();
+  before_ = reading;
+  due_ns_ = reading.end_ns + kSeekInterval;
+  if (is_first || reading.begin_ns - before.end_ns > 2 * kOften) {  // nobody knows how often it went on
+    found_ = 0;
+    unchanged_since_ns_ = reading.begin_ns;
+    return {.tick = {}, .is_new = true};
+  }
+  if (reading.value == before.value) {
+    if (reading.end_ns - unchanged_since_ns_ > kStuck) {
+      due_ns_ = reading.end_ns + std::max(interval_ns_, kStuck);
+    }
+    return {};
+  }
+  unchanged_since_ns_ = reading.begin_ns;
+  const Expected tick{found_, before.begin_ns, reading.end_ns};
+  ++found_;
+  if (found_ == 1) {
+    first_ = last_ = tick;
+    return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
+  }
+  shortest_ns_ = std::max<int64_t>(tick.low_ns - last_.high_ns, 1);
+  longest_ns_ = tick.high_ns - last_.low_ns;
+  last_ = tick;
+  if (longest_ns_ < 2 * kOften || searches_ > kMostSearches) {  // the latest tick is never far, or not to be foreseen
+    aim_ = Aim::Often;
+    due_ns_ = reading.end_ns + interval_ns_;
+    return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
+  }
+  aim_at(reading.end_ns);
+  return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
+}
+
+EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
+  // A call that was held up once says nothing of the others.
+  call_ns_ = std::clamp(reading.end_ns - reading.begin_ns, call_ns_ - call_ns_ / 8, 2 * call_ns_);
+  if (aim_ == Aim::Seek) {
+    return take_seeking(reading);
+  }
+  if (aim_ == Aim::Often) {
+    due_ns_ = reading.end_ns + interval_ns_;
+    return {.tick = Tick{reading.begin_ns - longest_ns_, reading.end_ns}, .is_new = true};
+  }
+  before_ = reading;
+  unchanged_since_ns_ = reading.begin_ns;
+  if (aim_ == Aim::Before) {
+    value_before_ = reading.value;
+    const Expected tick = expect(next_.number - 1);
+    const bool is_wide = next_.width() > kNarrow;
+    aim_ = is_wide ? Aim::Middle : Aim::After;
+    due_ns_ = is_wide ? next_.low_ns + next_.width() / 2 - call_ns_ / 2 : next_.high_ns + kJitter;
+    // It came so early, or so late, that another tick may have been meanwhile.
+    const bool is_sure = reading.begin_ns >= tick.high_ns && reading.end_ns <= next_.low_ns;
+    if (!is_sure) {
+      seek();
+      return {};
+    }
+    return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
+  }
+  const bool went_on = reading.value != value_before_;
+  if (aim_ == Aim::Middle && !went_on) {
+    next_.low_ns = std::max(next_.low_ns, reading.begin_ns);
+    aim_ = Aim::After;
+    due_ns_ = next_.high_ns + kJitter;
+    return {};
+  }
+  const bool is_sure = reading.end_ns <= expect(next_.number + 1).low_ns;
+  if (!went_on || !is_sure) {
+    seek();
+    return {};
+  }
+  next_.high_ns = std::max(next_.low_ns, std::min(next_.high_ns, reading.end_ns));
+  last_ = next_;
+  const Tick tick{last_.low_ns, last_.high_ns};
+  aim_ = Aim::Before;
+  narrow_period();
+  if (aim_ != Aim::Seek) {
+    aim_at(reading.end_ns);
+  }
+  return {.tick = tick, .is_new = true};
+}
+
+std::optional<EnergyTicks::Tick> EnergyTicks::find_tick(const Reading& reading) const {
+  if (aim_ == Aim::Seek) {
+    return {};
+  }
+  if (aim_ == Aim::Often) {
+    return Tick{reading.begin_ns - longest_ns_, reading.end_ns};
+  }
+  Expected tick =
+      last_;  // the latest that was surely before the call, and the latest that may have been before its end
+  int64_t number = last_.number + std::max<int64_t>((reading.begin_ns - last_.high_ns) / longest_ns_ - 1, 0);
+  while (expect(number).high_ns <= reading.begin_ns) {
+    tick = expect(number++);
+  }
+  int64_t high_ns = tick.high_ns;
+  for (; expect(number).low_ns < reading.end_ns; ++number) {
+    high_ns = std::min(expect(number).high_ns, reading.end_ns);
+  }
+  return Tick{tick.low_ns, std::max(tick.low_ns, high_ns)};
+}
+
+}  // namespace gpuscope::nvml

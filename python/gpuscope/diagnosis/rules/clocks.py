@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU's clocks are lower than they could be: it is too hot, or somebody has set it so.
+
+That a GPU under full load reaches the power that it was built for is no fault, however much that holds its clocks back.
+A bit of NVML's mask is none either: it says nothing of how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+
+import numpy as np
+
+from gpuscope.analysis.device_samples import NOT_READ, DeviceReadings, Series, why_not_sampled
+from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule
+from gpuscope.diagnosis.steps import Array
+from gpuscope.units import format_share
+
+_POWER = "sw_power_cap"
+_HELD_BACK = {
+    "sw_thermal_slowdown": "it is too hot",
+    "hw_thermal_slowdown": "it is so hot that the hardware halves its clocks",
+    "hw_power_brake_slowdown": "the power supply of the machine holds it back",
+    "sync_boost": "other GPUs of its group are slower",
+}
+_ADVICE = {
+    "sw_thermal_slowdown": "cooling: fans, dust, the air between cards, a lower room temperature",
+    "hw_thermal_slowdown": "cooling: fans, dust, the air between cards, a lower room temperature",
+    "hw_power_brake_slowdown": "the machine's power supply, or its limit for all GPUs",
+    "sync_boost": "nvidia-smi boost-slider or sync boost groups of DCGM: leave the group",
+}
+_APPLICATION_CLOCKS = 0x2  # of nvmlClocksEventReasons
+_FEWEST = 2  # samples
+_LEAST_BELOW = 0.03  # of the clock: it goes in steps of 15 MHz
+_BUSY = 50  # percent
+
+
+def _readings(context: Context) -> DeviceReadings | None:
+    return DeviceReadings(context.trace, context.device.device) if context.device is not None else None
+
+
+def _throttled(context: Context) -> Iterator[Cause]:
+    readings = _readings(context)
+    if readings is None or len(context.kernels) == 0:
+        return
+    known = {reason: readings.counter(f"{reason}_ns")[0] for reason in _HELD_BACK}
+    held = {reason: _grown(context, series) for reason, series in known.items() if series is not None}
+    total = {reason: float(each.sum()) for reason, each in held.items()}
+    if not any(total.values()):
+        return
+    worst = max(total, key=lambda reason: total[reason])
+    yield from _cause(
+        context,
+        readings,
+        f"the GPU's clocks are held back: {_HELD_BACK[worst]}",
+        _ADVICE[worst],
+        reduce(np.maximum, held.values()),
+        {
+            reason.replace("_", " "): f"{format_share(_of_kernels(context, each))} of the time"
+            for reason, each in held.items()
+            if each.any()
+        },
+    )
+
+
+def _lowered(context: Context) -> Iterator[Cause]:
+    readings = _readings(context)
+    if readings is None or len(context.kernels) == 0:
+        return
+    limit, usual = readings.series("power_limit_mw"), readings.series("power_limit_default_mw")
+    power, _ = readings.counter(f"{_POWER}_ns")
+    if limit is not None and usual is not None and power is not None and limit.values.max() < usual.values.max():
+        held = _grown(context, power)
+        if held.any():
+            watts = [f"{series.values.max() / 1e3:.0f} W" for series in (limit, usual)]
+            yield from _cause(
+                context,
+                readings,
+                "the GPU's limit of power was lowered, and holds its clocks back",
+                f"nvidia-smi -i {readings.device} -pl {usual.values.max() / 1e3:.0f}, as far as power and cooling allow",
+                held,
+                {
+                    "limit": f"{watts[0]}, by default {watts[1]}",
+                    "holds back": f"{format_share(_of_kernels(context, held))} of the time",
+                },
+            )
+    yield from _application_clocks(context, readings)
+
+
+def _application_clocks(context: Context, readings: DeviceReadings) -> Iterator[Cause]:
+    """Somebody has set the clock that programs get: each time that the GPU was busy it ran at that, and said so."""
+    table = context.trace.device_samples
+    here = (table.device == readings.device) & (table.throttle_reasons != NOT_READ) & (table.busy_percent >= _BUSY)
+    first_ns, last_ns = int(context.steps.start_ns[0]), int(context.steps.end_ns[-1])
+    here &= (table.start_ns >= first_ns) & (table.start_ns <= last_ns)
+    rows = np.flatnonzero(here)
+    if len(rows) < _FEWEST or not ((table.throttle_reasons[rows] & _APPLICATION_CLOCKS) != 0).all():
+        return
+    yield from _cause(
+        context,
+        readings,
+        "the GPU's clock was set lower than it may be",
+        f"nvidia-smi -i {readings.device} -rac (and -rgc), which give the clock free again",
+        context.duration_ns[context.kernels].astype(np.float64),
+        {"programs get": f"{int(np.median(table.sm_mhz[rows]))} MHz"},
+    )
+
+
+def _cause(
+    context: Context, readings: DeviceReadings, title: str, advice: str, held_ns: Array, evidence: dict[str, str]
+) -> Iterator[Cause]:
+    """Kernels were held back for so long each: they would be shorter by the part that the clock is too low by."""
+    clock, most = readings.clock, _free_clock(readings)
+    if clock is None or most is None:
+        return
+    assert context.device is not None
+    start, duration = context.start_ns[context.kernels], context.duration_ns[context.kernels].astype(np.float64)
+    mean = clock.integral(start, start + context.duration_ns[context.kernels]) / np.maximum(duration, 1.0)
+    below = np.clip(1 - mean / most, 0.0, 1.0)
+    below = np.where(below < _LEAST_BELOW, 0.0, below)
+    lost = np.minimum(held_ns, duration) * below
+    if not lost.any():
+        return
+    chosen = lost > 0
+    clocks = f"{float((mean * held_ns).sum() / held_ns.sum()):.0f} of {most:.0f} MHz"
+    yield Cause(
+        title,
+        advice,
+        Claim(work=context.kernels[chosen], work_ns=lost[chosen]),
+        Edit(
+            kernels=context.device.work.rows[context.kernels[chosen]],
+            kernel_factors=1 - lost[chosen] / np.maximum(duration[chosen], 1.0),
+        ),
+        evidence={**evidence, "the clock then": clocks},
+    )
+
+
+def _free_clock(readings: DeviceReadings) -> float | None:
+    """What the clock is when nothing holds it back, in MHz."""
+    most = readings.series("sm_max_mhz")
+    if most is not None:
+        return float(most.values.max())
+    return float(readings.clock.values.max()) if readings.clock is not None else None
+
+
+def _grown(context: Context, counter: Series) -> Array:
+    """By how much it grew while each of the context's kernels ran, in ns."""
+    start = context.start_ns[context.kernels]
+    found: Array = np.maximum(counter.at(start + context.duration_ns[context.kernels]) - counter.at(start), 0.0)
+    return found
+
+
+def _of_kernels(context: Context, held_ns: Array) -> float:
+    return float(held_ns.sum()) / max(float(context.duration_ns[context.kernels].sum()), 1.0)
+
+
+def _lacks(context: Context, columns: Iterable[str]) -> str | None:
+    if context.device is None:
+        return None
+    readings = DeviceReadings(context.trace, context.device.device)
+    if all(readings.counter(column)[0] is None for column in columns):
+        return f"clocks that are held back: {why_not_sampled(context.trace, readings.device, next(iter(columns)))}"
+    return None
+
+
+def _lacks_reasons(context: Context) -> str | None:
+    return _lacks(context, [f"{reason}_ns" for reason in _HELD_BACK])
+
+
+def _lacks_power(context: Context) -> str | None:
+    return _lacks(context, [f"{_POWER}_ns"])
+
+
+RULES = (
+    Rule("R43", "clocks that are held back", _throttled, 0.02, _lacks_reasons),
+    Rule("R44", "clocks or power that were set lower", _lowered, 0.03, _lacks_power),
+)

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/device_sampling.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fakes/cuda.h"
+#include "fakes/nvml.h"
+#include "gpuscope/base/clock.h"
+
+namespace gpuscope::nvml {
+namespace {
+
+using namespace std::chrono_literals;
+using store::kNotRead;
+
+std::string uuid_of(unsigned number) {
+  driver::CuUuid uuid{};
+  uuid.bytes[0] = static_cast<unsigned char>(number);
+  return driver::uuid_text(uuid);
+}
+
+std::atomic<int64_t> began_ns;  // the energy counter of the fake goes on each 20 ms since
+std::atomic<int> energy_code;
+std::atomic<int> slow_call_ms;
+
+class DeviceSamplings : public testing::Test {
+ protected:
+  DeviceSamplings() {
+    fakes::Cuda::reset().active_contexts = 1;
+    cuda_ = fakes::Cuda::instance().table();
+    nvml_ = fake_.table();
+    nvml_.uuid = [](driver::NvmlDevice, char* text, unsigned length) {
+      uuid_of(0).copy(text, length - 1);
+      return 0;
+    };
+    nvml_.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(slow_call_ms));
+      *millijoules = 1000 + static_cast<unsigned long long>((base::Clock::process().now_ns() - began_ns) / 20'000'000);
+      return energy_code.load();
+    };
+    began_ns = base::Clock::process().now_ns();
+    energy_code = 0;
+    slow_call_ms = 0;
+  }
+
+  /// What came until this holds, or a minute has passed.
+  static DeviceSampling::Rows take_until(DeviceSampling& sampling,
+                                         const std::function<bool(const DeviceSampling::Rows&)>& is_enough) {
+    DeviceSampling::Rows rows;
+    for (const auto limit = std::chrono::steady_clock::now() + 60s;
+         !is_enough(rows) && std::chrono::steady_clock::now() < limit; std::this_thread::sleep_for(1ms)) {
+      DeviceSampling::Rows more = sampling.take();
+      rows.samples.insert(rows.samples.end(), more.samples.begin(), more.samples.end());
+      rows.counters.insert(rows.counters.end(), more.counters.begin(), more.counters.end());
+    }
+    return rows;
+  }
+  static auto samples(std::size_t count) {
+    return [count](const DeviceSampling::Rows& rows) { return rows.samples.size() >= count; };
+  }
+
+  fakes::Nvml& fake_ = fakes::Nvml::reset();
+  driver::Nvml nvml_;
+  driver::Cuda cuda_;
+};
+
+TEST_F(DeviceSamplings, TellPowerClocksAndCountersInTheirUnits) {
+  DeviceSampling sampling(nvml_, cuda_, 5ms);
+  sampling.begin();
+  const auto rows = take_until(sampling, [](const DeviceSampling::Rows& rows) {
+    return rows.samples.size() > 3 &&
+           std::ranges::any_of(rows.counters, [](const auto& row) { return row.tick_ns >= 0; });
+  });
+  const auto fast = *std::ranges::find_if(rows.samples, [](const auto& row) { return row.power_mw >= 0; });
+  EXPECT_EQ(fast.device, 0U);
+  EXPECT_EQ(fast.power_mw, 123'456);
+  EXPECT_EQ(fast.power_limit_mw, 700'000);
+  EXPECT_EQ(fast.sm_mhz, 1980);
+  EXPECT_EQ(fast.memory_mhz, 3201);
+  EXPECT_EQ(fast.temperature_c, 41);
+  EXPECT_EQ(fast.busy_percent, 99);
+  EXPECT_EQ(fast.memory_busy_percent, 25);
+  EXPECT_EQ(fast.memory_used_bytes, 30'000);
+  EXPECT_EQ(fast.throttle_reasons, 4);
+  EXPECT_EQ(fast.sm_max_mhz, kNotRead);  // is read more seldom
+  const auto power = *std::ranges::find_if(rows.counters, [](const auto& row) { return row.sw_power_cap_ns >= 0; });
+  EXPECT_EQ(power.sw_power_cap_ns, 74'000'000'000'000);  // as it was read
+  EXPECT_EQ(power.energy_mj, kNotRead);
+  const auto heat =
+      *std::ranges::find_if(rows.counters, [](const auto& row) { return row.sw_thermal_slowdown_ns >= 0; });
+  EXPECT_EQ(heat.sw_thermal_slowdown_ns, 269'000'000'000'000);
+  EXPECT_EQ(heat.hw_thermal_slowdown_ns, 270'000'000'000'000);
+  EXPECT_EQ(heat.hw_power_brake_slowdown_ns, 271'000'000'000'000);
+  EXPECT_EQ(heat.sync_boost_ns, 76'000'000'000'000);
+  for (const auto& row : rows.counters) {
+    if (row.tick_ns >= 0) {
+      EXPECT_GE(row.energy_mj, 1000);
+      EXPECT_LE(row.tick_ns - row.tick_error_ns, row.start_ns);
+    }
+  }
+}
+
+TEST_F(DeviceSamplings, BeginWhenTheProgramUsesAGpu) {
+  fakes::Cuda::instance().initialized = false;
+  DeviceSampling sampling(nvml_, cuda_, 1ms);
+  sampling.begin();
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(sampling.take().size(), 0U);
+  EXPECT_EQ(sampling.why_none(), "the process has no context on a GPU");
+  fakes::Cuda::instance().initialized = true;
+  EXPECT_GE(take_until(sampling, samples(1)).samples.size(), 1U);
+  EXPECT_EQ(sampling.why_none(), "");
+}
+
+TEST_F(DeviceSamplings, SayWhyNvmlTellsNothing) {
+  DeviceSampling sampling({}, cuda_, 1ms);
+  sampling.begin();
+  sampling.finish(60s);
+  EXPECT_THAT(sampling.why_none(), testing::StartsWith("libnvidia-ml was not found"));
+  EXPECT_EQ(sampling.take().size(), 0U);
+}
+
+TEST_F(DeviceSamplings, SayWhichFigureIsAbsentAndWhy) {
+  energy_code = fakes::Nvml::kNotSupported;
+  fake_.fields[269] = fakes::Nvml::kNotSupported;
+  DeviceSampling sampling(nvml_, cuda_, 1ms);
+  sampling.begin();
+  take_until(sampling, samples(3));
+  sampling.finish(60s);
+  const DeviceSampling::Why why = sampling.why();
+  EXPECT_EQ(why.at({0, "energy_mj"}), "Not Supported");
+  EXPECT_EQ(why.at({0, "sw_thermal_slowdown_ns"}), "Not Supported");
+  EXPECT_EQ(why.count({0, "power_mw"}), 0U);
+  for (const auto& row : sampling.take().counters) {
+    EXPECT_EQ(row.energy_mj, kNotRead);
+    EXPECT_EQ(row.sw_thermal_slowdown_ns, kNotRead);
+  }
+}
+
+TEST_F(DeviceSamplings, ReadAllOnceMoreAtTheEndHoweverLongTheInterval) {
+  DeviceSampling sampling(nvml_, cuda_, std::chrono::hours(1));
+  sampling.begin();
+  take_until(sampling, samples(2));
+  const int64_t before_ns = base::Clock::process().now_ns();
+  sampling.finish(60s);
+  const DeviceSampling::Rows last = sampling.take();
+  EXPECT_TRUE(std::ranges::any_of(last.samples, [&](const auto& row) { return row.start_ns >= before_ns; }));
+  EXPECT_TRUE(std::ranges::any_of(last.counters,
+                                  [&](const auto& row) { return row.start_ns >= before_ns && row.energy_mj >= 1000; }));
+}
+
+TEST_F(DeviceSamplings, RestBetweenWindows) {
+  DeviceSampling sampling(nvml_, cuda_, 1ms);
+  sampling.begin();
+  take_until(sampling, samples(2));
+  sampling.finish(60s);
+  sampling.take();
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(sampling.take().size(), 0U);
+  sampling.begin();
+  EXPECT_GE(take_until(sampling, samples(2)).samples.size(), 2U);
+}
+
+TEST_F(DeviceSamplings, EndWithoutACallThatNeverReturns) {
+  slow_call_ms = 3'000;
+  auto sampling = std::make_unique<DeviceSampling>(nvml_, cuda_, 1ms);
+  sampling->begin();
+  std::this_thread::sleep_for(20ms);
+  const auto began = std::chrono::steady_clock::now();
+  sampling->finish(10ms);
+  sampling.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 2900ms);
+  std::this_thread::sleep_for(3100ms);  // the fake is for other tests
+}
+
+TEST_F(DeviceSamplings, TellAPartOfAGpuByTheWhole) {
+  nvml_.uuid = [](driver::NvmlDevice, char* text, unsigned length) {
+    std::string("GPU-whole").copy(text, length - 1);
+    return 0;
+  };
+  nvml_.pci_info = [](driver::NvmlDevice, driver::NvmlPciInfo* pci) {
+    std::string("00000000:1B:00.0").copy(pci->bus_id.data(), 31);
+    return 0;
+  };
+  cuda_.device_get_pci_bus_id = [](char* text, int length, driver::CuDevice) {
+    std::string("0000:1b:00.0").copy(text, static_cast<std::size_t>(length) - 1);
+    return 0;
+  };
+  DeviceSampling sampling(nvml_, cuda_, 1ms);
+  sampling.begin();
+  EXPECT_GE(take_until(sampling, samples(1)).samples.size(), 1U);
+  sampling.finish(60s);
+  EXPECT_THAT(sampling.why().at({0, "whole"}), testing::HasSubstr("(MIG)"));
+}
+
+TEST_F(DeviceSamplings, GoOnWhereAGpuIsLostForAWhile) {
+  static std::atomic<bool> is_lost;
+  is_lost = false;
+  nvml_.device_by_index = [](unsigned, driver::NvmlDevice* device) {
+    *device = reinterpret_cast<driver::NvmlDevice>(uintptr_t{1});
+    return is_lost ? 15 : 0;
+  };
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* utilization) {
+    *utilization = {99, 25};
+    return is_lost ? 15 : 0;
+  };
+  DeviceSampling sampling(nvml_, cuda_, 1ms);
+  sampling.begin();
+  take_until(sampling, samples(3));
+  is_lost = true;
+  for (const auto limit = std::chrono::steady_clock::now() + 60s;
+       !sampling.why().contains({0, "all"}) && std::chrono::steady_clock::now() < limit;) {
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_TRUE(sampling.why().contains({0, "all"}));
+  is_lost = false;
+  sampling.take();
+  EXPECT_GE(take_until(sampling, samples(1)).samples.size(), 1U);
+}
+
+TEST_F(DeviceSamplings, ThousandsOfThemComeAndGo) {
+  for (int cycle = 0; cycle < 1'000; ++cycle) {
+    DeviceSampling sampling(nvml_, cuda_, 1ms);
+    sampling.begin();
+  }
+}
+
+}  // namespace
+}  // namespace gpuscope::nvml

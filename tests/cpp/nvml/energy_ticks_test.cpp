@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters whose ticks are known, read as the tracker of ticks wants it.
+
+#include "gpuscope/nvml/energy_ticks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <vector>
+
+namespace gpuscope::nvml {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSecond = 1000 * kMs;
+
+/// A counter that counts its ticks.
+class Counter {
+ public:
+  Counter(int64_t period_ns, int64_t phase_ns, std::function<int64_t(int64_t tick)> jitter = {})
+      : period_ns_(period_ns), phase_ns_(phase_ns), jitter_(std::move(jitter)) {}
+
+  int64_t tick_ns(int64_t number) const { return phase_ns_ + number * period_ns_ + (jitter_ ? jitter_(number) : 0); }
+  int64_t at(int64_t moment_ns) const {
+    int64_t number = (moment_ns - phase_ns_) / period_ns_ + 1;
+    while (tick_ns(number) > moment_ns) {
+      --number;
+    }
+    return number;
+  }
+
+ private:
+  int64_t period_ns_;
+  int64_t phase_ns_;
+  std::function<int64_t(int64_t)> jitter_;
+};
+
+struct Run {
+  int reads = 0;
+  int rows = 0;
+  int told = 0;                    // rows with a tick
+  int wrong = 0;                   // ticks out of their bounds
+  std::vector<int64_t> widths_ns;  // of bounds
+  int64_t busy_ns = 0;             // inside calls
+};
+
+/// `call`: how long the reading of that number takes. The value is had at a random moment within.
+Run watch(const Counter& counter, int64_t seconds, int64_t interval_ns, std::function<int64_t(int)> call,
+          unsigned seed = 1) {
+  Run run;
+  EnergyTicks ticks(interval_ns);
+  std::mt19937 random(seed);
+  int64_t now = 100 * kSecond;
+  const int64_t end = now + seconds * kSecond;
+  while ((now = ticks.next_ns(now)) < end) {
+    const int64_t took = call(run.reads);
+    const int64_t value_ns = now + std::uniform_int_distribution<int64_t>(0, took)(random);
+    const int64_t value = counter.at(value_ns);
+    const EnergyTicks::Taken taken = ticks.take({now, now + took, value});
+    ++run.reads;
+    run.busy_ns += took;
+    run.rows += taken.is_new ? 1 : 0;
+    if (taken.tick) {
+      ++run.told;
+      const int64_t tick = counter.tick_ns(value);
+      run.wrong += tick < taken.tick->first_ns || tick > taken.tick->last_ns ? 1 : 0;
+      run.widths_ns.push_back(taken.tick->last_ns - taken.tick->first_ns);
+    }
+    now += took + 50'000;
+  }
+  return run;
+}
+
+int64_t median(std::vector<int64_t> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+TEST(EnergyTicks, KnowWhenTheCounterOfAnH100WentOn) {
+  for (int64_t phase = 0; phase < 99; phase += 7) {
+    const Counter counter(99'500'000, 99 * kSecond + phase * kMs);
+    const Run run = watch(counter, 20, 100 * kMs, [](int read) { return (22 + read % 17) * kMs / 10; });
+    EXPECT_EQ(run.wrong, 0) << phase;
+    EXPECT_GE(run.told, 180);  // of 201 ticks
+    EXPECT_LE(median(run.widths_ns), 12 * kMs) << phase;
+    EXPECT_LE(run.reads, 270);  // one a tick, after those that looked for the first
+  }
+}
+
+TEST(EnergyTicks, ReadSeldomWhereThatIsWanted) {
+  const Counter counter(99'500'000, 99 * kSecond);
+  const Run run = watch(counter, 100, 500 * kMs, [](int) { return 3 * kMs; });
+  EXPECT_EQ(run.wrong, 0);
+  EXPECT_LE(run.reads, 260);
+  EXPECT_GE(run.told, 180);
+  EXPECT_LE(median(run.widths_ns), 14 * kMs);
+}
+
+TEST(EnergyTicks, KeepUpWithTicksThatComeALittleEarlyOrLate) {
+  const Counter counter(99'500'000, 99 * kSecond, [](int64_t number) { return (number * 7919 % 1000 - 500) * 1000; });
+  const Run run = watch(counter, 60, 100 * kMs, [](int) { return 3 * kMs; });
+  EXPECT_LE(run.wrong, run.told / 100);
+  EXPECT_GE(run.told, 500);
+}
+
+TEST(EnergyTicks, AreFoundAgainWhereThePeriodChanges) {
+  // From its 100th tick on each comes 5 ms later than before.
+  const Counter counter(99'500'000, 99 * kSecond,
+                        [](int64_t number) { return number < 100 ? 0 : (number - 100) * 5 * kMs; });
+  const Run run = watch(counter, 40, 100 * kMs, [](int) { return 3 * kMs; });
+  EXPECT_LE(run.wrong, 12);
+  EXPECT_GE(run.told, 280);
+}
+
+TEST(EnergyTicks, OfACounterThatGoesOnOftenAreNeverFar) {
+  const Counter counter(20 * kMs, 99 * kSecond);
+  const Run run = watch(counter, 10, 100 * kMs, [](int) { return 1 * kMs; });
+  EXPECT_EQ(run.wrong, 0);
+  EXPECT_LE(run.reads, 120);
+  EXPECT_LE(median(run.widths_ns), 50 * kMs);
+}
+
+TEST(EnergyTicks, OfAnyPeriodTakeFewReadings) {
+  for (int64_t period = 5; period <= 1000; period += 15) {
+    const Counter counter(period * kMs, 98 * kSecond);
+    const Run run = watch(counter, 60, 100 * kMs, [](int) { return 3 * kMs; });
+    EXPECT_EQ(run.wrong, 0) << period;
+    EXPECT_LE(run.busy_ns, 60 * kSecond / 12) << period;
+    EXPECT_GT(run.told, 20) << period;
+  }
+}
+
+TEST(EnergyTicks, OfACounterThatStandsStillAreLookedForSeldom) {
+  const Counter counter(1000 * kSecond, 99 * kSecond);
+  const Run run = watch(counter, 60, 100 * kMs, [](int) { return 3 * kMs; });
+  EXPECT_EQ(run.told, 0);
+  EXPECT_EQ(run.rows, 1);
+  EXPECT_LE(run.reads, 180);
+}
+
+TEST(EnergyTicks, AreFoundThoughTheThreadIsHeldUpNowAndThen) {
+  const Counter counter(99'500'000, 99 * kSecond);
+  const Run run = watch(counter, 60, 100 * kMs, [](int read) { return read % 23 == 22 ? 130 * kMs : 3 * kMs; });
+  EXPECT_EQ(run.wrong, 0);
+  EXPECT_GE(run.told, 250);
+}
+
+TEST(EnergyTicks, BoundAReadingAtAnyMoment) {
+  const Counter counter(99'500'000, 99 * kSecond);
+  EnergyTicks ticks(100 * kMs);
+  int64_t now = 100 * kSecond;
+  EXPECT_FALSE(ticks.find_tick({now, now + kMs, counter.at(now)}));  // nothing is known yet
+  for (int read = 0; read < 100; ++read) {
+    now = ticks.next_ns(now);
+    ticks.take({now, now + 3 * kMs, counter.at(now + kMs)});
+    now += 3 * kMs;
+  }
+  for (int64_t later = 0; later < 1000; later += 13) {
+    const int64_t begin = now + later * kMs;
+    const int64_t value = counter.at(begin + kMs);
+    const auto tick = ticks.find_tick({begin, begin + 3 * kMs, value});
+    ASSERT_TRUE(tick);
+    EXPECT_LE(tick->first_ns, counter.tick_ns(value)) << later;
+    EXPECT_GE(tick->last_ns, counter.tick_ns(value)) << later;
+    EXPECT_LE(tick->last_ns - tick->first_ns, 130 * kMs);
+  }
+}
+
+TEST(EnergyTicks, BeginAnewAfterARest) {
+  const Counter counter(99'500'000, 99 * kSecond);
+  EnergyTicks ticks(100 * kMs);
+  ticks.rest_until(101 * kSecond);
+  EXPECT_EQ(ticks.next_ns(100 * kSecond), 101 * kSecond);
+}
+
+}  // namespace
+}  // namespace gpuscope::nvml
