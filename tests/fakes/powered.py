@@ -9,6 +9,7 @@ import numpy as np
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
+from gpuscope import _core
 from gpuscope.trace import Trace
 
 START = 1_700_000_000_000_000_000
@@ -144,13 +145,4 @@ class PoweredGpu:
         return make_trace({**made, **tables}, info={**info, **self.info})
 
 
-THROTTLED = tuple(
-    f"{reason}_ns"
-    for reason in (
-        "sw_power_cap",
-        "sync_boost",
-        "sw_thermal_slowdown",
-        "hw_thermal_slowdown",
-        "hw_power_brake_slowdown",
-    )
-)
+THROTTLED = tuple(f"{reason}_ns" for reason in _core.THROTTLE_COUNTERS)

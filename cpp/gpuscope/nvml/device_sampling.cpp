@@ -29,7 +29,7 @@ using Sample = store::DeviceSamples::Row;
 using Count = store::DeviceCounters::Row;
 
 using store::kNotRead;
-constexpr int64_t kSlowInterval = std::chrono::nanoseconds(1s).count();
+constexpr int64_t kSlowNs = std::chrono::nanoseconds(1s).count();
 // Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
 constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
 constexpr int64_t kNextLook = std::chrono::nanoseconds(1s).count();
@@ -41,7 +41,7 @@ constexpr auto kEndLimit = 1s;
 // NVML's field that counts it is read at the interval: 1.5 us on an H100, where each of the others takes 0.4 ms.
 constexpr std::string_view kCheapReason = "sw_power_cap";
 
-int64_t now_ns() { return base::Clock::process().now_ns(); }
+int64_t moment_ns() { return base::Clock::process().now_ns(); }
 
 template <class Column>
 void blank(Column& column) {
@@ -137,6 +137,8 @@ std::string column_of(const std::string& figure) {
   return found != kColumns.end() ? std::string(found->second) : "";
 }
 
+}  // namespace
+
 /// A GPU as it is read: the thread's alone.
 class SampledDevice {
  public:
@@ -167,7 +169,7 @@ class SampledDevice {
     }
     if (is_last || slow_due_ns_ <= now) {
       read_slow(rows);
-      slow_due_ns_ = now + std::max(kSlowInterval, interval_ns_);
+      slow_due_ns_ = now + std::max(kSlowNs, interval_ns_);
     }
   }
 
@@ -184,10 +186,10 @@ class SampledDevice {
 
  private:
   void read_fast(Rows& rows) {
-    const int64_t before = now_ns();
+    const int64_t before = moment_ns();
     reader_.read_fast();
     read_throttled(true);
-    const int64_t time_ns = before + (now_ns() - before) / 2;
+    const int64_t time_ns = before + (moment_ns() - before) / 2;
     Sample row = empty_sample(time_ns, ordinal_);
     const GpuState& state = reader_.state();
     row.power_mw = in_units<int32_t>(state.power_w, 1e3);
@@ -204,10 +206,10 @@ class SampledDevice {
   }
 
   void read_slow(Rows& rows) {
-    const int64_t before = now_ns();
+    const int64_t before = moment_ns();
     reader_.read_limits();
     read_throttled(false);
-    const int64_t time_ns = before + (now_ns() - before) / 2;
+    const int64_t time_ns = before + (moment_ns() - before) / 2;
     Sample row = empty_sample(time_ns, ordinal_);
     row.power_limit_default_mw = in_units<int32_t>(reader_.state().power_limit_default_w, 1e3);
     row.sm_max_mhz = in_units<int32_t>(reader_.state().sm_max_hz, 1e-6);
@@ -216,12 +218,12 @@ class SampledDevice {
   }
 
   void read_energy(bool is_last, Rows& rows) {
-    const int64_t before = now_ns();
+    const int64_t before = moment_ns();
     reader_.read_energy();
-    const int64_t after = now_ns();
+    const int64_t after = moment_ns();
     const GpuState& state = reader_.state();
     if (!state.energy_total_j) {
-      ticks_.rest_until(after + kSlowInterval);  // lost, or refused, which the reader knows
+      ticks_.rest_until(after + kSlowNs);  // lost, or refused, which the reader knows
       return;
     }
     Count row = empty_count(before + (after - before) / 2, ordinal_);
@@ -269,6 +271,8 @@ class SampledDevice {
   int64_t slow_due_ns_;
 };
 
+namespace {
+
 /// As NVML writes it, "00000000:1B:00.0", and as CUDA does, "0000:1b:00.0".
 bool is_same_address(std::string_view nvml, std::string_view cuda) {
   const auto lower = [](char letter) { return letter >= 'A' && letter <= 'Z' ? letter + ('a' - 'A') : int{letter}; };
@@ -289,7 +293,7 @@ struct DeviceSampling::State {
   std::condition_variable changed;
   bool is_active = false;
   bool has_begun = false;  // a window, that the thread has not seen yet
-  bool is_last = false;  // time that all is read, for `finish`
+  bool is_last = false;    // time that all is read, for `finish`
   bool ends = false;
   bool has_ended = false;
   Rows rows;
@@ -386,21 +390,21 @@ void DeviceSampling::State::run() noexcept {
     int64_t longest_ns = 0;
     int64_t due = INT64_MAX;
     try {
-      int64_t now = now_ns();
+      int64_t now = moment_ns();
       if (look_ns <= now) {
         reason = find_devices(now);
         look_ns = now + (devices.empty() ? kFirstLook : kNextLook);
       }
       for (SampledDevice& device : devices) {
-        now = now_ns();
+        now = moment_ns();
         if (begins) {
           device.begin_window(now);
         }
         device.read(now, reads_last, fresh);
-        longest_ns = std::max(longest_ns, now_ns() - now);
+        longest_ns = std::max(longest_ns, moment_ns() - now);
         device.explain(explained);
       }
-      due = due_ns(now_ns());
+      due = due_ns(moment_ns());
     } catch (const std::exception&) {  // no memory
       failed = true;
     }
@@ -431,7 +435,7 @@ void DeviceSampling::State::run() noexcept {
       changed.notify_all();
       continue;
     }
-    const int64_t wait_ns = failed ? kSlowInterval : due - now_ns();
+    const int64_t wait_ns = failed ? kSlowNs : due - moment_ns();
     changed.wait_for(lock, std::chrono::nanoseconds(std::max<int64_t>(wait_ns, 0)),
                      [this] { return ends || is_last || !is_active; });
   }

@@ -182,7 +182,11 @@ class _AllWork:
         distinct = {name: row for row, name in enumerate(dict.fromkeys(names))}
         of_variant = np.array([distinct[name] for name in names], np.int64)
         self.names = [*distinct, "CUDA graphs", "copies", "fills"]
-        start, end, name, region, device = ([] for _ in range(5))  # type: tuple[list[Array], ...]
+        start: list[Array] = []
+        end: list[Array] = []
+        name: list[Array] = []
+        region: list[Array] = []
+        device: list[Array] = []
         for number, table in enumerate((trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)):
             if not len(table):
                 continue
@@ -232,9 +236,8 @@ def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
     if model is not None and model.is_solved and total is not None:
         idle = _rest(total, model.of_work(np.arange(len(here)), np.zeros(len(here), np.int64), 1)[0])
     step, joules = _of_steps(model, edges)
-    names = {
-        int(row): trace.string(int(name)) for row, name in zip(trace.devices.ordinal, trace.devices.name, strict=True)
-    }
+    named = zip(trace.devices.ordinal.tolist(), trace.devices.name.tolist(), strict=True)
+    names = {ordinal: trace.string(name) for ordinal, name in named}
     return DeviceEnergy(
         device,
         names.get(device, ""),

@@ -3,10 +3,10 @@
 
 What it used between two ticks of the counter is known exactly, and spread over what ran in between by a model: a GPU
 draws some power at any time, and each kind of work draws more while it runs. These powers are those that explain the
-energy between all ticks best, none of them negative, by least squares; kinds that the recording does not tell apart
-are expected to be alike, within a half, which the intervals say. Nobody has to wait for the GPU, and a region may be far shorter than the time between two ticks,
-where it comes often enough. What the model says of the time between two ticks is scaled to what was measured there, so
-that all parts add up to it.
+energy between all ticks best, none of them negative, by least squares; kinds that the recording does not tell apart are
+expected to be alike, within a half, which the intervals say. Nobody has to wait for the GPU, and a region may be far
+shorter than the time between two ticks, where it comes often enough. What the model says of the time between two ticks
+is scaled to what was measured there, so that all parts add up to it.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class _Intervals:
 
 
 def _fitted(rows: Array, energy: Array, mean: float) -> _Powers:
-    """By least squares, with powers of work expected near what is typical of it, as far as the noise leaves that open."""
+    """By least squares, with powers expected near what is typical of work, as far as the noise leaves that open."""
     size = rows.shape[1]
     whole = np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)])
     alike = solve_nonnegative(whole.T @ whole, whole.T @ energy)
@@ -197,7 +197,7 @@ class EnergyModel:
     def __init__(
         self, ticks: EnergyTicks, work: Work, begin_ns: int, end_ns: int, cuts_ns: Array | None = None
     ) -> None:
-        """`cuts_ns`: other moments between which energy is asked for. Raises ValueError where there is too much work."""
+        """`cuts_ns`: other moments between which energy is asked for. Raises ValueError where work is too much."""
         self._ticks, self._work = ticks, work
         self._begin_ns, self._end_ns = begin_ns, max(end_ns, begin_ns + 1)
         self._cuts_ns = np.zeros(0, np.int64) if cuts_ns is None else cuts_ns

@@ -53,18 +53,13 @@ def _throttled(context: Context) -> Iterator[Cause]:
     if not any(total.values()):
         return
     worst = max(total, key=lambda reason: total[reason])
-    yield from _cause(
-        context,
-        readings,
-        f"the GPU's clocks are held back: {_HELD_BACK[worst]}",
-        _ADVICE[worst],
-        reduce(np.maximum, held.values()),
-        {
-            reason.replace("_", " "): f"{format_share(_of_kernels(context, each))} of the time"
-            for reason, each in held.items()
-            if each.any()
-        },
-    )
+    evidence = {
+        reason.replace("_", " "): f"{format_share(_of_kernels(context, each))} of the time"
+        for reason, each in held.items()
+        if each.any()
+    }
+    title = f"the GPU's clocks are held back: {_HELD_BACK[worst]}"
+    yield from _cause(context, readings, title, _ADVICE[worst], reduce(np.maximum, held.values()), evidence)
 
 
 def _lowered(context: Context) -> Iterator[Cause]:
@@ -81,7 +76,7 @@ def _lowered(context: Context) -> Iterator[Cause]:
                 context,
                 readings,
                 "the GPU's limit of power was lowered, and holds its clocks back",
-                f"nvidia-smi -i {readings.device} -pl {usual.values.max() / 1e3:.0f}, as far as power and cooling allow",
+                f"nvidia-smi -i {readings.device} -pl {usual.values.max() / 1e3:.0f}, as far as cooling allows",
                 held,
                 {
                     "limit": f"{watts[0]}, by default {watts[1]}",
