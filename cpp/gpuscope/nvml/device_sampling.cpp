@@ -304,8 +304,8 @@ struct DeviceSampling::State {
   // The thread's.
   std::vector<SampledDevice> devices;
   int64_t look_ns = 0;  // for devices
-  unsigned gpus = 0;
-  bool has_counted = false;
+  unsigned gpus = 0;    // of NVML's
+  std::string no_gpu_why;
 
   void run() noexcept;
   std::string find_devices(int64_t now);
@@ -340,11 +340,15 @@ void DeviceSampling::State::add_device(unsigned ordinal, driver::CuDevice device
 }
 
 std::string DeviceSampling::State::find_devices(int64_t now) {
-  int count = 0;
-  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {  // cuInit has not been called
-    return devices.empty() ? "the process has no context on a GPU" : "";
+  constexpr const char* kNoContext = "the process has no context on a GPU";
+  if (!cuda.library) {
+    return "no NVIDIA driver was found (" + cuda.library.why() + ")";
   }
-  std::string reason = "the process has no context on a GPU";
+  int count = 0;
+  if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
+    return kNoContext;  // cuInit has not been called
+  }
+  std::string reason = kNoContext;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     driver::CuDevice device = 0;
     const auto number = static_cast<unsigned>(ordinal);
@@ -352,14 +356,14 @@ std::string DeviceSampling::State::find_devices(int64_t now) {
     if (is_known || cuda.device_get(&device, ordinal) != 0 || !driver::has_primary_context(cuda, device)) {
       continue;
     }
-    std::string why_no_gpu;
-    if (!std::exchange(has_counted, true)) {
-      gpus = count_gpus(nvml, why_no_gpu);
+    if (gpus == 0) {
+      no_gpu_why.clear();
+      gpus = count_gpus(nvml, no_gpu_why);
     }
     add_device(number, device, now);
-    reason = !why_no_gpu.empty() ? why_no_gpu : "NVML does not know the GPU that the process uses";
+    reason = !no_gpu_why.empty() ? no_gpu_why : "NVML does not know the GPU that the process uses";
   }
-  return devices.empty() ? reason : "";
+  return reason;
 }
 
 int64_t DeviceSampling::State::due_ns(int64_t now) {
@@ -393,7 +397,7 @@ void DeviceSampling::State::run() noexcept {
       int64_t now = moment_ns();
       if (look_ns <= now) {
         reason = find_devices(now);
-        look_ns = now + (devices.empty() ? kFirstLook : kNextLook);
+        look_ns = now + (devices.empty() && cuda.library ? kFirstLook : kNextLook);
       }
       for (SampledDevice& device : devices) {
         now = moment_ns();
