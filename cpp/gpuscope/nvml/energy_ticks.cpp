@@ -80,16 +80,16 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
   const bool is_first = !before_.has_value();
   before_ = reading;
   due_ns_ = reading.end_ns + kSeekInterval;
-  if (is_first || reading.begin_ns - before.end_ns > 2 * kOften) {  // nobody knows how often it went on
-    found_ = 0;
-    unchanged_since_ns_ = reading.begin_ns;
-    return {.tick = {}, .is_new = true};
-  }
-  if (reading.value == before.value) {
+  if (!is_first && reading.value == before.value) {
     if (reading.end_ns - unchanged_since_ns_ > kStuck) {
       due_ns_ = reading.end_ns + std::max(interval_ns_, kStuck);
     }
     return {};
+  }
+  if (is_first || reading.begin_ns - before.end_ns > 2 * kOften) {  // nobody knows when it went on, or how often
+    found_ = 0;
+    unchanged_since_ns_ = reading.begin_ns;
+    return {.tick = {}, .is_new = true};
   }
   unchanged_since_ns_ = reading.begin_ns;
   const Expected tick{found_, before.begin_ns, reading.end_ns};

@@ -41,7 +41,7 @@ def why_not_sampled(trace: Trace, device: int, column: str | None = None) -> str
         return why
     if "audit.device_samples" not in info and not sampled_devices(trace):
         return NOT_RECORDED
-    return info.get("device_samples.why") or "the recording is too short: it was read less than twice"
+    return info.get("device_samples.why") or "it was not read"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +123,10 @@ class DeviceReadings:
     def counter(self, column: str) -> tuple[Series | None, str]:
         """A column of ``trace.device_counters`` over time; None, and why, where its growth is not known."""
         found = self._series(self._trace.device_counters, column)
-        if found is None or len(found) < 2:
+        if found is None:
             return None, why_not_sampled(self._trace, self.device, column)
+        if len(found) < 2:
+            return None, "the recording is too short: it was read once alone"
         if (np.diff(found.values) < 0).any():
             return None, "the counter began anew, as it does where the driver is loaded again"
         return found, ""

@@ -271,7 +271,7 @@ def _steps(trace: Trace, begin_ns: int, end_ns: int, why: dict[str, str]) -> Arr
     try:
         steps = as_passed(trace, find_steps(trace))
     except NotAvailable as error:
-        why["steps"] = str(error)
+        why["steps"] = str(error).removeprefix("steps are not known: ")
         return np.zeros((0, 2), np.int64)
     edges = np.column_stack([steps.start_ns, steps.end_ns])
     inside: Array = edges[(edges[:, 0] >= begin_ns) & (edges[:, 1] <= end_ns) & (edges[:, 0] < edges[:, 1])]

@@ -61,12 +61,14 @@ class GPUMonitor:
     known, and the reasons for that where they are new.
 
     A file that cannot be written while the monitor runs, as on a full disk, is warned of once and tried again at each
-    write; the samples wait. A .parquet is written by `stop`, from lines that stand in a ``.part`` beside it until then,
-    also of a process that was killed: the next log of that name takes them over. One thread at a time may start and
-    stop; a forked child samples nothing.
+    write; the samples wait. A .parquet or .gscope is written by `stop`, from lines that stand in a ``.part`` beside it
+    until then, also of a process that was killed: the next log of that name takes them over. A .gscope has the figures
+    that recordings have (``Trace.device_samples``, ``device_counters``). One thread at a time may start and stop; a
+    forked child samples nothing.
 
     Args:
-        log_path: the file, whose name ends with .csv, .jsonl, .ndjson or .parquet (which takes pyarrow); None for none.
+        log_path: the file, whose name ends with .csv, .jsonl, .ndjson, .gscope or .parquet (which takes pyarrow); None
+            for none.
         interval: seconds between samples, 0.01 to 3600.
 
     Attributes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of samples of GPUs, which are appended to: CSV, JSON lines and Parquet."""
+"""Files of samples of GPUs, which are appended to: CSV, JSON lines, Parquet and recordings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.monitor import parquet
+from gpuscope.monitor import gscope, parquet
 from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
 from gpuscope.paths import append_text, check_writable, find_suffix, first_line_of, is_stream
 from gpuscope.text import brief
 
-_CSV, _PARQUET, *_ = SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
+# Files that are made of lines that wait beside them until the end.
+_MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
 
 
 class Log:
@@ -35,13 +37,14 @@ class Log:
         suffix = find_suffix(self.path, SUFFIXES)
         if suffix is None or is_stream(self.path):
             raise InvalidArgument(f"log_path is {brief(str(self.path))}; accepted are files: {', '.join(SUFFIXES)}")
-        self._is_csv, self._is_parquet = suffix == _CSV, suffix == _PARQUET
-        self._lines = self.path.with_name(f"{self.path.name}.part") if self._is_parquet else self.path
+        self._is_csv = suffix == ".csv"
+        self._format = _MADE_AT_THE_END.get(suffix)
+        self._lines = self.path.with_name(f"{self.path.name}.part") if self._format else self.path
         self._why: dict[int, Mapping[str, str]] = {}
         if self._is_csv:
             self._check_columns()
-        if self._is_parquet:
-            parquet.check_file(self.path)
+        if self._format:
+            self._format.check_file(self.path)
 
     def append(self, samples: Sequence[GpuSample]) -> None:
         """Writes them.
@@ -55,13 +58,13 @@ class Log:
             append_text(self._lines, "".join(json_line(sample, self._why) for sample in samples))
 
     def close(self) -> None:
-        """Makes a Parquet file of the lines that wait for that; nothing for others. It may be appended to again.
+        """Makes a .parquet or .gscope of the lines that wait for that; nothing for others. It may be appended to again.
 
         Raises:
             GpuscopeError: it cannot be written; the lines stay where they are.
         """
-        if self._is_parquet and self._lines.exists():
-            parquet.take_lines(self._lines, self.path)
+        if self._format and self._lines.exists():
+            self._format.take_lines(self._lines, self.path)
 
     def _check_columns(self) -> None:
         found = first_line_of(self.path)

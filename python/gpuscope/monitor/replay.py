@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.monitor import gscope
 from gpuscope.monitor.host import HostState
 from gpuscope.monitor.log import SUFFIXES
 from gpuscope.monitor.parquet import read_rows
@@ -50,7 +51,9 @@ class Recording:
 
 
 def read_log(path: str | Path) -> Recording:
-    """The samples of a .csv, .jsonl, .ndjson or .parquet that a `GPUMonitor` wrote, or a script with its columns.
+    """The samples of a log that a `GPUMonitor` wrote, of a script's with its columns, or of a recorded program.
+
+    A .gscope of a program has them where it was recorded with ``profile(device_samples=True)``.
 
     Raises:
         InvalidArgument: it is no such file, or has no sample.
@@ -63,6 +66,8 @@ def read_log(path: str | Path) -> Recording:
         raise InvalidArgument(f"path is {str(checked)!r}; accepted are logs: {', '.join(SUFFIXES)}")
     if suffix == ".parquet":
         rows: Iterator[dict[str, Any] | None] = read_rows(checked)
+    elif suffix == ".gscope":
+        rows = gscope.read_rows(checked)
     else:
         rows = _csv_rows(checked) if suffix == ".csv" else read_lines(checked)
     samples: list[GpuSample] = []

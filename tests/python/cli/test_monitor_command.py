@@ -247,7 +247,7 @@ def test_64_gpus(monitor):
         (("--count", "0"), "is not an integer of at least 1"),
         (("--json", "--csv"), "not allowed with argument"),
         (("--prometheus", "99999"), "accepted are 1 to 65535"),
-        (("--log", "gpu.txt"), ".csv or .parquet or .jsonl or .ndjson"),
+        (("--log", "gpu.txt"), ".csv or .parquet or .jsonl or .ndjson or .gscope"),
         (("none.csv",), "there is no such file"),
         (("none.txt",), "accepted are logs"),
         (("gpu.csv", "--interval", "1s"), "is of samples that are taken, and gpu.csv has been"),

@@ -164,9 +164,9 @@ def test_other_intervals_are_refused(interval, tmp_path):
         gs.GPUMonitor(tmp_path / "gpu.csv", interval=interval)
 
 
-@pytest.mark.parametrize("name", ["gpu.txt", "gpu", "gpu.gscope"])
+@pytest.mark.parametrize("name", ["gpu.txt", "gpu", "gpu.pftrace"])
 def test_other_suffixes_are_refused(name, tmp_path):
-    with pytest.raises(InvalidArgument, match=r"\.csv or \.parquet or \.jsonl or \.ndjson"):
+    with pytest.raises(InvalidArgument, match=r"\.csv or \.parquet or \.jsonl or \.ndjson or \.gscope"):
         gs.GPUMonitor(tmp_path / name)
 
 

@@ -100,7 +100,7 @@ def test_a_log_of_scripts_around_nvidia_smi_is_read(tmp_path):
         ("gpu.jsonl", '{"timestamp": "2026-01-02T03:04:05", "gpu_idx": "x"}\n', "no sample that can be read"),
         ("gpu.jsonl", '{"timestamp": "2026-01-02T03:04:05", "gpu_idx": 0, "power_w": 1e999}\n', "no sample"),
         ("gpu.parquet", "no parquet", "no Parquet file that can be read"),
-        ("gpu.txt", "", "accepted are logs: .csv, .parquet, .jsonl, .ndjson"),
+        ("gpu.txt", "", "accepted are logs: .csv, .parquet, .jsonl, .ndjson, .gscope"),
     ],
 )
 def test_files_that_are_no_logs_get_one_sentence(name, text, said, tmp_path):

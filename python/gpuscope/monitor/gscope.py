@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of GPUs as recordings, and recordings as logs.
+
+What NVML told stands in the tables ``device_sample`` and ``device_counter``, in a log as beside a recorded program.
+They have power, clocks, temperature, use, memory, energy and throttled time; of other figures, as those of links and
+of the host, a log of this kind has nothing. GPUs are numbered as NVML has them in a log, as CUDA has them in a
+recording.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.errors import CorruptTrace, InvalidArgument
+from gpuscope.monitor.sample import read_lines
+from gpuscope.paths import replacing
+
+# Columns of the tables, the columns of other logs that have the same, and how much a unit of those is of these.
+_SAMPLES: Mapping[str, tuple[str, float]] = {
+    "power_mw": ("power_w", 1e3),
+    "power_limit_mw": ("power_limit_w", 1e3),
+    "power_limit_default_mw": ("power_limit_default_w", 1e3),
+    "sm_mhz": ("sm_hz", 1e-6),
+    "sm_max_mhz": ("sm_max_hz", 1e-6),
+    "memory_mhz": ("memory_hz", 1e-6),
+    "temperature_c": ("temp_c", 1.0),
+    "busy_percent": ("util_pct", 1.0),
+    "memory_busy_percent": ("memory_busy_ratio", 100.0),
+    "memory_used_bytes": ("mem_used_mb", 1 << 20),
+}
+_COUNTERS: Mapping[str, tuple[str, float]] = {
+    "energy_mj": ("energy_total_j", 1e3),
+    **{f"{reason}_ns": (f"throttled_{reason}_s", 1e9) for reason in _core.THROTTLE_COUNTERS},
+}
+# Bits of nvmlClocksEventReasons.
+_REASONS = {
+    "gpu_idle": 0x1,
+    "applications_clocks": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clocks": 0x100,
+}
+_NOT_READ = -1
+_MOST_GPUS = 1 << 16
+_IS_LOG = "monitor.log"
+_SAMPLE_TABLE, _COUNTER_TABLE = "device_sample", "device_counter"
+_NAMES = {table.name: [column.name for column in table.columns] for table in _core.schema()}
+
+Array = np.ndarray[Any, Any]
+Row = dict[str, Any]
+
+
+def check_file(path: Path) -> None:
+    """Raises InvalidArgument where the file is no log, which a recording of a program is none of."""
+    if path.exists() and path.stat().st_size:
+        _open_log(path)
+
+
+def take_lines(lines: Path, path: Path) -> None:
+    """Appends JSON lines to a .gscope, and removes them.
+
+    Raises:
+        GpuscopeError: the file cannot be written; the lines are where they were, and the file as it was.
+    """
+    rows = _Rows(_open_log(path) if path.exists() and path.stat().st_size else None)
+    for row in read_lines(lines):
+        if row is not None and row.get("gpu_idx") is not None:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # a line that no monitor has written
+                rows.add(row)
+    with replacing(path) as file:
+        _core.write_gscope(rows.store(), file.write)
+    lines.unlink()
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of other logs: one for each moment at which the power of a GPU, or what else is read often, was.
+
+    Raises:
+        InvalidArgument: it is no recording, or one without samples of GPUs.
+        GpuscopeError: it cannot be read.
+    """
+    store = _open(path)
+    samples, counters, devices = (store.columns(table) for table in (_SAMPLE_TABLE, _COUNTER_TABLE, "device"))
+    known = {
+        int(ordinal): {
+            "gpu_name": store.string(int(name)) or "GPU",
+            "gpu_uuid": store.string(int(uuid)),
+            **({"mem_total_mb": size / (1 << 20)} if size else {}),
+        }
+        for ordinal, name, uuid, size in zip(
+            *(devices[column].tolist() for column in ("ordinal", "name", "uuid", "memory_bytes")), strict=True
+        )
+    }
+    if not len(samples["start_ns"]):
+        raise InvalidArgument(f"path is {str(path)!r}, a recording without samples of GPUs (device_samples=True)")
+    times = np.concatenate([samples["start_ns"], counters["start_ns"]])
+    split = len(samples["start_ns"])
+    latest: dict[int, Row] = {}
+    for at in np.argsort(times, kind="stable").tolist():
+        is_sample = at < split
+        table, row, names = (samples, at, _SAMPLES) if is_sample else (counters, at - split, _COUNTERS)
+        time_ns, device = int(times[at]), int(table["device"][row])
+        facts = latest.setdefault(device, {"gpu_idx": device, **known.get(device, {})})
+        for column, (name, unit) in names.items():
+            if (value := int(table[column][row])) >= 0:
+                facts[name] = value / unit
+        if not is_sample:
+            facts["counted_ns"] = time_ns
+            continue
+        bits = int(table["throttle_reasons"][row])
+        if bits >= 0:
+            facts["throttle_reasons"] = "+".join(name for name, bit in _REASONS.items() if bits & bit)
+        if any(int(table[column][row]) >= 0 for column in _SAMPLES if column not in _SELDOM):
+            counted_ns = facts.get("counted_ns", time_ns)
+            age = {"time_ns": time_ns, "slow_age_s": (time_ns - counted_ns) / 1e9}
+            yield {name: value for name, value in facts.items() if name != "counted_ns"} | age
+
+
+_SELDOM = ("power_limit_default_mw", "sm_max_mhz")
+
+
+class _Rows:
+    """The tables of a log that grows."""
+
+    def __init__(self, log: _core.Store | None) -> None:
+        self._columns: dict[str, dict[str, list[int]]] = {}
+        self._devices: dict[int, tuple[str, str, int]] = {}
+        self._counted: dict[int, int] = {}
+        for table in (_SAMPLE_TABLE, _COUNTER_TABLE):
+            known = log.columns(table) if log is not None else {}
+            self._columns[table] = {name: known[name].tolist() if known else [] for name in _NAMES[table]}
+        if log is not None:
+            devices = log.columns("device")
+            named = (devices[column].tolist() for column in ("ordinal", "name", "uuid", "memory_bytes"))
+            for ordinal, name, uuid, size in zip(*named, strict=True):
+                self._devices[ordinal] = (log.string(name), log.string(uuid), size)
+
+    def add(self, row: Row) -> None:
+        """A line of a log."""
+        device, time_ns = int(row["gpu_idx"]), int(row["time_ns"])
+        if not 0 <= device < _MOST_GPUS or not 0 < time_ns < 1 << 62:
+            raise ValueError(device)
+        size = round(float(row.get("mem_total_mb", 0)) * (1 << 20))
+        self._devices[device] = (str(row.get("gpu_name", "")), str(row.get("gpu_uuid", "")), size)
+        sample = _converted(row, _SAMPLES)
+        if (reasons := row.get("throttle_reasons")) is not None:
+            sample["throttle_reasons"] = sum(_REASONS.get(word, 0) for word in str(reasons).split("+"))
+        self._append(_SAMPLE_TABLE, sample, time_ns, device)
+        counted_ns = time_ns - round(1e9 * float(row.get("slow_age_s", 0.0)))
+        counters = _converted(row, _COUNTERS)
+        if counters and self._counted.get(device) != counted_ns:  # read once a second, told with each sample
+            self._counted[device] = counted_ns
+            self._append(_COUNTER_TABLE, counters, counted_ns, device)
+
+    def _append(self, table: str, values: Mapping[str, int], time_ns: int, device: int) -> None:
+        row = {name: values.get(name, _NOT_READ) for name in self._columns[table]}
+        for name, value in {**row, "start_ns": time_ns, "device": device}.items():
+            self._columns[table][name].append(value)
+
+    def store(self) -> _core.Store:
+        """All of it."""
+        texts = [text for name, uuid, _ in self._devices.values() for text in (name, uuid)]
+        strings = list(dict.fromkeys(["", *texts]))
+        tables = {
+            table: {name: np.array(values, np.int64) for name, values in columns.items()}
+            for table, columns in self._columns.items()
+        }
+        devices: dict[str, list[int]] = {
+            "ordinal": list(self._devices),
+            "name": [strings.index(name) for name, _, _ in self._devices.values()],
+            "uuid": [strings.index(uuid) for _, uuid, _ in self._devices.values()],
+            "memory_bytes": [size for *_, size in self._devices.values()],
+        }
+        tables["device"] = {name: np.array(values, np.int64) for name, values in devices.items()}
+        return _core.make_store(tables, strings, [(_IS_LOG, "1"), ("session.mode", "full"), ("session.tier", "cpu")])
+
+
+def _converted(row: Row, names: Mapping[str, tuple[str, float]]) -> dict[str, int]:
+    most = {column: (1 << 62) if column.endswith(("_ns", "_mj", "_bytes")) else (1 << 31) - 1 for column in names}
+    return {
+        column: min(max(round(float(row[name]) * unit), _NOT_READ), most[column])
+        for column, (name, unit) in names.items()
+        if name in row
+    }
+
+
+def _open(path: Path) -> _core.Store:
+    try:
+        return _core.read_gscope(str(path), False)
+    except CorruptTrace as error:
+        raise InvalidArgument(f"path is {str(path)!r}, which is no recording that can be read ({error})") from None
+
+
+def _open_log(path: Path) -> _core.Store:
+    log = _open(path)
+    if _IS_LOG not in log.info():
+        raise InvalidArgument(
+            f"log_path is {str(path)!r}, the recording of a program; accepted are files that do not exist, empty ones "
+            "and logs"
+        )
+    return log

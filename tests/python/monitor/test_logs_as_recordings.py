@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs of GPUs that are recordings, and recordings of programs that are shown as logs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import gpuscope as gs
+from fakes.machines import gpu, sample
+from fakes.monitors import BEGIN_S, series, taken
+from fakes.powered import MS, PoweredGpu
+from gpuscope.errors import InvalidArgument
+from gpuscope.exporters import save
+from gpuscope.monitor import read_log
+from gpuscope.monitor.log import Log
+
+FIGURES = (
+    *("power_w", "power_limit_w", "power_limit_default_w", "sm_hz", "sm_max_hz", "memory_hz", "temperature_c"),
+    *("busy_ratio", "memory_busy_ratio", "memory_used_bytes", "memory_total_bytes", "energy_total_j"),
+)
+
+
+def write(path, written):
+    log = Log(path)
+    log.append(written)
+    log.close()
+    return path
+
+
+def test_figures_of_recordings_come_back_as_they_were(tmp_path):
+    facts = gpu(
+        1, throttle_reasons=["sw_power_cap", "gpu_idle"], energy_total_j=1234.5, throttled_s={"sync_boost": 2.5}
+    )
+    written = taken(sample(facts, BEGIN_S, slow_time_ns=round((BEGIN_S - 0.25) * 1e9)))
+    (found,) = read_log(write(tmp_path / "gpu.gscope", written)).samples
+    (before,) = written
+    for name in FIGURES:
+        assert getattr(found.gpu, name) == pytest.approx(getattr(before.gpu, name)), name
+    assert (found.gpu.index, found.gpu.name, found.gpu.uuid) == (1, before.gpu.name, before.gpu.uuid)
+    assert set(found.gpu.throttle_reasons) == {"sw_power_cap", "gpu_idle"}
+    assert found.gpu.throttled_s == {"sync_boost": 2.5}
+    assert found.time_ns - found.slow_time_ns == pytest.approx(250_000_000, abs=1_000_000)
+    assert found.gpu.fan_ratio is None
+    assert found.gpu.why["fan_ratio"] == "it is not in the log"
+
+
+def test_a_log_is_appended_to(tmp_path):
+    path = write(tmp_path / "gpu.gscope", series(3))
+    write(path, series(2, begin_s=BEGIN_S + 10))
+    assert len(read_log(path).samples) == 5
+    assert not path.with_name("gpu.gscope.part").exists()
+
+
+def test_what_a_killed_process_left_is_taken_over(tmp_path):
+    path = tmp_path / "gpu.gscope"
+    Log(path).append(series(3))
+    write(path, series(2, begin_s=BEGIN_S + 10))
+    assert len(read_log(path).samples) == 5
+
+
+def test_a_counter_that_is_read_seldom_is_one_row_for_all_its_samples(tmp_path):
+    rows = [sample(gpu(), BEGIN_S + n / 10, slow_time_ns=round(BEGIN_S * 1e9)) for n in range(10)]
+    path = write(tmp_path / "gpu.gscope", taken(*rows))
+    trace = gs.load(path).trace
+    assert (len(trace.device_samples), len(trace.device_counters)) == (10, 1)
+
+
+def test_lines_that_no_monitor_has_written_are_left_out(tmp_path):
+    path = tmp_path / "gpu.gscope"
+    log = Log(path)
+    log.append(series(2))
+    wrong = [{"gpu_idx": "x"}, {"gpu_idx": -1}, {"gpu_idx": 0, "power_w": [1]}, {"gpu_idx": 0, "power_w": 1e300}]
+    with path.with_name("gpu.gscope.part").open("a") as file:
+        file.writelines(json.dumps({"timestamp": "2026-01-01T00:00:00Z"} | row) + "\n" for row in wrong)
+    log.close()
+    assert len(read_log(path).samples) == 3  # the last is of a wrong number alone
+
+
+def test_the_recording_of_a_program_is_no_log_to_append_to(tmp_path):
+    path = tmp_path / "run.gscope"
+    save(PoweredGpu().trace(device_counter={"start_ns": [5]}).store, path)
+    with pytest.raises(InvalidArgument, match="the recording of a program"):
+        Log(path)
+    path.write_bytes(b"no recording")
+    with pytest.raises(InvalidArgument, match="no recording that can be read"):
+        Log(path)
+
+
+def test_the_recording_of_a_program_is_shown_as_a_log(tmp_path):
+    machine = PoweredGpu()
+    for _ in range(20):
+        machine.run("gemm", 100 * MS, 600, "forward")
+    readings = machine.readings()
+    moments = readings["start_ns"]
+    fast = {name: [-1] * len(moments) for name in ("memory_used_bytes", "throttle_reasons", "power_limit_default_mw")}
+    fast |= {"start_ns": moments, "power_mw": [600_000] * len(moments), "sm_mhz": [1980] * len(moments)}
+    path = tmp_path / "run.gscope"
+    save(machine.trace(device_sample=fast).store, path)
+    found = read_log(path).samples
+    assert len(found) == len(moments)
+    assert found[-1].gpu.power_w == 600
+    assert found[-1].gpu.energy_total_j > found[1].gpu.energy_total_j
+    assert found[-1].gpu.name == "NVIDIA H100"
+    assert found[-1].gpu.memory_used_bytes is None
+
+
+def test_a_recording_without_samples_of_gpus_says_how_to_get_them(tmp_path):
+    path = tmp_path / "run.gscope"
+    save(PoweredGpu().trace(device_counter={"start_ns": [5]}).store, path)
+    with pytest.raises(InvalidArgument, match="device_samples=True"):
+        read_log(path)
