@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fakes.gscope import NONE, gscope_bytes
 from fakes.recordings import aggregate, training
 from fakes.stores import INFO, START, training_tables
+from gpuscope import _core
 from gpuscope.exporters import save
 
 FOLDER = Path(__file__).resolve().parent / "golden" / "gscope"
@@ -81,9 +82,39 @@ def program() -> Tables:
     return tables
 
 
+def devices() -> Tables:
+    """What NVML told of a GPU: samples, counters with and without a tick, and what was not read."""
+    tables = training_tables()
+    tables["device_sample"] = {
+        "start_ns": [START + 100, START + 50_000, START + 90_000],
+        "memory_used_bytes": [1 << 30, 1 << 30, -1],
+        "throttle_reasons": [1, 4, -1],
+        "power_mw": [90_000, 650_000, -1],
+        "power_limit_mw": [700_000, 700_000, -1],
+        "power_limit_default_mw": [-1, -1, 700_000],
+        "sm_mhz": [345, 1755, -1],
+        "sm_max_mhz": [-1, -1, 1980],
+        "memory_mhz": [2619, 2619, -1],
+        "temperature_c": [35, 41, -1],
+        "busy_percent": [0, 99, -1],
+        "memory_busy_percent": [0, 25, -1],
+        "device": [0, 0, 0],
+    }
+    tables["device_counter"] = {
+        "start_ns": [START + 200, START + 60_000, START + 95_000],
+        "energy_mj": [5_000_000, 5_060_000, -1],
+        "tick_ns": [-1, START + 40_000, -1],
+        "tick_error_ns": [-1, 5_000, -1],
+        "sw_power_cap_ns": [-1, -1, 7_000],
+        **{f"{reason}_ns": [-1, -1, 0] for reason in _core.THROTTLE_COUNTERS if reason != "sw_power_cap"},
+        "device": [0, 0, 0],
+    }
+    return tables
+
+
 def write(folder: Path) -> None:
     """Writes every file."""
-    for make in (memory, program):
+    for make in (memory, program, devices):
         (folder / f"{make.__name__}.gscope").write_bytes(gscope_bytes(make(), info=INFO))
     recordings: tuple[Callable[[], Any], ...] = (training, aggregate)
     for record in recordings:  # of the product's own writer

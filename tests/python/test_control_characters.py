@@ -55,6 +55,7 @@ def recording(tmp_path):
         "stack": {"parent": [NONE], "function": [1], "file": [1], "line": [3]},
         "detail": {"region": [2], "shapes": [2], "forward": [NONE], "stack": [0]},
         "device": {"ordinal": [0], "name": [1]},
+        "device_sample": {"start_ns": [150], "power_mw": [90_000]},
         "track": {"device": [0], "context": [1], "stream": [7]},
         "variant": {"name": [1]},
         "kernel": {
@@ -95,6 +96,8 @@ def test_lines_end_where_they_did():
         lambda results: str(results.step_breakdown()),
         lambda results: results.step_breakdown().table(),
         lambda results: str(results.audit()),
+        lambda results: str(results.energy()),
+        lambda results: str(results.energy()[0]),
     ],
 )
 def test_tables_and_trees_show_names(recording, text):

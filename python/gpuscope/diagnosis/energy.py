@@ -47,9 +47,9 @@ class EnergyRow:
     throttled: Mapping[str, float | None]
 
 
-@dataclass(frozen=True)
-class DeviceEnergy:
-    """One GPU.
+@dataclass(frozen=True, repr=False)
+class DeviceEnergy(Result):
+    """One GPU; printing it shows its figures.
 
     Attributes:
         device: CUDA's number of it.
@@ -90,8 +90,11 @@ class DeviceEnergy:
                 return row
         raise KeyError(region)
 
-    def table(self) -> str:
-        """Its figures as text."""
+    def to_dict(self) -> dict[str, Any]:
+        """Joules, watts, seconds, MHz and shares; None where something is not known, ``why`` says why."""
+        return plain_fields(self)
+
+    def __str__(self) -> str:
         lines = [self._title()]
         if self.total is not None and self.idle is not None:
             idle = f"idle: {self.idle}"
@@ -151,12 +154,12 @@ class EnergyReport(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Joules, watts, seconds, MHz and shares; None where something is not known, ``why`` says why."""
-        return {"devices": [plain_fields(each) for each in self.devices], "why": self.why}
+        return {"devices": [each.to_dict() for each in self.devices], "why": self.why}
 
     def __str__(self) -> str:
         if not self.devices:
             return f"no energy is known: {self.why}"
-        return "\n\n".join(each.table() for each in self.devices)
+        return "\n\n".join(map(str, self.devices))
 
 
 def energy(trace: Trace) -> EnergyReport:

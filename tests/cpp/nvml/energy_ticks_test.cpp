@@ -14,8 +14,8 @@
 namespace gpuscope::nvml {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kSecond = 1000 * kMs;
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kWholeSecond = 1000 * kMillisecond;
 
 /// A counter that counts its ticks.
 class Counter {
@@ -53,8 +53,8 @@ Watched watch(const Counter& counter, int64_t seconds, int64_t interval_ns, std:
   Watched run;
   EnergyTicks ticks(interval_ns);
   std::mt19937 random(seed);
-  int64_t now = 100 * kSecond;
-  const int64_t end = now + seconds * kSecond;
+  int64_t now = 100 * kWholeSecond;
+  const int64_t end = now + seconds * kWholeSecond;
   while ((now = ticks.next_ns(now)) < end) {
     const int64_t took = call(run.reads);
     const int64_t value_ns = now + std::uniform_int_distribution<int64_t>(0, took)(random);
@@ -81,99 +81,102 @@ int64_t median(std::vector<int64_t> values) {
 
 TEST(EnergyTicks, KnowWhenTheCounterOfAnH100WentOn) {
   for (int64_t phase = 0; phase < 99; phase += 7) {
-    const Counter counter(99'500'000, 99 * kSecond + phase * kMs);
-    const Watched run = watch(counter, 20, 100 * kMs, [](int read) { return (22 + read % 17) * kMs / 10; });
+    const Counter counter(99'500'000, 99 * kWholeSecond + phase * kMillisecond);
+    const Watched run =
+        watch(counter, 20, 100 * kMillisecond, [](int read) { return (22 + read % 17) * kMillisecond / 10; });
     EXPECT_EQ(run.wrong, 0) << phase;
     EXPECT_GE(run.told, 180);  // of 201 ticks
-    EXPECT_LE(median(run.widths_ns), 12 * kMs) << phase;
+    EXPECT_LE(median(run.widths_ns), 12 * kMillisecond) << phase;
     EXPECT_LE(run.reads, 270);  // one a tick, after those that looked for the first
   }
 }
 
 TEST(EnergyTicks, ReadSeldomWhereThatIsWanted) {
-  const Counter counter(99'500'000, 99 * kSecond);
-  const Watched run = watch(counter, 100, 500 * kMs, [](int) { return 3 * kMs; });
+  const Counter counter(99'500'000, 99 * kWholeSecond);
+  const Watched run = watch(counter, 100, 500 * kMillisecond, [](int) { return 3 * kMillisecond; });
   EXPECT_EQ(run.wrong, 0);
   EXPECT_LE(run.reads, 280);
   EXPECT_GE(run.told, 180);
-  EXPECT_LE(median(run.widths_ns), 14 * kMs);
+  EXPECT_LE(median(run.widths_ns), 14 * kMillisecond);
 }
 
 TEST(EnergyTicks, KeepUpWithTicksThatComeALittleEarlyOrLate) {
-  const Counter counter(99'500'000, 99 * kSecond, [](int64_t number) { return (number * 7919 % 1000 - 500) * 1000; });
-  const Watched run = watch(counter, 60, 100 * kMs, [](int) { return 3 * kMs; });
+  const Counter counter(99'500'000, 99 * kWholeSecond,
+                        [](int64_t number) { return (number * 7919 % 1000 - 500) * 1000; });
+  const Watched run = watch(counter, 60, 100 * kMillisecond, [](int) { return 3 * kMillisecond; });
   EXPECT_LE(run.wrong, run.told / 100);
   EXPECT_GE(run.told, 500);
 }
 
 TEST(EnergyTicks, AreFoundAgainWhereThePeriodChanges) {
   // From its 100th tick on each comes 5 ms later than before.
-  const Counter counter(99'500'000, 99 * kSecond,
-                        [](int64_t number) { return number < 100 ? 0 : (number - 100) * 5 * kMs; });
-  const Watched run = watch(counter, 40, 100 * kMs, [](int) { return 3 * kMs; });
+  const Counter counter(99'500'000, 99 * kWholeSecond,
+                        [](int64_t number) { return number < 100 ? 0 : (number - 100) * 5 * kMillisecond; });
+  const Watched run = watch(counter, 40, 100 * kMillisecond, [](int) { return 3 * kMillisecond; });
   EXPECT_LE(run.wrong, 12);
   EXPECT_GE(run.told, 280);
 }
 
 TEST(EnergyTicks, OfACounterThatGoesOnOftenAreNeverFar) {
-  const Counter counter(20 * kMs, 99 * kSecond);
-  const Watched run = watch(counter, 10, 100 * kMs, [](int) { return 1 * kMs; });
+  const Counter counter(20 * kMillisecond, 99 * kWholeSecond);
+  const Watched run = watch(counter, 10, 100 * kMillisecond, [](int) { return 1 * kMillisecond; });
   EXPECT_EQ(run.wrong, 0);
   EXPECT_LE(run.reads, 120);
-  EXPECT_LE(median(run.widths_ns), 50 * kMs);
+  EXPECT_LE(median(run.widths_ns), 50 * kMillisecond);
 }
 
 TEST(EnergyTicks, OfAnyPeriodTakeFewReadings) {
   for (int64_t period = 5; period <= 1000; period += 15) {
-    const Counter counter(period * kMs, 98 * kSecond);
-    const Watched run = watch(counter, 60, 100 * kMs, [](int) { return 3 * kMs; });
+    const Counter counter(period * kMillisecond, 98 * kWholeSecond);
+    const Watched run = watch(counter, 60, 100 * kMillisecond, [](int) { return 3 * kMillisecond; });
     EXPECT_EQ(run.wrong, 0) << period;
-    EXPECT_LE(run.busy_ns, 60 * kSecond / 12) << period;
+    EXPECT_LE(run.busy_ns, 60 * kWholeSecond / 12) << period;
     EXPECT_GT(run.told, 20) << period;
   }
 }
 
 TEST(EnergyTicks, OfACounterThatStandsStillAreLookedForSeldom) {
-  const Counter counter(1000 * kSecond, 99 * kSecond);
-  const Watched run = watch(counter, 60, 100 * kMs, [](int) { return 3 * kMs; });
+  const Counter counter(1000 * kWholeSecond, 99 * kWholeSecond);
+  const Watched run = watch(counter, 60, 100 * kMillisecond, [](int) { return 3 * kMillisecond; });
   EXPECT_EQ(run.told, 0);
   EXPECT_EQ(run.rows, 1);
   EXPECT_LE(run.reads, 180);
 }
 
 TEST(EnergyTicks, AreFoundThoughTheThreadIsHeldUpNowAndThen) {
-  const Counter counter(99'500'000, 99 * kSecond);
-  const Watched run = watch(counter, 60, 100 * kMs, [](int read) { return read % 23 == 22 ? 130 * kMs : 3 * kMs; });
+  const Counter counter(99'500'000, 99 * kWholeSecond);
+  const Watched run = watch(counter, 60, 100 * kMillisecond,
+                            [](int read) { return read % 23 == 22 ? 130 * kMillisecond : 3 * kMillisecond; });
   EXPECT_EQ(run.wrong, 0);
   EXPECT_GE(run.told, 250);
 }
 
 TEST(EnergyTicks, BoundAReadingAtAnyMoment) {
-  const Counter counter(99'500'000, 99 * kSecond);
-  EnergyTicks ticks(100 * kMs);
-  int64_t now = 100 * kSecond;
-  EXPECT_FALSE(ticks.find_tick({now, now + kMs, counter.at(now)}));  // nothing is known yet
+  const Counter counter(99'500'000, 99 * kWholeSecond);
+  EnergyTicks ticks(100 * kMillisecond);
+  int64_t now = 100 * kWholeSecond;
+  EXPECT_FALSE(ticks.find_tick({now, now + kMillisecond, counter.at(now)}));  // nothing is known yet
   for (int read = 0; read < 100; ++read) {
     now = ticks.next_ns(now);
-    ticks.take({now, now + 3 * kMs, counter.at(now + kMs)});
-    now += 3 * kMs;
+    ticks.take({now, now + 3 * kMillisecond, counter.at(now + kMillisecond)});
+    now += 3 * kMillisecond;
   }
   for (int64_t later = 0; later < 1000; later += 13) {
-    const int64_t begin = now + later * kMs;
-    const int64_t value = counter.at(begin + kMs);
-    const auto tick = ticks.find_tick({begin, begin + 3 * kMs, value});
+    const int64_t begin = now + later * kMillisecond;
+    const int64_t value = counter.at(begin + kMillisecond);
+    const auto tick = ticks.find_tick({begin, begin + 3 * kMillisecond, value});
     ASSERT_TRUE(tick);
     EXPECT_LE(tick->first_ns, counter.tick_ns(value)) << later;
     EXPECT_GE(tick->last_ns, counter.tick_ns(value)) << later;
-    EXPECT_LE(tick->last_ns - tick->first_ns, 130 * kMs);
+    EXPECT_LE(tick->last_ns - tick->first_ns, 130 * kMillisecond);
   }
 }
 
 TEST(EnergyTicks, BeginAnewAfterARest) {
-  const Counter counter(99'500'000, 99 * kSecond);
-  EnergyTicks ticks(100 * kMs);
-  ticks.rest_until(101 * kSecond);
-  EXPECT_EQ(ticks.next_ns(100 * kSecond), 101 * kSecond);
+  const Counter counter(99'500'000, 99 * kWholeSecond);
+  EnergyTicks ticks(100 * kMillisecond);
+  ticks.rest_until(101 * kWholeSecond);
+  EXPECT_EQ(ticks.next_ns(100 * kWholeSecond), 101 * kWholeSecond);
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ def test_what_nvml_does_not_tell_is_none_with_its_reason():
     assert found["big"].energy is None
     assert found["big"].seconds > 0
     assert found.why["energy"] == "Not Supported"
-    assert "energy not known: Not Supported" in str(found.table())
+    assert "energy not known: Not Supported" in str(found)
 
 
 @pytest.mark.parametrize(

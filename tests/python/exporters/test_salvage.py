@@ -282,7 +282,7 @@ def test_salvage_is_a_bool(opened, salvage):
         opened(WHOLE, salvage)
 
 
-@pytest.mark.parametrize("name", ["training", "aggregate", "memory", "program"])
+@pytest.mark.parametrize("name", ["training", "aggregate", "memory", "program", "devices"])
 def test_the_fuzzers_recordings_open(name, tmp_path):
     path = Path(__file__).parents[2] / "golden" / "gscope" / f"{name}.gscope"
     use(gs.load(path), tmp_path)
