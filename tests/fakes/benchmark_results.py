@@ -14,7 +14,7 @@ from gpuscope import stats
 from gpuscope.benchmarking.comparison import Comparison
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.result import BenchmarkResult, Measured
-from gpuscope.results import Distribution
+from gpuscope.figures import Distribution
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -17,7 +17,7 @@ import pytest
 import gpuscope as gs
 from gpuscope.arguments import as_float, check_count, check_fraction, check_positive
 from gpuscope.errors import InvalidArgument
-from gpuscope.results import Distribution
+from gpuscope.figures import Distribution
 
 NEITHER: list[Any] = [
     math.nan,

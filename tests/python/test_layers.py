@@ -34,7 +34,7 @@ PYTHON_LADDER = (
     ("errors",),
     ("arguments",),
     ("paths", "stats", "units"),
-    ("results", "streams"),
+    ("figures", "results", "streams"),
     ("devices", "distributed", "late_imports", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory", "monitor"),

@@ -18,15 +18,8 @@ from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import (
-    Distribution,
-    Result,
-    format_estimate,
-    format_rows,
-    kept_on_error,
-    plain_fields,
-    plain_values,
-)
+from gpuscope.figures import Distribution, format_estimate, format_rows
+from gpuscope.results import Result, kept_on_error, plain_fields, plain_values
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log

@@ -20,7 +20,8 @@ from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, 
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.benchmarking.sweeps import check_maker, checked_axes, not_measured, prepared
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Result, format_estimate, import_pandas, kept_on_error, plain_fields
+from gpuscope.figures import format_estimate
+from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
 from gpuscope.units import align_columns
 

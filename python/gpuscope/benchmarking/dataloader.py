@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.workloads import check_batches
 from gpuscope.errors import InvalidArgument
+from gpuscope.figures import Distribution, Figures
 from gpuscope.frameworks import torch
-from gpuscope.results import Distribution, Figures, Result, import_pandas, kept_on_error, plain_fields
+from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
 
 if TYPE_CHECKING:

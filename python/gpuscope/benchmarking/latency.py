@@ -16,8 +16,9 @@ from gpuscope import stats, streams
 from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.figures import Distribution, Figures
 from gpuscope.frameworks import torch
-from gpuscope.results import Distribution, Figures, Result, kept_on_error, plain_fields
+from gpuscope.results import Result, kept_on_error, plain_fields
 
 SCHEMA = 1
 MOST_CALLS = 100_000_000  # whose times take 1.6 GB

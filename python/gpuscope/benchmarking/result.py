@@ -18,8 +18,9 @@ from gpuscope.arguments import check_positive
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.figures import Figures, format_rows
 from gpuscope.paths import read_text
-from gpuscope.results import Figures, Result, format_rows, plain_fields
+from gpuscope.results import Result, plain_fields
 from gpuscope.units import format_seconds, format_share
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Quantity, Samples
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import NotAvailable
-from gpuscope.results import Figures, format_estimate, plain_fields, plain_values
+from gpuscope.figures import Figures, format_estimate
+from gpuscope.results import plain_fields, plain_values
 from gpuscope.text import LONGEST_INTEGER, brief, shown
 from gpuscope.units import first_line
 

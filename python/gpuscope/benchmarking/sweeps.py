@@ -16,7 +16,8 @@ from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.samples import Quantity, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.results import Result, format_half_width, import_pandas, kept_on_error, plain_fields, plain_values
+from gpuscope.figures import format_half_width
+from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields, plain_values
 from gpuscope.text import brief
 from gpuscope.units import align_columns, format_seconds
 

@@ -17,8 +17,9 @@ from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
+from gpuscope.figures import Figures
 from gpuscope.frameworks import torch
-from gpuscope.results import Figures, Result, kept_on_error, plain_fields
+from gpuscope.results import Result, kept_on_error, plain_fields
 
 SCHEMA = 1
 

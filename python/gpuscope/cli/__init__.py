@@ -5,35 +5,23 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
-from gpuscope.cli.bench import Bench, Explore
-from gpuscope.cli.counters import Counters
-from gpuscope.cli.demo import Demo
-from gpuscope.cli.diagnose import Diagnose
-from gpuscope.cli.diffs import Diff
-from gpuscope.cli.doctor import Doctor
-from gpuscope.cli.export import Export
-from gpuscope.cli.memory import Memory
-from gpuscope.cli.memory_show import MemoryShow
-from gpuscope.cli.monitor import Monitor
-from gpuscope.cli.report import Report
-from gpuscope.cli.run import Run
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
 
 class Command(Protocol):
     """One command; ``run`` returns the exit code."""
 
-    name: str
-    summary: str
     description: str
     examples: str
 
@@ -44,20 +32,48 @@ class Command(Protocol):
         """Does the work. InvalidArgument ends the process with code 2, any other GpuscopeError with code 1."""
 
 
-COMMANDS: tuple[Command, ...] = (
-    Run(),
-    Diagnose(),
-    Diff(),
-    Report(),
-    Export(),
-    Bench(),
-    Explore(),
-    Memory(),
-    MemoryShow(),
-    Monitor(),
-    Demo(),
-    Counters(),
-    Doctor(),
+@dataclass(frozen=True)
+class Entry:
+    """A command as the help lists it. Its module is imported where it is the one that runs: all take half a second.
+
+    Attributes:
+        name: one word or two.
+        summary: a line.
+        home: module of this package and class.
+        runs_program: a script of the user runs in this process, whose output and whose end are its own.
+    """
+
+    name: str
+    summary: str
+    home: str
+    runs_program: bool = False
+
+    def load(self) -> Command:
+        """The command."""
+        module, _, kind = self.home.partition(".")
+        command: Command = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
+        return command
+
+
+COMMANDS: tuple[Entry, ...] = (
+    Entry("run", "run a script and profile it", "run.Run", runs_program=True),
+    Entry(
+        "diagnose",
+        "say where a program loses its time, and what a fix would save",
+        "diagnose.Diagnose",
+        runs_program=True,
+    ),
+    Entry("diff", "say what changed between two recordings, and whether it got slower", "diffs.Diff"),
+    Entry("report", "print the table, the call tree and the verdict of a recording", "report.Report"),
+    Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
+    Entry("bench", "measure a line of Python on the GPU or the CPU", "bench.Bench"),
+    Entry("bench explore", "CPU against GPU: which is faster, for which work, from which size on", "bench.Explore"),
+    Entry("memory", "run a script and say where its memory goes", "memory.Memory", runs_program=True),
+    Entry("memory show", "look at a memory snapshot's file, of torch or gpuscope", "memory_show.MemoryShow"),
+    Entry("monitor", "watch the GPUs: how useful, throttled, full and connected they are", "monitor.Monitor"),
+    Entry("demo", "profile a small training loop, with or without a GPU", "demo.Demo"),
+    Entry("counters", "list the hardware counters of this GPU", "counters.Counters"),
+    Entry("doctor", "say what works on this machine, and what would fix the rest", "doctor.Doctor"),
 )
 
 _EXAMPLES = """\
@@ -119,16 +135,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    parser = _parser()
     arguments = _joined(arguments)
-    _check_name(arguments)
+    chosen = _chosen(arguments)
+    command = None if chosen is None else chosen.load()
+    parser = _parser(chosen, command)
     options = parser.parse_args(arguments)
-    if options.command is None:
+    if chosen is None or command is None:
         parser.print_help()
         return 0
-    command: Command = options.command
     code = command.run(options)
-    if not isinstance(command, (Run, Memory, Diagnose)):  # theirs is the program's, and the interpreter's to report
+    if not chosen.runs_program:  # theirs is the program's, and the interpreter's to report
         _flush_output()
     return code
 
@@ -163,7 +179,8 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidArgument(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: Entry | None, command: Command | None) -> argparse.ArgumentParser:
+    """Of the whole, which knows the chosen command's arguments and the others' names."""
     parser = _Parser(
         prog="gpuscope",
         description="Where a program's time and memory go, on the GPU and the CPU.",
@@ -172,19 +189,13 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpuscope {_core.__version__}")
-    parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in COMMANDS:
-        subparser = commands.add_parser(
-            command.name,
-            help=command.summary,
-            description=command.description,
-            epilog=f"examples:\n{command.examples}",
-            formatter_class=_Help,
-            allow_abbrev=False,
-        )
-        subparser.set_defaults(command=command)
-        command.prepare_parser(subparser)
+    for entry in COMMANDS:
+        subparser = commands.add_parser(entry.name, help=entry.summary, formatter_class=_Help, allow_abbrev=False)
+        if entry is chosen and command is not None:
+            subparser.description = command.description
+            subparser.epilog = f"examples:\n{command.examples}"
+            command.prepare_parser(subparser)
     return parser
 
 
@@ -194,11 +205,15 @@ def _joined(arguments: list[str]) -> list[str]:
     return [name, *arguments[2:]] if any(command.name == name for command in COMMANDS) else arguments
 
 
-def _check_name(arguments: list[str]) -> None:
-    names = [command.name for command in COMMANDS]
-    if not arguments or arguments[0].startswith("-") or arguments[0] in names:
-        return
+def _chosen(arguments: list[str]) -> Entry | None:
+    """The command that the first argument names; None where it is an option, or there is none."""
+    if not arguments or arguments[0].startswith("-"):
+        return None
     given = arguments[0]
+    for entry in COMMANDS:
+        if entry.name == given:
+            return entry
+    names = [entry.name for entry in COMMANDS]
     if os.path.exists(given):
         advice = f"did you mean 'gpuscope {'report' if given.lower().endswith('.gscope') else 'run'} {given}'?"
     elif close := difflib.get_close_matches(given, names, n=1):

@@ -39,8 +39,6 @@ _PREFIX = "<gpuscope "  # of the file names that the texts get in tracebacks
 class Bench:
     """Measures an expression, or two against each other."""
 
-    name = "bench"
-    summary = "measure a line of Python on the GPU or the CPU"
     description = (
         "Measures Python as 'python -m timeit' does, and knows of the GPU: the time of its kernels, of the stream, of\n"
         "launching, and of the whole call, each with a 95% confidence interval. Measures until the interval is narrow\n"
@@ -122,8 +120,6 @@ class Bench:
 class Explore:
     """Measures where the GPU begins to pay."""
 
-    name = "bench explore"
-    summary = "CPU against GPU: which is faster, for which work, from which size on"
     description = (
         "Measures kinds of work on n by n matrices on the CPU, on the GPU, and on the GPU with the data moved there\n"
         "and back. Prints a table; -o writes one interactive page that needs nothing but a browser. Ctrl-C ends it\n"

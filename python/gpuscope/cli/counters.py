@@ -16,8 +16,6 @@ from gpuscope.errors import InvalidArgument
 class Counters:
     """Lists hardware counters."""
 
-    name = "counters"
-    summary = "list the hardware counters of this GPU"
     description = (
         "Lists what a GPU can count, with units and descriptions. A metric is such a name with an ending: .sum, .avg,\n"
         ".max or .min of all units, and what may follow, as .per_second or .pct_of_peak_sustained_elapsed."

@@ -28,8 +28,6 @@ Array = NDArray[np.float32]
 class Demo:
     """Shows on any machine what the results look like."""
 
-    name = "demo"
-    summary = "profile a small training loop, with or without a GPU"
     description = (
         "Profiles a small loop with data loading, forward, backward and optimizer: kernels of its own on a GPU, NumPy\n"
         "without one. Prints table, call tree and verdict, and writes demo.gscope and demo.pftrace."

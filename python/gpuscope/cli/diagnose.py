@@ -41,8 +41,6 @@ _RECORDED = {
 class Diagnose:
     """Runs a script, or reads a recording, and says in words where its time is lost."""
 
-    name = "diagnose"
-    summary = "say where a program loses its time, and what a fix would save"
     description = (
         "Runs a script as 'python script.py args...' would, or reads a recording, and says what its steps lose\n"
         "their time to: the cause, the line, the evidence, what to change, and what that would save. Of a script the\n"

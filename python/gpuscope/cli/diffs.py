@@ -20,8 +20,6 @@ _WIDEST, _USUAL = 140, 100
 class Diff:
     """Compares recordings."""
 
-    name = "diff"
-    summary = "say what changed between two recordings, and whether it got slower"
     description = (
         "Compares recordings of two versions of a program: how much longer a step takes and why, kernel by kernel,\n"
         "region by region and by what the GPU waited for, with intervals. A side is a .gscope file or a trace of\n"

@@ -25,8 +25,6 @@ _STEPS = (
 class Doctor:
     """Prints the environment as a checklist."""
 
-    name = "doctor"
-    summary = "say what works on this machine, and what would fix the rest"
     description = (
         "Looks at driver, CUDA, CUPTI, other tools and privileges, and says how much a profiler can see here.\n"
         "Exit code 0 when CUPTI tracing works or there is no GPU, 1 when there is a GPU that cannot be traced."

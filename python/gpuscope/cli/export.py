@@ -139,8 +139,6 @@ def _numbered(path: Path, number: int) -> Path:
 class Export:
     """Reads a .gscope file and writes others; the suffix chooses the format."""
 
-    name = "export"
-    summary = "turn a recording into a trace for Perfetto, Chrome or TensorBoard"
     description = (
         "Writes a recording in other formats, chosen by the suffix: .pftrace and .perfetto-trace for\n"
         "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces.\n"

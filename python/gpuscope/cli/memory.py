@@ -52,8 +52,6 @@ T = TypeVar("T")
 class Memory:
     """Runs a script, module or code as ``python`` would, with a history of its memory."""
 
-    name = "memory"
-    summary = "run a script and say where its memory goes"
     description = (
         "Runs a script as 'python script.py args...' would: same output, same exit code. At its end, also when it\n"
         "raises, is interrupted or runs out of memory, standard error gets: who holds the GPU's memory, what lived at\n"

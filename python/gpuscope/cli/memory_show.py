@@ -29,8 +29,6 @@ Row = tuple[int, int, str]  # bytes, allocations, line
 class MemoryShow:
     """Reads a pickle of torch's or ours, without running anything in it."""
 
-    name = "memory show"
-    summary = "look at a memory snapshot's file, of torch or gpuscope"
     description = (
         "Reads what torch.cuda.memory._dump_snapshot or gpuscope wrote: the peak and what lived then, what lives at\n"
         "the end, and the lines that took the most. Nothing in the file is run: untrusted files are safe."

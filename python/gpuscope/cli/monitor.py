@@ -17,9 +17,8 @@ from gpuscope.cli.console import Console
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
 from gpuscope.monitor.host import host_snapshot
+from gpuscope.monitor.layout import FirstFrame, Look
 from gpuscope.monitor.log import SUFFIXES
-from gpuscope.monitor.prometheus import serve, write_board
-from gpuscope.monitor.replay import read_log
 from gpuscope.monitor.rows import Rows
 from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
 from gpuscope.monitor.snapshot import gpu_snapshot
@@ -42,8 +41,6 @@ def _interval(text: str) -> float:
 class Monitor:
     """Watches, or shows a log again."""
 
-    name = "monitor"
-    summary = "watch the GPUs: how useful, throttled, full and connected they are"
     description = (
         "On a terminal a page: what each GPU is used for, what holds it back, memory, power, links, processes and the\n"
         "host. Elsewhere, as in a pipe, a row for each GPU and moment. Ctrl-C ends it. On a machine without a GPU the\n"
@@ -90,6 +87,8 @@ class Monitor:
         """Watches."""
         out = console.output()
         if options.board is not None:
+            from gpuscope.monitor.prometheus import write_board
+
             for path in write_board(as_path(options.board)):
                 out.wrote(path)
             return 0
@@ -106,6 +105,7 @@ class Monitor:
             return 0
         with ExitStack() as open_things:
             monitor = _start(options, open_things, options.interval or _INTERVAL_S)
+            _tell_of_no_gpu(monitor)
             for batch in _moments(monitor, options.count):
                 write(batch)
                 if sys.stdout is not None:
@@ -126,6 +126,8 @@ def _port(text: str) -> int:
 
 
 def _recorded(options: argparse.Namespace) -> Sequence[GpuSample]:
+    from gpuscope.monitor.replay import read_log
+
     for name in ("interval", "log", "prometheus"):
         if getattr(options, name) is not None:
             raise InvalidArgument(f"--{name} is of samples that are taken, and {options.file} has been; leave one out")
@@ -136,14 +138,19 @@ def _recorded(options: argparse.Namespace) -> Sequence[GpuSample]:
 
 
 def _start(options: argparse.Namespace, open_things: ExitStack, interval: float) -> GPUMonitor:
-    """A monitor that runs, with its log and its server; a sentence where there is no GPU."""
+    """A monitor that runs, with its log and its server."""
     monitor = GPUMonitor(options.log, interval)
     open_things.enter_context(monitor)
     if options.prometheus is not None:
+        from gpuscope.monitor.prometheus import serve
+
         open_things.enter_context(serve(monitor, options.prometheus))
+    return monitor
+
+
+def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
     if monitor.why:
         console.errors().note(f"no GPU: {monitor.why}; what follows is of the host")
-    return monitor
 
 
 def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]]:
@@ -197,7 +204,9 @@ def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuS
         options.count = 1
         with ExitStack() as open_things:
             write = _writer(options, out)
-            for batch in _moments(_start(options, open_things, _INTERVAL_S), 1):
+            monitor = _start(options, open_things, _INTERVAL_S)
+            _tell_of_no_gpu(monitor)
+            for batch in _moments(monitor, 1):
                 write(batch)
         return 0
     snapshot, host = gpu_snapshot(), host_snapshot()
@@ -209,6 +218,21 @@ def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuS
 
 
 def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None) -> int:
+    if samples is not None:
+        _page()(None, samples)
+        return 0
+    with ExitStack() as open_things:
+        with FirstFrame() as first:
+            monitor = _start(options, open_things, options.interval or _INTERVAL_OF_PAGE_S)
+            look = Look.of_last_time()
+            samples = first.draw(monitor, look)
+            show = _page()
+        show(monitor, samples, look)
+    return 0
+
+
+def _page() -> Callable[..., None]:
+    """What shows the page: some 0.3 s to import."""
     try:
         from gpuscope.monitor.page import show
     except ImportError as error:
@@ -218,9 +242,4 @@ def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None)
             "the page of gpuscope monitor is not available: textual is not installed; "
             "pip install 'gpuscope[monitor]', or gpuscope monitor --rows"
         ) from None
-    if samples is not None:
-        show(None, samples)
-        return 0
-    with ExitStack() as open_things:
-        show(_start(options, open_things, options.interval or _INTERVAL_OF_PAGE_S))
-    return 0
+    return show

@@ -266,8 +266,6 @@ def _rank(heading: str) -> int:
 class Report:
     """Prints what a .gscope file holds."""
 
-    name = "report"
-    summary = "print the table, the call tree and the verdict of a recording"
     description = "Prints a recording: what ran, when and where, the table, the tree, and whether anything is missing."
     examples = """\
   gpuscope report train.gscope

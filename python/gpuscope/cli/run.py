@@ -33,8 +33,6 @@ _OPERATOR_OPTIONS = {
 class Run:
     """Runs a script, module or code as ``python`` would, and hands over what was recorded."""
 
-    name = "run"
-    summary = "run a script and profile it"
     description = (
         "Runs a script as 'python script.py args...' would: same output, same exit code. The report goes to standard\n"
         "error, the recording to a file; both also when the script raises, exits, or is ended by Ctrl-C or a signal."

@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -26,39 +21,14 @@ from textual.widgets import Static
 from gpuscope.errors import GpuscopeError
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.history import NO_GPU, History, Moment, moment
+from gpuscope.monitor.layout import Look, body_lines, config_path, head_line, is_unicode
 from gpuscope.monitor.log import Log
-from gpuscope.monitor.panels import (
-    ALARM,
-    DIM,
-    GRAPHS,
-    HELP,
-    PLAIN,
-    TITLE,
-    Line,
-    cut,
-    gpu_line,
-    gpu_lines,
-    gpu_title,
-    host_line,
-)
-from gpuscope.monitor.processes import (
-    SORTS,
-    ProcessReader,
-    ProcessRow,
-    as_tree,
-    environment_of,
-    process_lines,
-    sorted_rows,
-)
+from gpuscope.monitor.panels import ALARM, DIM, GRAPHS, HELP, TITLE, Line, cut
+from gpuscope.monitor.processes import SORTS, ProcessReader, ProcessRow, as_tree, environment_of, sorted_rows
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.text import one_line
 
 _DRAWS_S = 0.25  # between two looks for samples
-_FULL_ROWS = 7  # of a GPU with its frame
-_LEAST_WIDTH = 78  # of a GPU beside another
-_MOST_COLUMNS = 4
-_LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
-_MODES = ("auto", "full", "compact")
 
 KEYS = """\
 q  Ctrl-C   end                          p        pause, and go on at now
@@ -72,103 +42,6 @@ T K I       end, kill, interrupt it (asks first)
 r           record to a file, and stop   l        light or dark
 F2          keep this look for the next time
 """
-
-
-@dataclass
-class Look:
-    """What a user chose to see."""
-
-    mode: str = "auto"
-    graph: int = 0
-    sort: int = 0
-    reverse: bool = False
-    tree: bool = False
-    light: bool = False
-    only: int | None = None
-    paused_ns: int | None = None
-    selected: int | None = None  # row of the table
-    tagged: set[int] = field(default_factory=set)
-
-    _KEPT: ClassVar = ("mode", "graph", "sort", "reverse", "tree", "light")
-
-    def save(self, path: Path) -> None:
-        """Keeps it for the next time; raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({name: getattr(self, name) for name in self._KEPT}))
-
-    def load(self, path: Path) -> None:
-        """Takes what was kept; whatever is not usable stays as it is."""
-        try:
-            facts = json.loads(path.read_text())
-        except (OSError, ValueError):
-            return
-        if not isinstance(facts, dict):
-            return
-        for name in self._KEPT:
-            if type(facts.get(name)) is type(getattr(self, name)):
-                setattr(self, name, facts[name])
-        self.mode = self.mode if self.mode in _MODES else "auto"
-        self.graph %= len(GRAPHS)
-        self.sort %= len(SORTS)
-
-
-def config_path() -> Path:
-    """Where a look is kept."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(folder) / "gpuscope" / "monitor.json"
-
-
-def body_lines(
-    moments: Sequence[Moment],
-    rows: Sequence[tuple[int, ProcessRow]] | None,
-    look: Look,
-    width: int,
-    height: int,
-    unicode: bool = True,
-) -> list[Line]:
-    """All between the first and the last line of the page; `rows` is None where processes are not known."""
-    gpus = [at for at in moments if at.gpu is not None]
-    columns = max(1, min(_MOST_COLUMNS, len(gpus), width // _LEAST_WIDTH))
-    needed = -(-len(gpus) // columns) * _FULL_ROWS + 1 + _LEAST_PROCESSES
-    is_full = look.mode == "full" or (look.mode == "auto" and needed <= height)
-    lines: list[Line] = []
-    if is_full:
-        for first in range(0, len(gpus), columns):
-            lines += _beside(
-                [_framed(at, width // columns, look.graph, unicode) for at in gpus[first : first + columns]]
-            )
-    else:
-        lines += [gpu_line(at, width) for at in gpus]
-    if moments:
-        lines.append(host_line(moments[0], width))
-    if not gpus:
-        return lines
-    if rows is None:
-        return [*lines, cut([("processes are not in the log", DIM)], width)]
-    selected = look.selected if look.selected is not None and look.selected < len(rows) else None
-    table = process_lines(
-        rows, width, sort=look.sort, reverse=look.reverse, selected=selected, tagged=frozenset(look.tagged)
-    )
-    return [*lines, *table, *([] if rows else [cut([("  no process computes on these GPUs", DIM)], width)])]
-
-
-def _framed(at: Moment, width: int, graph: int, unicode: bool) -> list[Line]:
-    gpu = at.gpu
-    assert gpu is not None
-    across, down, corners = ("─", "│", "┌┐└┘") if unicode else ("-", "|", "++++")
-    inner = width - 4
-    title = cut([(f" {gpu_title(gpu)} ", TITLE)], inner)
-    used = sum(len(text) for text, _ in title)
-    lines: list[Line] = [[(corners[0] + across, DIM), *title, (across * (width - 3 - used) + corners[1], DIM)]]
-    rows = gpu_lines(at, inner, graph, unicode)
-    for row in [*rows, *[[]] * (_FULL_ROWS - 2 - len(rows))]:
-        space = inner - sum(len(text) for text, _ in row)
-        lines.append([(f"{down} ", DIM), *row, (" " * space, PLAIN), (f" {down}", DIM)])
-    return [*lines, [(corners[2] + across * (width - 2) + corners[3], DIM)]]
-
-
-def _beside(blocks: Sequence[list[Line]]) -> list[Line]:
-    return [[part for block in blocks for part in block[row]] for row in range(len(blocks[0]))]
 
 
 def _text(lines: Sequence[Line]) -> Text:
@@ -231,7 +104,7 @@ class MonitorPage(App[None]):
 
     Args:
         monitor: that runs; None to show a recording.
-        samples: the recording.
+        samples: the recording, or what was taken of the monitor before.
         look: as a user chose before.
     """
 
@@ -275,7 +148,7 @@ class MonitorPage(App[None]):
 
     def __init__(self, monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
         # Textual takes the place of standard output while it runs.
-        self._unicode = (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+        self._unicode = is_unicode()
         super().__init__()
         self.look = look or Look()
         self.history = History(None if monitor is None else 600.0)
@@ -536,9 +409,7 @@ class MonitorPage(App[None]):
             self._recorder = None
 
     def _head(self, width: int) -> Line:
-        shown_ns = self.look.paused_ns or self.history.end_ns
-        when = "" if shown_ns is None else datetime.fromtimestamp(shown_ns / 1e9).strftime("  %H:%M:%S")
-        line: Line = [("gpuscope", TITLE), (f"  {socket.gethostname()}{when}", PLAIN)]
+        line = head_line(self.look.paused_ns or self.history.end_ns)
         if self._monitor is None:
             line.append(("  RECORDING", TITLE))
         else:
@@ -562,9 +433,7 @@ class MonitorPage(App[None]):
         return cut([("q end  ? help  p pause  Left back  g graph  . sort  ", DIM), (mode, DIM)], width)
 
 
-def show(monitor: GPUMonitor | None, samples: Sequence[GpuSample] = ()) -> None:
-    """Shows the page until it is ended."""
-    look = Look()
-    look.load(config_path())
+def show(monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
+    """Shows the page until it is ended; `look` is that of the last time where it is left out."""
     options: dict[str, Any] = {"mouse": False}
-    MonitorPage(monitor, samples, look).run(**options)
+    MonitorPage(monitor, samples, look or Look.of_last_time()).run(**options)

@@ -12,7 +12,7 @@ from fakes.loaders import Clock, Marks
 from gpuscope.benchmarking import latency
 from gpuscope.benchmarking.latency import measure_latency
 from gpuscope.errors import InvalidArgument
-from gpuscope.results import Distribution
+from gpuscope.figures import Distribution
 from gpuscope.stats.location import fewest_samples, quantile_ranks
 
 

@@ -73,6 +73,38 @@ def test_without_a_command_help_is_shown(gpuscope):
     assert all(command.name in done.stdout for command in cli.COMMANDS)
 
 
+def test_the_help_lists_each_command_with_its_line(gpuscope):
+    words = " ".join(gpuscope(COLUMNS="200").stdout.split())
+    assert [command.name for command in cli.COMMANDS if f"{command.name} {command.summary}" not in words] == []
+
+
+MODULES = """
+import sys
+from gpuscope import cli
+try:
+    cli.main({arguments!r})
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def modules_of(*arguments):
+    command = [sys.executable, "-c", MODULES.format(arguments=[*arguments])]
+    return {*subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()}
+
+
+def test_the_module_of_the_chosen_command_alone_is_imported():
+    homes = {f"gpuscope.cli.{command.home.partition('.')[0]}" for command in cli.COMMANDS}
+    assert homes & modules_of("--help") == set()
+    assert homes & modules_of("doctor", "--help") == {"gpuscope.cli.doctor"}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--version",), ("monitor", "--help"), ("monitor", "--once")], ids=" ".join)
+def test_what_takes_long_to_import_is_not(arguments):
+    assert {"numpy", "textual", "rich", "torch", "prometheus_client"} & modules_of(*arguments) <= {"rich"}
+
+
 def test_the_version_is_the_cores(gpuscope):
     assert gpuscope("--version").stdout == f"gpuscope {_core.__version__}\n"
 

@@ -273,8 +273,8 @@ def test_board_and_rules_are_written(gpuscope, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpuscope-alerts.yml", "gpuscope-board.json"]
 
 
-def on_terminal(library, seconds, *arguments, keys=b"q", **variables):
-    """What a terminal of 80 by 24 is given until the keys have ended it, and the exit status."""
+def on_terminal(library, seconds, *arguments, keys=b"q", when=b"q end", **variables):
+    """What a terminal of 80 by 24 is given until the keys, pressed `when` that was seen, have ended it; exit status."""
     master, slave = pty.openpty()
     import fcntl
     import struct
@@ -294,7 +294,7 @@ def on_terminal(library, seconds, *arguments, keys=b"q", **variables):
             seen += os.read(master, 1 << 16)
         except OSError:  # it has ended
             break
-        if b"useful" in seen and not pressed:
+        if when in seen and not pressed:
             pressed = True
             os.write(master, keys)
     code = process.wait(max(1, until - time.monotonic()))
@@ -308,6 +308,17 @@ def test_on_a_terminal_there_is_the_page(library, keys):
     seen, code = on_terminal(library, 120, keys=keys)
     assert code == 0
     assert "GiB" in seen
+    assert "Traceback" not in seen
+
+
+def test_its_first_frame_is_there_before_textual(library, tmp_path):
+    (tmp_path / "textual").mkdir()
+    (tmp_path / "textual/__init__.py").write_text("raise KeyboardInterrupt  # while it is imported")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    seen, code = on_terminal(library, 120, PYTHONPATH=path)
+    assert code == 128 + signal.SIGINT
+    assert seen.index("looking for GPUs") < seen.index("useful") < seen.index("GiB")
+    assert seen.count("\x1b[?1049h") == seen.count("\x1b[?1049l") == 1  # the terminal is as it was
     assert "Traceback" not in seen
 
 
