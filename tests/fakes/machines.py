@@ -89,6 +89,35 @@ FIGURES = {
 OTHERS = [name for name in _core.GPU_FIGURES if name not in FIGURES]
 
 
+XIDS = [(31, 2, 1_700_000_000_125_000_000), (79, 1, 1_700_000_003_500_000_000)]
+COST = {  # of the core's sampler
+    "rounds": 3,
+    "skipped": 1,
+    "dropped": 2,
+    "cpu_ns": 10**9,
+    "elapsed_ns": 500 * 10**9,
+    "longest_ns": 10**6,
+    "mean_ns": 30_000,
+    "p99_ns": 90_000,
+    "slow_mean_ns": 10**6,
+    "slow_p99_ns": 10**6,
+    "limited": {"performance_counters": 2, "memory": 4},
+}
+INSTANCES = [
+    {
+        "gpu_instance": 7 + number,
+        "compute_instance": 0,
+        "uuid": f"MIG-{number}",
+        "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "memory_used_bytes": 3 << 30,
+        "memory_total_bytes": 10 << 30,
+        "figures": dict.fromkeys(_core.GPM_FIGURES) | {"sm_active_ratio": 0.25, "tensor_active_ratio": 0.125},
+        "why": {"dram_bandwidth_ratio": "Not Supported"},
+    }
+    for number in range(2)
+]
+
+
 def gpu(index=0, *, why=None, **facts):
     """What the core says of a GPU; keywords replace its figures and facts."""
     figures = FIGURES | dict.fromkeys(OTHERS)
@@ -103,6 +132,8 @@ def gpu(index=0, *, why=None, **facts):
         "throttle_faults": [],
         "throttled_s": {"sw_power_cap": 1.5},
         "mig": False,
+        "instances": None,
+        "xid_errors": [],
         "processes": [],
         "why": why or {},
     } | facts

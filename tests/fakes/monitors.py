@@ -42,7 +42,7 @@ class FakeMonitor:
         self.interval = 0.5
         self.why = why
         self.error = ""
-        self.cost = MonitorCost(rounds=3, cpu_s=0.01, dropped=2)
+        self.cost = MonitorCost(rounds=3, cpu_s=0.01, elapsed_s=1.0, dropped=2, mean_s=3e-5, p99_s=9e-5)
         self._samples = [*samples]
         self._latest: dict[int, GpuSample] = {}
 

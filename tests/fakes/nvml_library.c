@@ -2,7 +2,8 @@
 // A libnvidia-ml of GPUs that are not there, for programs that are started: their load goes up and down with the clock.
 // FAKE_GPUS: how many. FAKE_INIT, FAKE_COUNT: codes that nvmlInit and the count return. FAKE_LOST=GPU:FROM:TO: that GPU
 // is lost from its so manieth reading of utilization on, and is back at another. FAKE_ENERGY: "stuck" or "absent".
-// FAKE_GPM: "absent", or "zero" while kernels run. FAKE_PID: a process on each GPU.
+// FAKE_GPM: "absent", or "zero" while kernels run. FAKE_PID: a process on each GPU. FAKE_MIG: instances of each GPU, which
+// then tells neither utilization, processes nor counters of the whole. FAKE_XID=GPU:NUMBER: an error, told once.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,11 @@ typedef struct {
 typedef struct {
   double seconds;
 } Sample;
-enum { kMost = 64, kNotSupported = 3, kInsufficientSize = 7, kLost = 15 };
+enum { kMost = 64, kNotSupported = 3, kNotFound = 6, kInsufficientSize = 7, kTimeout = 10, kLost = 15 };
+enum { kMostInstances = 7, kFirstInstance = 1000 };  // a part of a GPU has an index from there on
 
 static Device devices[kMost];
+static Device instances[kMost][kMostInstances];
 static unsigned readings[kMost];
 
 static unsigned number(const char* name, unsigned otherwise) {
@@ -35,6 +38,8 @@ static double now(void) {
 }
 /// From 0 to 1, another curve for each GPU.
 static double load_of(const Device* device) { return 0.5 + 0.45 * sin(now() / 3 + device->index); }
+static int is_part(const Device* device) { return device->index >= kFirstInstance; }
+static int is_split(const Device* device) { return number("FAKE_MIG", 0) > 0 && !is_part(device); }
 static int lost(const Device* device) {
   unsigned gpu = 0, from = 0, to = 0;
   const char* text = getenv("FAKE_LOST");
@@ -68,8 +73,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** device) {
   return 0;
 }
 int nvmlDeviceGetName(Device* device, char* text, unsigned length) {
-  (void)device;
-  return snprintf(text, length, "NVIDIA H100 80GB HBM3") < 0;
+  return snprintf(text, length, "NVIDIA H100 80GB HBM3%s", is_part(device) ? " MIG 1g.10gb" : "") < 0;
 }
 int nvmlDeviceGetUUID(Device* device, char* text, unsigned length) {
   return snprintf(text, length, "GPU-%08x-0000-0000-0000-000000000000", device->index) < 0;
@@ -80,6 +84,7 @@ int nvmlDeviceGetPciInfo_v3(Device* device, char* info) {
   return 0;
 }
 int nvmlDeviceGetUtilizationRates(Device* device, unsigned* percent) {
+  if (is_split(device)) return kNotSupported;
   ++readings[device->index];
   percent[0] = is_set("FAKE_GPM", "zero") ? 90 : (unsigned)(100 * load_of(device));
   percent[1] = percent[0] / 2;
@@ -125,7 +130,7 @@ int nvmlDeviceGetCurrentClocksEventReasons(Device* device, unsigned long long* r
   return lost(device);
 }
 int nvmlDeviceGetMigMode(Device* device, unsigned* current, unsigned* pending) {
-  *current = *pending = 0;
+  *current = *pending = is_split(device);
   return lost(device);
 }
 int nvmlDeviceGetTotalEnergyConsumption(Device* device, unsigned long long* millijoules) {
@@ -173,6 +178,7 @@ int nvmlDeviceGetRemappedRows(Device* device, unsigned* a, unsigned* b, unsigned
   return lost(device);
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(Device* device, unsigned* count, char* processes) {
+  if (is_split(device)) return kNotSupported;
   const unsigned pid = number("FAKE_PID", 0), wanted = pid != 0;
   const int code = *count < wanted ? kInsufficientSize : lost(device);
   *count = wanted;
@@ -190,7 +196,12 @@ int nvmlGpmQueryDeviceSupport(Device* device, unsigned* support) {
 }
 int nvmlGpmSampleAlloc(Sample** sample) { return (*sample = malloc(sizeof(Sample))) == NULL; }
 int nvmlGpmSampleFree(Sample* sample) { return free(sample), 0; }
+int nvmlGpmMigSampleGet(Device* device, unsigned instance, Sample* sample) {
+  sample->seconds = load_of(&instances[device->index][instance]);
+  return lost(device);
+}
 int nvmlGpmSampleGet(Device* device, Sample* sample) {
+  if (is_split(device)) return kNotSupported;
   sample->seconds = is_set("FAKE_GPM", "zero") ? 0 : load_of(device);
   return lost(device);
 }
@@ -207,5 +218,37 @@ int nvmlGpmMetricsGet(char* metrics) {
     const double value = share * after->seconds;
     memcpy(metric + 8, &value, sizeof value);
   }
+  return 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(Device* device, unsigned* count) { return *count = kMostInstances, lost(device); }
+int nvmlDeviceGetMigDeviceHandleByIndex(Device* device, unsigned index, Device** part) {
+  *part = &instances[device->index][index];
+  (*part)->index = kFirstInstance + kMostInstances * device->index + index;
+  return index < number("FAKE_MIG", 0) ? lost(device) : kNotFound;
+}
+int nvmlDeviceGetGpuInstanceId(Device* part, unsigned* id) {
+  return *id = (part->index - kFirstInstance) % kMostInstances, 0;
+}
+int nvmlDeviceGetComputeInstanceId(Device* part, unsigned* id) { return (void)part, *id = 0, 0; }
+
+static Device* registered[kMost];
+static int is_told;
+int nvmlEventSetCreate(void** set) { return *set = registered, 0; }
+int nvmlEventSetFree(void* set) { return (void)set, 0; }
+int nvmlDeviceRegisterEvents(Device* device, unsigned long long types, void* set) {
+  (void)types, (void)set;
+  registered[device->index] = device;
+  return 0;
+}
+int nvmlEventSetWait_v2(void* set, char* event, unsigned milliseconds) {
+  unsigned gpu = 0, xid = 0;
+  const char* text = getenv("FAKE_XID");
+  (void)set, (void)milliseconds;
+  if (is_told || text == NULL || sscanf(text, "%u:%u", &gpu, &xid) != 2) return kTimeout;
+  const unsigned long long facts[2] = {8, xid};
+  memset(event, 0, 32);
+  memcpy(event, &registered[gpu], sizeof(Device*));
+  memcpy(event + 8, facts, sizeof facts);
+  is_told = 1;
   return 0;
 }

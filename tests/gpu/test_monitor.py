@@ -115,3 +115,32 @@ def test_the_host_stands_beside_each_gpu():
     sample = monitor.take()[-1]
     assert sample.host.machine_cpus >= 1
     assert sample.slow_time_ns <= sample.time_ns
+
+
+def test_errors_of_the_driver_are_told_by_nvml_and_there_are_none():
+    with gs.GPUMonitor(None, interval=0.1) as monitor:
+        time.sleep(1.5)
+    for sample in monitor.latest():
+        assert sample.gpu.xid_errors == () or sample.gpu.why["xid_errors"]
+
+
+def test_sampling_at_10_hz_takes_little_and_says_so(kernels):
+    with gs.GPUMonitor(None, interval=0.1) as monitor:
+        kernels.spin(20_000_000, count=200)  # four seconds
+        gs.synchronize()
+    cost = monitor.cost
+    assert 0 < cost.mean_s <= cost.p99_s * 1.05
+    assert cost.slow_mean_s > 0
+    assert cost.stated.cpu_ratio == cost.cpu_ratio
+    print(f"cost at 10 Hz: {cost}")
+
+
+def test_parts_of_a_split_gpu_have_counters():
+    with gs.GPUMonitor(None, interval=0.2) as monitor:
+        time.sleep(2.5)
+    split = [sample.gpu for sample in monitor.latest() if sample.gpu.mig]
+    if not split:
+        pytest.skip("no GPU is split (MIG)")
+    for gpu in split:
+        assert gpu.instances
+        assert all(each.memory_total_bytes for each in gpu.instances)

@@ -58,6 +58,39 @@ py::list throttle_words(uint64_t bits, F&& is_wanted) {
   return words;
 }
 
+py::object processes_of(const std::optional<std::vector<driver::NvmlProcess>>& processes) {
+  if (!processes.has_value()) {
+    return py::none();
+  }
+  py::list listed;
+  for (const driver::NvmlProcess& process : *processes) {
+    const bool is_known = process.bytes != driver::NvmlProcess::kUnknown;
+    listed.append(py::make_tuple(process.pid, is_known ? py::object(py::int_(process.bytes)) : py::none()));
+  }
+  return listed;
+}
+
+py::dict reasons_of(const std::map<std::string, std::string>& why) {
+  py::dict reasons;
+  for (const auto& [figure, reason] : why) {
+    reasons[py::str(figure)] = reason;
+  }
+  return reasons;
+}
+
+py::dict mig_instance(const nvml::MigInstance& instance) {
+  py::dict figures;
+#define GPUSCOPE_ADD_FIGURE(figure, id, unit) figures[#figure] = instance.gpm.figure;
+  GPUSCOPE_GPM_FIGURES(GPUSCOPE_ADD_FIGURE)
+#undef GPUSCOPE_ADD_FIGURE
+  std::map<std::string, std::string> why = instance.gpm.why;
+  why.insert(instance.why.begin(), instance.why.end());
+  return py::dict(
+      "gpu_instance"_a = instance.gpu_instance, "compute_instance"_a = instance.compute_instance,
+      "uuid"_a = instance.uuid, "name"_a = instance.name, "memory_used_bytes"_a = instance.memory_used_bytes,
+      "memory_total_bytes"_a = instance.memory_total_bytes, "figures"_a = figures, "why"_a = reasons_of(why));
+}
+
 py::dict gpu_state(const nvml::GpuState& state) {
   py::dict figures;
 #define GPUSCOPE_ADD_FIGURE(type, figure) figures[#figure] = state.figure;
@@ -75,23 +108,27 @@ py::dict gpu_state(const nvml::GpuState& state) {
       throttled[nvml::kThrottleReasons[reason].name] = *state.throttled_s[reason];
     }
   }
-  py::object processes = py::none();
-  if (state.processes.has_value()) {
-    py::list listed;
-    for (const driver::NvmlProcess& process : *state.processes) {
-      const bool is_known = process.bytes != driver::NvmlProcess::kUnknown;
-      listed.append(py::make_tuple(process.pid, is_known ? py::object(py::int_(process.bytes)) : py::none()));
+  py::object xid_errors = py::none();
+  if (state.xid_errors.has_value()) {
+    py::list told;
+    for (const nvml::XidCount& error : *state.xid_errors) {
+      told.append(py::make_tuple(error.xid, error.count, error.last_ns));
     }
-    processes = listed;
+    xid_errors = told;
   }
-  py::dict why;
-  for (const auto& [figure, reason] : state.why) {
-    why[py::str(figure)] = reason;
+  py::object instances = py::none();
+  if (state.instances.has_value()) {
+    py::list listed;
+    for (const nvml::MigInstance& instance : *state.instances) {
+      listed.append(mig_instance(instance));
+    }
+    instances = listed;
   }
   return py::dict("index"_a = state.index, "name"_a = state.name, "uuid"_a = state.uuid,
                   "pci_address"_a = state.pci_address, "figures"_a = figures, "throttle_reasons"_a = reasons,
                   "throttle_faults"_a = faults, "throttled_s"_a = throttled, "mig"_a = state.mig,
-                  "processes"_a = processes, "why"_a = why);
+                  "instances"_a = instances, "xid_errors"_a = xid_errors, "processes"_a = processes_of(state.processes),
+                  "why"_a = reasons_of(state.why));
 }
 
 py::dict gpu_states() {
@@ -141,8 +178,16 @@ py::list take_samples(nvml::GpuSampler& sampler) {
 
 py::dict sampling_cost(const nvml::GpuSampler& sampler) {
   const nvml::SamplingCost cost = sampler.cost();
+  py::dict limited;
+  for (std::size_t part = 0; part < cost.divisors.size(); ++part) {
+    if (cost.divisors[part] > 1) {
+      limited[nvml::kPartNames[part]] = cost.divisors[part];
+    }
+  }
   return py::dict("rounds"_a = cost.rounds, "skipped"_a = cost.skipped, "dropped"_a = cost.dropped,
-                  "cpu_ns"_a = cost.cpu_ns, "longest_ns"_a = cost.longest_ns);
+                  "cpu_ns"_a = cost.cpu_ns, "elapsed_ns"_a = cost.elapsed_ns, "longest_ns"_a = cost.longest_ns,
+                  "mean_ns"_a = cost.mean_ns, "p99_ns"_a = cost.p99_ns, "slow_mean_ns"_a = cost.slow_mean_ns,
+                  "slow_p99_ns"_a = cost.slow_p99_ns, "limited"_a = limited);
 }
 
 }  // namespace
@@ -197,9 +242,12 @@ void bind_nvml(py::module_& module) {
            "resident_bytes of this process, slow_time_ns (when energy, throttling and errors were read), "
            "host_time_ns (when the host was), "
            "host as host_state has it, and gpu as gpu_states has it; None without one.")
-      .def("cost", &sampling_cost,
-           "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
-           "that nobody took in time), cpu_ns, longest_ns of a round.")
+      .def(
+          "cost", &sampling_cost,
+          "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
+          "that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a "
+          "GPU, slow_mean_ns and slow_p99_ns of what is read once a second, and limited: each how manieth round reads "
+          "a part, where reading takes too much of the interval.")
       .def_property_readonly("why", &nvml::GpuSampler::why, "Why there is no GPU; empty where there is one.");
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "

@@ -395,6 +395,19 @@ struct NvmlGpmMetrics {
 };
 static_assert(offsetof(NvmlGpmMetrics, metrics) == 24);
 
+struct nvmlEventSet_st;
+using NvmlEventSet = nvmlEventSet_st*;
+
+struct NvmlEvent {
+  static constexpr unsigned kNoInstance = UINT32_MAX;
+  NvmlDevice device = nullptr;
+  unsigned long long type = 0;
+  unsigned long long data = 0;  // of an Xid its number
+  unsigned gpu_instance = kNoInstance;
+  unsigned compute_instance = kNoInstance;
+};
+static_assert(sizeof(NvmlEvent) == 32);
+
 // X(symbol in libnvidia-ml, member, return type and arguments). NVML's return codes are ints, 0 for success.
 #define GPUSCOPE_NVML_FUNCTIONS(X)                                                                                \
   X("nvmlInit_v2", init, int())                                                                                   \
@@ -436,7 +449,16 @@ static_assert(offsetof(NvmlGpmMetrics, metrics) == 24);
   X("nvmlGpmSampleAlloc", gpm_sample_alloc, int(NvmlGpmSample*))                                                  \
   X("nvmlGpmSampleFree", gpm_sample_free, int(NvmlGpmSample))                                                     \
   X("nvmlGpmSampleGet", gpm_sample_get, int(NvmlDevice, NvmlGpmSample))                                           \
-  X("nvmlGpmMetricsGet", gpm_metrics, int(NvmlGpmMetrics*))
+  X("nvmlGpmMigSampleGet", gpm_mig_sample_get, int(NvmlDevice, unsigned gpu_instance, NvmlGpmSample))             \
+  X("nvmlGpmMetricsGet", gpm_metrics, int(NvmlGpmMetrics*))                                                       \
+  X("nvmlDeviceGetMaxMigDeviceCount", mig_count_max, int(NvmlDevice, unsigned*))                                  \
+  X("nvmlDeviceGetMigDeviceHandleByIndex", mig_device, int(NvmlDevice, unsigned, NvmlDevice*))                    \
+  X("nvmlDeviceGetGpuInstanceId", gpu_instance, int(NvmlDevice, unsigned*))                                       \
+  X("nvmlDeviceGetComputeInstanceId", compute_instance, int(NvmlDevice, unsigned*))                               \
+  X("nvmlEventSetCreate", event_set_create, int(NvmlEventSet*))                                                   \
+  X("nvmlEventSetFree", event_set_free, int(NvmlEventSet))                                                        \
+  X("nvmlEventSetWait_v2", event_set_wait, int(NvmlEventSet, NvmlEvent*, unsigned milliseconds))                  \
+  X("nvmlDeviceRegisterEvents", register_events, int(NvmlDevice, unsigned long long types, NvmlEventSet))
 
 /// libnvidia-ml as a value: one pointer a function, nullptr where the driver lacks it.
 struct Nvml {

@@ -23,9 +23,11 @@ constexpr std::array kGpmFigures{GPUSCOPE_GPM_FIGURES(GPUSCOPE_GPM_ROW)};
 
 }  // namespace
 
-GpmReader::GpmReader(const driver::Nvml& nvml, driver::NvmlDevice device) : nvml_(nvml), device_(device) {
-  if (nvml_.gpm_support == nullptr || nvml_.gpm_sample_alloc == nullptr || nvml_.gpm_sample_free == nullptr ||
-      nvml_.gpm_sample_get == nullptr || nvml_.gpm_metrics == nullptr) {
+GpmReader::GpmReader(const driver::Nvml& nvml, driver::NvmlDevice device, std::optional<unsigned> instance)
+    : nvml_(nvml), device_(device), instance_(instance) {
+  if (nvml_.gpm_support == nullptr || (instance_ && nvml_.gpm_mig_sample_get == nullptr) ||
+      nvml_.gpm_sample_alloc == nullptr || nvml_.gpm_sample_free == nullptr || nvml_.gpm_sample_get == nullptr ||
+      nvml_.gpm_metrics == nullptr) {
     refuse(kNoFunction);
     return;
   }
@@ -58,6 +60,10 @@ void GpmReader::refuse(const std::string& reason) {
   }
 }
 
+int GpmReader::take(driver::NvmlGpmSample sample) const {
+  return instance_ ? nvml_.gpm_mig_sample_get(device_, *instance_, sample) : nvml_.gpm_sample_get(device_, sample);
+}
+
 const GpmSample* GpmReader::before(int64_t now_ns) const {
   const GpmSample* found = nullptr;
   for (const GpmSample& sample : samples_) {
@@ -77,7 +83,7 @@ const GpmState& GpmReader::read(int64_t now_ns, bool is_busy) {
   newest_ = (newest_ + 1) % samples_.size();
   GpmSample& newest = samples_[newest_];
   newest.ns = 0;
-  if (const int code = nvml_.gpm_sample_get(device_, newest.data.get()); code != 0) {
+  if (const int code = take(newest.data.get()); code != 0) {
     refuse(nvml_.error_text(code));
     is_refused_ = is_refusal(code);
     return state_;

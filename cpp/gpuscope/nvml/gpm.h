@@ -50,14 +50,17 @@ struct GpmSample {
 /// One thread.
 class GpmReader {
  public:
-  /// Asks whether the GPU has them.
-  GpmReader(const driver::Nvml& nvml, driver::NvmlDevice device);
+  /// Asks whether the GPU has them. `instance`: the number of a GPU instance, of a GPU that is split.
+  GpmReader(const driver::Nvml& nvml, driver::NvmlDevice device, std::optional<unsigned> instance = std::nullopt);
 
   /// Reads them, some 40 us; asked again at once, they stay as they are. `is_busy`: NVML's utilization is above 0.
   const GpmState& read(int64_t now_ns, bool is_busy);
+  /// NVML will not tell, however often it is asked.
+  bool is_refused() const noexcept { return is_refused_; }
 
  private:
   void refuse(const std::string& reason);
+  int take(driver::NvmlGpmSample sample) const;
   /// The youngest sample that is old enough to stand before the newest; null where there is none.
   const GpmSample* before(int64_t now_ns) const;
   void evaluate(const GpmSample& from, const GpmSample& to);
@@ -65,6 +68,7 @@ class GpmReader {
 
   driver::Nvml nvml_;
   driver::NvmlDevice device_ = nullptr;
+  std::optional<unsigned> instance_;
   bool is_refused_ = false;
   std::array<GpmSample, 4> samples_;
   std::size_t newest_ = 0;

@@ -36,9 +36,26 @@ uint64_t resident_bytes() {
 
 int64_t now_ns() { return base::Clock::process().to_ns(base::ticks()); }
 
+/// What NVML does not tell of a GPU that is split, it tells of the parts.
+void take_memory_of_instances(GpuState& state, const std::vector<MigInstance>& instances) {
+  uint64_t used = 0;
+  for (const MigInstance& instance : instances) {
+    if (!instance.memory_used_bytes.has_value()) {
+      return;
+    }
+    used += *instance.memory_used_bytes;
+  }
+  state.memory_used_bytes = used;
+  state.why.erase("memory_used_bytes");
+}
+
 /// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
 void merge_slow(GpuState& state, const GpuState& slow) {
   constexpr const char* kLost = "all";
+  state.xid_errors = slow.xid_errors;  // of a GPU that is lost too: they say why
+  if (const auto why = slow.why.find("xid_errors"); why != slow.why.end()) {
+    state.why.insert(*why);
+  }
   if (state.why.contains(kLost)) {
     return;
   }
@@ -56,13 +73,22 @@ void merge_slow(GpuState& state, const GpuState& slow) {
   state.throttled_s = slow.throttled_s;
   state.mig = slow.mig;
   state.processes = slow.processes;
+  state.instances = slow.instances;
+  if (!state.memory_used_bytes.has_value() && slow.instances.has_value() && !slow.instances->empty()) {
+    take_memory_of_instances(state, *slow.instances);
+  }
   state.why.insert(slow.why.begin(), slow.why.end());
 }
 
 }  // namespace
 
 GpuSampler::GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interval)
-    : nvml_(nvml), interval_(interval), count_(count_gpus(nvml, why_)), process_(getpid()), slow_(count_) {
+    : nvml_(nvml),
+      interval_(interval),
+      count_(count_gpus(nvml, why_)),
+      process_(getpid()),
+      slow_(count_),
+      began_ns_(now_ns()) {
   fast_thread_ = std::thread([this] { run_fast(); });
   try {
     slow_thread_ = std::thread([this] { run_slow(); });
@@ -113,7 +139,16 @@ SamplingCost GpuSampler::cost() const {
     return {};
   }
   const std::lock_guard lock(mutex_);
-  return cost_;
+  SamplingCost cost = cost_;
+  const auto mean = [](const Durations& of) {
+    return of.sum_ns() / static_cast<int64_t>(std::max<uint64_t>(1, of.count()));
+  };
+  cost.elapsed_ns = now_ns() - began_ns_;
+  cost.mean_ns = mean(durations_);
+  cost.p99_ns = durations_.quantile_ns(0.99);
+  cost.slow_mean_ns = mean(slow_durations_);
+  cost.slow_p99_ns = slow_durations_.quantile_ns(0.99);
+  return cost;
 }
 
 bool GpuSampler::sleep_until(std::chrono::steady_clock::time_point moment) {
@@ -123,6 +158,7 @@ bool GpuSampler::sleep_until(std::chrono::steady_clock::time_point moment) {
 
 void GpuSampler::keep(GpuSample sample) {
   const std::lock_guard lock(mutex_);
+  durations_.add(sample.took_ns);
   if (sample.gpu != GpuSample::kNoGpu) {
     merge_slow(sample.state, slow_[sample.gpu].state);
     sample.slow_time_ns = slow_[sample.gpu].time_ns;
@@ -143,6 +179,25 @@ std::optional<bool> GpuSampler::mig_of(unsigned gpu) const {
   return slow_[gpu].state.mig;
 }
 
+void GpuSampler::read_parts(GpuReader& reader, const Pace& pace) const {
+  const bool was_lost = reader.device() == nullptr;  // of one that came back nothing is known
+  const auto has = [&](Part part) { return was_lost || pace.has(part); };
+  if (has(Part::kUse)) {
+    reader.read_use();
+  }
+  if (has(Part::kMemory)) {
+    reader.read_memory();
+  }
+  if (has(Part::kCounters)) {
+    reader.read_counters();
+  }
+  if (has(Part::kLinks)) {
+    reader.read_link_bytes(interval_ * pace.divisor(Part::kLinks));
+  } else {
+    reader.forget_link_bytes();
+  }
+}
+
 void GpuSampler::run_fast() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus");
   std::vector<GpuReader> readers;
@@ -155,6 +210,7 @@ void GpuSampler::run_fast() {
     wake_.wait(lock, [this] { return ends_ || has_read_slow_; });
   }
   std::vector<std::optional<bool>> mig(count_);
+  Pace pace(interval_);
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
   do {
@@ -170,9 +226,7 @@ void GpuSampler::run_fast() {
         reader.forget_refusals();  // what a split GPU does not tell, a whole one does
       }
       const uint64_t before = base::ticks();
-      reader.read_fast();
-      reader.read_counters();
-      reader.read_link_bytes(interval_);
+      read_parts(reader, pace);
       const uint64_t after = base::ticks();
       sample.time_ns = base::Clock::process().to_ns(before + (after - before) / 2);
       sample.took_ns = base::Clock::process().to_ns(after) - base::Clock::process().to_ns(before);
@@ -181,6 +235,7 @@ void GpuSampler::run_fast() {
       keep(sample);
     }
     const auto ended = std::chrono::steady_clock::now();
+    pace.end_round((ended - began).count());
     due += interval_;
     const int64_t missed = ended > due ? (ended - due) / interval_ : 0;  // deadlines stay where they were
     due += missed * interval_;
@@ -188,6 +243,7 @@ void GpuSampler::run_fast() {
     ++cost_.rounds;
     cost_.skipped += static_cast<uint64_t>(missed);
     cost_.longest_ns = std::max<int64_t>(cost_.longest_ns, (ended - began).count());
+    cost_.divisors = pace.divisors();
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
     cost_.cpu_ns += cpu_ns - before_ns;
   } while (sleep_until(due));
@@ -196,6 +252,7 @@ void GpuSampler::run_fast() {
 void GpuSampler::run_slow() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus-2");
   base::HostStateReader host_reader;
+  XidReader xids(nvml_);
   std::vector<GpuReader> readers;
   readers.reserve(count_);
   for (unsigned index = 0; index < count_; ++index) {
@@ -209,6 +266,7 @@ void GpuSampler::run_slow() {
       const std::lock_guard lock(mutex_);
       slow_host_ = std::move(host);
     }
+    xids.read(now_ns());
     for (GpuReader& reader : readers) {
       const std::optional<bool> mig = reader.state().mig;
       const int64_t began_ns = now_ns();
@@ -216,9 +274,17 @@ void GpuSampler::run_slow() {
       if (reader.state().mig != mig) {
         reader.forget_refusals();
       }
+      const unsigned gpu = reader.state().index;
+      const int64_t took_ns = now_ns() - began_ns;
+      SlowState slow{.time_ns = began_ns + took_ns / 2, .state = reader.state(), .host = {}};
+      xids.watch(gpu, reader.device());
+      slow.state.xid_errors = xids.counts(gpu);
+      if (!slow.state.xid_errors.has_value()) {
+        slow.state.why["xid_errors"] = xids.why(gpu);
+      }
       const std::lock_guard lock(mutex_);
-      slow_[reader.state().index] = {
-          .time_ns = began_ns + (now_ns() - began_ns) / 2, .state = reader.state(), .host = {}};
+      slow_durations_.add(took_ns);
+      slow_[gpu] = std::move(slow);
     }
     due = std::max(due + std::max(kSlowInterval, interval_), std::chrono::steady_clock::now());
     const std::lock_guard lock(mutex_);

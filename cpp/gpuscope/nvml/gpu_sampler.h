@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpuscope/base/host_state.h"
+#include "gpuscope/nvml/pace.h"
 #include "gpuscope/nvml/state.h"
 
 namespace gpuscope::nvml {
@@ -39,11 +40,19 @@ struct SamplingCost {
   uint64_t skipped = 0;  // rounds that were due while another took too long
   uint64_t dropped = 0;  // samples that nobody took in time
   int64_t cpu_ns = 0;
+  int64_t elapsed_ns = 0;  // since sampling began
   int64_t longest_ns = 0;  // of a round
+  int64_t mean_ns = 0;     // of a sample of one GPU
+  int64_t p99_ns = 0;
+  int64_t slow_mean_ns = 0;  // of what is read of a GPU once a second
+  int64_t slow_p99_ns = 0;
+  Divisors divisors{1, 1, 1, 1};  // each how manieth round reads a part
 };
 
 /// Reads all GPUs at an interval on a thread of its own, and what takes long once a second on a second one: neither
-/// takes Python's GIL, and no thread that launches waits for them. Samples are kept until they are taken, the newest
+/// takes Python's GIL, and no thread that launches waits for them. Where reading takes too much of the interval, less
+/// is read each time (`Pace`), and `cost` says of what; figures that a round did not read are those of an earlier one,
+/// but for bytes of links, which are absent. Samples are kept until they are taken, the newest
 /// 10,000 at most. Any thread may call; a forked child has neither thread, and samples no more.
 class GpuSampler {
  public:
@@ -70,6 +79,7 @@ class GpuSampler {
 
   void run_fast();
   void run_slow();
+  void read_parts(GpuReader& reader, const Pace& pace) const;
   /// Until the moment; false where it ends before.
   bool sleep_until(std::chrono::steady_clock::time_point moment);
   void keep(GpuSample sample);
@@ -88,7 +98,10 @@ class GpuSampler {
   std::deque<GpuSample> samples_;
   std::vector<SlowState> slow_;  // newest, a GPU each
   SlowState slow_host_;
-  SamplingCost cost_;
+  SamplingCost cost_;  // but for what is computed of the durations
+  Durations durations_;
+  Durations slow_durations_;
+  int64_t began_ns_ = 0;
   std::thread fast_thread_;
   std::thread slow_thread_;
 };

@@ -34,6 +34,10 @@ constexpr std::array kLaneBytesPerS{0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.
 
 constexpr const char* kOverTime = "it is a mean over time, which a sampler has and a moment has not";
 
+constexpr const char* kWhileWatched = "NVML tells of errors when they happen, to a sampler; the kernel's log has them";
+
+constexpr const char* kReadLessOften = "it is read less often, as reading took too much of the interval";
+
 constexpr int kFreeSearches = 2;
 constexpr std::chrono::seconds kLongestWait(60);
 
@@ -80,6 +84,7 @@ void GpuReader::lose(int code) {
   state_ = std::move(lost);
   device_ = nullptr;
   gpm_.reset();
+  mig_.reset();
   lost_by_ = code;
 }
 
@@ -146,10 +151,21 @@ void GpuReader::read_names() {
 }
 
 void GpuReader::read_fast() {
+  read_use();
+  read_memory();
+}
+
+void GpuReader::read_use() {
   if (!find()) {
     return;
   }
-  read_use();
+  driver::NvmlUtilization utilization;
+  state_.busy_ratio.reset();
+  state_.memory_busy_ratio.reset();
+  if (ask({"busy_ratio", "memory_busy_ratio"}, nvml_.utilization, &utilization)) {
+    state_.busy_ratio = utilization.gpu * kPerPercent;
+    state_.memory_busy_ratio = utilization.memory * kPerPercent;
+  }
   read_number("power_w", state_.power_w, kWattsPerMilliwatt, nvml_.power_usage);
   read_number("power_limit_w", state_.power_limit_w, kWattsPerMilliwatt, nvml_.power_limit);
   read_number("temperature_c", state_.temperature_c, 1, nvml_.temperature, kGpuSensor);
@@ -193,6 +209,7 @@ void GpuReader::read_slow() {
   read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
   read_errors();
   read_processes();
+  read_instances();
 }
 
 void GpuReader::read_energy() {
@@ -210,7 +227,7 @@ void GpuReader::read_limits() {
 }
 
 void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {
-  if (!find()) {
+  if (device_ == nullptr) {
     return;
   }
   const std::optional<double> wrap_s = link_wrap_s();
@@ -228,6 +245,15 @@ void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {
   read_field("pcie_sent_bytes", state_.pcie_sent_bytes, 1, kPcieSentBytes);
 }
 
+void GpuReader::forget_link_bytes() {
+  if (device_ == nullptr || refused_.contains("pcie_sent_bytes")) {
+    return;
+  }
+  state_.pcie_received_bytes.reset();
+  state_.pcie_sent_bytes.reset();
+  state_.why["pcie_received_bytes"] = state_.why["pcie_sent_bytes"] = kReadLessOften;
+}
+
 // A link that is not known is taken for the fastest.
 std::optional<double> GpuReader::link_wrap_s() {
   read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
@@ -238,7 +264,7 @@ std::optional<double> GpuReader::link_wrap_s() {
 }
 
 void GpuReader::read_counters() {
-  if (!find()) {
+  if (device_ == nullptr) {
     return;
   }
   if (!gpm_) {
@@ -254,13 +280,9 @@ void GpuReader::read_counters() {
   state_.why.insert(gpm.why.begin(), gpm.why.end());
 }
 
-void GpuReader::read_use() {
-  driver::NvmlUtilization utilization;
-  state_.busy_ratio.reset();
-  state_.memory_busy_ratio.reset();
-  if (ask({"busy_ratio", "memory_busy_ratio"}, nvml_.utilization, &utilization)) {
-    state_.busy_ratio = utilization.gpu * kPerPercent;
-    state_.memory_busy_ratio = utilization.memory * kPerPercent;
+void GpuReader::read_memory() {
+  if (device_ == nullptr) {
+    return;
   }
   driver::NvmlMemory memory;
   const bool is_told = ask({"memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes", "memory_total_bytes"},
@@ -319,6 +341,38 @@ void GpuReader::read_processes() {
   }
 }
 
+void GpuReader::read_instances() {
+  state_.instances.reset();
+  state_.why.erase("instances");
+  if (device_ == nullptr || !state_.mig.value_or(false)) {
+    mig_.reset();
+    return;
+  }
+  if (!mig_) {
+    mig_.emplace(nvml_, device_);
+  }
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  std::string why;
+  state_.instances = mig_->read(std::chrono::nanoseconds(now).count(), why);
+  if (!state_.instances.has_value()) {
+    state_.why["instances"] = why;
+    return;
+  }
+  if (state_.processes.has_value()) {
+    return;
+  }
+  // What NVML does not tell of a GPU that is split, it tells of the parts.
+  std::vector<driver::NvmlProcess> processes;
+  for (const MigInstance& instance : *state_.instances) {
+    if (!instance.processes.has_value()) {
+      return;
+    }
+    processes.insert(processes.end(), instance.processes->begin(), instance.processes->end());
+  }
+  state_.processes = std::move(processes);
+  state_.why.erase("processes");
+}
+
 double link_bytes_per_s(uint64_t generation, uint64_t lanes) {
   const bool is_known = generation >= 1 && generation <= kLaneBytesPerS.size();
   return is_known ? kLaneBytesPerS[generation - 1] * static_cast<double>(lanes) : 0;
@@ -362,6 +416,7 @@ GpuStates read_gpu_states(const driver::Nvml& nvml) {
     if (states.gpus.back().why.contains("all")) {
       continue;
     }
+    states.gpus.back().why.emplace("xid_errors", kWhileWatched);
 #define GPUSCOPE_EXPLAIN_GPM(figure, id, unit) states.gpus.back().why.emplace(#figure, kOverTime);
     GPUSCOPE_GPM_FIGURES(GPUSCOPE_EXPLAIN_GPM)
 #undef GPUSCOPE_EXPLAIN_GPM

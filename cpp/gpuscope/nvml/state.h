@@ -14,6 +14,8 @@
 
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/gpm.h"
+#include "gpuscope/nvml/mig.h"
+#include "gpuscope/nvml/xid.h"
 
 namespace gpuscope::nvml {
 
@@ -97,20 +99,27 @@ struct GpuState {
   std::optional<uint64_t> throttle_bits;                                   // what holds the clocks back now
   std::array<std::optional<double>, kThrottleReasons.size()> throttled_s;  // since the driver was loaded
   std::optional<bool> mig;                                                 // the GPU is split into instances
+  std::optional<std::vector<MigInstance>> instances;                       // those, of a GPU that is split
+  std::optional<std::vector<XidCount>> xid_errors;                         // since they are watched for
   std::optional<std::vector<driver::NvmlProcess>> processes;  // that compute; numbers as the host counts them
   std::map<std::string, std::string> why;
 };
 
 /// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again, until `forget_refusals`.
 /// A GPU that is lost is looked for again, ever more seldom, up to once a minute; its figures are absent until then,
-/// and `why` has the reason under "all". One thread.
+/// and `why` has the reason under "all". `read_use` and `read_slow` look for it, the others read what is there. One
+/// thread.
 class GpuReader {
  public:
   GpuReader(const driver::Nvml& nvml, unsigned index);
 
   const GpuState& state() const noexcept { return state_; }
-  /// What differs from moment to moment and takes microseconds.
+  /// NVML's; null while the GPU is lost.
+  driver::NvmlDevice device() const noexcept { return device_; }
+  /// What differs from moment to moment and takes microseconds: use, power, clocks and temperature, and memory.
   void read_fast();
+  void read_use();
+  void read_memory();
   /// The rest: milliseconds, of which the energy counter takes 2 to 4.
   void read_slow();
   /// Of the above alone, those that are read more often, each after `read_fast`: the energy counter; for how long one
@@ -121,6 +130,8 @@ class GpuReader {
   /// Bytes that crossed the link to the host, 32 bits wide: some 80 us each. Read each `interval`; absent where they
   /// would wrap within it, as nobody could tell how often they did.
   void read_link_bytes(std::chrono::nanoseconds interval);
+  /// They were not read this time: an older number of bytes would be of another moment.
+  void forget_link_bytes();
   /// What NVML's performance counters (GPM) say, since the reading before.
   void read_counters();
   void forget_refusals() { refused_.clear(); }
@@ -139,15 +150,16 @@ class GpuReader {
   template <class T>
   void read_field(const char* name, std::optional<T>& figure, double scale, unsigned field);
   void read_names();
-  void read_use();
   void read_errors();
   void read_processes();
+  void read_instances();
 
   driver::Nvml nvml_;
   driver::NvmlDevice device_ = nullptr;
   GpuState state_;
   std::set<std::string> refused_;
   std::optional<GpmReader> gpm_;
+  std::optional<MigReader> mig_;
   int lost_by_ = 0;  // code of NVML
   int searches_ = 0;
   std::chrono::steady_clock::time_point search_at_;

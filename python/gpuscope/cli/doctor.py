@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.monitor.snapshot import GpuProcess, GpuState, gpu_snapshot
+from gpuscope.monitor.xid import KernelXids, describe, kernel_xids
 from gpuscope.system import Check, Environment, environment
 from gpuscope.text import brief
 
@@ -38,27 +39,32 @@ class Doctor:
     def run(self, options: argparse.Namespace) -> int:
         """Looks, and prints."""
         found, gpus = environment(), gpu_snapshot().gpus
+        xids = kernel_xids() if gpus else KernelXids(())
         out = console.output()
         if options.json:
-            warnings = {gpu.index: _warnings(gpu) for gpu in gpus}
+            warnings = {gpu.index: _warnings(gpu, xids) for gpu in gpus}
             out.line(json.dumps(dataclasses.asdict(found) | {"warnings": warnings}, indent=2))
         else:
-            _show(found, gpus, out)
+            _show(found, gpus, xids, out)
         return 1 if found.gpu_present and found.tier not in ("cupti", "cupti-shared") else 0
 
 
-def _warnings(gpu: GpuState) -> list[str]:
+def _warnings(gpu: GpuState, xids: KernelXids) -> list[str]:
     """What makes a GPU slower than it could be, its users among it: this process is none."""
     users = [_user(process) for process in gpu.processes or ()]
     many = "1 process uses" if len(users) == 1 else f"{len(users)} processes use"
-    return [*gpu.warnings, *([f"{many} it: {', '.join(users)}"] if users else [])]
+    errors = [
+        f"{describe(xid)}, {'once' if count == 1 else f'{count} times'} since the machine started"
+        for xid, count in sorted(xids.of(gpu.pci_address).items())
+    ]
+    return [*gpu.warnings, *errors, *([f"{many} it: {', '.join(users)}"] if users else [])]
 
 
 def _user(process: GpuProcess) -> str:
     return f"{process.pid} ({brief(process.command) if process.command else 'not to be seen from here'})"
 
 
-def _show(found: Environment, gpus: Sequence[GpuState], out: Console) -> None:
+def _show(found: Environment, gpus: Sequence[GpuState], xids: KernelXids, out: Console) -> None:
     facts = (f"gpuscope {found.gpuscope_version}", f"Python {found.python_version}", found.platform)
     out.line((facts[0], "bold"), ("   " + "   ".join(facts[1:]), "dim"))
     out.line()
@@ -69,8 +75,10 @@ def _show(found: Environment, gpus: Sequence[GpuState], out: Console) -> None:
     for check in found.checks:
         _show_check(check, out)
     for gpu in gpus:
-        for warning in _warnings(gpu):
+        for warning in _warnings(gpu, xids):
             _row(out, "yellow", "!", f"GPU {gpu.index} (NVML)", warning)
+    if xids.why:
+        _row(out, "dim", " ", "errors (Xid)", f"not known: {xids.why}", dim=True)
     if found.frameworks:
         names = (
             f"{framework.name} {framework.version or ''}{' (imported)' if framework.imported else ''}"

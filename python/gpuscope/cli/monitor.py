@@ -78,13 +78,19 @@ class Monitor:
         parser.add_argument(
             "--prometheus", type=_port, metavar="PORT", help="serve the figures on localhost, for Prometheus"
         )
-
+        parser.add_argument(
+            "--names",
+            choices=("gpuscope", "dcgm"),
+            help="whose names, labels and units they have there: dcgm-exporter's, for boards that exist",
+        )
         parser.add_argument(
             "--board", metavar="FOLDER", help="write a Grafana board and alert rules for these figures there, and end"
         )
 
     def run(self, options: argparse.Namespace) -> int:
         """Watches."""
+        if options.names is not None and options.prometheus is None:
+            raise InvalidArgument("--names is of what --prometheus PORT serves; give both, or neither")
         out = console.output()
         if options.board is not None:
             from gpuscope.monitor.prometheus import write_board
@@ -144,7 +150,7 @@ def _start(options: argparse.Namespace, open_things: ExitStack, interval: float)
     if options.prometheus is not None:
         from gpuscope.monitor.prometheus import serve
 
-        open_things.enter_context(serve(monitor, options.prometheus))
+        open_things.enter_context(serve(monitor, options.prometheus, options.names or "gpuscope"))
     return monitor
 
 

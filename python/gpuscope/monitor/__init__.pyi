@@ -8,6 +8,11 @@ from gpuscope.monitor.host import HostState as HostState
 from gpuscope.monitor.replay import Recording as Recording
 from gpuscope.monitor.replay import read_log as read_log
 from gpuscope.monitor.sample import GpuSample as GpuSample
+from gpuscope.monitor.sample import SamplingCost as SamplingCost
 from gpuscope.monitor.snapshot import GpuProcess as GpuProcess
 from gpuscope.monitor.snapshot import GpuSnapshot as GpuSnapshot
 from gpuscope.monitor.snapshot import GpuState as GpuState
+from gpuscope.monitor.snapshot import MigInstance as MigInstance
+from gpuscope.monitor.xid import KernelXids as KernelXids
+from gpuscope.monitor.xid import XidErrors as XidErrors
+from gpuscope.monitor.xid import kernel_xids as kernel_xids

@@ -219,8 +219,8 @@ def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns
     last = 0
     for sample in samples:
         value = None if sample.gpu is None else getattr(sample.gpu, name)
-        if value is None:
-            raise _Unknown(_reason(samples, name))
+        if value is None:  # a gap in which the counter may have wrapped is found below
+            continue
         if times:
             gap_s, wrap_s = _S * (sample.time_ns - times[-1]), _wrap_s(sample)
             if gap_s >= wrap_s:
@@ -231,6 +231,8 @@ def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns
         values.append(values[-1] + (value - last) % _WRAP if values else 0.0)
         times.append(sample.time_ns)
         last = value
+    if not times or samples[-1].gpu is None or "all" in samples[-1].gpu.why:
+        raise _Unknown(_reason(samples, name))
     return _Track(times, values, _TICK_OF_BYTES_NS).grown(begin_ns, end_ns)
 
 

@@ -8,8 +8,8 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +18,7 @@ from gpuscope.arguments import as_float
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.monitor.host import host_state
 from gpuscope.monitor.log import Log
-from gpuscope.monitor.sample import GpuSample
+from gpuscope.monitor.sample import GpuSample, SamplingCost
 from gpuscope.monitor.snapshot import gpu_state
 from gpuscope.text import brief
 
@@ -38,6 +38,14 @@ class MonitorCost:
         dropped: samples that were lost, as nobody took them in time or as the file could not be written.
         cpu_s: CPU time of the sampling threads.
         longest_s: the longest round.
+        elapsed_s: seconds since sampling began.
+        mean_s: what a sample of one GPU took, in the mean.
+        p99_s: what 99 % of the samples did not exceed.
+        slow_mean_s: what reading a GPU once a second took, on the second thread.
+        slow_p99_s: likewise.
+        limited: parts that are read in each so manieth round alone, as reading took more than 2 % of the interval in
+            three rounds in a row: performance_counters, link_bytes, memory, use. In between, samples have the figures
+            of the round before, and no bytes of links.
     """
 
     rounds: int = 0
@@ -45,6 +53,23 @@ class MonitorCost:
     dropped: int = 0
     cpu_s: float = 0.0
     longest_s: float = 0.0
+    elapsed_s: float = 0.0
+    mean_s: float = 0.0
+    p99_s: float = 0.0
+    slow_mean_s: float = 0.0
+    slow_p99_s: float = 0.0
+    limited: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def cpu_ratio(self) -> float:
+        """Share of one core."""
+        return self.cpu_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def stated(self) -> SamplingCost:
+        """What a log says of it."""
+        limited = "+".join(f"{part}/{rounds}" for part, rounds in self.limited.items())
+        return SamplingCost(self.cpu_ratio, self.mean_s, self.p99_s, self.skipped, limited)
 
 
 class GPUMonitor:
@@ -58,7 +83,9 @@ class GPUMonitor:
     The first seven columns of a ``.csv`` are those of scripts around nvidia-smi: timestamp (ISO 8601 with zone),
     gpu_idx, util_pct, mem_used_mb, mem_total_mb (MiB), temp_c, power_w; after them every figure of `GpuState` has its
     own by name, empty where it is not known. A ``.jsonl`` has an object for each sample of a GPU, without what is not
-    known, and the reasons for that where they are new.
+    known, and the reasons for that where they are new. Each line says what sampling took until then: share of a core,
+    mean and 99th percentile of a sample, rounds that were skipped, and what is read less often to keep within 2 % of
+    the interval (`SamplingCost`).
 
     A file that cannot be written while the monitor runs, as on a full disk, is warned of once and tried again at each
     write; the samples wait. A .parquet or .gscope is written by `stop`, from lines that stand in a ``.part`` beside it
@@ -142,8 +169,14 @@ class GPUMonitor:
         if self._sampler is None:
             return self._cost
         facts: dict[str, Any] = self._sampler.cost()
-        dropped = facts["dropped"] + self._lost
-        return MonitorCost(facts["rounds"], facts["skipped"], dropped, facts["cpu_ns"] / 1e9, facts["longest_ns"] / 1e9)
+        names = ("cpu", "longest", "elapsed", "mean", "p99", "slow_mean", "slow_p99")
+        return MonitorCost(
+            rounds=facts["rounds"],
+            skipped=facts["skipped"],
+            dropped=facts["dropped"] + self._lost,
+            **{f"{name}_s": facts[f"{name}_ns"] / 1e9 for name in names},
+            limited=facts["limited"],
+        )
 
     def take(self) -> list[GpuSample]:
         """Samples since the last call, oldest first.
@@ -190,7 +223,7 @@ class GPUMonitor:
         if self._sampler is None:
             return
         with self._lock:
-            new = _samples(self._sampler)
+            new = _samples(self._sampler, self.cost.stated)
             self._latest |= {-1 if sample.gpu is None else sample.gpu.index: sample for sample in new}
             if self._log is not None:
                 self._waiting += new
@@ -224,7 +257,7 @@ class GPUMonitor:
         return True
 
 
-def _samples(sampler: _core.GpuSampler) -> list[GpuSample]:
+def _samples(sampler: _core.GpuSampler, cost: SamplingCost | None = None) -> list[GpuSample]:
     return [
         GpuSample(
             time_ns=facts["time_ns"],
@@ -235,6 +268,7 @@ def _samples(sampler: _core.GpuSampler) -> list[GpuSample]:
             slow_time_ns=facts["slow_time_ns"],
             host=host_state(facts["host"]),
             host_time_ns=facts["host_time_ns"],
+            cost=cost,
         )
         for facts in sampler.take()
     ]

@@ -33,6 +33,7 @@ from gpuscope.monitor.panels import (
     gpu_lines,
     gpu_title,
     host_line,
+    instance_lines,
 )
 from gpuscope.monitor.processes import SORTS, ProcessRow, process_lines
 from gpuscope.monitor.sample import GpuSample
@@ -113,16 +114,21 @@ def body_lines(
     """All between the first and the last line of the page; `rows` is None where processes are not known."""
     gpus = [at for at in moments if at.gpu is not None]
     columns = max(1, min(_MOST_COLUMNS, len(gpus), width // _LEAST_WIDTH))
-    needed = -(-len(gpus) // columns) * _FULL_ROWS + 1 + _LEAST_PROCESSES
+    rows_of_gpu = _FULL_ROWS + max((len(at.gpu.instances or ()) for at in gpus if at.gpu is not None), default=0)
+    needed = -(-len(gpus) // columns) * rows_of_gpu + 1 + _LEAST_PROCESSES
     is_full = look.mode == "full" or (look.mode == "auto" and needed <= height)
     lines: list[Line] = []
     if is_full:
         for first in range(0, len(gpus), columns):
             lines += _beside(
-                [_framed(at, width // columns, look.graph, unicode) for at in gpus[first : first + columns]]
+                [
+                    _framed(at, width // columns, rows_of_gpu, look.graph, unicode)
+                    for at in gpus[first : first + columns]
+                ]
             )
     else:
-        lines += [gpu_line(at, width) for at in gpus]
+        for at in gpus:
+            lines += [gpu_line(at, width), *instance_lines(at, width)]
     if moments:
         lines.append(host_line(moments[0], width))
     if not gpus:
@@ -136,7 +142,7 @@ def body_lines(
     return [*lines, *table, *([] if rows else [cut([("  no process computes on these GPUs", DIM)], width)])]
 
 
-def _framed(at: Moment, width: int, graph: int, unicode: bool) -> list[Line]:
+def _framed(at: Moment, width: int, height: int, graph: int, unicode: bool) -> list[Line]:
     gpu = at.gpu
     assert gpu is not None
     across, down, corners = ("─", "│", "┌┐└┘") if unicode else ("-", "|", "++++")
@@ -145,7 +151,7 @@ def _framed(at: Moment, width: int, graph: int, unicode: bool) -> list[Line]:
     used = sum(len(text) for text, _ in title)
     lines: list[Line] = [[(corners[0] + across, DIM), *title, (across * (width - 3 - used) + corners[1], DIM)]]
     rows = gpu_lines(at, inner, graph, unicode)
-    for row in [*rows, *[[]] * (_FULL_ROWS - 2 - len(rows))]:
+    for row in [*rows, *[[]] * (height - 2 - len(rows))]:
         space = inner - sum(len(text) for text, _ in row)
         lines.append([(f"{down} ", DIM), *row, (" " * space, PLAIN), (f" {down}", DIM)])
     return [*lines, [(corners[2] + across * (width - 2) + corners[3], DIM)]]

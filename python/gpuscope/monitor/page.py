@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
@@ -153,7 +152,6 @@ class MonitorPage(App[None]):
         self.look = look or Look()
         self.history = History(None if monitor is None else 600.0)
         self._monitor = monitor
-        self._began = time.monotonic()
         self._processes = ProcessReader()
         self._rows: list[tuple[int, ProcessRow]] | None = []
         self._recorder: Log | None = None
@@ -419,8 +417,10 @@ class MonitorPage(App[None]):
                 line.append((f"  LOG: {self._monitor.error}", ALARM))
             if self.look.paused_ns is not None and self.history.end_ns is not None:
                 line.append((f"  PAUSED {(self.history.end_ns - self.look.paused_ns) / 1e9:.1f} s ago", TITLE))
-            cost = self._monitor.cost.cpu_s / max(1e-3, time.monotonic() - self._began)
-            line.append((f"  each {self._monitor.interval:g} s, for {100 * cost:.2f} % of a CPU", DIM))
+            cost = self._monitor.cost
+            line.append((f"  each {self._monitor.interval:g} s, for {100 * cost.cpu_ratio:.2f} % of a CPU", DIM))
+            if cost.limited:
+                line.append((f", {cost.stated.limited} of it", DIM))
         if self._recorder is not None:
             line.append((f"  records to {self._recorder.path}", TITLE))
         return cut(line, width)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 
 from gpuscope.monitor.history import Moment
-from gpuscope.monitor.snapshot import GpuState
+from gpuscope.monitor.snapshot import GpuState, MigInstance
 from gpuscope.text import one_line
 
 # A part of a line: its text and its style, as rich names them; "alarm" and "dim" are of the page's theme.
@@ -44,6 +44,7 @@ memory   what processes hold, caches of frameworks included; the driver keeps so
 power    the mean that the board reports, of its limit; degrees to where clocks are lowered; clock of its highest.
          THROTTLED: share of the last minute for which clocks were held back, by the counters of the driver.
 links    bytes a second from (in) and to (out) the host and other GPUs; lanes that are missing; errors of memory.
+         Xid: errors that the driver told since this page is open; 48, 62, 64, 74, 79, 95, 119 and 120 want a reset.
 host     share of the machine's CPUs that work, tasks that wait for a CPU, storage or memory (pressure), and the CPUs
          and the memory that the container may use, with how long its limit stopped it.
 """
@@ -54,13 +55,34 @@ def gpu_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> l
     gpu = at.gpu
     assert gpu is not None
     if "all" in gpu.why:
-        return [[("lost", TITLE), (f"     {one_line(gpu.why['all'])}: looked for again now and then", ALARM)]]
+        reasons = "".join(f"  {error}" for error in gpu.xid_errors or ())
+        said = f"    {one_line(gpu.why['all'])}: looked for again now and then{reasons}"
+        return [cut([("lost", TITLE), (said, ALARM)], width)]
     rows = [_useful(gpu), _active(gpu), _memory(gpu), _power(at, gpu), _links(at, gpu)]
     names = ("useful", "active", "memory", "power", "links")
     lines: list[Line] = [[(f"{name:<{_LABEL}}", TITLE), *row] for name, row in zip(names, rows, strict=True)]
     for line, (title, figure, whole) in zip(lines, _chosen(graph), strict=False):
         _add_graph(line, at, title, figure, whole, width, unicode)
-    return [cut(line, width) for line in lines]
+    return [*(cut(line, width) for line in lines), *instance_lines(at, width)]
+
+
+def instance_lines(at: Moment, width: int) -> list[Line]:
+    """The parts of a GPU that is split, a line each."""
+    return [cut(_instance_line(each), width) for each in (at.gpu.instances or () if at.gpu else ())]
+
+
+def _instance_line(instance: MigInstance) -> Line:
+    numbers = f"{instance.gpu_instance}/{instance.compute_instance}"
+    shares = (("SM", "sm_active_ratio"), ("tensor", "tensor_active_ratio"), ("DRAM", "dram_bandwidth_ratio"))
+    known = "  ".join(f"{title} {_share(instance.figures.get(name)):>4}" for title, name in shares)
+    memory = f"{_of_gib(instance.memory_used_bytes, instance.memory_total_bytes):>18}"
+    return [(f"{numbers:<{_LABEL}}", TITLE), (f"{known}  {memory}  ", PLAIN), (_profile(instance), DIM)]
+
+
+def _profile(instance: MigInstance) -> str:
+    """What remains of its name beside that of its GPU."""
+    _, mig, profile = one_line(instance.name).rpartition("MIG ")
+    return mig + profile
 
 
 def gpu_title(gpu: GpuState) -> str:
@@ -75,7 +97,7 @@ def gpu_line(at: Moment, width: int) -> Line:
     assert gpu is not None
     line: Line = [(f"{gpu.index:>2} ", TITLE)]
     if "all" in gpu.why:
-        return cut([*line, (f"lost: {one_line(gpu.why['all'])}", ALARM)], width)
+        return cut([*line, (", ".join([f"lost: {one_line(gpu.why['all'])}", *_xids(gpu)]), ALARM)], width)
     line += [
         (f"SM {_share(gpu.sm_active_ratio):>4}  tensor {_share(gpu.tensor_active_ratio):>4}", PLAIN),
         (f"  DRAM {_share(gpu.dram_bandwidth_ratio):>4}", PLAIN),
@@ -211,14 +233,19 @@ def _links(at: Moment, gpu: GpuState) -> Line:
         parts.append(("  GB/s", PLAIN))
     if faults := _link_faults(gpu):
         parts.append((f"  {', '.join(faults)}", ALARM))
-    elif gpu.ecc_uncorrected is not None:
-        parts.append(("  memory errors 0", DIM))
+    elif gpu.ecc_uncorrected is not None or gpu.xid_errors is not None:
+        none = [*(["memory errors 0"] if gpu.ecc_uncorrected is not None else [])]
+        parts.append((f"  {', '.join([*none, *(['Xid none'] if gpu.xid_errors is not None else [])])}", DIM))
     return parts
+
+
+def _xids(gpu: GpuState) -> list[str]:
+    return [f"XID {error.xid}{'' if error.count == 1 else f' x{error.count}'}" for error in gpu.xid_errors or ()]
 
 
 def _link_faults(gpu: GpuState) -> list[str]:
     lanes, most = gpu.pcie_width, gpu.pcie_width_max
-    found = []
+    found = _xids(gpu)
     if lanes is not None and most is not None and lanes < most:
         found.append(f"{lanes} OF {most} LANES")
     if gpu.ecc_uncorrected:

@@ -18,7 +18,8 @@ from gpuscope.monitor.snapshot import GpuState
 from gpuscope.paths import open_file, replacing
 
 _ROWS_A_GROUP = 1 << 16
-_TEXTS = ("timestamp", "throttle_reasons", "gpu_uuid", "gpu_name", "why")
+_JSON = ("why", "mig_instances")
+_TEXTS = ("timestamp", "throttle_reasons", "gpu_uuid", "gpu_name", "xid_errors", "sampler_limited", *_JSON)
 
 
 def _import() -> tuple[Any, Any]:
@@ -127,7 +128,7 @@ def _table(rows: list[dict[str, Any]], schema: Any, arrow: Any) -> Any:
         if name == "timestamp":
             return arrow.array([row["time_ns"] // 1_000_000 for row in rows], arrow.int64()).cast(kind)
         values = [row.get(name) for row in rows]
-        if name == "why":
+        if name in _JSON:
             values = [None if value is None else json.dumps(value) for value in values]
         return arrow.array(values, kind)
 

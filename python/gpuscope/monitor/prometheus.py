@@ -8,8 +8,9 @@ known is not there. A scrape reads no GPU: it has the samples that were taken, a
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -109,6 +110,10 @@ _OF_HOST = (
     ),
 )
 _THROTTLE = "throttle_seconds_total"
+_XID, _XID_TIME = "xid_errors_total", "xid_last_timestamp_seconds"
+_MIG_SM, _MIG_TENSOR, _MIG_DRAM = "mig_sm_active_ratio", "mig_tensor_active_ratio", "mig_dram_bandwidth_ratio"
+_MIG_USED, _MIG_TOTAL = "mig_memory_used_bytes", "mig_memory_total_bytes"
+_OF_INSTANCE = {_MIG_SM: "sm_active_ratio", _MIG_TENSOR: "tensor_active_ratio", _MIG_DRAM: "dram_bandwidth_ratio"}
 _OF_SAMPLING = {
     "gpu_info": "1, with the names of the GPU.",
     "up": "Whether the GPU could be read.",
@@ -116,6 +121,15 @@ _OF_SAMPLING = {
     _THROTTLE: "Seconds for which clocks were held back, by reason.",
     "sampler_cpu_seconds_total": "CPU time that reading the GPUs took.",
     "samples_dropped_total": "Samples that were lost.",
+    "samples_skipped_total": "Rounds that were due while another took too long.",
+    "sample_seconds": "What reading a GPU took: mean, and what 99 % of the samples did not exceed.",
+    _XID: "Errors that the driver told since the GPU is watched, by number.",
+    _XID_TIME: "When the last one was, by number.",
+    _MIG_SM: "Share of an instance's multiprocessors and time that had work.",
+    _MIG_TENSOR: "Share of an instance's tensor cores and time in use.",
+    _MIG_DRAM: "Bytes that an instance's memory moved, of its peak.",
+    _MIG_USED: "Memory that processes hold, of an instance.",
+    _MIG_TOTAL: "Memory of an instance.",
 }
 
 
@@ -137,6 +151,10 @@ class Collector:
         cost = self._monitor.cost
         self._add(families, "sampler_cpu_seconds_total", cost.cpu_s, _OF_SAMPLING["sampler_cpu_seconds_total"], {})
         self._add(families, "samples_dropped_total", cost.dropped, _OF_SAMPLING["samples_dropped_total"], {})
+        self._add(families, "samples_skipped_total", cost.skipped, _OF_SAMPLING["samples_skipped_total"], {})
+        for statistic, seconds in (("mean", cost.mean_s), ("p99", cost.p99_s)):
+            about = _OF_SAMPLING["sample_seconds"]
+            self._add(families, "sample_seconds", seconds, about, {"statistic": statistic})
         samples = self._monitor.latest()
         for sample in samples:
             self._add_gpu(families, sample)
@@ -162,6 +180,18 @@ class Collector:
             seconds = gpu.throttled_s.get(reason)
             self._add(families, _THROTTLE, seconds, _OF_SAMPLING[_THROTTLE], label | {"reason": reason})
 
+        for error in gpu.xid_errors or ():
+            number = label | {"xid": str(error.xid)}
+            self._add(families, _XID, error.count, _OF_SAMPLING[_XID], number)
+            self._add(families, _XID_TIME, error.last_ns / 1e9, _OF_SAMPLING[_XID_TIME], number)
+        for instance in gpu.instances or ():
+            numbers = {"gpu_instance_id": instance.gpu_instance, "compute_instance_id": instance.compute_instance}
+            which = label | {name: str(number) for name, number in numbers.items()}
+            for name, figure in _OF_INSTANCE.items():
+                self._add(families, name, instance.figures.get(figure), _OF_SAMPLING[name], which)
+            self._add(families, _MIG_USED, instance.memory_used_bytes, _OF_SAMPLING[_MIG_USED], which)
+            self._add(families, _MIG_TOTAL, instance.memory_total_bytes, _OF_SAMPLING[_MIG_TOTAL], which)
+
     def _add(
         self, families: dict[str, Any], name: str, value: float | None, about: str, labels: Mapping[str, str]
     ) -> None:
@@ -181,9 +211,87 @@ class Collector:
         families[name].add_metric([*labels.values()], float(value))
 
 
+# What dcgm-exporter calls a figure of GpuState, and how much of ours one of its units is.
+_OF_DCGM: tuple[tuple[str, str, float], ...] = (
+    ("DCGM_FI_DEV_GPU_UTIL", "busy_ratio", 0.01),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", "memory_busy_ratio", 0.01),
+    ("DCGM_FI_DEV_SM_CLOCK", "sm_hz", 1e6),
+    ("DCGM_FI_DEV_MEM_CLOCK", "memory_hz", 1e6),
+    ("DCGM_FI_DEV_GPU_TEMP", "temperature_c", 1.0),
+    ("DCGM_FI_DEV_MEMORY_TEMP", "memory_temperature_c", 1.0),
+    ("DCGM_FI_DEV_POWER_USAGE", "power_w", 1.0),
+    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", "power_limit_w", 1.0),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_total_j", 1e-3),
+    ("DCGM_FI_DEV_FAN_SPEED", "fan_ratio", 0.01),
+    ("DCGM_FI_DEV_FB_USED", "memory_used_bytes", float(1 << 20)),
+    ("DCGM_FI_DEV_FB_FREE", "memory_free_bytes", float(1 << 20)),
+    ("DCGM_FI_DEV_FB_RESERVED", "memory_reserved_bytes", float(1 << 20)),
+    ("DCGM_FI_DEV_FB_TOTAL", "memory_total_bytes", float(1 << 20)),
+    ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "ecc_corrected", 1.0),
+    ("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "ecc_uncorrected", 1.0),
+    ("DCGM_FI_DEV_ROW_REMAP_PENDING", "remapping_pending", 1.0),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "remapping_failed", 1.0),
+    ("DCGM_FI_PROF_SM_ACTIVE", "sm_active_ratio", 1.0),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", "sm_occupancy_ratio", 1.0),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_active_ratio", 1.0),
+    ("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "fp64_active_ratio", 1.0),
+    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "fp32_active_ratio", 1.0),
+    ("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "fp16_active_ratio", 1.0),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", "dram_bandwidth_ratio", 1.0),
+    ("DCGM_FI_PROF_PCIE_RX_BYTES", "pcie_received_bytes_per_s", 1.0),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", "pcie_sent_bytes_per_s", 1.0),
+    ("DCGM_FI_PROF_NVLINK_RX_BYTES", "nvlink_received_bytes_per_s", 1.0),
+    ("DCGM_FI_PROF_NVLINK_TX_BYTES", "nvlink_sent_bytes_per_s", 1.0),
+)
+_DCGM_XID = "DCGM_FI_DEV_XID_ERRORS"
+_DCGM_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname")
+_DCGM_INSTANCE = ("GPU_I_ID", "GPU_I_PROFILE")
+
+
+class DcgmCollector:
+    """The same under the names, labels and units of dcgm-exporter, for boards that exist. Any thread."""
+
+    def __init__(self, monitor: GPUMonitor) -> None:
+        self._monitor = monitor
+
+    def collect(self) -> Iterator[Any]:
+        """The families of metrics; untyped, as those that only grow have no ``_total`` there."""
+        from prometheus_client.core import UnknownMetricFamily
+
+        families: dict[str, Any] = {}
+
+        def add(name: str, value: float | None, scale: float, labels: Sequence[str], instance: Sequence[str]) -> None:
+            if value is not None:
+                listed = [*_DCGM_LABELS, *_DCGM_INSTANCE]
+                family = families.setdefault(name, UnknownMetricFamily(name, name, labels=listed))
+                family.add_metric([*labels, *instance], value / scale)
+
+        for sample in self._monitor.latest():
+            gpu = sample.gpu
+            if gpu is None:
+                continue
+            number = str(gpu.index)
+            labels = (number, gpu.uuid, gpu.pci_address, f"nvidia{number}", gpu.name, socket.gethostname())
+            for name, figure, scale in _OF_DCGM:
+                add(name, getattr(gpu, figure), scale, labels, ("", ""))
+            if gpu.xid_errors is not None:
+                last = max(gpu.xid_errors, key=lambda error: error.last_ns, default=None)
+                add(_DCGM_XID, 0 if last is None else last.xid, 1.0, labels, ("", ""))
+            for instance in gpu.instances or ():
+                which = (str(instance.gpu_instance), instance.name.rpartition("MIG ")[2])
+                known = {**instance.figures, "memory_used_bytes": instance.memory_used_bytes}
+                for name, figure, scale in _OF_DCGM:
+                    add(name, known.get(figure), scale, labels, which)
+        yield from families.values()
+
+
+COLLECTORS: Mapping[str, Callable[[GPUMonitor], Any]] = {"gpuscope": Collector, "dcgm": DcgmCollector}
+"""What is served, by whose names the figures have."""
+
+
 @contextlib.contextmanager
-def serve(monitor: GPUMonitor, port: int) -> Iterator[None]:
-    """Serves a monitor's latest samples at ``http://127.0.0.1:PORT/metrics`` while open.
+def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[None]:
+    """Serves a monitor's latest samples at ``http://127.0.0.1:PORT/metrics`` while open; `names` are of `COLLECTORS`.
 
     Raises:
         NotAvailable: prometheus-client is not installed.
@@ -196,7 +304,7 @@ def serve(monitor: GPUMonitor, port: int) -> Iterator[None]:
             "--prometheus is not available: prometheus-client is not installed; pip install 'gpuscope[monitor]'"
         ) from None
     registry = CollectorRegistry()
-    registry.register(Collector(monitor))
+    registry.register(COLLECTORS[names](monitor))
     try:
         server, thread = start_http_server(port, ADDRESS, registry)
     except OSError as error:

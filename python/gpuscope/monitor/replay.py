@@ -17,8 +17,15 @@ from gpuscope.monitor import gscope
 from gpuscope.monitor.host import HostState
 from gpuscope.monitor.log import SUFFIXES
 from gpuscope.monitor.parquet import read_rows
-from gpuscope.monitor.sample import MOST_BYTES_OF_LINE, GpuSample, read_lines, time_ns_of
-from gpuscope.monitor.snapshot import GpuState
+from gpuscope.monitor.sample import (
+    MOST_BYTES_OF_LINE,
+    GpuSample,
+    SamplingCost,
+    read_lines,
+    time_ns_of,
+    xids_of_text,
+)
+from gpuscope.monitor.snapshot import GpuState, MigInstance
 from gpuscope.paths import as_path, find_suffix, open_file
 
 _MIB = 1 << 20
@@ -131,7 +138,27 @@ def _sample(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuSa
         slow_time_ns=time_ns - round(1e9 * float(row.get("slow_age_s", 0.0))),
         host=HostState(**host, why={}),
         host_time_ns=time_ns - round(1e9 * float(row.get("host_age_s", 0.0))),
+        cost=_cost(row),
     )
+
+
+def _cost(row: Mapping[str, Any]) -> SamplingCost | None:
+    if "sampler_cpu_ratio" not in row:
+        return None
+    return SamplingCost(
+        cpu_ratio=float(row["sampler_cpu_ratio"]),
+        mean_s=float(row.get("sample_mean_s", 0.0)),
+        p99_s=float(row.get("sample_p99_s", 0.0)),
+        skipped=int(float(row.get("samples_skipped", 0))),
+        limited=str(row.get("sampler_limited", "")),
+    )
+
+
+def _instances(listed: Any) -> tuple[MigInstance, ...] | None:
+    if listed is None:
+        return None
+    listed = json.loads(listed) if isinstance(listed, str) else listed
+    return tuple(MigInstance(**instance) for instance in listed)
 
 
 def _gpu(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuState:
@@ -160,6 +187,8 @@ def _gpu(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuState
         ),
         throttled_s={reason: _typed(row[column], "float") for column, reason in _THROTTLED.items() if column in row},
         mig=None,
+        instances=_instances(row.get("mig_instances")),
+        xid_errors=xids_of_text(str(row["xid_errors"])) if "xid_errors" in row else None,
         processes=None,
         why=known | {name: reason for name, reason in told.get(index, {}).items() if figures.get(name) is None},
     )

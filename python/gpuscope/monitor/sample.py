@@ -6,8 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from gpuscope import _core
 from gpuscope.monitor.host import HostState
 from gpuscope.monitor.snapshot import GpuState
+from gpuscope.monitor.xid import XidErrors
 from gpuscope.paths import open_file
 
 # What scripts around nvidia-smi write, then each figure that is not among it, by its name.
@@ -29,6 +30,15 @@ _FIGURES = tuple(name for name in _core.GPU_FIGURES if name not in _OF_NVIDIA_SM
 _THROTTLED = tuple(f"throttled_{reason}_s" for reason in _core.THROTTLE_COUNTERS)
 MOST_BYTES_OF_LINE = 1 << 20
 _PROCESS = ("process_cpu_s", "process_resident_bytes", "took_s")
+_OF_DRIVER = ("xid_errors", "mig_instances")
+_NO_ERRORS = "none"
+_COST = {
+    "sampler_cpu_ratio": "cpu_ratio",
+    "sample_mean_s": "mean_s",
+    "sample_p99_s": "p99_s",
+    "samples_skipped": "skipped",
+    "sampler_limited": "limited",
+}
 _AGES = {"slow_age_s": "slow_time_ns", "host_age_s": "host_time_ns"}
 COLUMNS = (
     *("timestamp", "gpu_idx"),
@@ -37,11 +47,33 @@ COLUMNS = (
     "throttle_reasons",
     *_THROTTLED,
     *("gpu_uuid", "gpu_name"),
+    *_OF_DRIVER,
     *_PROCESS,
     *_AGES,
     *_core.HOST_FIGURES,
+    *_COST,
 )
 """Those of a CSV file, in their order."""
+
+
+@dataclass(frozen=True)
+class SamplingCost:
+    """What sampling has taken so far, as each line of a log says.
+
+    Attributes:
+        cpu_ratio: share of one core that the sampling threads took.
+        mean_s: seconds that a sample of one GPU took, in the mean.
+        p99_s: what 99 % of the samples did not exceed, within 3.1 %.
+        skipped: rounds that were due while another took too long.
+        limited: what is read each second, fourth or so round alone, as reading took more than 2 % of the interval:
+            ``performance_counters/2+link_bytes/2``; empty where all is read in each.
+    """
+
+    cpu_ratio: float
+    mean_s: float
+    p99_s: float
+    skipped: int
+    limited: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +89,7 @@ class GpuSample:
         slow_time_ns: when energy, seconds of throttling, errors and whatever changes seldom were read: once a second.
         host: the machine, this process and its container.
         host_time_ns: when that was read.
+        cost: what sampling took; None of logs that do not say so.
     """
 
     time_ns: int
@@ -67,6 +100,7 @@ class GpuSample:
     slow_time_ns: int = 0
     host: HostState = field(default_factory=HostState)
     host_time_ns: int = 0
+    cost: SamplingCost | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The columns of a log, without what is not known."""
@@ -81,12 +115,34 @@ class GpuSample:
             facts |= {f"throttled_{reason}_s": seconds for reason, seconds in self.gpu.throttled_s.items()}
             facts["gpu_uuid"] = self.gpu.uuid or None
             facts["gpu_name"] = self.gpu.name or None
+            facts["xid_errors"] = _xid_text(self.gpu.xid_errors)
+            facts["mig_instances"] = [asdict(each) for each in self.gpu.instances or ()] or None
         facts |= {name: getattr(self, name) for name in _PROCESS}
         # Against the time as it is written, so that one reading in several samples is one again when they are read.
         written_ns = self.time_ns // 1_000_000 * 1_000_000
         facts |= {name: (written_ns - getattr(self, key)) / 1e9 for name, key in _AGES.items() if getattr(self, key)}
         facts |= {name: getattr(self.host, name) for name in _core.HOST_FIGURES}
+        if self.cost is not None:
+            facts |= {column: getattr(self.cost, name) for column, name in _COST.items()}
+            facts["sampler_limited"] = self.cost.limited or None
         return {name: value for name, value in facts.items() if value is not None}
+
+
+def _xid_text(errors: Sequence[XidErrors] | None) -> str | None:
+    """Each error's number, how often it happened and when last: ``31x2@1700000000.125+79x1@1700000003.500``."""
+    if errors is None:
+        return None
+    return "+".join(f"{each.xid}x{each.count}@{each.last_ns / 1e9:.3f}" for each in errors) or _NO_ERRORS
+
+
+def xids_of_text(text: str) -> tuple[XidErrors, ...]:
+    """The errors again; raises ValueError for other texts."""
+    found = []
+    for part in () if text == _NO_ERRORS else text.split("+"):
+        number, _, rest = part.partition("x")
+        count, _, seconds = rest.partition("@")
+        found.append(XidErrors(int(number), int(count), round(1e3 * float(seconds)) * 1_000_000))
+    return tuple(found)
 
 
 def json_line(sample: GpuSample, told: dict[int, Mapping[str, str]]) -> str:
@@ -106,6 +162,8 @@ def csv_line(sample: GpuSample) -> str:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else f"{value:.12g}"
     return str(value)

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.monitor.xid import NEED_RESET, XidErrors
 from gpuscope.results import Result
 from gpuscope.text import brief, one_line
 from gpuscope.units import align_columns, format_bytes, format_share
@@ -52,6 +53,32 @@ class GpuProcess:
     memory_bytes: int | None
     command: str | None = None
     user: str | None = None
+
+
+@dataclass(frozen=True)
+class MigInstance:
+    """A part of a GPU that is split (MIG).
+
+    Attributes:
+        gpu_instance: its number; several compute instances may share one, and its memory and counters.
+        compute_instance: its number within that.
+        uuid: what names it in every library.
+        name: as the driver calls it.
+        memory_used_bytes: memory that processes hold.
+        memory_total_bytes: memory of the instance.
+        figures: shares of its own multiprocessors, units and memory in use, and bytes of links, by the names that
+            `GpuState` has; means since the reading before, a second ago, and not in a snapshot.
+        why: reasons of what is absent, by name.
+    """
+
+    gpu_instance: int
+    compute_instance: int
+    uuid: str
+    name: str
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    figures: Mapping[str, float | None]
+    why: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -117,6 +144,8 @@ class GpuState:
         throttle_faults: those of them that are.
         throttled_s: seconds for which clocks were held back since the driver was loaded, by reason.
         mig: whether the GPU is split into instances.
+        instances: those, of a GPU that is split.
+        xid_errors: what the driver told since the GPU is watched, by number; not in a snapshot.
         processes: that compute on it.
         why: reasons of what is absent, by name.
     """
@@ -172,6 +201,8 @@ class GpuState:
     throttle_faults: tuple[str, ...]
     throttled_s: Mapping[str, float]
     mig: bool | None
+    instances: tuple[MigInstance, ...] | None
+    xid_errors: tuple[XidErrors, ...] | None
     processes: tuple[GpuProcess, ...] | None
     why: Mapping[str, str]
 
@@ -204,6 +235,7 @@ class GpuState:
             found.append("rows of its memory could not be replaced: have the board replaced")
         if self.ecc_uncorrected:
             found.append(f"{self.ecc_uncorrected} errors of its memory could not be corrected in its life")
+        found += [str(error) for error in self.xid_errors or () if error.xid in NEED_RESET]
         if self.mig:
             found.append("it is split into instances (MIG), of which NVML's utilization knows nothing")
         return tuple(found)
@@ -269,12 +301,15 @@ def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuS
     """What the core says of a GPU; commands and users of its processes are read only where they are wanted."""
     made = named_process if names_processes else GpuProcess
     reasons, processes = facts["throttle_reasons"], facts["processes"]
+    instances, errors = facts["instances"], facts["xid_errors"]
     named = {name: facts[name] for name in ("index", "name", "uuid", "pci_address", "throttled_s", "mig", "why")}
     return GpuState(
         **named,
         **facts["figures"],
         throttle_reasons=None if reasons is None else tuple(reasons),
         throttle_faults=tuple(facts["throttle_faults"]),
+        instances=None if instances is None else tuple(MigInstance(**instance) for instance in instances),
+        xid_errors=None if errors is None else tuple(XidErrors(*error) for error in errors),
         processes=None if processes is None else tuple(made(pid, size) for pid, size in processes),
     )
 
@@ -323,7 +358,7 @@ def _lines(snapshot: GpuSnapshot) -> list[str]:
     rows = [("GPU", "name", "busy", "memory", "power", "temp", "SM clock"), *(_row(gpu) for gpu in snapshot)]
     lines = [f"{when}   driver {snapshot.driver_version or 'not known'}", *align_columns(rows, left=2)]
     for gpu in snapshot:
-        for note in _notes(gpu):
+        for note in (*_of_instances(gpu), *_notes(gpu)):
             lines += textwrap.wrap(one_line(f"GPU {gpu.index}: {note}"), _WIDTH, subsequent_indent="  ")
     processes = [(gpu, process) for gpu in snapshot for process in gpu.processes or ()]
     if processes:
@@ -357,6 +392,14 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 3]}..."
 
 
+def _of_instances(gpu: GpuState) -> list[str]:
+    return [
+        f"{one_line(instance.name)} ({instance.gpu_instance}/{instance.compute_instance}): "
+        f"{_of(instance.memory_used_bytes, instance.memory_total_bytes, 1 << 30, 'GiB', 1)}"
+        for instance in gpu.instances or ()
+    ]
+
+
 def _notes(gpu: GpuState) -> list[str]:
     return [*gpu.warnings, *(f"not known: {names} ({why})" for why, names in _by_reason(gpu.why).items())]
 
@@ -364,7 +407,7 @@ def _notes(gpu: GpuState) -> list[str]:
 def _by_reason(why: Mapping[str, str]) -> dict[str, str]:
     names: dict[str, list[str]] = {}
     for name, reason in why.items():
-        if name in _core.GPM_FIGURES:  # of no moment, whatever the GPU
+        if name in (*_core.GPM_FIGURES, "xid_errors"):  # of no moment, whatever the GPU
             continue
         names.setdefault(reason, []).append(name)
     return {reason: ", ".join(listed) for reason, listed in names.items()}

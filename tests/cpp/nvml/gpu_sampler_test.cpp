@@ -144,6 +144,58 @@ TEST_F(GpuSamplers, CountTheRoundsThatSlowCallsMadeThemSkip) {
   EXPECT_GE(sampler.cost().longest_ns, 20'000'000);
 }
 
+TEST_F(GpuSamplers, SayWhatTheyTookAndReadLessWhereThatIsTooMuch) {
+  nvml_.memory_info = [](driver::NvmlDevice, driver::NvmlMemory*) {
+    std::this_thread::sleep_for(3ms);
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 20ms);
+  while (sampler.cost().divisors[2] == 1) {
+    std::this_thread::sleep_for(1ms);
+  }
+  const SamplingCost cost = sampler.cost();
+  EXPECT_GE(cost.divisors[0], 2U);  // performance counters before the memory
+  EXPECT_GE(cost.p99_ns, 2'900'000);
+  EXPECT_GT(cost.mean_ns, 0);
+  EXPECT_GT(cost.slow_mean_ns, 0);
+  EXPECT_GT(cost.elapsed_ns, cost.cpu_ns / 2);
+  const std::vector<GpuSample> samples = take_at_least(sampler, 20);
+  EXPECT_TRUE(samples.back().state.memory_used_bytes.has_value());
+}
+
+TEST_F(GpuSamplers, TellOfErrorsOfAGpuThatIsLostToo) {
+  static std::atomic<int> told;
+  static std::atomic<bool> is_lost;
+  told = 0;
+  is_lost = false;
+  nvml_.event_set_create = [](driver::NvmlEventSet* set) {
+    *set = reinterpret_cast<driver::NvmlEventSet>(uintptr_t{1});
+    return 0;
+  };
+  nvml_.event_set_free = [](driver::NvmlEventSet) { return 0; };
+  nvml_.register_events = [](driver::NvmlDevice, unsigned long long, driver::NvmlEventSet) { return 0; };
+  nvml_.event_set_wait = [](driver::NvmlEventSet, driver::NvmlEvent* event, unsigned) {
+    *event = {.device = reinterpret_cast<driver::NvmlDevice>(uintptr_t{1}), .type = 8, .data = 79};
+    is_lost = true;
+    return told++ == 0 ? 0 : 10;
+  };
+  nvml_.mig_mode = [](driver::NvmlDevice, unsigned*, unsigned*) { return is_lost ? 15 : 0; };
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) { return is_lost ? 15 : 0; };
+  nvml_.device_by_index = [](unsigned, driver::NvmlDevice* device) {
+    *device = reinterpret_cast<driver::NvmlDevice>(uintptr_t{1});
+    return is_lost ? 15 : 0;
+  };
+  GpuSampler sampler(nvml_, 20ms);
+  GpuSample last;
+  for (const auto limit = std::chrono::steady_clock::now() + 60s;
+       last.state.xid_errors.value_or(std::vector<XidCount>{}).empty() && std::chrono::steady_clock::now() < limit;) {
+    last = take_at_least(sampler, 1).back();
+  }
+  ASSERT_EQ(last.state.xid_errors.value().size(), 1U);
+  EXPECT_EQ(last.state.xid_errors->at(0).xid, 79U);
+  EXPECT_TRUE(last.state.why.contains("all"));
+}
+
 TEST_F(GpuSamplers, StopAtOnceHoweverLongTheInterval) {
   GpuSampler sampler(nvml_, std::chrono::hours(1));
   take_at_least(sampler, 1);

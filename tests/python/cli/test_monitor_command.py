@@ -194,6 +194,32 @@ def test_rows_of_a_gpu_that_is_lost_say_so(monitor):
     assert done.stdout.splitlines()[-1].endswith("  GPU is lost")
 
 
+def test_an_error_that_the_driver_tells_is_in_the_log_from_then_on(monitor):
+    rows = objects(monitor("--json", "--count", "15", "--interval", "200ms", FAKE_GPUS="2", FAKE_XID="1:31"))
+    assert {row["xid_errors"] for row in rows if row["gpu_idx"] == 0} == {"none"}
+    assert rows[-1]["xid_errors"].startswith("31x1@")
+
+
+def test_a_split_gpu_has_figures_of_its_parts_and_the_reason_why_it_has_none_itself(monitor):
+    rows = objects(monitor("--json", "--count", "8", "--interval", "200ms", FAKE_MIG="3", FAKE_PID="1"))
+    assert (rows[0]["why"]["busy_ratio"], "busy_ratio" in rows[0]) == ("Not Supported", False)
+    assert [each["gpu_instance"] for each in rows[-1]["mig_instances"]] == [0, 1, 2]
+    assert all(0 < each["figures"]["sm_active_ratio"] < 1 for each in rows[-1]["mig_instances"])
+    assert "MIG 1g.10gb (2/0): " in monitor("--once", FAKE_MIG="3").stdout
+
+
+def test_sampling_that_takes_too_long_limits_itself_and_says_so(monitor):
+    rows = objects(monitor("--json", "--count", "100", "--interval", "10ms", FAKE_GPUS="64"))
+    assert "performance_counters/" in rows[-1]["sampler_limited"]
+    assert rows[-1]["sample_p99_s"] > 0
+
+
+def test_names_are_of_what_is_served(gpuscope):
+    done = gpuscope("monitor", "--names", "dcgm")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give both, or neither" in done.stderr
+
+
 def test_counters_that_stopped_are_no_zeros(monitor):
     rows = objects(monitor("--json", "--count", "6", "--interval", "600ms", FAKE_GPM="zero"))
     assert "sm_active_ratio" not in rows[-1]

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import gpuscope as gs
-from fakes.machines import gpu, sample
+from fakes.machines import COST, INSTANCES, XIDS, gpu, sample
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.monitor import gpu_monitor
@@ -40,7 +40,7 @@ class FakeSampler:
         return taken
 
     def cost(self):
-        return {"rounds": 3, "skipped": 1, "dropped": 2, "cpu_ns": 10**9, "longest_ns": 10**6}
+        return COST
 
     def stop(self):
         self.stopped = True
@@ -217,7 +217,34 @@ def test_without_a_file_samples_are_taken(sampler):
 def test_its_cost_is_told(sampler):
     with gs.GPUMonitor(None) as monitor:
         pass
-    assert monitor.cost == gs.monitor.MonitorCost(rounds=3, skipped=1, dropped=2, cpu_s=1.0, longest_s=0.001)
+    cost = monitor.cost
+    assert (cost.rounds, cost.skipped, cost.dropped, cost.cpu_s, cost.longest_s) == (3, 1, 2, 1.0, 0.001)
+    assert (cost.cpu_ratio, cost.mean_s, cost.p99_s, cost.slow_mean_s) == (0.002, 3e-05, 9e-05, 0.001)
+    assert cost.limited == {"performance_counters": 2, "memory": 4}
+
+
+@pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl", "gpu.parquet"])
+def test_every_log_states_what_sampling_took(sampler, tmp_path, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    with gs.GPUMonitor(tmp_path / name):
+        sampler().add()
+    (found,) = gs.monitor.read_log(tmp_path / name).samples
+    limited = "performance_counters/2+memory/4"
+    assert found.cost == gs.monitor.SamplingCost(cpu_ratio=0.002, mean_s=3e-05, p99_s=9e-05, skipped=1, limited=limited)
+
+
+@pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl", "gpu.parquet"])
+def test_errors_and_instances_are_logged_and_come_back(sampler, tmp_path, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    with gs.GPUMonitor(tmp_path / name):
+        sampler().add(gpu(0, xid_errors=XIDS, instances=INSTANCES), gpu(1), gpu(2, xid_errors=None))
+    split, whole, unknown = (sample.gpu for sample in gs.monitor.read_log(tmp_path / name).samples)
+    assert split.xid_errors == tuple(gs.monitor.XidErrors(*error) for error in XIDS)
+    assert split.instances == tuple(gs.monitor.MigInstance(**instance) for instance in INSTANCES)
+    assert (whole.xid_errors, whole.instances) == ((), None)
+    assert unknown.xid_errors is None
 
 
 def test_the_file_grows_while_it_runs(sampler, tmp_path, monkeypatch):

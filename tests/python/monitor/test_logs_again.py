@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fakes.machines import gpu, sample
+from fakes.machines import COST, gpu, sample
 from fakes.monitors import BEGIN_S, series, taken
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.monitor import parquet, read_log
@@ -200,7 +200,7 @@ def test_a_monitor_writes_parquet_when_it_stops(tmp_path, monkeypatch):
             return taken
 
         def cost(self):
-            return dict.fromkeys(["rounds", "skipped", "dropped", "cpu_ns", "longest_ns"], 0)
+            return COST
 
         def stop(self):
             pass

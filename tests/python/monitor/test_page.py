@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from fakes.machines import gpu, sample
+from fakes.machines import INSTANCES, XIDS, gpu, sample
 from fakes.monitors import BEGIN_S, FakeMonitor, series, taken
 from gpuscope.monitor.history import History, moment
 
@@ -138,6 +139,26 @@ def test_a_throttled_gpu_says_so_in_words_first_of_its_row():
 def test_what_asks_for_action_is_said_in_words(facts, said):
     assert said in drive(one(**facts))
     assert said not in drive(one())
+
+
+def test_errors_that_the_driver_told_are_said_in_words():
+    assert "XID 31 x2, XID 79" in drive(one(xid_errors=XIDS))
+    assert "memory errors 0, Xid none" in drive(one())
+    lost = drive(one(xid_errors=XIDS, why={"all": "GPU is lost"}), size=(200, 24))
+    assert "Xid 79: the GPU has fallen off the bus" in lost
+
+
+def test_the_parts_of_a_split_gpu_have_a_line_each():
+    text = drive(one(mig=True, instances=INSTANCES))
+    assert "7/0     SM 25 %  tensor 12 %  DRAM    -     3.0 of 10.0 GiB  MIG 1g.10gb" in text
+    assert "8/0     SM 25 %" in text
+    assert "8/0     SM 25 %" in drive(one(mig=True, instances=INSTANCES), "c")
+
+
+def test_the_head_says_what_sampling_takes_and_what_is_read_less_often():
+    monitor = one()
+    monitor.cost = replace(monitor.cost, limited={"memory": 2})
+    assert "for 1.00 % of a CPU, memory/2 of it" in drive(monitor, size=(120, 40)).splitlines()[0]
 
 
 def test_a_machine_without_a_gpu_shows_its_host_and_says_so():

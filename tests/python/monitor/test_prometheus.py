@@ -12,8 +12,9 @@ from importlib import resources
 
 import pytest
 
-from fakes.machines import gpu, sample
+from fakes.machines import INSTANCES, XIDS, gpu, sample
 from fakes.monitors import FakeMonitor, taken
+from gpuscope import _core
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.monitor import prometheus
 
@@ -29,13 +30,16 @@ def port():
         return probe.getsockname()[1]
 
 
+COLLECTORS = (prometheus.Collector, prometheus.DcgmCollector)
+
+
 def scrape(monitor):
     """Values of what is served, by name and labels."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
 
     registry = CollectorRegistry()
-    registry.register(monitor if isinstance(monitor, prometheus.Collector) else prometheus.Collector(monitor))
+    registry.register(monitor if isinstance(monitor, COLLECTORS) else prometheus.Collector(monitor))
     found = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for each in family.samples:
@@ -73,6 +77,45 @@ def test_counters_of_a_gpu_that_is_lost_stay_and_its_gauges_go():
     assert ("gpuscope_power_watts", "GPU-0", "mean") not in found
 
 
+def test_errors_are_served_by_number_with_their_time():
+    found = scrape(FakeMonitor(taken(sample(gpu(xid_errors=XIDS)))))
+    assert found[("gpuscope_xid_errors_total", "31", "GPU-0")] == 2
+    assert found[("gpuscope_xid_last_timestamp_seconds", "79", "GPU-0")] == 1_700_000_003.5
+
+
+def test_instances_are_served_by_their_numbers():
+    found = scrape(FakeMonitor(taken(sample(gpu(mig=True, instances=INSTANCES)))))
+    assert found[("gpuscope_mig_sm_active_ratio", "0", "7", "GPU-0")] == 0.25
+    assert found[("gpuscope_mig_memory_used_bytes", "0", "8", "GPU-0")] == 3 << 30
+    assert not [key for key in found if key[0] == "gpuscope_mig_dram_bandwidth_ratio"]
+
+
+def test_its_own_cost_is_served():
+    found = scrape(FakeMonitor())
+    assert found[("gpuscope_sampler_cpu_seconds_total",)] == 0.01
+    assert found[("gpuscope_sample_seconds", "mean")] == 3e-05
+
+
+def test_names_and_units_of_dcgm_exporter():
+    facts = gpu(3, sm_active_ratio=0.7, energy_total_j=12.5, memory_temperature_c=None, xid_errors=XIDS)
+    found = scrape(prometheus.DcgmCollector(FakeMonitor(taken(sample(facts)))))
+    values = {key[0]: value for key, value in found.items()}
+    assert values["DCGM_FI_DEV_GPU_UTIL"] == pytest.approx(99)
+    assert values["DCGM_FI_DEV_FB_USED"] == 61 * 1024
+    assert values["DCGM_FI_DEV_SM_CLOCK"] == 1755
+    assert values["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == pytest.approx(12500)
+    assert values["DCGM_FI_PROF_SM_ACTIVE"] == 0.7
+    assert values["DCGM_FI_DEV_XID_ERRORS"] == 79  # the last one
+    assert "DCGM_FI_DEV_MEMORY_TEMP" not in values
+    assert {"3", "GPU-3", "nvidia3", "NVIDIA H100 80GB HBM3"} <= {*next(iter(found))[1:]}
+
+
+def test_instances_by_the_labels_of_dcgm_exporter():
+    found = scrape(prometheus.DcgmCollector(FakeMonitor(taken(sample(gpu(mig=True, instances=INSTANCES))))))
+    of_parts = [key for key in found if key[0] == "DCGM_FI_PROF_SM_ACTIVE"]
+    assert [{"1g.10gb", number} <= {*key} for key, number in zip(of_parts, "78", strict=True)] == [True, True]
+
+
 def test_a_machine_without_a_gpu_serves_its_host():
     host = {"machine_cpus": 8, "io_pressure_s": 2.5, "why": {}}
     found = scrape(FakeMonitor(taken(sample(None, host=host))))
@@ -84,7 +127,9 @@ def test_a_machine_without_a_gpu_serves_its_host():
 def test_every_name_that_is_served_is_listed_and_follows_the_rules():
     every = dict.fromkeys([series.figure for series in prometheus._OF_GPU], 1.0)
     host = dict.fromkeys([series.figure for series in prometheus._OF_HOST], 1.0) | {"why": {}}
-    found = {key[0] for key in scrape(FakeMonitor(taken(sample(gpu(**every), host=host))))}
+    parts = [{**INSTANCES[0], "figures": dict.fromkeys(_core.GPM_FIGURES, 1.0)}]
+    facts = gpu(**every, xid_errors=XIDS, instances=parts)
+    found = {key[0] for key in scrape(FakeMonitor(taken(sample(facts, host=host))))}
     assert found == {*prometheus.metric_names()}
     assert not [name for name in found if re.search(r"_(ms|us|mib|gib|mhz|percent|pct)(_|$)", name)]
 
@@ -97,7 +142,20 @@ def test_every_metric_of_the_board_and_the_rules_exists(name):
 
 
 def test_every_label_of_the_board_and_the_rules_exists():
-    labels = {"uuid", "name", "index", "pci", "instance", "resource", "tasks", "reason", "kind", "sensor", "direction"}
+    labels = {
+        "uuid",
+        "name",
+        "index",
+        "pci",
+        "instance",
+        "resource",
+        "tasks",
+        "reason",
+        "kind",
+        "sensor",
+        "direction",
+        "xid",
+    }
     for name in prometheus.BOARD_FILES:
         text = (FILES / name).read_text()
         used = {*re.findall(r"\{\{\s*\$?(?:labels\.)?([a-z]+)\s*\}\}", text)} - {"value"}

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of GPUs that the driver tells of (Xid): what the numbers mean, and those that the kernel's log has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+# After NVIDIA's "XID Errors"; what a user has to do about them differs by kind.
+_PROGRAM, _RESET, _NOTE = "of a program", "the GPU wants a reset, or the machine a restart", "to be watched"
+_MEANINGS = {
+    13: ("exception of a kernel", _PROGRAM),
+    31: ("access to memory that is not there", _PROGRAM),
+    43: ("a kernel was stopped after an error", _PROGRAM),
+    45: ("work was stopped after another error", _PROGRAM),
+    48: ("error of memory that cannot be corrected", _RESET),
+    62: ("the controller on the GPU stopped", _RESET),
+    63: ("a row of memory was replaced", _NOTE),
+    64: ("a row of memory could not be replaced", _RESET),
+    74: ("error of NVLink", _RESET),
+    79: ("the GPU has fallen off the bus", _RESET),
+    92: ("many errors of memory that were corrected", _NOTE),
+    94: ("error of memory, of one program alone", _PROGRAM),
+    95: ("error of memory, of any program", _RESET),
+    119: ("the GPU's own processor did not answer", _RESET),
+    120: ("the GPU's own processor failed", _RESET),
+}
+NEED_RESET = tuple(sorted(xid for xid, (_, kind) in _MEANINGS.items() if kind == _RESET))
+"""Those after which nothing works until the GPU is reset."""
+
+_IN_KERNEL_LOG = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
+_MOST_LINES = 100_000
+
+
+@dataclass(frozen=True)
+class XidErrors:
+    """How often an error happened since its GPU was watched.
+
+    Attributes:
+        xid: the driver's number.
+        count: how often.
+        last_ns: when the last one was noticed, ns since the Unix epoch; a second late at most.
+    """
+
+    xid: int
+    count: int
+    last_ns: int
+
+    def __str__(self) -> str:
+        """In words."""
+        when = datetime.fromtimestamp(self.last_ns / 1e9).strftime("%H:%M:%S")
+        often = "" if self.count == 1 else f"{self.count} times, last "
+        return f"{describe(self.xid)}, {often}at {when}"
+
+
+def describe(xid: int) -> str:
+    """The number and what it means."""
+    meaning, kind = _MEANINGS.get(xid, ("see NVIDIA's list of Xid errors", ""))
+    return f"Xid {xid}: {meaning}{f' ({kind})' if kind else ''}"
+
+
+@dataclass(frozen=True)
+class KernelXids:
+    """What the kernel's log has.
+
+    Attributes:
+        found: the GPU's address on the bus, as the driver writes it, and the number, oldest first.
+        why: why the log cannot be read; empty where it can.
+    """
+
+    found: tuple[tuple[str, int], ...]
+    why: str = ""
+
+    def of(self, pci_address: str) -> dict[int, int]:
+        """How often each error happened to the GPU at an address, since the machine started."""
+        wanted = _address(pci_address)
+        counts: dict[int, int] = {}
+        for address, xid in self.found:
+            if _address(address) == wanted:
+                counts[xid] = counts.get(xid, 0) + 1
+        return counts
+
+
+def kernel_xids(path: str = "/dev/kmsg") -> KernelXids:
+    """The errors that the kernel's log still has, where this user may read it."""
+    try:
+        lines = [*_lines(path)]
+    except OSError as error:
+        return KernelXids((), f"the kernel's log cannot be read: {error.strerror}")
+    matches = (_IN_KERNEL_LOG.search(line) for line in lines)
+    return KernelXids(tuple((match[1], int(match[2])) for match in matches if match))
+
+
+def _lines(path: str) -> Iterator[str]:
+    """A record for each read, as /dev/kmsg has them, or the lines of a file."""
+    log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        for _ in range(_MOST_LINES):
+            try:
+                record = os.read(log, 1 << 16)
+            except BlockingIOError:  # all read
+                return
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # records were overwritten while we read
+                    continue
+                raise
+            if not record:
+                return
+            yield from record.decode(errors="replace").splitlines()
+    finally:
+        os.close(log)
+
+
+def _address(text: str) -> tuple[int, ...]:
+    """Domain, bus and device: the driver's log and NVML write them with other numbers of digits."""
+    try:
+        return tuple(int(part, 16) for part in text.partition(".")[0].split(":"))
+    except ValueError:
+        return ()

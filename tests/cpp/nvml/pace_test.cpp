@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/nvml/pace.h"
+
+#include <gtest/gtest.h>
+
+namespace gpuscope::nvml {
+namespace {
+
+using namespace std::chrono_literals;
+
+void run(Pace& pace, int rounds, std::chrono::nanoseconds took) {
+  for (int round = 0; round < rounds; ++round) {
+    pace.end_round(took.count());
+  }
+}
+
+TEST(Paces, ReadEverythingWhereItIsQuick) {
+  Pace pace(100ms);
+  run(pace, 1000, 2ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+}
+
+TEST(Paces, HalveTheNextPartAfterThreeRoundsInARowThatTookTooLong) {
+  Pace pace(100ms);
+  run(pace, 2, 3ms);
+  run(pace, 1, 1ms);
+  run(pace, 2, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+  run(pace, 1, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 1, 1, 1}));
+  run(pace, 3, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
+  run(pace, 9, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{4, 2, 2, 2}));
+}
+
+TEST(Paces, ReadEachPartOnceASecondAtLeast) {
+  Pace pace(100ms);
+  run(pace, 1000, 90ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 8}));
+  Pace slow(1s);
+  run(slow, 1000, 900ms);
+  EXPECT_EQ(slow.divisors(), (Divisors{1, 1, 1, 1}));
+}
+
+TEST(Paces, ReadAPartEachSoManiethRound) {
+  Pace pace(10ms);
+  run(pace, 3, 1ms);
+  int read = 0;
+  for (int round = 0; round < 100; ++round) {
+    read += pace.has(Part::kCounters) ? 1 : 0;
+    EXPECT_TRUE(pace.has(Part::kUse));
+    pace.end_round(100'000);
+  }
+  EXPECT_EQ(read, 50);
+}
+
+TEST(Paces, GoBackAfterAMinuteThatTookLittle) {
+  Pace pace(100ms);
+  run(pace, 6, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
+  run(pace, 599, 100us);
+  run(pace, 1, 1ms);  // not so little
+  run(pace, 599, 100us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
+  run(pace, 1, 100us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 1, 1, 1}));
+  run(pace, 10'000, 100us);
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+}
+
+TEST(DurationsOfSamples, HaveQuantilesWithinThreePercent) {
+  Durations durations;
+  EXPECT_EQ(durations.quantile_ns(0.99), 0);
+  for (int64_t us = 1; us <= 1000; ++us) {
+    durations.add(us * 1000);
+  }
+  EXPECT_EQ(durations.count(), 1000U);
+  EXPECT_EQ(durations.sum_ns(), 500'500'000);
+  EXPECT_NEAR(static_cast<double>(durations.quantile_ns(0.99)), 990'000, 31'000);
+  EXPECT_NEAR(static_cast<double>(durations.quantile_ns(0.5)), 500'000, 16'000);
+}
+
+TEST(DurationsOfSamples, HoldTheLongestThereCanBe) {
+  Durations durations;
+  durations.add(INT64_MAX);
+  EXPECT_GT(durations.quantile_ns(1), INT64_MAX / 2);
+}
+
+}  // namespace
+}  // namespace gpuscope::nvml
