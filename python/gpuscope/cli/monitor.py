@@ -19,6 +19,7 @@ from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
 from gpuscope.monitor.host import host_snapshot
 from gpuscope.monitor.layout import FirstFrame, Look
 from gpuscope.monitor.log import SUFFIXES
+from gpuscope.monitor.programs import programs
 from gpuscope.monitor.rows import Rows
 from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
 from gpuscope.monitor.snapshot import gpu_snapshot
@@ -215,11 +216,11 @@ def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuS
             for batch in _moments(monitor, 1):
                 write(batch)
         return 0
-    snapshot, host = gpu_snapshot(), host_snapshot()
+    snapshot, host, running = gpu_snapshot(), host_snapshot(), programs()
     if options.json:
-        out.line(json_text(snapshot.to_dict() | {"host": asdict(host)}))
+        out.line(json_text(snapshot.to_dict() | {"host": asdict(host), "programs": [*map(asdict, running)]}))
     else:
-        out.report(f"{snapshot}\n{host}")
+        out.report("\n".join([f"{snapshot}\n{host}", *(f"program: {program}" for program in running)]))
     return 0
 
 

@@ -34,8 +34,10 @@ from gpuscope.monitor.panels import (
     gpu_title,
     host_line,
     instance_lines,
+    program_lines,
 )
 from gpuscope.monitor.processes import SORTS, ProcessRow, process_lines
+from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
 
 _FULL_ROWS = 7  # of a GPU with its frame
@@ -110,11 +112,14 @@ def body_lines(
     width: int,
     height: int,
     unicode: bool = True,
+    running: Sequence[Program] = (),
 ) -> list[Line]:
     """All between the first and the last line of the page; `rows` is None where processes are not known."""
+    lines_of_programs = program_lines(running, width)
     gpus = [at for at in moments if at.gpu is not None]
     columns = max(1, min(_MOST_COLUMNS, len(gpus), width // _LEAST_WIDTH))
     rows_of_gpu = _FULL_ROWS + max((len(at.gpu.instances or ()) for at in gpus if at.gpu is not None), default=0)
+    height -= len(lines_of_programs)
     needed = -(-len(gpus) // columns) * rows_of_gpu + 1 + _LEAST_PROCESSES
     is_full = look.mode == "full" or (look.mode == "auto" and needed <= height)
     lines: list[Line] = []
@@ -131,6 +136,7 @@ def body_lines(
             lines += [gpu_line(at, width), *instance_lines(at, width)]
     if moments:
         lines.append(host_line(moments[0], width))
+    lines += lines_of_programs
     if not gpus:
         return lines
     if rows is None:
@@ -201,7 +207,7 @@ class FirstFrame:
         head = head_line(history.end_ns)
         if monitor.why:
             head.append((f"  no GPU: {monitor.why}", ALARM))
-        lines = body_lines(moments, [], look, width - 1, height - 2, is_unicode())
+        lines = body_lines(moments, [], look, width - 1, height - 2, is_unicode(), programs())
         self._draw([cut(head, width), *lines][:height])
         return samples
 

@@ -24,6 +24,7 @@ from gpuscope.monitor.layout import Look, body_lines, config_path, head_line, is
 from gpuscope.monitor.log import Log
 from gpuscope.monitor.panels import ALARM, DIM, GRAPHS, HELP, TITLE, Line, cut
 from gpuscope.monitor.processes import SORTS, ProcessReader, ProcessRow, as_tree, environment_of, sorted_rows
+from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.text import one_line
 
@@ -217,7 +218,7 @@ class MonitorPage(App[None]):
         ]
         self._find_processes(moments)
         screen = self.screen_stack[0]
-        lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode)
+        lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode, self._programs())
         screen.query_one("#head", Static).update(_text([self._head(width)]))
         screen.query_one("#body", Static).update(_text(lines or [[("waiting for the first sample", DIM)]]))
         screen.query_one("#foot", Static).update(_text([self._foot(width)]))
@@ -392,6 +393,10 @@ class MonitorPage(App[None]):
         rows = self._processes.rows((gpu, process) for gpu, processes in listed for process in processes or ())
         ordered = sorted_rows(rows, self.look.sort, reverse=self.look.reverse)
         self._rows = as_tree(ordered) if self.look.tree else [(0, row) for row in ordered]
+
+    def _programs(self) -> list[Program]:
+        """Those of now: the past of programs is not kept."""
+        return [] if self._monitor is None or self.look.paused_ns is not None else programs()
 
     def _selected(self) -> ProcessRow | None:
         at = self.look.selected

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Sequence
 
 from gpuscope.monitor.history import Moment
+from gpuscope.monitor.programs import Program
 from gpuscope.monitor.snapshot import GpuState, MigInstance
 from gpuscope.text import one_line
 
@@ -21,6 +22,7 @@ PLAIN, TITLE, DIM, ALARM = "", "bold", "dim", "bold red"
 _GIB, _GB = 1 << 30, 1e9
 _LABEL = 8  # columns of what stands before a row
 _LEAST_GRAPH = 8
+_MOST_PROGRAMS = 4
 _WIDE = 100  # columns, where a GPU in one line has room for what matters less
 _BARS = "▁▂▃▄▅▆▇█"
 _THROTTLED_MUCH = 0.01  # of the last minute: what a step's time shows
@@ -47,6 +49,7 @@ links    bytes a second from (in) and to (out) the host and other GPUs; lanes th
          Xid: errors that the driver told since this page is open; 48, 62, 64, 74, 79, 95, 119 and 120 want a reset.
 host     share of the machine's CPUs that work, tasks that wait for a CPU, storage or memory (pressure), and the CPUs
          and the memory that the container may use, with how long its limit stopped it.
+program  what you run under gpuscope: its step, steps a second, and what the latest diagnosis found.
 """
 
 
@@ -127,6 +130,22 @@ def host_line(at: Moment, width: int) -> Line:
     waits = " ".join(f"{name} {_share(rate)}" for name, rate in rates.items() if rate is not None)
     line.append((f"  waits: {waits}", PLAIN) if waits else ("  waits: not known", DIM))
     return cut(line, width)
+
+
+def program_lines(running: Sequence[Program], width: int) -> list[Line]:
+    """Programs that are profiled, a line each, the first few of them."""
+    lines = []
+    for program in running[:_MOST_PROGRAMS]:
+        step = "" if program.step is None else f"  step {program.step}"
+        rate = "" if program.steps_per_s is None else f"  {program.steps_per_s:.3g} steps/s"
+        line: Line = [(f"{'program':<{_LABEL}}", TITLE), (f"{program.name} {program.pid}{step}{rate}", PLAIN)]
+        line.append((f"  {program.state}", DIM))
+        if program.verdict:
+            line.append((f"  verdict: {program.verdict}", PLAIN))
+        lines.append(cut(line, width))
+    if len(running) > _MOST_PROGRAMS:
+        lines.append(cut([(f"{'':<{_LABEL}}and {len(running) - _MOST_PROGRAMS} more", DIM)], width))
+    return lines
 
 
 def sparkline(shares: Sequence[float | None], width: int, unicode: bool = True) -> str:

@@ -18,6 +18,7 @@ from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, rec
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.frameworks.torch_profiler import StepCount
+from gpuscope.monitor.programs import status_page
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
 from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, observer_of, options_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gpuscope.analysis import EventList, Events, FunctionEvent, FunctionEventAvg
+    from gpuscope.diagnosis import Diagnosis
     from gpuscope.profiler.kineto_names import KinetoResults
     from gpuscope.trace import Trace
 
@@ -396,6 +398,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                     self.start()
                 return
             self._change_windows()
+            status_page.step(self.step_num, _words(action))
         if previous is not ProfilerAction.RECORD_AND_SAVE and action.value < previous.value:
             warnings.warn(
                 f"the schedule goes from {previous.name} to {action.name} at step {self.step_num}, "
@@ -570,6 +573,13 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             "export_memory_timeline and prof.trace.memory have every allocation"
         )
 
+    def diagnose(self) -> Diagnosis:
+        """As `Analyses.diagnose`; a monitor of the same user shows the verdict beside the program."""
+        found = super().diagnose()
+        first = found.findings[0] if found.findings else None
+        status_page.say(verdict=found.verdict if first is None else f"{first.worth()}: {first.title}")
+        return found
+
     def export_chrome_trace(self, path: str | PathLike[str], use_python_export: bool = False) -> None:
         """Writes the latest window, as `Analyses.export_chrome_trace`; with `acc_events` too, as torch does."""
         if self.acc_events and self._windows.latest is not None:
@@ -590,6 +600,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             self._windows.begin(self.current_action, self.custom_trace_id_callback)
             self._running = True
             lifecycle.watch(self)
+            status_page.open(_words(self.current_action))
             self._begin_step()
         except BaseException:
             self._undo_start()
@@ -619,6 +630,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._end_step()
         self._running = False
         lifecycle.forget(self)
+        status_page.say("recorded")
         try:
             self._end_window(self.current_action, None, timeout)
         finally:
@@ -657,6 +669,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
 _KinetoProfile = profile
 """torch's name for a profiler without steps, which is the base of its `profile`."""
+
+
+def _words(action: ProfilerAction) -> str:
+    return "recording" if action.records else "warming up" if action.collects else "waiting"
 
 
 def _check_callable(argument: str, value: object) -> None:

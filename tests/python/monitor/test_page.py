@@ -15,6 +15,7 @@ import pytest
 from fakes.machines import INSTANCES, XIDS, gpu, sample
 from fakes.monitors import BEGIN_S, FakeMonitor, series, taken
 from gpuscope.monitor.history import History, moment
+from gpuscope.monitor.programs import Program
 
 pytest.importorskip("textual")
 
@@ -40,6 +41,7 @@ HOST = {"machine_cpus": 8, "machine_cpu_s": 1.0, "machine_memory_used_bytes": 1 
 @pytest.fixture(autouse=True)
 def config(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -159,6 +161,15 @@ def test_the_head_says_what_sampling_takes_and_what_is_read_less_often():
     monitor = one()
     monitor.cost = replace(monitor.cost, limited={"memory": 2})
     assert "for 1.00 % of a CPU, memory/2 of it" in drive(monitor, size=(120, 40)).splitlines()[0]
+
+
+def test_programs_that_are_profiled_say_their_step_and_verdict(monkeypatch):
+    told = [Program(4821, "train.py", 0, 1204, 8.3125, "recording", "saves 31 %: waits for data")]
+    monkeypatch.setattr(page, "programs", lambda: told * 6)
+    lines = drive(one(), size=(120, 40)).splitlines()
+    line = "program train.py 4821  step 1204  8.31 steps/s  recording  verdict: saves 31 %: waits for data"
+    assert (lines.count(line), "        and 2 more" in lines) == (4, True)
+    assert "program" not in drive(one(), "p", size=(120, 40))  # the past of programs is not kept
 
 
 def test_a_machine_without_a_gpu_shows_its_host_and_says_so():

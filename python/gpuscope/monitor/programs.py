@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs that are profiled say of themselves to a monitor: a small page in memory for each, of the same user.
+
+A page is a file of 1,024 bytes that the program writes through a mapping at a step, ten times a second at most, and
+takes away when it ends. Readers copy it, so that a file that is cut while they look harms nobody, and believe it where
+its checksum fits and its process lives. Files are those of the user alone; whatever else lies there is left alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import mmap
+import os
+import re
+import stat
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuscope.text import one_line
+
+OPT_OUT = "GPUSCOPE_NO_STATUS_PAGE"
+"""A variable that is set to anything keeps a program from saying anything."""
+
+_BYTES = 1024
+_EVERY_S = 0.1
+_RATE_S = 2.0  # that the rate of steps is of
+_MOST_FILES = 256  # that a reader looks at
+
+# Mark, count of writes (odd while one is under way), checksum of what follows; then the process, when it started, the
+# time, the number of the step (-1: none yet) and the rate, and three texts.
+_HEAD = struct.Struct("<8sII")
+_BODY = struct.Struct("<QQqqd64s192s512s")
+_MARK = b"gpuscop1"
+_NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.status")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that is profiled.
+
+    Attributes:
+        pid: its process.
+        name: what runs, as its arguments name it.
+        time_ns: when it said so, ns since the Unix epoch.
+        step: number of its step; None before the first.
+        steps_per_s: of the last two seconds of it; None before there are two.
+        state: what the profiler does.
+        verdict: of the latest diagnosis, empty before one.
+    """
+
+    pid: int
+    name: str
+    time_ns: int
+    step: int | None
+    steps_per_s: float | None
+    state: str
+    verdict: str
+
+    def __str__(self) -> str:
+        """A line."""
+        step = "" if self.step is None else f"  step {self.step}"
+        rate = "" if self.steps_per_s is None else f"  {self.steps_per_s:.3g} steps/s"
+        verdict = f"  verdict: {self.verdict}" if self.verdict else ""
+        return f"{self.name} {self.pid}{step}{rate}  {self.state}{verdict}"
+
+
+def folder() -> Path:
+    """Where this user's pages lie."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if own and os.path.isdir(own):
+        return Path(own) / "gpuscope"
+    return Path(f"/dev/shm/gpuscope-{os.geteuid()}")
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _started(pid: int | str) -> int | None:
+    """When a process started, in ticks since the machine did; None where there is none."""
+    with suppress(OSError, ValueError, IndexError):
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return int(text[text.rindex(")") + 2 :].split()[19])
+    return None
+
+
+class StatusPage:
+    """The page of this process. Nothing that it does raises: where a page cannot be had, nobody reads one.
+
+    Any thread may write; what comes while another one writes is left for the next time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._path: Path | None = None
+        self._map: mmap.mmap | None = None
+        self._writes = 0
+        self._due = 0.0
+        self._points: deque[tuple[float, int]] = deque(maxlen=64)
+        self._started = 0
+        self._name = b""
+        self._step = -1
+        self._state = "not recording"
+        self._verdict = ""
+
+    def open(self, state: str) -> None:
+        """Makes the page where there is none, and says what the profiler does."""
+        self._state = state
+        if OPT_OUT in os.environ:
+            return
+        if self._pid != os.getpid():  # there is none yet, or it is the parent's
+            with suppress(OSError, ValueError):
+                self._make()
+        self._write()
+
+    def step(self, number: int, state: str) -> None:
+        """Says that a step began, and what the profiler does; most calls look at the clock and no more."""
+        now = time.monotonic()
+        if now < self._due or self._map is None:
+            return
+        self._step, self._state = number, state
+        self._points.append((now, number))
+        while len(self._points) > 2 and self._points[1][0] < now - _RATE_S:
+            self._points.popleft()
+        self._write(now)
+
+    def say(self, state: str = "", verdict: str = "") -> None:
+        """Says what the profiler does from now on, or what a diagnosis found."""
+        self._state, self._verdict = state or self._state, verdict or self._verdict
+        self._write()
+
+    def close(self) -> None:
+        """Takes the page away."""
+        if self._pid != os.getpid() or self._path is None:
+            return
+        path, self._path = self._path, None
+        with self._lock:
+            kept, self._map = self._map, None
+            if kept is not None:
+                kept.close()
+        with suppress(OSError):
+            path.unlink()
+        self._pid = 0
+
+    def _make(self) -> None:
+        where, pid = folder(), os.getpid()
+        started = _started("self")
+        if started is None:
+            return
+        with suppress(FileExistsError):
+            where.mkdir(mode=0o700)
+        found = os.lstat(where)
+        if not stat.S_ISDIR(found.st_mode) or not _is_ours(found):
+            return
+        path = where / f"{pid}-{started}.status"
+        with suppress(FileNotFoundError):
+            path.unlink()  # of a process of that number on another boot
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, _BYTES)  # a full file system is told now, and not by a signal later
+            made = mmap.mmap(file, _BYTES)
+        except BaseException:
+            path.unlink()
+            raise
+        finally:
+            os.close(file)
+        self._map, self._path, self._started = made, path, started
+        self._name = (Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python").encode(errors="replace")
+        self._step, self._verdict, self._lock = -1, "", threading.Lock()
+        self._points.clear()
+        if self._pid == 0:
+            atexit.register(self.close)
+        self._pid = pid
+
+    def _write(self, now: float | None = None) -> None:
+        if self._map is None or self._pid != os.getpid() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._due = (time.monotonic() if now is None else now) + _EVERY_S
+            first, last = (self._points[0], self._points[-1]) if self._points else ((0.0, 0), (0.0, 0))
+            rate = (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else math.nan
+            state, verdict = self._state.encode(errors="replace"), self._verdict.encode(errors="replace")
+            facts = (self._pid, self._started, time.time_ns(), self._step, rate, state, self._name, verdict)
+            body = _BODY.pack(*facts)
+            self._writes = (self._writes + 2) & 0xFFFFFFFF
+            self._map[: _HEAD.size] = _HEAD.pack(_MARK, self._writes | 1, 0)
+            self._map[_HEAD.size : _HEAD.size + len(body)] = body
+            self._map[: _HEAD.size] = _HEAD.pack(_MARK, self._writes, zlib.crc32(body))
+        finally:
+            self._lock.release()
+
+
+status_page = StatusPage()
+
+
+def programs(where: Path | None = None) -> list[Program]:
+    """The programs of this user that are profiled now, by their numbers; pages of processes that ended are removed.
+
+    Never raises: whatever is no page of a process that lives is left out.
+    """
+    where = folder() if where is None else where
+    found: list[Program] = []
+    with suppress(OSError):
+        own = os.lstat(where)
+        if not stat.S_ISDIR(own.st_mode) or not _is_ours(own):
+            return []
+        for name in sorted(os.listdir(where))[:_MOST_FILES]:
+            program = _read(where / name, name)
+            if program is not None:
+                found.append(program)
+    return sorted(found, key=lambda program: program.pid)
+
+
+def _read(path: Path, name: str) -> Program | None:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    pid, started = int(match[1]), int(match[2])
+    with suppress(OSError, ValueError, struct.error):
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            facts = os.fstat(file)
+            if not stat.S_ISREG(facts.st_mode) or not _is_ours(facts):
+                return None
+            if _started(pid) != started:  # it has ended, however it did
+                path.unlink()
+                return None
+            for _ in range(3):  # it may be written while we read
+                program = _parsed(os.pread(file, _BYTES, 0), pid, started)
+                if program is not None:
+                    return program
+        finally:
+            os.close(file)
+    return None
+
+
+def _parsed(data: bytes, pid: int, started: int) -> Program | None:
+    """What a page says; None of one that is damaged, or half written."""
+    if len(data) != _BYTES:
+        return None
+    mark, writes, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size : _HEAD.size + _BODY.size]
+    if mark != _MARK or writes % 2 or zlib.crc32(body) != checksum:
+        return None
+    its_pid, its_start, time_ns, step, rate, *texts = _BODY.unpack(body)
+    if (its_pid, its_start) != (pid, started):
+        return None
+    state, name, verdict = (one_line(text.partition(b"\0")[0].decode(errors="replace")) for text in texts)
+    is_rate = math.isfinite(rate) and rate >= 0
+    return Program(pid, name, time_ns, step if step >= 0 else None, rate if is_rate else None, state, verdict)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs that are profiled say to a monitor of the same user, and files that are no such pages."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import subprocess
+import sys
+
+import pytest
+
+import gpuscope as gs
+from gpuscope.monitor import programs as room
+from gpuscope.monitor.programs import OPT_OUT, StatusPage, programs
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv(OPT_OUT, raising=False)
+    return tmp_path / "gpuscope"
+
+
+@pytest.fixture
+def page():
+    made = StatusPage()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The moment that it is, as a list of one."""
+    moment = [1000.0]
+    monkeypatch.setattr(room.time, "monotonic", lambda: moment[0])
+    return moment
+
+
+def test_a_page_says_what_runs_and_how_fast(page, clock):
+    page.open("recording")
+    for number in range(8):
+        clock[0] += 0.5
+        page.step(number * 4, "recording")
+    (found,) = programs()
+    assert (found.pid, found.step, found.state, found.verdict) == (os.getpid(), 28, "recording", "")
+    assert found.steps_per_s == pytest.approx(8)
+    page.say(verdict="saves 31 %: the GPU waits for data")
+    assert programs()[0].verdict == "saves 31 %: the GPU waits for data"
+
+
+def test_steps_are_written_ten_times_a_second_at_most(page, clock):
+    page.open("recording")
+    before = page._writes
+    for number in range(1000):
+        clock[0] += 0.001
+        page.step(number, "recording")
+    assert 2 * 8 <= page._writes - before <= 2 * 10  # two for each: odd while it is under way
+    clock[0] += 0.2
+    page.step(5000, "waiting")
+    assert (programs()[0].step, programs()[0].state) == (5000, "waiting")
+
+
+def test_only_the_user_may_read_it_and_it_goes_away(page, runtime):
+    page.open("recording")
+    (file,) = runtime.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+    page.close()
+    assert [*runtime.iterdir()] == []
+    page.close()
+    page.open("recording")
+    assert len(programs()) == 1
+
+
+def test_nobody_is_told_where_a_variable_says_so(page, runtime, monkeypatch):
+    monkeypatch.setenv(OPT_OUT, "1")
+    page.open("recording")
+    page.step(1, "recording")
+    page.say(verdict="fine")
+    assert (programs(), runtime.exists()) == ([], False)
+
+
+@pytest.mark.parametrize("obstacle", ["file", "link", "others"])
+def test_a_folder_that_is_not_ours_alone_is_left_alone(page, runtime, tmp_path, obstacle):
+    if obstacle == "file":
+        runtime.write_text("mine")
+    elif obstacle == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        runtime.symlink_to(tmp_path / "elsewhere")
+    else:
+        runtime.mkdir()
+        runtime.chmod(0o777)
+    page.open("recording")
+    page.step(1, "recording")
+    assert programs() == []
+    assert not (tmp_path / "elsewhere").exists() or not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_long_and_wild_texts_stay_in_their_bounds(page, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/x/" + "\U0001f600\n\x1b[31m" * 100])
+    page.open("recording")
+    page.say("s" * 500, verdict="\x1b]0;title\x07" + "v\n" * 1000)
+    (found,) = programs()
+    assert max(map(len, (found.name, found.state, found.verdict))) <= 4 * 512  # what cannot be shown is spelled out
+    assert not [text for text in (found.name, found.verdict, str(found)) if "\n" in text or "\x1b" in text]
+
+
+def test_pages_of_processes_that_ended_are_removed(page, runtime):
+    page.open("recording")
+    (file,) = runtime.iterdir()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f"{ended.pid}-1.status", f"{os.getpid()}-1.status"):  # it died; its number is another's now
+        (runtime / name).write_bytes(file.read_bytes())
+        (runtime / name).chmod(0o600)
+    assert [program.pid for program in programs()] == [os.getpid()]
+    assert [*runtime.iterdir()] == [file]
+
+
+def test_damaged_pages_are_left_out_whatever_is_wrong_with_them(page, runtime):
+    page.open("recording")
+    page.say(verdict="fine")
+    (file,) = runtime.iterdir()
+    good = file.read_bytes()
+    (told,) = programs()
+    dice = random.Random(1)
+    for _ in range(500):
+        bad = bytearray(good)
+        for _ in range(dice.choice([1, 3, 100])):
+            bad[dice.randrange(len(bad))] = dice.randrange(256)
+        file.write_bytes(bad[: dice.choice([len(bad), len(bad), dice.randrange(len(bad))])])
+        assert programs() in ([], [told])
+    file.write_bytes(good)
+    assert programs() == [told]
+
+
+def test_what_else_lies_there_harms_nobody(page, runtime):
+    page.open("recording")
+    (file,) = runtime.iterdir()
+    name = f"{os.getppid()}-{room._started(os.getppid())}.status"
+    os.mkfifo(runtime / name, 0o600)
+    (runtime / "1-2.status").mkdir()
+    (runtime / "notes.txt").write_text("mine")
+    (runtime / "3-4.status").symlink_to(file)
+    (runtime / "99999999999999999999-5.status").write_bytes(b"")
+    assert [program.pid for program in programs()] == [os.getpid()]
+    assert (runtime / "notes.txt").exists()
+
+
+def test_a_write_that_is_under_way_is_not_believed(page, runtime):
+    page.open("recording")
+    (file,) = runtime.iterdir()
+    data = bytearray(file.read_bytes())
+    data[8] |= 1
+    file.write_bytes(data)
+    assert programs() == []
+
+
+def test_a_forked_child_says_nothing_on_its_parents_page(page):
+    page.open("recording")
+    child = os.fork()
+    if child == 0:
+        page.say("of the child")
+        page.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [program.state for program in programs()] == ["recording"]
+
+
+PROFILED = """
+import sys
+import gpuscope as gs
+from gpuscope.monitor.programs import programs
+sys.argv[0] = "train.py"
+assert programs() == []
+with gs.profile(schedule=gs.schedule(wait=1, warmup=0, active=2)) as prof:
+    assert programs()[0].state == "waiting"
+    prof.step()
+told = programs()
+prof.diagnose()
+print(told[0].name, told[0].state, programs()[0].verdict, sep="|")
+"""
+
+
+def test_a_program_that_is_profiled_says_so_until_it_ends(runtime):
+    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True)
+    name, state, verdict = done.stdout.strip().split("|")
+    assert (name, state, verdict != "") == ("train.py", "recorded", True)
+    assert [*runtime.iterdir()] == []
+
+
+def test_importing_and_watching_say_nothing(runtime):
+    with gs.GPUMonitor(None, interval=0.1):
+        pass
+    assert not runtime.exists()
