@@ -4,6 +4,8 @@
 // is lost from its so manieth reading of utilization on, and is back at another. FAKE_ENERGY: "stuck" or "absent".
 // FAKE_GPM: "absent", or "zero" while kernels run. FAKE_PID: a process on each GPU. FAKE_MIG: instances of each GPU, which
 // then tells neither utilization, processes nor counters of the whole. FAKE_XID=GPU:NUMBER: an error, told once.
+// FAKE_SLOW: ms that each reading of utilization takes. FAKE_DENIED: the code of power and clocks, as without permission.
+// FAKE_RELOAD=N: the driver is loaded anew after so many readings of utilization of a GPU, and its counters begin at 0.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +37,13 @@ static double now(void) {
   struct timespec value;
   clock_gettime(CLOCK_MONOTONIC, &value);
   return (double)value.tv_sec + 1e-9 * (double)value.tv_nsec;
+}
+/// Seconds since the driver was loaded.
+static double since_load(const Device* device) {
+  static double loaded[64];
+  const unsigned at = number("FAKE_RELOAD", 0);
+  if (at != 0 && readings[device->index] >= at && loaded[device->index] == 0) loaded[device->index] = now();
+  return now() - loaded[device->index];
 }
 /// From 0 to 1, another curve for each GPU.
 static double load_of(const Device* device) { return 0.5 + 0.45 * sin(now() / 3 + device->index); }
@@ -86,6 +95,10 @@ int nvmlDeviceGetPciInfo_v3(Device* device, char* info) {
 int nvmlDeviceGetUtilizationRates(Device* device, unsigned* percent) {
   if (is_split(device)) return kNotSupported;
   ++readings[device->index];
+  const unsigned slow = number("FAKE_SLOW", 0);
+  const struct timespec pause = {slow / 1000, slow % 1000 * 1000000L};
+  if (slow != 0) nanosleep(&pause, NULL);
+  if (readings[device->index] == number("FAKE_RELOAD", 0)) return 1;  // not initialised
   percent[0] = is_set("FAKE_GPM", "zero") ? 90 : (unsigned)(100 * load_of(device));
   percent[1] = percent[0] / 2;
   return lost(device);
@@ -99,6 +112,7 @@ int nvmlDeviceGetMemoryInfo_v2(Device* device, unsigned long long* memory) {
 }
 int nvmlDeviceGetPowerUsage(Device* device, unsigned* milliwatts) {
   *milliwatts = (unsigned)(1000 * (80 + 620 * load_of(device)));
+  if (number("FAKE_DENIED", 0)) return (int)number("FAKE_DENIED", 0);
   return lost(device);
 }
 int nvmlDeviceGetEnforcedPowerLimit(Device* device, unsigned* milliwatts) {
@@ -135,7 +149,7 @@ int nvmlDeviceGetMigMode(Device* device, unsigned* current, unsigned* pending) {
 }
 int nvmlDeviceGetTotalEnergyConsumption(Device* device, unsigned long long* millijoules) {
   if (is_set("FAKE_ENERGY", "absent")) return kNotSupported;
-  const double seconds = is_set("FAKE_ENERGY", "stuck") ? 1 : floor(now() / 0.0995) * 0.0995;
+  const double seconds = is_set("FAKE_ENERGY", "stuck") ? 1 : floor(since_load(device) / 0.0995) * 0.0995;
   *millijoules = (unsigned long long)(1000 * 400 * seconds);
   return lost(device);
 }

@@ -98,7 +98,12 @@ GpuSampler::GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interv
   }
 }
 
-GpuSampler::~GpuSampler() { stop(); }
+GpuSampler::~GpuSampler() {
+  stop();
+  if (getpid() != process_) {
+    static_cast<void>(wake_.release());
+  }
+}
 
 void GpuSampler::stop() noexcept {
   if (getpid() != process_) {  // the threads are the parent's
@@ -114,7 +119,7 @@ void GpuSampler::stop() noexcept {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  wake_.notify_all();
+  wake_->notify_all();
   for (std::thread* thread : {&fast_thread_, &slow_thread_}) {
     if (thread->joinable()) {
       thread->join();
@@ -153,7 +158,7 @@ SamplingCost GpuSampler::cost() const {
 
 bool GpuSampler::sleep_until(std::chrono::steady_clock::time_point moment) {
   std::unique_lock lock(mutex_);
-  return !wake_.wait_until(lock, moment, [this] { return ends_; });
+  return !wake_->wait_until(lock, moment, [this] { return ends_; });
 }
 
 void GpuSampler::keep(GpuSample sample) {
@@ -207,7 +212,7 @@ void GpuSampler::run_fast() {
   }
   {
     std::unique_lock lock(mutex_);  // what differs seldom is in the first sample, too
-    wake_.wait(lock, [this] { return ends_ || has_read_slow_; });
+    wake_->wait(lock, [this] { return ends_ || has_read_slow_; });
   }
   std::vector<std::optional<bool>> mig(count_);
   Pace pace(interval_);
@@ -289,7 +294,7 @@ void GpuSampler::run_slow() {
     due = std::max(due + std::max(kSlowInterval, interval_), std::chrono::steady_clock::now());
     const std::lock_guard lock(mutex_);
     has_read_slow_ = true;
-    wake_.notify_all();
+    wake_->notify_all();
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
     cost_.cpu_ns += cpu_ns - before_ns;
   } while (sleep_until(due));

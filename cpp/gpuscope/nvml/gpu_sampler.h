@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -92,7 +93,8 @@ class GpuSampler {
   unsigned count_ = 0;
   pid_t process_;
   mutable std::mutex mutex_;  // of all below
-  std::condition_variable wake_;
+  // Given up in a forked child: to destroy one waits for those that wait, and they are the parent's threads.
+  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   bool ends_ = false;
   bool has_read_slow_ = false;
   std::deque<GpuSample> samples_;

@@ -120,6 +120,7 @@ class GPUMonitor:
         self._log = None if log_path is None else Log(log_path)
         self._sampler: _core.GpuSampler | None = None
         self._writer: threading.Thread | None = None
+        self._process = 0  # that samples
         self._ends = threading.Event()
         self._lock = threading.Lock()  # of the samples
         self._waiting: list[GpuSample] = []  # for the file
@@ -131,8 +132,11 @@ class GPUMonitor:
 
     def start(self) -> None:
         """Begins to sample; does nothing where it does already."""
+        if self._is_parents():
+            self._forget()
         if self._sampler is not None:
             return
+        self._process = os.getpid()
         self._sampler = _core.GpuSampler(round(self.interval * 1e9))
         self.why = self._sampler.why
         self._ends.clear()
@@ -143,6 +147,8 @@ class GPUMonitor:
 
     def stop(self) -> None:
         """Ends sampling and writes what is left; does nothing where it has ended."""
+        if self._is_parents():
+            self._forget()
         sampler = self._sampler
         if sampler is None:
             return
@@ -161,12 +167,12 @@ class GPUMonitor:
     @property
     def running(self) -> bool:
         """Whether it samples."""
-        return self._sampler is not None
+        return self._sampler is not None and not self._is_parents()
 
     @property
     def cost(self) -> MonitorCost:
         """What sampling has taken since it began, or took when it ended."""
-        if self._sampler is None:
+        if self._sampler is None or self._is_parents():
             return self._cost
         facts: dict[str, Any] = self._sampler.cost()
         names = ("cpu", "longest", "elapsed", "mean", "p99", "slow_mean", "slow_p99")
@@ -212,6 +218,18 @@ class GPUMonitor:
         state = "running" if self.running else "stopped"
         return f"<GPUMonitor: {state}, each {self.interval:g} s, {self.log_path or 'no file'}>"
 
+    def _is_parents(self) -> bool:
+        """Whether this process is a forked child of the one that samples."""
+        return self._sampler is not None and self._process != os.getpid()
+
+    def _forget(self) -> None:
+        """In a forked child: the threads and what waits for the file are the parent's, and its lock may be held."""
+        atexit.unregister(self.stop)
+        self._sampler = self._writer = None
+        self._lock = threading.Lock()
+        self._waiting.clear()
+        self._untaken.clear()
+
     def _write_on(self) -> None:
         sampler = self._sampler
         assert sampler is not None
@@ -220,6 +238,8 @@ class GPUMonitor:
 
     def _gather(self) -> None:
         """Takes what the sampler has."""
+        if self._is_parents():
+            self._forget()
         if self._sampler is None:
             return
         with self._lock:

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -226,6 +227,21 @@ TEST_F(GpuSamplers, EndInAForkedChildWithoutTheirThreads) {
     const bool is_empty = sampler.take().empty() && sampler.cost().rounds == 0;
     sampler.stop();
     _exit(is_empty ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(GpuSamplers, AreDestroyedInAForkedChildWithoutWaitingForTheParentsThreads) {
+  auto sampler = std::make_unique<GpuSampler>(nvml_, std::chrono::hours(1));
+  take_at_least(*sampler, 1);
+  std::this_thread::sleep_for(50ms);  // both threads wait
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    sampler.reset();
+    _exit(0);
   }
   int status = -1;
   waitpid(child, &status, 0);

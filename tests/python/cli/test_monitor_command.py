@@ -256,6 +256,77 @@ def test_bytes_of_a_quick_log_are_exact(monitor, tmp_path):
         assert found.pcie_sent_bytes.per_second == pytest.approx(2e9, rel=0.05)
 
 
+def test_a_counter_of_energy_that_stands_still_is_told_and_no_zero(monitor, tmp_path):
+    (tmp_path / "gpu.jsonl").write_text(
+        monitor("--json", "--count", "8", "--interval", "500ms", FAKE_ENERGY="stuck").stdout
+    )
+    found = gs.monitor.growth(read_log(tmp_path / "gpu.jsonl").samples)
+    assert found.energy_j is None
+    assert "stands still" in found.why["energy_j"]
+
+
+def test_a_driver_that_is_loaded_anew_is_read_again_and_its_counters_begin_anew(monitor, tmp_path):
+    (tmp_path / "gpu.jsonl").write_text(
+        monitor("--json", "--count", "30", "--interval", "100ms", FAKE_RELOAD="10").stdout
+    )
+    samples = read_log(tmp_path / "gpu.jsonl").samples
+    assert samples[-1].gpu.power_w is not None
+    found = gs.monitor.growth(samples)
+    assert found.energy_j is None
+    assert "began anew" in found.why["energy_j"] or "GPU" in found.why["energy_j"] or "Error" in found.why["energy_j"]
+
+
+def test_what_is_not_permitted_is_named_and_the_rest_goes_on(monitor):
+    rows = objects(monitor("--json", "--count", "3", "--interval", "100ms", FAKE_DENIED="4"))
+    assert rows[0]["why"]["power_w"] == "Insufficient Permissions"
+    assert all("power_w" not in row and "temp_c" in row for row in rows)
+    assert "power_w" in rows[-1].get("why", rows[0]["why"])
+
+
+ENDS_INSIDE_A_SAMPLE = """
+import time
+import gpuscope as gs
+monitor = gs.GPUMonitor("gpu.csv", interval=0.1)
+monitor.start()
+while not monitor.latest():
+    time.sleep(0.01)
+{ending}
+"""
+
+
+@pytest.mark.parametrize("ending", ["pass", "1 / 0", "monitor.stop()"])
+def test_a_program_that_ends_inside_a_sample_has_its_log(library, tmp_path, monkeypatch, ending):
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(
+        [sys.executable, "-c", ENDS_INSIDE_A_SAMPLE.format(ending=ending)],
+        env={**os.environ, **library, "FAKE_SLOW": "700"},
+        stderr=subprocess.DEVNULL,
+        timeout=300,
+    )
+    assert read_log(tmp_path / "gpu.csv").samples[0].gpu.busy_ratio is not None
+
+
+def test_a_child_that_is_forked_while_it_samples_ends_and_the_parent_goes_on(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = """
+import os, sys, time
+import gpuscope as gs
+with gs.GPUMonitor("gpu.jsonl", interval=0.02) as monitor:
+    time.sleep(0.3)
+    child = os.fork()
+    if child == 0:
+        sys.exit(0 if monitor.take() == [] and not monitor.running else 1)
+    code = os.waitpid(child, 0)[1]
+    before = monitor.cost.rounds
+    time.sleep(0.3)
+    sys.exit(code or (monitor.cost.rounds <= before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **library}, timeout=300)
+    assert done.returncode == 0
+    times = [sample.time_ns for sample in read_log("gpu.jsonl").samples]
+    assert times == sorted({*times})  # the child wrote none of the parent's again
+
+
 def test_64_gpus(monitor):
     rows = objects(monitor("--json", "--count", "2", "--interval", "200ms", FAKE_GPUS="64"))
     assert [row["gpu_idx"] for row in rows] == [*range(64)] * 2

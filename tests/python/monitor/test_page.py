@@ -404,6 +404,16 @@ def test_history_keeps_ten_minutes_and_no_more():
     assert len(history.window(0, 1e9)) <= 601
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_breaks_neither_history_nor_page(step_s):
+    before = series(5, power_w=100.0)
+    after = series(5, begin_s=BEGIN_S + 5 + step_s, power_w=200.0)
+    monitor = FakeMonitor([*before, *after])
+    assert "200 of 700 W" in drive(monitor)
+    for keys in (("left",) * 12, ("p", "["), ("p", "right")):
+        assert "of 700 W" in drive(FakeMonitor([*before, *after]), *keys)
+
+
 def test_a_moment_of_nothing_is_none():
     assert moment(History(), 0) is None
 
