@@ -42,6 +42,7 @@ from gpuscope.monitor.sample import GpuSample
 
 _FULL_ROWS = 7  # of a GPU with its frame
 _LEAST_WIDTH = 78  # of a GPU beside another
+_MOST_WIDTH = 200  # a minute of samples each half second has its graph there
 _MOST_COLUMNS = 4
 _LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
 _MODES = ("auto", "full", "compact")
@@ -117,11 +118,11 @@ def body_lines(
     """All between the first and the last line of the page; `rows` is None where processes are not known."""
     lines_of_programs = program_lines(running, width)
     gpus = [at for at in moments if at.gpu is not None]
-    columns = max(1, min(_MOST_COLUMNS, len(gpus), width // _LEAST_WIDTH))
     rows_of_gpu = _FULL_ROWS + max((len(at.gpu.instances or ()) for at in gpus if at.gpu is not None), default=0)
-    height -= len(lines_of_programs)
-    needed = -(-len(gpus) // columns) * rows_of_gpu + 1 + _LEAST_PROCESSES
-    is_full = look.mode == "full" or (look.mode == "auto" and needed <= height)
+    room = height - len(lines_of_programs) - 1 - _LEAST_PROCESSES
+    columns = _columns(len(gpus), rows_of_gpu, width, room)
+    needed = -(-len(gpus) // columns) * rows_of_gpu
+    is_full = look.mode == "full" or (look.mode == "auto" and needed <= room)
     lines: list[Line] = []
     if is_full:
         for first in range(0, len(gpus), columns):
@@ -133,7 +134,7 @@ def body_lines(
             )
     else:
         for at in gpus:
-            lines += [gpu_line(at, width), *instance_lines(at, width)]
+            lines += [gpu_line(at, width, look.graph, unicode), *instance_lines(at, width)]
     if moments:
         lines.append(host_line(moments[0], width))
     lines += lines_of_programs
@@ -146,6 +147,13 @@ def body_lines(
         rows, width, sort=look.sort, reverse=look.reverse, selected=selected, tagged=frozenset(look.tagged)
     )
     return [*lines, *table, *([] if rows else [cut([("  no process computes on these GPUs", DIM)], width)])]
+
+
+def _columns(gpus: int, rows: int, width: int, room: int) -> int:
+    """How many GPUs stand beside each other: the fewest that fit the room, in columns no wider than graphs need."""
+    most = max(1, min(_MOST_COLUMNS, gpus, width // _LEAST_WIDTH))
+    least = min(most, -(-width // _MOST_WIDTH))
+    return next((count for count in range(least, most) if -(-gpus // count) * rows <= room), most)
 
 
 def _framed(at: Moment, width: int, height: int, graph: int, unicode: bool) -> list[Line]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
@@ -219,6 +220,9 @@ class MonitorPage(App[None]):
         self._find_processes(moments)
         screen = self.screen_stack[0]
         lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode, self._programs())
+        if self._monitor is not None and self._monitor.why:
+            why = f"no GPU: {one_line(self._monitor.why)}"
+            lines = [*([(part, ALARM)] for part in textwrap.wrap(why, width - 1)), *lines]
         screen.query_one("#head", Static).update(_text([self._head(width)]))
         screen.query_one("#body", Static).update(_text(lines or [[("waiting for the first sample", DIM)]]))
         screen.query_one("#foot", Static).update(_text([self._foot(width)]))
@@ -416,8 +420,6 @@ class MonitorPage(App[None]):
         if self._monitor is None:
             line.append(("  RECORDING", TITLE))
         else:
-            if self._monitor.why:
-                line.append((f"  no GPU: {self._monitor.why}", ALARM))
             if self._monitor.error:
                 line.append((f"  LOG: {self._monitor.error}", ALARM))
             if self.look.paused_ns is not None and self.history.end_ns is not None:

@@ -22,6 +22,9 @@ PLAIN, TITLE, DIM, ALARM = "", "bold", "dim", "bold red"
 _GIB, _GB = 1 << 30, 1e9
 _LABEL = 8  # columns of what stands before a row
 _LEAST_GRAPH = 8
+_ROW_BEFORE_GRAPH = 62  # columns that text has at least, so that graphs stand under each other
+_LINE_BEFORE_GRAPH = 86  # of a GPU in one line
+_WIDEST_LINE = 200
 _MOST_PROGRAMS = 4
 _WIDE = 100  # columns, where a GPU in one line has room for what matters less
 _BARS = "▁▂▃▄▅▆▇█"
@@ -94,8 +97,8 @@ def gpu_title(gpu: GpuState) -> str:
     return f"{gpu.index} {one_line(gpu.name.removeprefix('NVIDIA '))}{mig}"
 
 
-def gpu_line(at: Moment, width: int) -> Line:
-    """A GPU in one line, for many GPUs and little room."""
+def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Line:
+    """A GPU in one line, for many GPUs and little room; with a graph where there is some left."""
     gpu = at.gpu
     assert gpu is not None
     line: Line = [(f"{gpu.index:>2} ", TITLE)]
@@ -110,6 +113,8 @@ def gpu_line(at: Moment, width: int) -> Line:
     ]
     if warning := _alarms(at, gpu):
         line.append((f"  {warning}", ALARM))
+    if width >= _WIDE:
+        _add_graph(line, at, *_chosen(graph)[0], min(width, _WIDEST_LINE), unicode, least=_LINE_BEFORE_GRAPH)
     return cut(line, width)
 
 
@@ -180,9 +185,18 @@ def _chosen(graph: int) -> list[tuple[str, str, str | None]]:
     return [*GRAPHS[first:], *GRAPHS[:first]]
 
 
-def _add_graph(line: Line, at: Moment, title: str, figure: str, whole: str | None, width: int, unicode: bool) -> None:
+def _add_graph(
+    line: Line,
+    at: Moment,
+    title: str,
+    figure: str,
+    whole: str | None,
+    width: int,
+    unicode: bool,
+    least: int = _ROW_BEFORE_GRAPH,
+) -> None:
     """A figure over the last minutes at the right end, where there is room for one."""
-    room = width - max(62, sum(len(text) for text, _ in line)) - 2
+    room = width - max(least, sum(len(text) for text, _ in line)) - 2
     label = f"{title} "
     if room < _LEAST_GRAPH + len(label):
         return
@@ -202,6 +216,8 @@ def _useful(gpu: GpuState) -> Line:
         "FP32": gpu.fp32_active_ratio,
         "FP64": gpu.fp64_active_ratio,
     }
+    if all(value is None for value in units.values()) and gpu.instances:
+        return [("its parts have it, below", DIM)]
     if all(value is None for value in units.values()):
         return [(f"not known: {_why(gpu, 'tensor_active_ratio')}", DIM)]
     return [("  ".join(f"{name} {_share(value):>4}" for name, value in units.items()), PLAIN)]
@@ -213,7 +229,7 @@ def _active(gpu: GpuState) -> Line:
         parts.append((f"SM {_share(gpu.sm_active_ratio):>4}  occupancy {_share(gpu.sm_occupancy_ratio):>4}", PLAIN))
     elif gpu.tensor_active_ratio is None and gpu.busy_ratio is not None:
         parts.append(("SM    -", DIM))
-    busy = f"  busy {_share(gpu.busy_ratio)}" if gpu.busy_ratio is not None else f"  busy: {_why(gpu, 'busy_ratio')}"
+    busy = f"  busy {_share(gpu.busy_ratio)}" if gpu.busy_ratio is not None else f"busy: {_why(gpu, 'busy_ratio')}"
     return [*parts, (busy, DIM)]
 
 
@@ -223,12 +239,13 @@ def _memory(gpu: GpuState) -> Line:
         text += f"  {_share(gpu.memory_used_bytes / gpu.memory_total_bytes)}"
     if gpu.memory_used_bytes is None:
         text = _why(gpu, "memory_used_bytes")
-    return [(text, PLAIN), (f"  moved in {_share(gpu.memory_busy_ratio)} of the time", DIM)]
+    moved = "" if gpu.memory_busy_ratio is None else f"  moved in {_share(gpu.memory_busy_ratio)} of the time"
+    return [(text, PLAIN), (moved, DIM)]
 
 
 def _power(at: Moment, gpu: GpuState) -> Line:
     power = f"{_number(gpu.power_w)} of {_number(gpu.power_limit_w)} W"
-    margin = "" if gpu.temperature_margin_c is None else f", {gpu.temperature_margin_c:.0f} below the limit"
+    margin = "" if gpu.temperature_margin_c is None else f", {gpu.temperature_margin_c:.0f} to its limit"
     clock = f"{_number(gpu.sm_hz, 1e6)} of {_number(gpu.sm_max_hz, 1e6)} MHz"
     warning = _throttled(at, gpu)
     return [
