@@ -1,0 +1,227 @@
+// The call tree as an icicle: each box as wide as its share, its callees below it; or inverted, its callers.
+
+import { countText, matcher, shareText, timeText } from "./units.js";
+import { colors, slotOf, whenThemeChanges } from "./theme.js";
+import { box, sized } from "./pen.js";
+
+const HIGH = 20;
+const NARROW = 1.2; // pixels: narrower boxes are drawn as one
+const KINDS = { gpu: "GPU time", cpu: "CPU time", count: "launches and calls" };
+
+export class Icicle {
+  constructor(data, tell) {
+    this.tell = tell;
+    this.strings = data.strings;
+    const { tree } = data;
+    this.nodes = tree.parent.map((parent, place) => ({
+      parent, name: this.strings[tree.name[place]], kind: this.strings[tree.kind[place]], count: tree.count[place],
+      cpu: tree.cpu[place], self_cpu: tree.self_cpu[place], gpu: tree.gpu[place], self_gpu: tree.self_gpu[place], children: [],
+    }));
+    for (const node of this.nodes) if (node.parent >= 0) this.nodes[node.parent].children.push(node);
+    this.root = this.nodes[0];
+    this.canvas = document.getElementById("icicle");
+    this.details = document.getElementById("tree-details");
+    this.select = document.getElementById("tree-by");
+    this.by = data.has_gpu ? "gpu" : "cpu";
+    for (const [key, words] of Object.entries(KINDS)) {
+      if (this.root[key] > 0 || key === "count") this.select.append(Object.assign(document.createElement("option"), { value: key, textContent: words, selected: key === this.by }));
+    }
+    this.isInverted = false;
+    this.matches = null;
+    this.plant();
+    this.listen();
+    whenThemeChanges(() => this.draw());
+    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+  }
+
+  /** Makes the boxes of what is shown: value, depth and place of each. */
+  plant() {
+    this.top = this.isInverted ? this.inverted() : this.upright();
+    this.zoomed = this.top;
+    this.chosen = null;
+    this.describe(this.top);
+    this.draw();
+  }
+
+  valueOf(node) { return this.by === "count" ? this.leavesOf(node) : node[this.by]; }
+
+  /** Calls and launches below a node: those of its leaves. */
+  leavesOf(node) {
+    if (node.leaves === undefined) node.leaves = node.children.length ? node.children.reduce((sum, child) => sum + this.leavesOf(child), 0) : node.count;
+    return node.leaves;
+  }
+
+  upright() {
+    const grow = (node, parent) => {
+      const made = { node, parent, name: node.name, value: this.valueOf(node), children: [] };
+      const inside = node.children.map((child) => grow(child, made)).filter((child) => child.value > 0).sort((one, other) => other.value - one.value);
+      // Regions of other threads may add up to more than what they are in.
+      const sum = inside.reduce((total, child) => total + child.value, 0);
+      if (sum > made.value) made.value = sum;
+      made.children = inside;
+      return made;
+    };
+    return grow(this.root, null);
+  }
+
+  /** What each has alone by name, with who called it below. */
+  inverted() {
+    const top = { node: this.root, parent: null, name: "all", value: 0, children: [], byName: new Map() };
+    for (const node of this.nodes) {
+      const own = this.by === "count" ? (node.children.length ? 0 : node.count) : Math.max(0, node[this.by] - node.children.reduce((sum, child) => sum + child[this.by], 0));
+      if (own <= 0 || node === this.root) continue;
+      top.value += own;
+      let at = top;
+      for (let caller = node; caller !== this.root; caller = this.nodes[caller.parent]) {
+        let next = at.byName.get(caller.name);
+        if (!next) {
+          next = { node: caller, parent: at, name: caller.name, value: 0, children: [], byName: new Map() };
+          at.byName.set(caller.name, next);
+          at.children.push(next);
+        }
+        next.value += own;
+        at = next;
+      }
+    }
+    const order = (each) => { each.children.sort((one, other) => other.value - one.value); each.children.forEach(order); };
+    order(top);
+    return top;
+  }
+
+  text(value) { return this.by === "count" ? countText(value) : timeText(value); }
+
+  draw() {
+    const width = this.canvas.parentElement.clientWidth;
+    if (!width) return;
+    this.boxes = [];
+    const above = [];
+    for (let at = this.zoomed.parent; at; at = at.parent) above.unshift(at);
+    let deepest = above.length;
+    const place = (each, x, wide, depth) => {
+      deepest = Math.max(deepest, depth + 1);
+      this.boxes.push({ each, x, wide, depth });
+      let from = x;
+      const scale = each.value > 0 ? wide / each.value : 0;
+      let rest = 0, restFrom = 0, restCount = 0;
+      for (const child of each.children) {
+        const size = child.value * scale;
+        if (size < NARROW) { if (rest === 0) restFrom = from; rest += size; restCount += 1; } else place(child, from, size, depth + 1);
+        from += size;
+      }
+      if (rest >= NARROW) {
+        this.boxes.push({ each: null, x: restFrom, wide: rest, depth: depth + 1, count: restCount });
+        deepest = Math.max(deepest, depth + 2);
+      }
+    };
+    above.forEach((each, depth) => this.boxes.push({ each, x: 0, wide: width, depth, isAbove: true }));
+    place(this.zoomed, 0, width, above.length);
+    const pen = sized(this.canvas, width, deepest * HIGH + 2);
+    for (const { each, x, wide, depth, isAbove, count } of this.boxes) {
+      if (!each) {
+        pen.fillStyle = colors.rest;
+        pen.fillRect(x, depth * HIGH, wide - 0.7, HIGH - 1);
+        if (wide > 60) { pen.fillStyle = colors.paper; pen.fillText(`${count} smaller`, x + 4, depth * HIGH + HIGH / 2, wide - 6); }
+        continue;
+      }
+      const isFound = this.matches && this.matches(each.name);
+      pen.globalAlpha = isAbove ? 0.55 : this.matches && !isFound ? 0.22 : 1;
+      box(pen, x, depth * HIGH, wide, HIGH - 1, each === this.top ? 3 : slotOf(each.name), `${each.name}  ${shareText(each.value / Math.max(1, this.top.value))}`, width);
+      pen.globalAlpha = 1;
+      if (each === this.chosen) {
+        pen.strokeStyle = colors.ink;
+        pen.lineWidth = 2;
+        pen.strokeRect(x + 1, depth * HIGH + 1, Math.max(1, wide - 2), HIGH - 3);
+        pen.lineWidth = 1;
+      }
+    }
+  }
+
+  at(event) {
+    const place = this.canvas.getBoundingClientRect(), x = event.clientX - place.left, depth = Math.floor((event.clientY - place.top) / HIGH);
+    return this.boxes.find((each) => each.depth === depth && x >= each.x && x < each.x + each.wide) || null;
+  }
+
+  zoom(each) {
+    this.zoomed = each;
+    this.chosen = each;
+    this.describe(each);
+    this.draw();
+    this.tell.changed();
+  }
+
+  /** The names from the top down to what is zoomed to, for the address. */
+  get way() {
+    const places = [];
+    for (let at = this.zoomed; at.parent; at = at.parent) places.unshift(at.parent.children.indexOf(at));
+    return places.join(".");
+  }
+
+  follow(way) {
+    let at = this.top;
+    for (const place of way ? way.split(".") : []) at = at.children[Number(place)] || at;
+    this.zoomed = at;
+    this.chosen = at;
+    this.describe(at);
+    this.draw();
+  }
+
+  describe(each) {
+    const { node } = each;
+    const facts = [[KINDS[this.by], `${this.text(each.value)}, ${shareText(each.value / Math.max(1, this.top.value))} of all`], ["kind", node.kind], ["count", countText(node.count)]];
+    if (!this.isInverted) for (const [name, key] of [["GPU", "gpu"], ["GPU alone", "self_gpu"], ["CPU", "cpu"], ["CPU alone", "self_cpu"]]) if (node[key]) facts.push([name, timeText(node[key])]);
+    const list = document.createElement("dl");
+    for (const [name, value] of facts) {
+      const pair = document.createElement("div");
+      pair.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value }));
+      list.append(pair);
+    }
+    this.details.replaceChildren(Object.assign(document.createElement("h3"), { textContent: each.name }), list);
+  }
+
+  find(query) {
+    const matches = matcher(query), count = document.getElementById("tree-found");
+    this.matches = query.trim() === "" ? null : matches;
+    count.textContent = matches === null ? "no regex" : "";
+    if (this.matches) {
+      // What lies in a match is counted with it.
+      const sum = (each) => (matches(each.name) ? each.value : each.children.reduce((total, child) => total + sum(child), 0));
+      count.textContent = `${shareText(sum(this.top) / Math.max(1, this.top.value))} found`;
+    }
+    this.draw();
+  }
+
+  listen() {
+    this.canvas.addEventListener("click", (event) => {
+      const found = this.at(event);
+      if (found && found.each) this.zoom(found.each);
+    });
+    this.canvas.addEventListener("pointermove", (event) => {
+      const found = this.at(event);
+      this.canvas.title = found && found.each ? `${found.each.name}: ${this.text(found.each.value)}, ${shareText(found.each.value / Math.max(1, this.top.value))}` : "";
+    });
+    this.canvas.addEventListener("keydown", (event) => {
+      const at = this.chosen || this.zoomed, beside = at.parent ? at.parent.children : [at], place = beside.indexOf(at);
+      const next = { ArrowDown: at.children[0], ArrowUp: at.parent, ArrowRight: beside[place + 1], ArrowLeft: beside[place - 1], Home: this.top }[event.key];
+      if (event.key === "Enter") { event.preventDefault(); this.zoom(at); return; }
+      if (event.key === "Backspace" || event.key === "Escape") { event.preventDefault(); this.zoom(this.zoomed.parent || this.top); return; }
+      if (!next) return;
+      event.preventDefault();
+      this.chosen = next;
+      this.describe(next);
+      this.tell.say(`${next.name}, ${this.text(next.value)}`);
+      this.draw();
+    });
+    this.select.addEventListener("change", () => { this.by = this.select.value; this.plant(); this.tell.changed(); });
+    const invert = document.getElementById("tree-invert");
+    invert.addEventListener("click", () => {
+      this.isInverted = !this.isInverted;
+      invert.setAttribute("aria-pressed", String(this.isInverted));
+      this.plant();
+      this.tell.changed();
+    });
+    document.getElementById("tree-top").addEventListener("click", () => this.zoom(this.top));
+    const find = document.getElementById("tree-find");
+    find.addEventListener("input", () => this.find(find.value));
+  }
+}
+

@@ -1,0 +1,72 @@
+// Events of one lane, in order of time and apart from each other, and their sums for a view from afar.
+
+const BUCKETS = 16384;
+const MANY = 20000;
+
+/** The first place whose value is not before `wanted`. */
+export function firstNotBefore(values, wanted, low = 0, high = values.length) {
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < wanted) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+export class Lane {
+  /** `sums` come with the page where the lane has not all of its events. */
+  constructor({ table, first, end, sums }, kind, span) {
+    Object.assign(this, { table, first, kind, span, count: end - first, start: null, length: null, thing: null });
+    this.isPart = Boolean(sums);
+    this.sums = sums && { busy: Float32Array.from(sums.busy, (value) => value / 255), thing: Uint32Array.from(sums.thing), count: Uint32Array.from(sums.count) };
+  }
+
+  get isReady() { return this.start !== null; }
+
+  fill(columns) {
+    const end = this.first + this.count;
+    this.start = columns.start.subarray(this.first, end);
+    this.length = columns.length.subarray(this.first, end);
+    this.thing = columns.thing.subarray(this.first, end);
+    if (!this.sums && this.count > MANY) this.sums = summed(this, BUCKETS);
+  }
+
+  end(place) { return this.start[place] + this.length[place]; }
+
+  /** The places of the events that touch a stretch: the first, and the one behind the last. */
+  inside(from, to) {
+    let first = firstNotBefore(this.start, from);
+    if (first > 0 && this.end(first - 1) > from) first -= 1;
+    return [first, firstNotBefore(this.start, to, first)];
+  }
+
+  /** The event at a moment, or the nearest within `slack`; -1 without. */
+  at(moment, slack) {
+    const after = firstNotBefore(this.start, moment + 1e-9);
+    if (after > 0 && this.end(after - 1) >= moment) return after - 1;
+    const before = after > 0 ? moment - this.end(after - 1) : Infinity;
+    const next = after < this.count ? this.start[after] - moment : Infinity;
+    if (Math.min(before, next) > slack) return -1;
+    return before <= next ? after - 1 : after;
+  }
+}
+
+/** Of equally long buckets the share that is filled, how many events begin, and the thing of the longest one. */
+function summed(lane, buckets) {
+  const busy = new Float32Array(buckets), thing = new Uint32Array(buckets), count = new Uint32Array(buckets), longest = new Float64Array(buckets);
+  const size = lane.span / buckets;
+  for (let place = 0; place < lane.count; place += 1) {
+    const start = lane.start[place], length = lane.length[place], what = lane.thing[place];
+    let bucket = Math.min(buckets - 1, Math.floor(start / size));
+    count[bucket] += 1;
+    for (let left = length, from = start; ; bucket += 1) {
+      const part = Math.min(left, (bucket + 1) * size - from);
+      busy[bucket] += part;
+      if (part >= longest[bucket]) { longest[bucket] = part; thing[bucket] = what; }
+      left -= part;
+      from += part;
+      if (left <= 0 || bucket >= buckets - 1) break;
+    }
+  }
+  for (let bucket = 0; bucket < buckets; bucket += 1) busy[bucket] = Math.min(1, busy[bucket] / size);
+  return { busy, thing, count };
+}

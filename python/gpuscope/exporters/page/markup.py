@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pages are put together from: their files in the package, texts that run nothing, and data that ends no element."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+from gpuscope.text import one_line
+from gpuscope.units import format_seconds
+
+_IMPORT = re.compile(r'^import [^;]*? from "\./[\w.]+";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=const|let|function|async|class)", re.MULTILINE)
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def file_of_page(name: str) -> str:
+    """The text of a template, style or script that lies beside this file."""
+    return resources.files("gpuscope.exporters.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def filled(template: str, parts: Mapping[str, str]) -> str:
+    """A template with its ``{{parts}}``; what is put in is not looked at again, whatever it contains."""
+    return _PLACE.sub(lambda place: parts[place[1]], template)
+
+
+def script_of(modules: Iterable[str]) -> str:
+    """Modules as one: each after those that it imports from, whose names all differ."""
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name))) for name in modules)
+
+
+def island(data: object) -> str:
+    """JSON that no text in it can end: what HTML looks for is written as escapes."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), default=lambda array: array.tolist())
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def shown(text: object) -> str:
+    """A text of others, in one line, as HTML shows it."""
+    return escape(one_line(str(text)))
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    caption: str = "",
+    numbers: Iterable[int] = (),
+) -> str:
+    """A table of cells that are HTML already; the columns of these numbers are aligned to the right."""
+    right = set(numbers)
+
+    def line(cells: Sequence[str], kind: str) -> str:
+        made = []
+        for column, cell in enumerate(cells):
+            attributes = (' scope="col"' if kind == "th" else "") + (' class="number"' if column in right else "")
+            made.append(f"<{kind}{attributes}>{cell}</{kind}>")
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(line(cells, "td") for cells in rows)
+    named = f"<caption>{caption}</caption>" if caption else ""
+    head = line([shown(cell) for cell in header], "th")
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption or shown(header[0])}">'
+        f"<table>{named}<thead>{head}</thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def time_text(time_ns: float) -> str:
+    """A time in the unit that suits: "1.23 ms"."""
+    return format_seconds(time_ns / 1e9).replace(" us", " µs")
+
+
+def share_text(share: float) -> str:
+    """A share in percent, with one digit behind the point."""
+    return f"{100 * share:.1f} %"
+
+
+def facts_list(facts: Mapping[str, Any]) -> str:
+    """Names and what they are, without those that are empty."""
+    return "".join(
+        f"<div><dt>{shown(name)}</dt><dd>{shown(value)}</dd></div>" for name, value in facts.items() if value
+    )

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording as one interactive HTML page that needs nothing but a browser."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
+from gpuscope.diagnosis.diagnose import diagnose
+from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
+from gpuscope.diagnosis.roofline import roofline
+from gpuscope.errors import NotAvailable
+from gpuscope.exporters.page import report_overview as overview
+from gpuscope.exporters.page.markup import file_of_page, filled, island, script_of, shown, table, time_text
+from gpuscope.exporters.page.planes import encode
+from gpuscope.exporters.page.report_events import TICK_NS, Lanes
+from gpuscope.exporters.page.report_names import Names
+from gpuscope.exporters.page.report_roofline import roofline_section
+from gpuscope.exporters.page.report_series import memory_of, series_of
+from gpuscope.exporters.page.report_tables import FAMILIES, nodes_of, rows_of
+from gpuscope.analysis import Averages, audit, key_averages, tree
+from gpuscope.paths import check_writable, replacing
+from gpuscope.trace import NONE, Trace
+
+if TYPE_CHECKING:
+    from gpuscope.diagnosis.findings import Diagnosis
+
+SCRIPTS = (
+    *("units.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "timeline.js", "table.js", "icicle.js"),
+    *("memory_chart.js", "keys.js", "report.js"),
+)
+"""The modules of the page, each after those that it imports from."""
+
+_PLAIN_ROWS = 50  # of the tables for print and for readers without JavaScript
+_PLAIN_LEVELS = 3
+_PLAIN_SHARE = 1.0  # percent
+_TITLES = {"kernels": "Kernels and copies", "operators": "Operators", "regions": "Regions", "calls": "Driver calls"}
+
+
+def export_report(trace: Trace, path: str | os.PathLike[str], *, title: str | None = None, findings: bool = True) -> None:
+    """Writes a recording as one HTML page that asks for no other file and no network.
+
+    It has the audit's verdict, what fills a step and what that loses its time to, the timeline of all events (of more
+    than 3 million those of the steps and gaps that matter, which the page says), tables of kernels, operators and
+    regions, the call tree, idle time, memory, communication and roofline as far as they were recorded.
+
+    Args:
+        trace: the recording, in any mode.
+        path: where to write, ending in .html.
+        title: heading of the page; by default the program's command line.
+        findings: say what the steps lose their time to (`diagnose`), which takes a second for a million kernels.
+
+    Raises:
+        InvalidArgument: the path has another suffix.
+        GpuscopeError: the file cannot be written.
+    """
+    checked = check_writable(path, (".html", ".htm"))
+    text = render(trace, title=title, findings=findings)
+    with replacing(checked) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> str:
+    """The page's text; arguments as of `export_report`."""
+    breakdown, why_not = _breakdown(trace)
+    averages, verdict = key_averages(trace), audit(trace)
+    names = Names(trace, averages)
+    rows = rows_of(trace, averages, names)
+    whole = tree(trace)
+    nodes = nodes_of(whole, names)
+    lanes = Lanes(trace, breakdown, names)
+    columns, groups, firsts = lanes.columns()
+    facts, texts = encode(columns)
+    reduced = _reduced(lanes)
+    chart, at_peak = memory_of(trace, lanes)
+    sections = {
+        "overview": _overview(trace, breakdown, why_not, lanes, diagnose(trace) if findings else None),
+        "timeline": file_of_page("timeline.html") if lanes.kept else "<p>No single events were recorded.</p>",
+        "tables": _tables(averages, rows, names),
+        "tree": file_of_page("tree.html") + f'<pre class="plain">{shown_lines(_tree_text(whole))}</pre>' if len(nodes["name"]) > 1 else "",
+        "idle": overview.idle(trace, breakdown, lanes) if breakdown and breakdown.devices else "",
+        "memory": (file_of_page("memory_section.html") if chart else "") + at_peak,
+        "communication": overview.communication(trace, breakdown, _is_communication(trace)),
+        "roofline": _roofline(trace),
+        "audit": overview.audit_section(trace, verdict, reduced),
+    }
+    data = {
+        "tick_ns": TICK_NS,
+        "zero_ns": str(lanes.zero_ns),
+        "span": lanes.span,
+        "strings": names.strings,
+        "things": names.to_dict(),
+        "rows": rows,
+        "tree": nodes,
+        "columns": facts,
+        "firsts": firsts,
+        "groups": groups,
+        "windows": lanes.windows,
+        "steps": _steps(breakdown, lanes),
+        "series": series_of(trace, lanes),
+        "memory": chart,
+        "has_gpu": bool(averages.has_device),
+    }
+    heading = title or overview.program_of(trace)
+    parts = {
+        "title": shown(heading[:300]),
+        "css": file_of_page("core.css") + file_of_page("report.css"),
+        "facts": overview.header_facts(trace, breakdown),
+        "complete": "complete" if verdict.complete else "incomplete",
+        "verdict": shown(verdict.verdict.removeprefix("audit: ")),
+        "reduced": f'<p class="notice" role="note">{shown(reduced)}</p>' if lanes.windows else "",
+        "sections": "".join(_section(name, text) for name, text in sections.items() if text),
+        "navigation": "".join(f'<a href="#/{name}">{_HEADINGS[name]}</a>' for name, text in sections.items() if text),
+        "data": island(data),
+        "columns": "".join(f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()),
+        "script": script_of(SCRIPTS),
+    }
+    return filled(file_of_page("report.html"), parts)
+
+
+_HEADINGS = {
+    "overview": "Overview",
+    "timeline": "Timeline",
+    "tables": "Tables",
+    "tree": "Tree",
+    "idle": "Idle",
+    "memory": "Memory",
+    "communication": "Communication",
+    "roofline": "Roofline",
+    "audit": "Audit",
+}
+
+
+def _section(name: str, text: str) -> str:
+    return f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{_HEADINGS[name]}</h2>{text}</section>'
+
+
+def _breakdown(trace: Trace) -> tuple[StepBreakdown | None, str]:
+    try:
+        return break_down(trace), ""
+    except NotAvailable as error:
+        return None, str(error)
+
+
+def _overview(
+    trace: Trace, breakdown: StepBreakdown | None, why_not: str, lanes: Lanes, found: Diagnosis | None
+) -> str:
+    parts = [f'<dl class="figures">{overview.figures(trace, breakdown)}</dl>']
+    if found is not None and breakdown is not None:
+        parts.append(overview.findings(found))
+    if breakdown is None:
+        parts.append(f'<p class="hint">{shown(why_not)}.</p>')
+    elif breakdown.devices:
+        parts.append(overview.step_breakdown(breakdown, lanes))
+    else:
+        parts.append('<p class="hint">No GPU work was recorded, so what follows is of the CPU alone.</p>')
+    return "".join(parts)
+
+
+def _tables(averages: Averages, rows: dict[str, Any], names: Names) -> str:
+    there = [family for family in FAMILIES if rows["family"][family]]
+    if not there:
+        return '<p class="hint">No region, driver call or GPU work was recorded.</p>'
+    tabs = "".join(
+        f'<button type="button" role="tab" id="tab-{family}" data-family="{family}" aria-controls="rows" '
+        f'aria-selected="false">{_TITLES[family]} <small>{len(rows["family"][family]):,}</small></button>'
+        for family in there
+    )
+    return filled(file_of_page("tables.html"), {"tabs": tabs}) + "".join(
+        _plain_table(family, averages, rows, names) for family in there
+    )
+
+
+def _plain_table(family: str, averages: Averages, rows: dict[str, Any], names: Names) -> str:
+    chosen = rows["family"][family]
+    on_gpu = any(averages[row].device_time_total for row in chosen)
+    order = "gpu" if on_gpu else "cpu"
+    longest = sorted(chosen, key=lambda row: -rows[order][row])[:_PLAIN_ROWS]
+    header = ("name", "count", *(("GPU total", "GPU self") if on_gpu else ()), "CPU total", "CPU self", "p50", "p95")
+    fields = (*(("gpu", "self_gpu") if on_gpu else ()), "cpu", "self_cpu", "p50", "p95")
+    cells = [
+        (
+            f"<code>{shown(names.strings[rows['name'][row]][:160])}</code>",
+            f"{rows['count'][row]:,}",
+            *(time_text(rows[name][row]) for name in fields),
+        )
+        for row in longest
+    ]
+    more = f", the first {_PLAIN_ROWS} of {len(chosen):,}" if len(chosen) > _PLAIN_ROWS else ""
+    text = table(header, cells, caption=f"{_TITLES[family]}{more}", numbers=range(1, len(header)))
+    return f'<div class="plain">{text}</div>'
+
+
+def _tree_text(whole: Any) -> str:
+    text: str = whole.render(max_depth=_PLAIN_LEVELS, min_percent=_PLAIN_SHARE, width=120)
+    return text.replace(whole.verdict, "").rstrip()
+
+
+def shown_lines(text: str) -> str:
+    """Lines of a text as HTML shows them."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
+def _steps(breakdown: StepBreakdown | None, lanes: Lanes) -> dict[str, Any] | None:
+    """Where steps begin and end; without what is no step but a window."""
+    if breakdown is None or len(breakdown.steps) == 0:
+        return None
+    steps = breakdown.steps
+    starts, ends = lanes.ticks(steps.start_ns), lanes.ticks(steps.end_ns)
+    return {"starts": np.diff(starts, prepend=0), "lengths": ends - starts, "source": steps.source}
+
+
+def _is_communication(trace: Trace) -> np.ndarray[Any, Any]:
+    return np.array([kernel_class(name) == KernelClass.COMMUNICATION for name in trace.kernel_names()], bool)
+
+
+def _roofline(trace: Trace) -> str:
+    """Only where bytes or operations are known: it measures peaks where the GPU is there."""
+    has_shapes = bool((trace.details.shapes != NONE).any())
+    if not len(trace.kernels) or not (has_shapes or len(trace.counter_samples)):
+        return ""
+    try:
+        return roofline_section(roofline(trace))
+    except NotAvailable:
+        return ""
+
+
+def _reduced(lanes: Lanes) -> str:
+    if not lanes.windows:
+        return ""
+    return (
+        f"The recording has {lanes.total:,} events, more than a page holds: {lanes.kept:,} of them are here one by one, "
+        f"in {len(lanes.windows)} stretches of time with the first, median, slowest and last steps and the longest gaps. "
+        "Tables, totals and the timeline from afar are of all."
+    )

@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of a recording as lanes of a timeline: one lane a stream, a level of nested regions, a row of waits.
+
+Times are counted in ticks of 32 ns from the first event, which is what GPUs count in. Where there are more events than
+a page holds, single ones are kept in the windows that matter, and each long lane has its sums over the whole time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import Flag
+from gpuscope.diagnosis.breakdown import StepBreakdown
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.steps import calls_of
+from gpuscope.exporters.page.planes import STEPS, TIMES, Array, Column
+from gpuscope.exporters.page.report_names import Names
+from gpuscope.trace import NONE, Trace
+
+TICK_NS = 32
+MOST_EVENTS = 3_000_000
+MOST_GAPS = 100_000  # pieces of idle time, the longest
+_WHOLE_LANE = 20_000  # lanes of so few events are kept whole
+_BUCKETS = 8192  # of the sums of a lane that is not
+_LONGEST_GAPS = 10
+_DEEPEST = 512
+_MOST_LEVELS = 40  # lanes of nested functions; deeper ones are merged into the last
+_MOST_BESIDE = 8  # lanes for what overlaps
+_SLOW_TO_SPREAD = 300_000
+_EMPTY = np.zeros(0, np.int64)
+
+
+@dataclass(eq=False)
+class Lane:
+    """Events that do not overlap, in order of time.
+
+    Attributes:
+        table: of which it is: work, calls, regions, functions, samples or idle.
+        rows: of the arrays given to `Lanes.add`, in order of time.
+    """
+
+    table: str
+    rows: Array
+    sums: dict[str, Any] | None = None
+
+
+@dataclass(eq=False)
+class Group:
+    """Lanes that stand under one title."""
+
+    title: str
+    kind: str
+    lanes: list[Lane] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Table:
+    start: Array
+    end: Array
+    thing: Array
+
+
+class Lanes:
+    """All lanes of a recording.
+
+    Attributes:
+        zero_ns: when time 0 is.
+        span: the length in ticks.
+        groups: in the order in which they are shown.
+        windows: the only ticks of which long lanes have single events; () when all are there.
+        total: how many events were recorded; kept: how many of them the page has.
+    """
+
+    def __init__(self, trace: Trace, breakdown: StepBreakdown | None, names: Names) -> None:
+        self._trace, self._names = trace, names
+        self._tables: dict[str, _Table] = {}
+        self._links: Array = _EMPTY
+        self.groups: list[Group] = []
+        self.zero_ns, self.span = _limits(trace, breakdown)
+        self._threads()
+        self._devices(breakdown)
+        self.total = sum(len(lane.rows) for group in self.groups for lane in group.lanes)
+        self.windows: list[tuple[int, int]] = []
+        if self.total > MOST_EVENTS:
+            self._reduce(breakdown)
+        self.kept = sum(len(lane.rows) for group in self.groups for lane in group.lanes)
+
+    def ticks(self, moments_ns: Array) -> Array:
+        """Moments in ticks."""
+        found: Array = np.clip((moments_ns - self.zero_ns) // TICK_NS, 0, self.span)
+        return found
+
+    def columns(self) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
+        """The columns of each table, the groups with their lanes as rows of these, and the first rows of lanes."""
+        columns: dict[str, Column] = {}
+        order: dict[str, list[Array]] = {name: [] for name in self._tables}
+        firsts: dict[str, list[int]] = {name: [] for name in self._tables}
+        counts = dict.fromkeys(self._tables, 0)
+        groups: list[dict[str, Any]] = []
+        for group in self.groups:
+            lanes = []
+            for lane in group.lanes:
+                first = counts[lane.table]
+                firsts[lane.table].append(first)
+                order[lane.table].append(lane.rows)
+                counts[lane.table] += len(lane.rows)
+                lanes.append({"table": lane.table, "first": first, "end": counts[lane.table], "sums": lane.sums})
+            groups.append({"title": self._names.id(group.title), "kind": group.kind, "lanes": lanes})
+        places = {name: np.concatenate(rows) if rows else _EMPTY for name, rows in order.items()}
+        for name, table in self._tables.items():
+            rows = places[name]
+            if len(rows) == 0:
+                continue
+            columns[f"{name}-start"] = Column(table.start[rows], TIMES, firsts[name])
+            columns[f"{name}-length"] = Column(table.end[rows] - table.start[rows])
+            columns[f"{name}-thing"] = Column(table.thing[rows])
+        if len(self._links) and len(places.get("work", _EMPTY)) and len(places.get("calls", _EMPTY)):
+            # The place of each call among those that are written; 0 for none.
+            place = np.zeros(len(self._tables["calls"].start) + 1, np.int64)
+            place[places["calls"]] = np.arange(1, len(places["calls"]) + 1)
+            columns["work-call"] = Column(place[self._links[places["work"]]], STEPS)
+        return columns, groups, {name: at for name, at in firsts.items() if at}
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def _add(self, table: str, start_ns: Array, duration_ns: Array, thing: Array) -> None:
+        start = self.ticks(start_ns)
+        self._tables[table] = _Table(start, self.ticks(start_ns + duration_ns), thing)
+
+    def _threads(self) -> None:
+        trace, names = self._trace, self._names
+        regions, calls, functions = trace.regions, trace.api, trace.python_functions
+        self._add("regions", regions.start_ns, regions.duration_ns, names.of_paths(regions.path))
+        self._add("calls", calls.start_ns, calls.duration_ns, names.of_calls(calls.call))
+        self._add("functions", functions.start_ns, functions.duration_ns, names.of_strings(functions.name))
+        depth = _depths(regions.parent, regions.thread)
+        level = _depths(functions.parent, functions.thread)
+        asynchronous = (regions.flags & Flag.ASYNC) != 0
+        samples = self._samples()
+        order = _threads_by_work(trace)
+        for thread in order:
+            own = regions.thread == thread
+            title = _thread_title(trace, thread)
+            self._group(title, "regions", "regions", [*_by_level(own & ~asynchronous, depth), own & asynchronous])
+            own_calls = np.flatnonzero(functions.thread == thread)
+            levels = np.minimum(level[own_calls], _MOST_LEVELS)
+            self._group(f"{title}: Python", "functions", "functions",
+                        [own_calls[levels == each] for each in range(int(levels.max(initial=-1)) + 1)])  # fmt: skip
+            self._group(f"{title}: Python, sampled", "samples", "samples", samples.get(thread, []))
+            self._group(f"{title}: driver calls", "calls", "calls", [calls.thread == thread])
+
+    def _devices(self, breakdown: StepBreakdown | None) -> None:
+        trace, names = self._trace, self._names
+        tables = [trace.kernels, trace.graph_launches, trace.memcpy, trace.memset]
+        thing = np.concatenate(
+            [
+                names.of_variants(trace.kernels.variant),
+                names.of_graphs(trace.graph_launches),
+                names.of_copies(trace.memcpy),
+                names.of_fills(trace.memset),
+            ]
+        )
+        starts, lasted = (np.concatenate([table[name] for table in tables]) for name in ("start_ns", "duration_ns"))
+        self._add("work", starts, lasted, thing)
+        self._links = calls_of(trace, np.concatenate([table.correlation for table in tables]))
+        track = np.concatenate([table.track for table in tables]).astype(np.int64)
+        tracks = trace.tracks
+        titles = {
+            row: f"GPU {tracks.device[row]} stream {tracks.stream[row]}" if row < len(tracks) else "GPU"
+            for row in np.flatnonzero(np.bincount(track, minlength=1)).tolist()
+        }
+        devices = {device.device: device for device in (breakdown.devices if breakdown else ())}
+        self._idle(devices)
+        shown: set[int] = set()
+        for row in sorted(titles, key=lambda row: (int(tracks.device[row]) if row < len(tracks) else 0, row)):
+            self._group(titles[row], "stream", "work", [track == row])
+            shown.add(int(tracks.device[row]) if row < len(tracks) else 0)
+        first = 0
+        for number in sorted(devices):
+            rows = np.arange(first, first + min(len(devices[number].pieces), MOST_GAPS))
+            first += len(rows)
+            self._group(f"GPU {number} idle, by cause", "idle", "idle", [rows])
+
+    def _idle(self, devices: dict[int, Any]) -> None:
+        starts, ends, things = [_EMPTY], [_EMPTY], [_EMPTY]
+        for number in sorted(devices):
+            pieces = devices[number].pieces
+            longest = np.arange(len(pieces))
+            if len(pieces) > MOST_GAPS:
+                lasted = pieces.end_ns - pieces.start_ns
+                longest = np.sort(np.argpartition(lasted, -MOST_GAPS)[-MOST_GAPS:])
+            starts.append(pieces.start_ns[longest])
+            ends.append(pieces.end_ns[longest])
+            most = pieces.cause_ns[:, longest].argmax(axis=0) if len(longest) else _EMPTY
+            things.append(self._names.of_causes(most, [cause.label for cause in IdleCause]))
+        start, end, thing = map(np.concatenate, (starts, ends, things))
+        self._add("idle", start, end - start, thing)
+
+    def _samples(self) -> dict[int, list[Array]]:
+        """By thread, levels of what samples saw: neighbours under the same caller are one."""
+        samples = self._trace.python_samples
+        if len(samples) == 0 or self._trace.info.get("session.mode") == "aggregate":
+            self._add("samples", _EMPTY, _EMPTY, _EMPTY)
+            return {}
+        chains = {
+            stack: self._names.of_frames(_frames(self._trace, stack)) for stack in np.unique(samples.stack).tolist()
+        }
+        starts: list[int] = []
+        ends: list[int] = []
+        things: list[int] = []
+        found: dict[int, list[Array]] = {}
+        for thread in np.unique(samples.thread).tolist():
+            own = np.flatnonzero((samples.thread == thread) & (samples.duration_ns > 0))
+            own = own[np.argsort(samples.start_ns[own], kind="stable")]
+            levels: list[list[int]] = []
+            open_: list[tuple[int, int]] = []  # the function at each level, and its row
+            until = -1
+            spans = zip(samples.start_ns[own].tolist(), samples.duration_ns[own].tolist(), samples.stack[own].tolist(),
+                        strict=True)  # fmt: skip
+            for start, lasted, stack in spans:
+                chain = chains[stack]
+                same = 0
+                while start <= until + TICK_NS and same < min(len(open_), len(chain)) and open_[same][0] == chain[same]:
+                    ends[open_[same][1]] = start + lasted
+                    same += 1
+                del open_[same:]
+                for level in range(same, len(chain)):
+                    open_.append((chain[level], len(starts)))
+                    while len(levels) <= level:
+                        levels.append([])
+                    levels[level].append(len(starts))
+                    starts.append(start)
+                    ends.append(start + lasted)
+                    things.append(chain[level])
+                until = start + lasted
+            found[thread] = [np.array(rows, np.int64) for rows in levels]
+        start = np.array(starts, np.int64)
+        self._add("samples", start, np.array(ends, np.int64) - start, np.array(things, np.int64))
+        return found
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def _group(self, title: str, kind: str, table: str, chosen: Sequence[Array]) -> None:
+        made = [Lane(table, rows) for each in chosen for rows in self._spread(table, each)]
+        if made:
+            self.groups.append(Group(title, kind, made))
+
+    def _spread(self, table: str, chosen: Array) -> Iterator[Array]:
+        """The chosen rows in order of time; what overlaps in lanes of its own."""
+        rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        if len(rows) == 0:
+            return
+        start, end = self._tables[table].start, self._tables[table].end
+        if (start[rows[1:]] < start[rows[:-1]]).any():
+            rows = rows[np.argsort(start[rows], kind="stable")]
+        if not (start[rows[1:]] < end[rows[:-1]]).any():
+            yield rows
+            return
+        lane = _lanes_of(start[rows].tolist(), end[rows].tolist()) if len(rows) <= _SLOW_TO_SPREAD else None
+        if lane is None:  # work of many streams in one lane: the later lies over the earlier
+            yield rows
+            return
+        for each in range(int(lane.max()) + 1):
+            yield rows[lane == each]
+
+    # -- more than a page holds ----------------------------------------------------------------------------------------
+
+    def _reduce(self, breakdown: StepBreakdown | None) -> None:
+        lanes = [lane for group in self.groups for lane in group.lanes]
+        long = [lane for lane in lanes if len(lane.rows) > _WHOLE_LANE]
+        room = MOST_EVENTS - sum(len(lane.rows) for lane in lanes if len(lane.rows) <= _WHOLE_LANE)
+        for start, end in self._windows_that_matter(breakdown):
+            counts = sum(last - first for first, last in (self._inside(lane, start, end) for lane in long))
+            if counts > room:
+                continue
+            room -= counts
+            self.windows.append((start, end))
+        self.windows = _joined(self.windows)
+        for lane in long:
+            lane.sums = self._sums(lane)
+            spans = [np.arange(*self._inside(lane, *window)) for window in self.windows]
+            lane.rows = lane.rows[np.unique(np.concatenate([_EMPTY, *spans]))]
+
+    def _inside(self, lane: Lane, start: int, end: int) -> tuple[int, int]:
+        table = self._tables[lane.table]
+        starts = table.start[lane.rows]
+        first = max(int(np.searchsorted(starts, start)) - 1, 0)
+        if first < len(starts) and table.end[lane.rows[first]] <= start:
+            first += 1
+        return first, max(int(np.searchsorted(starts, end)), first)
+
+    def _windows_that_matter(self, breakdown: StepBreakdown | None) -> Iterator[tuple[int, int]]:
+        """The first, median, slowest and last steps, then the longest gaps."""
+        if breakdown is None or len(breakdown.steps) == 0:
+            return
+        steps = breakdown.steps
+        lasted = steps.durations_ns
+        order = np.argsort(lasted, kind="stable")
+        starts, ends = self.ticks(steps.start_ns), self.ticks(steps.end_ns)
+        for step in dict.fromkeys((0, int(order[len(order) // 2]), int(order[-1]), len(steps) - 1)):
+            yield int(starts[step]), int(ends[step])
+        for device in breakdown.devices:
+            pieces = device.pieces
+            gaps = pieces.end_ns - pieces.start_ns
+            for gap in np.argsort(-gaps, kind="stable")[:_LONGEST_GAPS].tolist():
+                around = max(int(gaps[gap]) // TICK_NS // 10, 100)
+                start, end = (int(self.ticks(each[gap : gap + 1])[0]) for each in (pieces.start_ns, pieces.end_ns))
+                yield max(start - around, 0), min(end + around, self.span)
+
+    def _sums(self, lane: Lane) -> dict[str, Any]:
+        """Of equally long buckets of the whole time: how much is filled, how many begin, and the longest event."""
+        table = self._tables[lane.table]
+        start, end = table.start[lane.rows], table.end[lane.rows]
+        edges = np.linspace(0, self.span + 1, _BUCKETS + 1)
+        before = np.append(0, np.cumsum(end - start))
+        at = np.searchsorted(start, edges, side="right") - 1
+        inside = np.clip(edges - start[np.maximum(at, 0)], 0, (end - start)[np.maximum(at, 0)])
+        filled = np.where(at >= 0, before[np.maximum(at, 0)] + inside, 0.0)
+        share = np.clip(np.diff(filled) / (edges[1] - edges[0]), 0, 1)
+        firsts = np.searchsorted(start, edges, side="left")
+        keys = (end - start) << 24 | table.thing[lane.rows]
+        longest = np.maximum.reduceat(np.append(keys, 0), np.minimum(firsts[:-1], len(keys)))
+        nothing = np.diff(firsts) == 0
+        longest[nothing] = keys[np.clip(at[:-1][nothing], 0, len(keys) - 1)]
+        return {
+            "busy": np.round(share * 255).astype(int),
+            "count": np.diff(firsts),
+            "thing": longest & 0xFFFFFF,
+        }
+
+
+def _limits(trace: Trace, breakdown: StepBreakdown | None) -> tuple[int, int]:
+    """The first moment of all events in ns, and the last in ticks after it."""
+    tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset, trace.api, trace.regions)
+    tables = (*tables, trace.python_functions, trace.python_samples, trace.memory, trace.counter_samples)
+    first, last = [], []
+    for table in tables:
+        if len(table):
+            first.append(int(table.start_ns.min()))
+            ends = table.start_ns + table.duration_ns if "duration_ns" in table else table.start_ns
+            last.append(int(ends.max()))
+    if breakdown is not None and len(breakdown.steps):
+        first.append(int(breakdown.steps.start_ns[0]))
+        last.append(int(breakdown.steps.end_ns[-1]))
+    zero = min(first, default=0)
+    return zero, max((max(last, default=0) - zero) // TICK_NS + 1, 1)
+
+
+def _depths(parent: Array, thread: Array) -> Array:
+    """How many of the same thread are around each row."""
+    depth = np.zeros(len(parent), np.int64)
+    above = parent.astype(np.int64)
+    rows = np.flatnonzero(above < len(parent))
+    for _ in range(_DEEPEST):
+        if len(rows) == 0:
+            break
+        around = above[rows]
+        depth[rows] += thread[around] == thread[rows]
+        above[rows] = parent[around]
+        rows = rows[above[rows] < len(parent)]
+    return depth
+
+
+def _by_level(chosen: Array, depth: Array) -> list[Array]:
+    rows = np.flatnonzero(chosen)
+    levels = np.minimum(depth[rows], _MOST_LEVELS)
+    return [rows[levels == each] for each in range(int(levels.max(initial=-1)) + 1)]
+
+
+def _threads_by_work(trace: Trace) -> list[int]:
+    """The threads that did something, the one with most of it first."""
+    counts = np.zeros(max(len(trace.threads), 1), np.int64)
+    for table in (trace.regions, trace.api, trace.python_functions, trace.python_samples):
+        if len(table):
+            counts += np.bincount(np.minimum(table.thread, len(counts) - 1), minlength=len(counts))
+    found: list[int] = np.argsort(-counts, kind="stable").tolist()
+    return [thread for thread in found if counts[thread]]
+
+
+def _thread_title(trace: Trace, thread: int) -> str:
+    if thread >= len(trace.threads):
+        return "thread"
+    name = trace.string(int(trace.threads.name[thread]))
+    return name or f"thread {int(trace.threads.system_id[thread])}"
+
+
+def _frames(trace: Trace, stack: int) -> list[int]:
+    """The rows of ``trace.stacks`` around a stack, outermost first, and itself."""
+    stacks, found = trace.stacks, []
+    while stack != NONE and stack < len(stacks) and len(found) < _MOST_LEVELS:
+        found.append(stack)
+        stack = int(stacks.parent[stack])
+    return found[::-1]
+
+
+def _lanes_of(starts: list[int], ends: list[int]) -> Array:
+    """The first lane in which each has room; all that has none in the last."""
+    free: list[tuple[int, int]] = []  # until when a lane is taken, and which
+    lanes: list[int] = []
+    idle: list[int] = []
+    count = 0
+    for start, end in zip(starts, ends, strict=True):
+        while free and free[0][0] <= start:
+            heapq.heappush(idle, heapq.heappop(free)[1])
+        if idle:
+            lane = heapq.heappop(idle)
+        elif count < _MOST_BESIDE:
+            lane, count = count, count + 1
+        else:
+            lane = _MOST_BESIDE - 1
+            lanes.append(lane)
+            continue
+        heapq.heappush(free, (max(end, start + 1), lane))
+        lanes.append(lane)
+    return np.array(lanes, np.int64)
+
+
+def _joined(windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(windows):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a report that need no script: figures, what fills a step, findings, idle time, the audit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, Part, StepBreakdown
+from gpuscope.diagnosis.findings import Diagnosis, Finding, percent
+from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.exporters.page.markup import facts_list, share_text, shown, table, time_text
+from gpuscope.exporters.page.planes import Array
+from gpuscope.exporters.page.report_names import COLORS, brief_name, path_texts
+from gpuscope.trace import Trace, number_of
+from gpuscope.units import format_bytes, format_digits, format_rate
+
+if TYPE_CHECKING:
+    from gpuscope.analysis import Audit
+    from gpuscope.exporters.page.report_events import Lanes
+
+_BARS = 120  # steps that are drawn one by one; of more, each bar is the slowest of some
+_GAPS = 20
+_MOST_DRAINS = 5
+_VISIBLE = 0.005  # of the time of the steps: smaller parts have no row of their own
+_BAR_HEIGHT, _BAR_WIDTH = 120, 10
+_SLOTS = {
+    KernelClass.TENSOR_PRODUCT.label: 7,
+    KernelClass.PRODUCT.label: 5,
+    KernelClass.ATTENTION.label: 8,
+    KernelClass.REDUCTION.label: 10,
+    KernelClass.ELEMENTWISE.label: 4,
+    KernelClass.OTHER.label: 3,
+    KernelClass.COMMUNICATION.label: 11,
+}
+_KIND_SLOTS = {"memcpy": 0, "memset": 2, "graph launch": 6}
+_IDLE_SLOTS = {cause.label: cause.value % COLORS for cause in IdleCause}
+_MARKS = {"critical": "critical", "warn": "warning", "info": "note"}
+
+
+def color_slot(part: Part) -> int:
+    """Which color of the palette a part of a step has."""
+    if part.kind == IDLE:
+        return _IDLE_SLOTS.get(part.name, 3)
+    return _SLOTS.get(part.name, _KIND_SLOTS.get(part.kind, 3))
+
+
+# -- header ------------------------------------------------------------------------------------------------------------
+
+
+def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
+    """What ran, when, for how long and where."""
+    info = trace.info
+    start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
+    names = [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []
+    gpus = ", ".join(f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names))
+    rank, world = info.get("process.rank"), info.get("process.world_size")
+    return facts_list(
+        {
+            "GPU": gpus or "none recorded",
+            "recorded": time_text(stop_ns - start_ns) if stop_ns > start_ns else "",
+            "began": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "",
+            "steps": f"{len(breakdown.steps):,}" if breakdown else "",
+            "host": info.get("process.host", ""),
+            "rank": f"{rank} of {world}" if rank and world else "",
+            "driver": info.get("cuda.driver_version", ""),
+            "mode": info.get("session.mode", "full"),
+        }
+    )
+
+
+def program_of(trace: Trace) -> str:
+    """The program's command line."""
+    return trace.info.get("process.argv", "").strip() or "Recording"
+
+
+# -- overview ----------------------------------------------------------------------------------------------------------
+
+
+def figures(trace: Trace, breakdown: StepBreakdown | None) -> str:
+    """Four figures at most: the time of a step, of the GPU how much it works and how long it waits, memory."""
+    made: list[tuple[str, str, str]] = []
+    if breakdown is not None and len(breakdown.steps):
+        lasted = breakdown.steps.durations_ns
+        low, middle, high = np.quantile(lasted, (0.05, 0.5, 0.95))
+        made.append(("step, median", time_text(middle), f"p5 {time_text(low)} · p95 {time_text(high)}"))
+        if breakdown.devices:
+            wall = max(breakdown.wall_ns, 1)
+            busiest = min(breakdown.devices, key=lambda each: each.idle_ns)
+            busy = 1 - busiest.idle_ns / wall
+            made.append((f"GPU {busiest.device} busy", share_text(busy), "of the time of the steps"))
+            causes = [part for part in busiest.parts if part.kind == IDLE]
+            most = max(causes, key=lambda part: part.exclusive_ns, default=None)
+            why = f"most of it {most.name}" if most else "never"
+            made.append((f"GPU {busiest.device} idle", share_text(1 - busy), why))
+    if len(trace.memory):
+        on_gpu = trace.memory.ordinal != 0xFFFFFFFF
+        rows = np.flatnonzero(on_gpu) if on_gpu.any() else np.arange(len(trace.memory))
+        peak, held = (int(trace.memory[name][rows].max()) for name in ("allocated_bytes", "reserved_bytes"))
+        made.append(("memory at the peak", format_bytes(peak), f"{format_bytes(held)} held from the driver"))
+    elif len(trace.kernels):
+        busy_ns = int(trace.kernels.duration_ns.sum())
+        made.append(("kernels", f"{len(trace.kernels):,}", f"{time_text(busy_ns / len(trace.kernels))} each on average"))
+    if not made and trace.summary.cpu_ns:
+        made.append(("CPU time in regions and calls", time_text(trace.summary.cpu_ns), ""))
+    return "".join(
+        f'<div class="figure"><dt>{shown(name)}</dt><dd><b>{shown(value)}</b><span>{shown(more)}</span></dd></div>'
+        for name, value, more in made
+    )
+
+
+def step_breakdown(breakdown: StepBreakdown, lanes: Lanes) -> str:
+    """Of each GPU one bar of what fills a step, which adds up to it, its legend, and the steps one by one."""
+    return "".join(_device(device, breakdown, lanes) for device in breakdown.devices)
+
+
+def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> str:
+    wall, count = max(breakdown.wall_ns, 1), max(len(breakdown.steps), 1)
+    segments, rows = [], []
+    for part in device.parts:
+        share, slot = part.exclusive_ns / wall, color_slot(part)
+        look = f"part {'idle ' if part.kind == IDLE else ''}c{slot}"
+        words = f"{part.name}: {share_text(share)}"
+        segments.append(
+            f'<span class="{look}" style="flex-grow:{part.exclusive_ns}" data-ns="{part.exclusive_ns}" '
+            f'title="{shown(words)}"></span>'
+        )
+        if share >= _VISIBLE:
+            beside = f"{time_text(part.overlapped_ns / count)} more beside other work" if part.overlapped_ns else ""
+            fill = f"grids fill {share_text(part.fill)} of the GPU" if part.fill is not None else ""
+            kind = "idle: " if part.kind == IDLE else ""
+            rows.append(
+                (
+                    f'<span class="swatch {look}"></span>{kind}{shown(part.name)}',
+                    time_text(part.exclusive_ns / count),
+                    share_text(share),
+                    shown(", ".join(filter(None, (beside, fill)))),
+                )
+            )
+    small = [part for part in device.parts if part.exclusive_ns / wall < _VISIBLE]
+    if small:
+        rest = sum(part.exclusive_ns for part in small)
+        rows.append((f"{len(small)} smaller parts", time_text(rest / count), share_text(rest / wall), ""))
+    total = sum(part.exclusive_ns for part in device.parts)
+    rows.append(("<b>a step</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>", ""))
+    title = f"GPU {device.device} {device.name}".strip()
+    return (
+        f"<h3>What fills a step of {shown(title)}</h3>"
+        f'<div class="bar" role="img" aria-label="{shown(title)}: {share_text(1 - device.idle_ns / wall)} busy" '
+        f'data-wall="{breakdown.wall_ns}">{"".join(segments)}</div>'
+        '<p class="hint">Solid: the GPU works. Striped: it is idle, and why.</p>'
+        + _bars(device, breakdown, lanes)
+        + table(("part", "a step", "share", ""), rows, caption=f"What fills a step of {shown(title)}", numbers=(1, 2))
+    )
+
+
+def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> str:
+    """The steps as columns, each a link to its place on the timeline."""
+    lasted = breakdown.steps.durations_ns
+    if len(lasted) < 2:
+        return ""
+    edges = np.unique(np.linspace(0, len(lasted), min(len(lasted), _BARS) + 1).astype(int))
+    slowest = [first + int(lasted[first:last].argmax()) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    most = float(lasted[slowest].max()) or 1.0
+    columns = []
+    for place, step in enumerate(slowest):
+        top = float(_BAR_HEIGHT)
+        boxes = []
+        for part in device.parts:
+            height = float(part.per_step_ns[step]) / most * (_BAR_HEIGHT - 4)
+            if height < 0.15:
+                continue
+            top -= height
+            look = f"{'idle ' if part.kind == IDLE else ''}f{color_slot(part)}"
+            boxes.append(f'<rect class="{look}" y="{top:.1f}" width="{_BAR_WIDTH - 2}" height="{height:.1f}"/>')
+        words = f"step {step + 1:,}: {time_text(float(lasted[step]))}"
+        start, end = (
+            int(lanes.ticks(each[step : step + 1])[0]) for each in (breakdown.steps.start_ns, breakdown.steps.end_ns)
+        )
+        columns.append(
+            f'<a href="#/timeline?t={start}-{end}" transform="translate({place * _BAR_WIDTH})" aria-label="{words}">'
+            f'<title>{words}</title><rect class="hit" width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}"/>{"".join(boxes)}</a>'
+        )
+    each = "each step" if len(slowest) == len(lasted) else f"the slowest of each {len(lasted) // len(slowest)} steps"
+    width = len(slowest) * _BAR_WIDTH
+    return (
+        f'<figure class="steps"><svg viewBox="0 0 {width} {_BAR_HEIGHT}" preserveAspectRatio="none" role="group" '
+        f'aria-label="Time of {each}">{"".join(columns)}</svg>'
+        f"<figcaption>{each[0].upper()}{each[1:]}, to {time_text(most)}; click for its timeline. "
+        f"Steps are {shown(breakdown.steps.source)}.</figcaption></figure>"
+    )
+
+
+def findings(found: Diagnosis) -> str:
+    """The verdict and what stands behind it, the finding that costs most first."""
+    heads = {"findings": "What a step loses its time to", "fine": "Nothing stands out"}
+    parts = [
+        f'<h3>{heads.get(found.verdict, "Not enough evidence")}</h3><p class="verdict" data-verdict="{found.verdict}">'
+        f"{shown(found.summary)}</p>"
+    ]
+    if found.findings:
+        parts.append(f'<ol class="findings">{"".join(map(_finding, found.findings))}</ol>')
+    small = "; ".join(f"{each.title} ({percent(each.saving or each.share)})" for each in found.small)
+    notes = {
+        "Small things": small,
+        "Doubts": "; ".join(found.doubts),
+        "Not looked at": "; ".join(found.unseen),
+    }
+    parts += [f'<p class="hint"><b>{name}:</b> {shown(text)}</p>' for name, text in notes.items() if text]
+    return "".join(parts)
+
+
+def _finding(finding: Finding) -> str:
+    where = "; ".join(dict.fromkeys(str(each) for each in finding.where if str(each)))
+    facts = "".join(f"<li>{shown(fact)}</li>" for fact in finding.facts())
+    inside = "".join(
+        f"<li>{shown(each.title)}: {percent(each.alone or each.share)}; {shown(each.advice)}</li>"
+        for each in finding.parts
+    )
+    return (
+        f'<li class="finding {finding.severity}"><p><span class="mark">{_MARKS[finding.severity]}</span>'
+        f"<b>{shown(finding.title)}</b> <span class='worth'>{shown(finding.worth())}</span></p>"
+        + (f'<p class="where">at {shown(where)}</p>' if where else "")
+        + f"<p>→ {shown(finding.advice)}</p>"
+        + (f"<details><summary>Evidence</summary><ul>{facts}{inside}</ul>" if facts or inside else "<details hidden>")
+        + (f"<p>To see that it helped: {shown(finding.verify)}</p>" if finding.verify else "")
+        + "</details></li>"
+    )
+
+
+# -- idle --------------------------------------------------------------------------------------------------------------
+
+
+def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
+    """Causes of idle time, the calls after which it came, and the longest gaps."""
+    parts = []
+    wall, count = max(breakdown.wall_ns, 1), max(len(breakdown.steps), 1)
+    paths = path_texts(trace)
+    for device in breakdown.devices:
+        causes = [
+            (shown(part.name), time_text(part.exclusive_ns / count), share_text(part.exclusive_ns / wall))
+            for part in device.parts
+            if part.kind == IDLE
+        ]
+        if not causes:
+            parts.append(f"<p>GPU {device.device} was never idle in the steps.</p>")
+            continue
+        name = f"GPU {device.device}"
+        parts.append(table(("cause", "a step", "share"), causes, caption=f"Why {name} was idle", numbers=(1, 2)))
+        drains = [
+            (shown(each.call), f"<code>{shown(each.where)}</code>", f"{each.count:,}", time_text(each.idle_ns / count))
+            for each in device.drains[:_MOST_DRAINS]
+        ]
+        if drains:
+            header = ("call that waited", "at", "times", "idle a step")
+            parts.append(table(header, drains, caption=f"Waits that left {name} without work", numbers=(2, 3)))
+        header = ("gap", "length", "cause", "work after it", "launched in")
+        caption = f"The longest gaps of {name}"
+        parts.append(table(header, _gaps(trace, device, lanes, paths), caption=caption, numbers=(1,)))
+    return "".join(parts)
+
+
+def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, paths: list[str]) -> Iterator[tuple[str, ...]]:
+    pieces, work = device.pieces, device.work
+    lasted = pieces.end_ns - pieces.start_ns
+    causes = list(IdleCause)
+    names = trace.kernel_names()
+    for gap in np.argsort(-lasted, kind="stable")[:_GAPS].tolist():
+        start, end = (int(lanes.ticks(each[gap : gap + 1])[0]) for each in (pieces.start_ns, pieces.end_ns))
+        around = max((end - start) // 2, 10)
+        row, call = int(pieces.next[gap]), int(pieces.launch[gap])
+        after = work.kinds[int(work.classes[row])][0]
+        if work.tables[row] == 0:
+            variant = int(trace.kernels.variant[work.rows[row]])
+            after = brief_name(names[variant]) if variant < len(names) else after
+        region = int(trace.api.region[call]) if call >= 0 else len(trace.regions)
+        path = int(trace.regions.path[region]) if region < len(trace.regions) else len(paths)
+        yield (
+            f'<a href="#/timeline?t={max(start - around, 0)}-{end + around}">at {time_text(start * 32)}</a>',
+            time_text(int(lasted[gap])),
+            shown(causes[int(pieces.cause_ns[:, gap].argmax())].label),
+            f"<code>{shown(after[:120])}</code>",
+            f"<code>{shown(paths[path][-120:] if path < len(paths) else '')}</code>",
+        )
+
+
+# -- communication -----------------------------------------------------------------------------------------------------
+
+
+def communication(trace: Trace, breakdown: StepBreakdown | None, classes: Array) -> str:
+    """Collectives by kernel, with what of them nothing else hid; "" without any."""
+    rows = np.flatnonzero(classes[np.minimum(trace.kernels.variant, len(classes) - 1)]) if len(classes) else []
+    if len(rows) == 0:
+        return ""
+    parts = []
+    label = KernelClass.COMMUNICATION.label
+    for device in breakdown.devices if breakdown else ():
+        part = next((part for part in device.parts if part.name == label), None)
+        if part is not None and part.covered_ns and breakdown is not None:
+            hidden = share_text(part.overlapped_ns / part.covered_ns)
+            exposed = share_text(part.exclusive_ns / max(breakdown.wall_ns, 1))
+            parts.append(f"<p>GPU {device.device}: {hidden} of its communication is hidden behind other work; "
+                         f"what is not takes {exposed} of the time.</p>")  # fmt: skip
+    bytes_of = _payloads(trace)
+    names = trace.kernel_names()
+    groups: dict[str, list[int]] = {}
+    kernels = trace.kernels
+    for row in rows.tolist():
+        sums = groups.setdefault(brief_name(names[int(kernels.variant[row])]), [0, 0, 0])
+        for place, value in enumerate((1, int(kernels.duration_ns[row]), bytes_of.get(int(kernels.region[row]), 0))):
+            sums[place] += value
+    cells = [
+        (
+            f"<code>{shown(name)}</code>",
+            f"{count:,}",
+            time_text(time_ns),
+            time_text(time_ns / count),
+            format_bytes(size) if size else "-",
+            format_rate(size / (time_ns / 1e9), "B") if size and time_ns else "-",
+        )
+        for name, (count, time_ns, size) in sorted(groups.items(), key=lambda each: -each[1][1])
+    ]
+    header = ("kernel", "count", "total", "mean", "message bytes", "bytes a second")
+    return "".join(parts) + table(header, cells, caption="Collectives", numbers=(1, 2, 3, 4, 5))
+
+
+def _payloads(trace: Trace) -> dict[int, int]:
+    """The size of the message by region, where NCCL says it."""
+    payloads = trace.payloads
+    names = {name for name in np.unique(payloads.name).tolist() if trace.string(name).startswith("Message size")}
+    rows = np.flatnonzero(np.isin(payloads.name, list(names)) & (payloads.type == 0))
+    return dict(zip(payloads.region[rows].tolist(), payloads.value[rows].tolist(), strict=True))
+
+
+# -- audit -------------------------------------------------------------------------------------------------------------
+
+
+def audit_section(trace: Trace, audit: Audit, reduced: str) -> str:
+    """Every count behind the verdict, and where the recording was made."""
+    values = audit.to_dict()
+    counts = [
+        (shown(name.replace("_", " ")), f"{value:,}" if isinstance(value, int) else format_digits(value))
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value
+    ]
+    notes = [f"<li>{shown(text)}</li>" for text in (*audit.reasons, *audit.remarks, reduced) if text]
+    ignored = ("audit.", "session.notes", "session.step_edges_ns")
+    facts = sorted((key, value) for key, value in trace.info.items() if not key.startswith(ignored) and value)
+    cells = [(f"<code>{shown(key)}</code>", shown(value[:500])) for key, value in facts]
+    return (
+        (f"<ul>{''.join(notes)}</ul>" if notes else "")
+        + '<div class="columns">'
+        + table(("count", ""), counts, caption="Counts behind the verdict; those that are 0 are left out", numbers=(1,))
+        + table(("fact", ""), cells, caption="Where and how it was recorded")
+        + "</div>"
+    )

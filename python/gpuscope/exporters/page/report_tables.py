@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of a report: the rows of ``key_averages`` with the shape of their durations, who launches what, the tree."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from gpuscope.analysis import Averages, Tree
+from gpuscope.analysis.rows import KINDS, Kind
+from gpuscope.exporters.page.planes import Array
+from gpuscope.exporters.page.report_names import Names, brief_name, path_texts
+from gpuscope.trace import NONE, Trace
+
+FAMILIES = {
+    "kernels": ("kernel", "memcpy", "memset", "graph launch"),
+    "operators": ("op", "module"),
+    "regions": ("region", "range", "outside"),
+    "calls": ("call", "sync"),
+}
+"""The tables of a report, and the kinds of rows that each has."""
+
+BINS = 24
+"""Bars of a histogram: two a power of two, up from a duration."""
+
+_HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_MOST_PAIRS = 8  # launching regions of a kernel
+_PAIRED = 2_000
+_MOST_NODES = 4_000
+_NS_PER_US = 1e3
+_TIMES = {
+    "cpu": "cpu_time_total",
+    "self_cpu": "self_cpu_time_total",
+    "gpu": "device_time_total",
+    "self_gpu": "self_device_time_total",
+    "p50": "p50",
+    "p95": "p95",
+    "p99": "p99",
+    "min": "min",
+    "max": "max",
+}
+
+
+def rows_of(trace: Trace, averages: Averages, names: Names) -> dict[str, Any]:
+    """Columns with an entry a row of ``key_averages``; times in ns."""
+    found: dict[str, Any] = {
+        "kind": [names.id(row.kind) for row in averages],
+        "name": [names.id(brief_name(row.key) if row.kind == Kind.KERNEL.label else row.key) for row in averages],
+        "full": [names.id(row.key) for row in averages],
+        "count": [row.count for row in averages],
+        "bytes": [row.bytes for row in averages],
+        "flops": [row.flops for row in averages],
+    }
+    for name, attribute in _TIMES.items():
+        found[name] = [round(getattr(row, attribute) * _NS_PER_US) for row in averages]
+    found["memory"] = [row.self_device_memory_usage for row in averages]
+    found["family"] = {
+        family: [number for number, row in enumerate(averages) if row.kind in kinds]
+        for family, kinds in FAMILIES.items()
+    }
+    found["shape"], found["shape_from"] = _histograms(trace, averages, names)
+    found["pairs"] = _pairs(trace, names)
+    return found
+
+
+def _histograms(trace: Trace, averages: Averages, names: Names) -> tuple[list[str], list[int]]:
+    """Of each row how often durations came, as digits of base 36 up to the most; the power where the first bar is."""
+    count = len(averages)
+    bins = 2 * 48
+    sums = np.zeros((count + 1, bins), np.int64)
+    for table, things in (
+        (trace.kernels, names.of_variants(trace.kernels.variant)),
+        (trace.memcpy, names.of_copies(trace.memcpy)),
+        (trace.memset, names.of_fills(trace.memset)),
+        (trace.graph_launches, names.of_graphs(trace.graph_launches)),
+        (trace.regions, names.of_paths(trace.regions.path)),
+        (trace.api, names.of_calls(trace.api.call)),
+    ):
+        if len(table) == 0 or count == 0:
+            continue
+        row = np.array([*names.rows, -1])[things]
+        halves = _half_powers(table.duration_ns)
+        keys = np.where(row < 0, count, row) * bins + halves
+        sums += np.bincount(keys, minlength=sums.size).reshape(sums.shape)
+    shapes, firsts = [], []
+    for row in sums[:count]:
+        filled = np.flatnonzero(row)
+        first = int(filled[0]) if len(filled) else 0
+        first = max(min(first, bins - BINS), 0)
+        shown = row[first : first + BINS].copy()
+        shown[-1] += row[first + BINS :].sum()
+        most = int(shown.max(initial=0))
+        heights = np.ceil(shown * 35 / most).astype(int) if most else shown
+        shapes.append("".join(_HEIGHTS[height] for height in heights.tolist()).rstrip("0"))
+        firsts.append(first)
+    return shapes, firsts
+
+
+def _half_powers(durations: Array) -> Array:
+    """The bar of each duration: two a power of two of ns."""
+    found: Array = np.clip((2 * np.log2(np.maximum(durations, 1))).astype(np.int64), 0, 95)
+    return found
+
+
+def _pairs(trace: Trace, names: Names) -> dict[str, list[list[int]]]:
+    """Of kernels and copies the call paths that launched most of their time: path, count, ns."""
+    summary = trace.summary
+    texts = path_texts(trace)
+    found: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    spelled = summary.names
+    for work in summary.work:
+        kind = KINDS.get(work.kind)
+        if kind is None or not kind.is_device:
+            continue
+        row = names.row_of(kind.label, spelled[work.name])
+        path = work.path if work.path != NONE and work.path < len(texts) else NONE
+        found[row].append((work.durations.total_ns, work.durations.count, path))
+    pairs: dict[str, list[list[int]]] = {}
+    for row, launched in sorted(found.items(), key=lambda each: -sum(time for time, _, _ in each[1]))[:_PAIRED]:
+        together: dict[str, list[int]] = {}
+        for time, count, path in launched:
+            where = together.setdefault(texts[path] if path != NONE and texts[path] else "outside every region", [0, 0])
+            where[0] += count
+            where[1] += time
+        longest = sorted(together.items(), key=lambda each: -each[1][1])[:_MOST_PAIRS]
+        pairs[str(row)] = [[names.id(text), count, time] for text, (count, time) in longest]
+    return pairs
+
+
+def nodes_of(tree: Tree, names: Names) -> dict[str, Any]:
+    """The nodes of a tree, parents first; of many, those with the most time, the others added up as "smaller ones"."""
+    nodes = tree.to_dict()["nodes"]
+    shown = _largest(nodes)
+    place: dict[int, int] = {}
+    columns: dict[str, list[int]] = {
+        name: [] for name in ("parent", "name", "kind", "count", "cpu", "self_cpu", "gpu", "self_gpu")
+    }
+
+    def add(parent: int, name: str, kind: str, numbers: list[int]) -> int:
+        values = (parent, names.id(name), names.id(kind), *numbers)
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+        return len(columns["parent"]) - 1
+
+    left_out: dict[int, list[int]] = {}
+    for number, node in enumerate(nodes):
+        numbers = [node["count"], node["cpu_ns"], node["self_cpu_ns"], node["device_ns"], node["self_device_ns"]]
+        parent = node["parent"]
+        if number in shown:
+            name = brief_name(node["name"]) if node["kind"] == Kind.KERNEL.label else node["name"]
+            place[number] = add(-1 if parent is None else place[parent], name, node["kind"], numbers)
+        elif parent in shown:
+            sums = left_out.setdefault(parent, [0] * 6)
+            for at, value in enumerate((1, *numbers)):
+                sums[at] += value
+    for parent, (count, *sums) in left_out.items():
+        add(place[parent], f"{count:,} smaller ones", "smaller", sums)
+    return columns
+
+
+def _largest(nodes: list[dict[str, Any]]) -> set[int]:
+    if len(nodes) <= _MOST_NODES:
+        return set(range(len(nodes)))
+    root = nodes[0]
+    weights = np.array([
+        max(node["cpu_ns"] / max(root["cpu_ns"], 1), node["device_ns"] / max(root["device_ns"], 1)) for node in nodes
+    ])  # fmt: skip
+    found: set[int] = {0}
+    for number in np.argsort(-weights, kind="stable").tolist():
+        above: list[int] = []
+        at: int | None = number
+        while at is not None and at not in found:
+            above.append(at)
+            at = nodes[at]["parent"]
+        if len(found) + len(above) > _MOST_NODES:
+            break
+        found.update(above)
+    return found

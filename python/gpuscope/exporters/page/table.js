@@ -1,0 +1,316 @@
+// Tables of many rows, of which only those in view are in the document: sorted, filtered, chosen, taken along.
+
+import { countText, matcher, shareText, sizeText, timeText, valueText } from "./units.js";
+
+const BESIDE = 6; // rows drawn above and below those in view
+const MOST_COPIED = 100;
+const BINS = 24;
+
+const COLUMNS = [
+  { key: "name", title: "name", wide: "minmax(14rem, 1fr)" },
+  { key: "shape", title: "durations", wide: "7.5rem", help: "how often which duration came, on a logarithmic scale" },
+  { key: "count", title: "count", wide: "5.4rem", text: countText },
+  { key: "gpu", title: "GPU total", wide: "7.4rem", text: timeText, share: true },
+  { key: "self_gpu", title: "GPU self", wide: "6.2rem", text: timeText },
+  { key: "cpu", title: "CPU total", wide: "7.4rem", text: timeText, share: true },
+  { key: "self_cpu", title: "CPU self", wide: "6.2rem", text: timeText },
+  { key: "p50", title: "p50", wide: "5.6rem", text: timeText },
+  { key: "p95", title: "p95", wide: "5.6rem", text: timeText },
+  { key: "p99", title: "p99", wide: "5.6rem", text: timeText },
+  { key: "max", title: "max", wide: "5.6rem", text: timeText },
+  { key: "bytes", title: "bytes", wide: "5.8rem", text: sizeText },
+  { key: "flops", title: "FLOP", wide: "5.8rem", text: (value) => valueText(value, "") },
+  { key: "memory", title: "memory", wide: "5.8rem", text: sizeText, help: "taken of the GPU's memory less given back, in no region inside" },
+];
+
+const element = (tag, properties = {}, attributes = {}) => {
+  const made = Object.assign(document.createElement(tag), properties);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+};
+
+/** The bars of a histogram as a drawing. */
+export function shapeOf(text, height = 20) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${BINS * 4} ${height}`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  let way = "";
+  for (let bin = 0; bin < text.length; bin += 1) {
+    const high = (parseInt(text[bin], 36) / 35) * (height - 1);
+    if (high > 0) way += `M${bin * 4} ${height}v-${Math.max(high, 1).toFixed(1)}h3.2v${Math.max(high, 1).toFixed(1)}z`;
+  }
+  path.setAttribute("d", way);
+  svg.append(path);
+  return svg;
+}
+
+export class Tables {
+  constructor(data, tell) {
+    this.rows = data.rows;
+    this.strings = data.strings;
+    this.hasGpu = data.has_gpu;
+    this.tell = tell;
+    this.place = document.getElementById("rows");
+    this.tabs = [...document.querySelectorAll("[data-family]")];
+    this.chosen = -1;
+    this.filterText = "";
+    this.names = this.rows.name.map((id) => this.strings[id]);
+    this.family = this.tabs[0].dataset.family;
+    this.sort = { key: this.hasGpu ? "gpu" : "cpu", up: false };
+    this.listen();
+    this.open(this.family);
+  }
+
+  get kept() { return this.rows.family[this.family]; }
+
+  /** Shows one of the tables. */
+  open(family, sort) {
+    if (!this.rows.family[family] || !this.tabs.some((tab) => tab.dataset.family === family)) return;
+    this.family = family;
+    for (const tab of this.tabs) {
+      const isOn = tab.dataset.family === family;
+      tab.setAttribute("aria-selected", String(isOn));
+      tab.tabIndex = isOn ? 0 : -1;
+      if (isOn) this.place.setAttribute("aria-labelledby", tab.id);
+    }
+    const there = (key) => key === "name" || key === "shape" || this.kept.some((row) => this.rows[key][row] !== 0);
+    this.columns = COLUMNS.filter(({ key }) => there(key) && !(family === "kernels" && (key === "cpu" || key === "self_cpu" || key === "self_gpu")));
+    if (sort && this.columns.some(({ key }) => key === sort.key)) this.sort = sort;
+    else if (!this.columns.some(({ key }) => key === this.sort.key)) this.sort = { key: there("gpu") ? "gpu" : "cpu", up: false };
+    this.totals = {};
+    for (const key of ["gpu", "cpu"]) {
+      const own = this.kept.reduce((sum, row) => sum + this.rows[`self_${key}`][row], 0), most = this.kept.reduce((value, row) => Math.max(value, this.rows[key][row]), 0);
+      this.totals[key] = Math.max(own, most, 1);
+    }
+    this.build();
+    this.arrange();
+  }
+
+  build() {
+    const grid = element("div", {}, { role: "grid", "aria-rowcount": this.kept.length + 1 });
+    grid.style.setProperty("--columns", this.columns.map(({ wide }) => wide).join(" "));
+    const head = element("div", { className: "head" }, { role: "row" });
+    for (const column of this.columns) {
+      const cell = element("div", {}, { role: "columnheader" });
+      const button = element("button", { type: "button", textContent: column.title, title: column.help || "" });
+      if (column.key !== "shape") button.addEventListener("click", () => this.sortBy(column.key));
+      else button.disabled = true;
+      cell.append(button);
+      cell.dataset.key = column.key;
+      head.append(cell);
+    }
+    this.body = element("div", { className: "body" }, { role: "rowgroup" });
+    grid.append(head, this.body);
+    this.place.replaceChildren(grid);
+    this.head = head;
+    this.place.scrollTop = 0;
+  }
+
+  sortBy(key, up) {
+    this.sort = { key, up: up ?? (this.sort.key === key ? !this.sort.up : key === "name") };
+    this.arrange();
+    this.tell.changed();
+  }
+
+  filter(text) {
+    this.filterText = text;
+    this.arrange();
+    this.tell.changed();
+  }
+
+  /** Filters and sorts; draws what is in view. */
+  arrange() {
+    const began = performance.now();
+    const matches = matcher(this.filterText), { key, up } = this.sort;
+    let order = this.kept;
+    if (matches && this.filterText.trim() !== "") order = order.filter((row) => matches(this.strings[this.rows.full[row]]) || matches(this.names[row]));
+    const values = key === "name" ? this.names : this.rows[key];
+    order = [...order];
+    if (key === "name") order.sort((one, other) => (values[one] < values[other] ? -1 : values[one] > values[other] ? 1 : one - other));
+    else order.sort((one, other) => values[one] - values[other] || other - one);
+    if (!up) order.reverse();
+    this.order = order;
+    for (const cell of this.head.children) cell.setAttribute("aria-sort", cell.dataset.key === key ? (up ? "ascending" : "descending") : "none");
+    for (const cell of this.head.children) cell.firstChild.textContent = COLUMNS.find((column) => column.key === cell.dataset.key).title + (cell.dataset.key === key ? (up ? " ▴" : " ▾") : "");
+    const count = document.getElementById("filtered");
+    count.textContent = matches === null ? "no regex" : order.length === this.kept.length ? "" : `${countText(order.length)} of ${countText(this.kept.length)}`;
+    this.drawn = null;
+    this.draw();
+    document.documentElement.dataset.sorted = (performance.now() - began).toFixed(1);
+  }
+
+  get rowHeight() { return parseFloat(getComputedStyle(document.documentElement).fontSize) * 1.9; }
+
+  draw() {
+    const high = this.rowHeight, { order } = this;
+    this.body.style.height = `${Math.max(order.length, 1) * high}px`;
+    const room = this.place.clientHeight || 500;
+    const first = Math.max(0, Math.floor(this.place.scrollTop / high) - BESIDE), last = Math.min(order.length, Math.ceil((this.place.scrollTop + room) / high) + BESIDE);
+    if (this.drawn && this.drawn[0] === first && this.drawn[1] === last) return;
+    this.drawn = [first, last];
+    const rows = [];
+    for (let place = first; place < last; place += 1) rows.push(this.rowAt(place, high));
+    if (order.length === 0) {
+      const none = element("div", { className: "row" }, { role: "row" });
+      none.append(element("div", { textContent: "nothing matches" }, { role: "gridcell" }));
+      rows.push(none);
+    }
+    this.body.replaceChildren(...rows);
+  }
+
+  rowAt(place, high) {
+    const row = this.order[place];
+    const made = element("div", { className: "row" }, { role: "row", "aria-rowindex": place + 2, "aria-selected": String(row === this.chosen) });
+    made.dataset.row = row;
+    made.style.top = `${place * high}px`;
+    for (const column of this.columns) {
+      if (column.key === "name") {
+        const cell = element("div", { textContent: this.names[row], title: this.strings[this.rows.full[row]] }, { role: "gridcell" });
+        made.append(cell);
+        continue;
+      }
+      if (column.key === "shape") {
+        const cell = element("div", {}, { role: "gridcell" });
+        if (this.rows.shape[row]) cell.append(shapeOf(this.rows.shape[row]));
+        made.append(cell);
+        continue;
+      }
+      const value = this.rows[column.key][row];
+      const cell = element("div", { className: column.share ? "cell share" : "cell" }, { role: "gridcell" });
+      cell.dataset.key = column.key;
+      cell.dataset.value = value;
+      const text = value === 0 && column.key !== "count" ? "-" : column.text(value);
+      if (column.share) {
+        cell.style.setProperty("--share", `${((100 * value) / this.totals[column.key]).toFixed(1)}%`);
+        cell.append(element("span", { textContent: text }));
+        cell.title = shareText(value / this.totals[column.key]);
+      } else cell.textContent = text;
+      made.append(cell);
+    }
+    return made;
+  }
+
+  /** Chooses a row, or none with -1: its details, and its events on the timeline. */
+  choose(row, isTold = true) {
+    this.chosen = row;
+    for (const each of this.body.children) each.setAttribute("aria-selected", String(Number(each.dataset.row) === row));
+    this.describe();
+    if (isTold) this.tell.chosen(row);
+  }
+
+  reveal(row) {
+    const place = this.order.indexOf(row);
+    if (place < 0) return;
+    const top = place * this.rowHeight, room = this.place.clientHeight - 2 * this.rowHeight;
+    if (top < this.place.scrollTop || top > this.place.scrollTop + room) this.place.scrollTop = Math.max(0, top - room / 2);
+    this.draw();
+  }
+
+  describe() {
+    const details = document.getElementById("row-details"), { chosen: row, rows } = this;
+    details.hidden = row < 0;
+    document.getElementById("to-timeline").hidden = row < 0;
+    if (row < 0) return;
+    details.replaceChildren(element("h3", { textContent: this.strings[rows.full[row]] }));
+    const list = element("dl");
+    const add = (name, value) => {
+      const pair = element("div");
+      pair.append(element("dt", { textContent: name }), element("dd", { textContent: value }));
+      list.append(pair);
+    };
+    add("kind", this.strings[rows.kind[row]]);
+    add("count", countText(rows.count[row]));
+    for (const [name, key] of [["GPU", "gpu"], ["CPU", "cpu"], ["min", "min"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"], ["max", "max"]]) {
+      if (rows[key][row]) add(name, timeText(rows[key][row]));
+    }
+    details.append(list);
+    const pairs = rows.pairs[row] || [];
+    if (pairs.length) {
+      details.append(element("p", { textContent: "Launched in:" }));
+      const launched = element("ul");
+      const whole = Math.max(rows.gpu[row], 1);
+      for (const [where, count, time] of pairs) launched.append(element("li", { textContent: `${shareText(time / whole)} · ${countText(count)} times · ${this.strings[where]}` }));
+      details.append(launched);
+    }
+  }
+
+  // -- taken along -------------------------------------------------------------------------------------------------
+
+  cells(most = Infinity) {
+    const keys = this.columns.map(({ key }) => key).filter((key) => key !== "shape");
+    const rows = this.order.slice(0, most).map((row) => keys.map((key) => (key === "name" ? this.strings[this.rows.full[row]] : this.rows[key][row])));
+    return { keys, rows };
+  }
+
+  /** All rows that the filter leaves, times in ns. */
+  csv() {
+    const { keys, rows } = this.cells();
+    const timed = new Set(COLUMNS.filter(({ text }) => text === timeText).map(({ key }) => key));
+    // A spreadsheet would compute what begins so.
+    const quoted = (value) => `"${String(value).replace(/^[=+\-@\t]/, "'$&").replaceAll('"', '""')}"`;
+    return [keys.map((key) => (timed.has(key) ? `${key}_ns` : key)).join(","), ...rows.map((row) => row.map((value) => (typeof value === "number" ? value : quoted(value))).join(","))].join("\n");
+  }
+
+  markdown() {
+    const shown = this.columns.filter(({ key }) => key !== "shape");
+    const line = (cells) => `| ${cells.join(" | ")} |`;
+    const rows = this.order.slice(0, MOST_COPIED).map((row) => shown.map(({ key, text }) => (key === "name" ? `\`${this.names[row].replaceAll("|", "\\|").replaceAll("`", "'")}\`` : text(this.rows[key][row]))));
+    return [line(shown.map(({ title }) => title)), line(shown.map(({ key }) => (key === "name" ? "---" : "---:"))), ...rows.map(line)].join("\n");
+  }
+
+  // -- pointer and keys --------------------------------------------------------------------------------------------
+
+  listen() {
+    this.place.addEventListener("scroll", () => requestAnimationFrame(() => this.draw()));
+    new ResizeObserver(() => { this.drawn = null; this.draw(); }).observe(this.place);
+    this.place.addEventListener("click", (event) => {
+      const row = event.target.closest(".row");
+      if (row && row.dataset.row) this.choose(Number(row.dataset.row) === this.chosen ? -1 : Number(row.dataset.row));
+    });
+    this.place.addEventListener("keydown", (event) => {
+      if (event.target !== this.place) return;
+      const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity }[event.key];
+      if (event.key === "Escape") { this.choose(-1); return; }
+      if (event.key === "Enter" && this.chosen >= 0) { this.tell.wantsTimeline(this.chosen); return; }
+      if (by === undefined || this.order.length === 0) return;
+      event.preventDefault();
+      const now = this.order.indexOf(this.chosen);
+      const next = Math.min(Math.max(now < 0 ? 0 : now + by, 0), this.order.length - 1);
+      this.choose(this.order[next]);
+      this.reveal(this.order[next]);
+    });
+    for (const tab of this.tabs) {
+      tab.addEventListener("click", () => { this.choose(-1, false); this.open(tab.dataset.family); this.tell.changed(); });
+      tab.addEventListener("keydown", (event) => {
+        const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!by) return;
+        const next = this.tabs[(this.tabs.indexOf(tab) + by + this.tabs.length) % this.tabs.length];
+        next.click();
+        next.focus();
+      });
+    }
+    const filter = document.getElementById("filter");
+    filter.addEventListener("input", () => this.filter(filter.value));
+    document.getElementById("csv").addEventListener("click", () => {
+      const link = element("a", { href: URL.createObjectURL(new Blob([this.csv()], { type: "text/csv" })), download: `${this.family}.csv` });
+      link.click();
+      URL.revokeObjectURL(link.href);
+    });
+    document.getElementById("markdown").addEventListener("click", async (event) => {
+      const text = this.markdown();
+      try { await navigator.clipboard.writeText(text); } catch {
+        const area = document.body.appendChild(element("textarea", { value: text }));
+        area.select();
+        document.execCommand("copy");
+        area.remove();
+      }
+      this.tell.say(`${Math.min(this.order.length, MOST_COPIED)} rows copied`);
+      event.target.textContent = "Copied";
+      setTimeout(() => { event.target.textContent = "Copy as Markdown"; }, 1500);
+    });
+    document.getElementById("to-timeline").addEventListener("click", () => this.tell.wantsTimeline(this.chosen));
+  }
+}
+

@@ -1,0 +1,61 @@
+// Colors: those of the style sheet as a canvas needs them, and which one a name has.
+
+export const SLOTS = 12;
+const NAMES = ["paper", "ink", "faint", "line", "panel", "focus", "held", "rest", "before", "warn", "good"];
+const root = document.documentElement;
+const listeners = [];
+
+/** The colors of the theme that is on, resolved: by name, `slots` for the palette and `inks` for text on each of them. */
+export const colors = {};
+
+function resolve() {
+  const probe = document.createElement("span");
+  root.append(probe);
+  const color = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
+  for (const name of NAMES) colors[name] = color(name);
+  colors.slots = Array.from({ length: SLOTS }, (_, slot) => color(`c${slot}`));
+  colors.inks = colors.slots.map((each) => (luminance(each) > 0.19 ? "#101418" : "#ffffff"));
+  probe.remove();
+}
+
+function luminance(color) {
+  const [red, green, blue] = color.match(/[\d.]+/g).map((part) => {
+    const share = part / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** The slot of a name: always the same one, on every page (FNV-1a). */
+export function slotOf(name) {
+  let hash = 0x811c9dc5;
+  for (let place = 0; place < name.length; place += 1) hash = Math.imul(hash ^ name.charCodeAt(place), 0x01000193);
+  return ((hash ^ (hash >>> 15)) >>> 0) % SLOTS;
+}
+
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+export const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemIsDark.matches);
+
+function changed() {
+  resolve();
+  for (const listener of listeners) listener();
+}
+
+/** Calls back when colors change. */
+export function whenThemeChanges(listener) { listeners.push(listener); }
+
+/** Lets a button choose the theme, which is kept for the next time. */
+export function makeToggle(button) {
+  const show = () => { button.textContent = isDark() ? "Light" : "Dark"; button.setAttribute("aria-label", `${button.textContent} theme`); };
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try { localStorage.setItem("gpuscope-theme", root.dataset.theme); } catch { /* a page without storage */ }
+    show();
+    changed();
+  });
+  whenThemeChanges(show);
+  show();
+}
+
+systemIsDark.addEventListener("change", changed);
+resolve();

@@ -1,0 +1,47 @@
+// How figures are written, as units.py writes them: three digits and a unit.
+
+const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/** Three digits, those behind the point as far as there are fewer before it. */
+export function rounded(value) {
+  const size = Math.abs(value);
+  return value.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+}
+
+export function timeText(ns) {
+  if (ns === 0) return "0 s";
+  const [scale, unit] = TIMES.find(([each]) => Math.abs(ns) >= 0.9995 * each) || TIMES[3];
+  return unit === "ns" ? `${Math.round(ns)} ns` : `${rounded(ns / scale)} ${unit}`;
+}
+
+export function sizeText(bytes) {
+  let left = Math.abs(bytes), unit = 0;
+  while (left >= (unit ? 999.5 : 1024) && unit < SIZES.length - 1) { left /= 1024; unit += 1; }
+  return `${bytes < 0 ? "-" : ""}${unit === 0 ? left.toFixed(0) : rounded(left)} ${SIZES[unit]}`;
+}
+
+export const countText = (count) => count.toLocaleString("en");
+export const shareText = (share) => `${(100 * share).toFixed(share < 0.0995 ? 2 : 1)} %`;
+
+/** A value in a unit of its own, "" for none. */
+export function valueText(value, unit) {
+  if (unit === "B" || unit === "byte") return sizeText(value);
+  const [scale, letter] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([each]) => Math.abs(value) >= each) || [1, ""];
+  return `${rounded(value / scale)} ${letter}${unit}`.trim();
+}
+
+/** What a search asks for: a text as it is, or a regular expression between slashes; null for one that is none. */
+export function matcher(query) {
+  const text = query.trim();
+  if (text === "") return () => true;
+  const inside = /^\/(.+)\/?$/.exec(text);
+  if (inside) {
+    try {
+      const pattern = new RegExp(inside[1].replace(/\/$/, ""), "i");
+      return (name) => pattern.test(name);
+    } catch { return null; }
+  }
+  const wanted = text.toLowerCase();
+  return (name) => name.toLowerCase().includes(wanted);
+}
