@@ -217,6 +217,26 @@ class Analyses(ABC):
 
         export_memory_timeline(self.trace, path, device)
 
+    def report(self, path: str | os.PathLike[str], title: str | None = None, findings: bool = True) -> None:
+        """Writes one interactive HTML page that asks for no other file and no network.
+
+        It has the audit's verdict, what fills a step and what that loses its time to, a timeline of all events (of more
+        than 3 million those of the steps and gaps that matter, and says so), tables of kernels, operators and regions,
+        the call tree, idle time, memory, communication and roofline as far as they were recorded.
+
+        Args:
+            path: ending in .html.
+            title: heading of the page; by default the program's command line.
+            findings: say what the steps lose their time to, which takes a second for a million kernels.
+
+        Raises:
+            InvalidArgument: the suffix is another.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters.page.report import export_report
+
+        export_report(self.trace, path, title=title, findings=findings)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.gscope`` file, which `load` opens again without loss.
 

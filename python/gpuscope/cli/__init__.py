@@ -64,7 +64,7 @@ COMMANDS: tuple[Entry, ...] = (
         runs_program=True,
     ),
     Entry("diff", "say what changed between two recordings, and whether it got slower", "diffs.Diff"),
-    Entry("report", "print the table, the call tree and the verdict of a recording", "report.Report"),
+    Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
     Entry("bench", "measure a line of Python on the GPU or the CPU", "bench.Bench"),
     Entry("bench explore", "CPU against GPU: which is faster, for which work, from which size on", "bench.Explore"),

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.options import writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, writable_paths
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import find_suffix, is_stream, open_file
 
@@ -24,6 +24,8 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
     ".json.gz": lambda results, path: results.export_chrome_trace(path),
     ".pftrace": lambda results, path: results.export_perfetto(path),
     ".perfetto-trace": lambda results, path: results.export_perfetto(path),
+    ".html": lambda results, path: results.report(path),
+    ".htm": lambda results, path: results.report(path),
 }
 _OF_STREAMS = ".json"  # what pipes get, whose names say nothing
 
@@ -125,6 +127,15 @@ def exit_code(recording: Recording) -> int:
     return _IN_PART if is_in_part(recording.trace) else 0
 
 
+def open_pages(paths: Iterable[Path]) -> None:
+    """Shows the pages among these files in the browser; a machine may have none."""
+    for path in paths:
+        if find_suffix(path, PAGE_SUFFIXES):
+            import webbrowser
+
+            webbrowser.open(path.resolve().as_uri())
+
+
 def _suffix(path: Path) -> str:
     return find_suffix(path, tuple(_WRITERS)) or _OF_STREAMS
 
@@ -141,7 +152,8 @@ class Export:
 
     description = (
         "Writes a recording in other formats, chosen by the suffix: .pftrace and .perfetto-trace for\n"
-        "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces.\n"
+        "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces,\n"
+        ".html for the interactive page of `gpuscope report -o`.\n"
         "Standard output, as -, and pipes get JSON."
     )
     examples = """\

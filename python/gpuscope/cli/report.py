@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.export import add_recording, exit_code, open_recording
-from gpuscope.cli.options import positive
+from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recording
+from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, number_of
 
@@ -255,6 +256,12 @@ def fit(lines: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     return [line.rstrip() for line in cut], [name for column, name in enumerate(headings) if column not in kept]
 
 
+def _stem(path: str) -> str:
+    """The name of a recording without folder and suffix."""
+    name = os.path.basename(path)
+    return next((name.removesuffix(suffix) for suffix in (".json.gz", ".json", ".gscope") if name.endswith(suffix)), name)
+
+
 def _is_rule(line: str) -> bool:
     return "--" in line and not line.strip("- ")
 
@@ -264,11 +271,16 @@ def _rank(heading: str) -> int:
 
 
 class Report:
-    """Prints what a .gscope file holds."""
+    """Prints what a .gscope file holds, or writes it as a page."""
 
-    description = "Prints a recording: what ran, when and where, the table, the tree, and whether anything is missing."
+    description = (
+        "Prints a recording: what ran, when and where, the table, the tree, and whether anything is missing.\n"
+        "With -o, writes it as one interactive HTML page instead, which needs no network."
+    )
     examples = """\
   gpuscope report train.gscope
+  gpuscope report train.gscope -o train.html             timeline, tables, tree, idle time, findings
+  gpuscope report train.gscope --open                    the same, shown in the browser
   gpuscope report train.gscope --sort-by cpu_time_total --row-limit 50
   gpuscope report train.gscope --group-by-input-shape    recorded with --record-shapes
   gpuscope report train.gscope --group-by-stack-n 3      recorded with --with-stack
@@ -278,11 +290,23 @@ class Report:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
         add_recording(parser)
+        parser.add_argument("-o", "--output", metavar="FILE", help="write an interactive page, .html, instead")
+        parser.add_argument("--open", action="store_true", help="write the page, to <recording>.html, and show it")
         add_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Reads and prints; the exit code is 3 when the file held only part of the recording."""
+        """Reads and prints, or writes the page; the exit code is 3 when the file held only part of the recording."""
+        page = options.output or (f"{_stem(options.recording)}.html" if options.open else None)
+        paths = writable_paths([page], PAGE_SUFFIXES)
         recording = open_recording(options, console.errors())
+        if paths:
+            with console.errors().working(f"writing {console.display(paths[0])}"):
+                recording.report(paths[0])
+            out = console.output(paths)
+            out.line(console.display(paths[0]), (console.size_of(paths[0]), "dim"))
+            if options.open:
+                open_pages(paths)
+            return exit_code(recording)
         out = console.output()
         show_origin(recording, out)
         show(recording, options, out)

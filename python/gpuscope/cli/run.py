@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
-from gpuscope.cli.export import Outputs
-from gpuscope.cli.options import add_counters, add_device_samples, seconds
+from gpuscope.cli.export import Outputs, open_pages
+from gpuscope.cli.options import PAGE_SUFFIXES, add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 
@@ -40,6 +40,7 @@ class Run:
     examples = """\
   gpuscope run train.py --epochs 1
   gpuscope run -o out.gscope -o out.pftrace -m package.train --lr 0.1
+  gpuscope run -o train.html --open train.py             an interactive page, shown in the browser
   gpuscope run --python-samples 5ms script.py            where Python was, looked at every 5 ms
   gpuscope run --counters why train.py                   what the GPU's hardware counters say of regions and kernels
   gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
@@ -62,8 +63,9 @@ class Run:
             "--output",
             metavar="FILE",
             action="append",
-            help=".gscope, .json, .json.gz or .pftrace, or - for JSON; may be repeated (default: <script name>.gscope)",
+            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; may be repeated (default: <script name>.gscope)",
         )
+        parser.add_argument("--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser")
         what = parser.add_argument_group("what is recorded")
         what.add_argument(
             "--mode",
@@ -103,8 +105,14 @@ class Run:
         program.check()
         report.check(options)
         _check_groups(options)
-        outputs = Outputs(options.output or [f"{program.name}.gscope"])
-        return Delivery(outputs, console.errors(), options).run(program)
+        given = options.output or [f"{program.name}.gscope"]
+        if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
+            given.append(f"{program.name}.html")
+        outputs = Outputs(given)
+        code = Delivery(outputs, console.errors(), options).run(program)
+        if options.open:
+            open_pages(outputs.written)
+        return code
 
 
 class Delivery:

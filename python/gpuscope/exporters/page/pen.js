@@ -3,6 +3,7 @@
 import { colors } from "./theme.js";
 
 const DENSE = 24000; // events of a lane in view, beyond which its sums are drawn
+const PALE = 0.4; // of what is idle
 const LETTER = 6.1; // pixels, of the font below
 export const FONT = "11px system-ui, sans-serif";
 
@@ -29,15 +30,18 @@ export function cut(text, room) {
 }
 
 /** A box with its name, where there is room for some of it. */
-export function box(pen, x, y, width, height, slot, name, edge = 0) {
+export function box(pen, x, y, width, height, slot, name, edge = 0, isPale = false) {
   const left = Math.max(x, -2), right = Math.min(x + width, edge || x + width);
   const shown = right - left;
   pen.fillStyle = colors.slots[slot];
+  const alpha = pen.globalAlpha;
+  if (isPale) pen.globalAlpha = alpha * PALE;
   pen.fillRect(left, y, Math.max(shown - (shown > 3 ? 0.7 : 0), 0.7), height);
+  pen.globalAlpha = alpha;
   if (shown < 26 || height < 11) return;
   const text = cut(name, shown - 7);
   if (text === "") return;
-  pen.fillStyle = colors.inks[slot];
+  pen.fillStyle = isPale ? colors.ink : colors.inks[slot];
   pen.fillText(text, left + 4, y + height / 2 + 0.5, shown - 6);
 }
 
@@ -56,7 +60,7 @@ export function drawLane(pen, lane, axis, y, height, look, windows, isStriped = 
   let column = -1, filled = 0, best = -1, bestThing = 0;
   const flush = () => {
     if (column < 0) return;
-    pen.globalAlpha = look.alpha(bestThing) * Math.min(1, 0.35 + filled);
+    pen.globalAlpha = look.alpha(bestThing) * Math.min(1, 0.35 + filled) * (isStriped ? PALE : 1);
     pen.fillStyle = colors.slots[look.slot(bestThing)];
     pen.fillRect(column, y, 1, height);
     pen.globalAlpha = 1;
@@ -73,7 +77,7 @@ export function drawLane(pen, lane, axis, y, height, look, windows, isStriped = 
     }
     flush();
     pen.globalAlpha = look.alpha(thing[place]);
-    box(pen, x, y, wide, height, look.slot(thing[place]), wide > 26 ? look.name(thing[place]) : "", width);
+    box(pen, x, y, wide, height, look.slot(thing[place]), wide > 26 ? look.name(thing[place]) : "", width, isStriped);
     if (isStriped && wide > 4) stripes(pen, Math.max(x, 0), y, Math.min(x + wide, width), height);
     pen.globalAlpha = 1;
   }

@@ -200,7 +200,7 @@ def findings(found: Diagnosis) -> str:
     heads = {"findings": "What a step loses its time to", "fine": "Nothing stands out"}
     parts = [
         f'<h3>{heads.get(found.verdict, "Not enough evidence")}</h3><p class="verdict" data-verdict="{found.verdict}">'
-        f"{shown(found.summary)}</p>"
+        f"{shown(_sentence(found.summary))}.</p>"
     ]
     if found.findings:
         parts.append(f'<ol class="findings">{"".join(map(_finding, found.findings))}</ol>')
@@ -214,6 +214,10 @@ def findings(found: Diagnosis) -> str:
     return "".join(parts)
 
 
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _finding(finding: Finding) -> str:
     where = "; ".join(dict.fromkeys(str(each) for each in finding.where if str(each)))
     facts = "".join(f"<li>{shown(fact)}</li>" for fact in finding.facts())
@@ -223,7 +227,7 @@ def _finding(finding: Finding) -> str:
     )
     return (
         f'<li class="finding {finding.severity}"><p><span class="mark">{_MARKS[finding.severity]}</span>'
-        f"<b>{shown(finding.title)}</b> <span class='worth'>{shown(finding.worth())}</span></p>"
+        f"<b>{shown(_sentence(finding.title))}</b> <span class='worth'>{shown(finding.worth().replace('+-', '±'))}</span></p>"
         + (f'<p class="where">at {shown(where)}</p>' if where else "")
         + f"<p>→ {shown(finding.advice)}</p>"
         + (f"<details><summary>Evidence</summary><ul>{facts}{inside}</ul>" if facts or inside else "<details hidden>")

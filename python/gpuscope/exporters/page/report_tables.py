@@ -55,6 +55,7 @@ def rows_of(trace: Trace, averages: Averages, names: Names) -> dict[str, Any]:
     }
     for name, attribute in _TIMES.items():
         found[name] = [round(getattr(row, attribute) * _NS_PER_US) for row in averages]
+    found["totals"] = {"cpu": trace.summary.cpu_ns, "gpu": trace.summary.device_ns}
     found["memory"] = [row.self_device_memory_usage for row in averages]
     found["family"] = {
         family: [number for number, row in enumerate(averages) if row.kind in kinds]

@@ -8,16 +8,17 @@ const BINS = 24;
 
 const COLUMNS = [
   { key: "name", title: "name", wide: "minmax(14rem, 1fr)" },
-  { key: "shape", title: "durations", wide: "7.5rem", help: "how often which duration came, on a logarithmic scale" },
+  { key: "shape", title: "durations", wide: "6.4rem", help: "how often which duration came, on a logarithmic scale" },
   { key: "count", title: "count", wide: "5.4rem", text: countText },
-  { key: "gpu", title: "GPU total", wide: "7.4rem", text: timeText, share: true },
-  { key: "self_gpu", title: "GPU self", wide: "6.2rem", text: timeText },
-  { key: "cpu", title: "CPU total", wide: "7.4rem", text: timeText, share: true },
-  { key: "self_cpu", title: "CPU self", wide: "6.2rem", text: timeText },
-  { key: "p50", title: "p50", wide: "5.6rem", text: timeText },
-  { key: "p95", title: "p95", wide: "5.6rem", text: timeText },
-  { key: "p99", title: "p99", wide: "5.6rem", text: timeText },
-  { key: "max", title: "max", wide: "5.6rem", text: timeText },
+  { key: "share", title: "share", wide: "6rem", text: shareText, share: true },
+  { key: "gpu", title: "GPU total", wide: "5.8rem", text: timeText },
+  { key: "self_gpu", title: "GPU self", wide: "5.6rem", text: timeText },
+  { key: "cpu", title: "CPU total", wide: "5.8rem", text: timeText },
+  { key: "self_cpu", title: "CPU self", wide: "5.6rem", text: timeText },
+  { key: "p50", title: "p50", wide: "5rem", text: timeText },
+  { key: "p95", title: "p95", wide: "5rem", text: timeText },
+  { key: "p99", title: "p99", wide: "5rem", text: timeText },
+  { key: "max", title: "max", wide: "5rem", text: timeText },
   { key: "bytes", title: "bytes", wide: "5.8rem", text: sizeText },
   { key: "flops", title: "FLOP", wide: "5.8rem", text: (value) => valueText(value, "") },
   { key: "memory", title: "memory", wide: "5.8rem", text: sizeText, help: "taken of the GPU's memory less given back, in no region inside" },
@@ -75,15 +76,13 @@ export class Tables {
       tab.tabIndex = isOn ? 0 : -1;
       if (isOn) this.place.setAttribute("aria-labelledby", tab.id);
     }
-    const there = (key) => key === "name" || key === "shape" || this.kept.some((row) => this.rows[key][row] !== 0);
+    const there = (key) => key === "name" || key === "shape" || key === "share" || this.kept.some((row) => this.rows[key][row] !== 0);
     this.columns = COLUMNS.filter(({ key }) => there(key) && !(family === "kernels" && (key === "cpu" || key === "self_cpu" || key === "self_gpu")));
     if (sort && this.columns.some(({ key }) => key === sort.key)) this.sort = sort;
     else if (!this.columns.some(({ key }) => key === this.sort.key)) this.sort = { key: there("gpu") ? "gpu" : "cpu", up: false };
-    this.totals = {};
-    for (const key of ["gpu", "cpu"]) {
-      const own = this.kept.reduce((sum, row) => sum + this.rows[`self_${key}`][row], 0), most = this.kept.reduce((value, row) => Math.max(value, this.rows[key][row]), 0);
-      this.totals[key] = Math.max(own, most, 1);
-    }
+    // Shares are of the time on the GPU where the table has any, of the CPU's otherwise.
+    const time = there("gpu") ? "gpu" : "cpu", sums = this.rows.totals;
+    this.rows.share = this.rows[time].map((value) => value / Math.max(sums[time], 1));
     this.build();
     this.arrange();
   }
@@ -183,9 +182,8 @@ export class Tables {
       cell.dataset.value = value;
       const text = value === 0 && column.key !== "count" ? "-" : column.text(value);
       if (column.share) {
-        cell.style.setProperty("--share", `${((100 * value) / this.totals[column.key]).toFixed(1)}%`);
+        cell.style.setProperty("--share", `${(100 * Math.min(value, 1)).toFixed(1)}%`);
         cell.append(element("span", { textContent: text }));
-        cell.title = shareText(value / this.totals[column.key]);
       } else cell.textContent = text;
       made.append(cell);
     }

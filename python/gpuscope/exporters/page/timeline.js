@@ -62,6 +62,7 @@ export class Timeline {
       y += CURVE + GAP;
     }
     this.tall = y + 4;
+    this.place.style.height = `${Math.max(this.tall + 2, 120)}px`; // as far as the style sheet lets it
   }
 
   update() {
@@ -82,10 +83,10 @@ export class Timeline {
 
   draw() {
     const began = performance.now();
-    const width = this.place.clientWidth, high = Math.min(this.place.clientHeight, Math.max(this.tall, 60));
+    const width = this.place.clientWidth, high = this.place.clientHeight;
     this.axis.width = width;
-    this.spacer.style.height = `${Math.max(0, this.tall - this.place.clientHeight)}px`;
-    const pen = sized(this.canvas, width, this.place.clientHeight || high);
+    this.spacer.style.height = `${Math.max(0, this.tall - high)}px`;
+    const pen = sized(this.canvas, width, high);
     const top = this.place.scrollTop, bottom = top + this.place.clientHeight;
     this.drawGrid(pen);
     for (const item of this.items) {
