@@ -15,6 +15,8 @@ from gpuscope.units import format_seconds
 
 _IMPORT = re.compile(r'^import [^;]*? from "\./[\w.]+";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const|let|function|async|class)", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
+_INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -29,8 +31,14 @@ def filled(template: str, parts: Mapping[str, str]) -> str:
 
 
 def script_of(modules: Iterable[str]) -> str:
-    """Modules as one: each after those that it imports from, whose names all differ."""
-    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name))) for name in modules)
+    """Modules as one, without comments: each after those that it imports from, whose names all differ."""
+    text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name))) for name in modules)
+    return _INDENT.sub("", _COMMENT.sub("", text))
+
+
+def style_of(names: Iterable[str]) -> str:
+    """Style sheets as one, without comments."""
+    return _INDENT.sub("", _COMMENT.sub("", "".join(map(file_of_page, names))))
 
 
 def island(data: object) -> str:

@@ -50,8 +50,8 @@ export function box(pen, x, y, width, height, slot, name, edge = 0, isPale = fal
  * Returns how many events were looked at.
  */
 export function drawLane(pen, lane, axis, y, height, look, windows, isStriped = false) {
-  const [first, last] = lane.inside(axis.from, axis.to);
-  const isThere = !lane.isPart || windows.some(([from, to]) => axis.from >= from && axis.to <= to);
+  const [first, last] = lane.isReady ? lane.inside(axis.from, axis.to) : [0, 0];
+  const isThere = lane.isReady && (!lane.isPart || windows.some(([from, to]) => axis.from >= from && axis.to <= to));
   if (lane.sums && (!isThere || last - first > DENSE)) {
     drawSums(pen, lane, axis, y, height, look);
     return 0;

@@ -14,7 +14,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.roofline import roofline
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page import report_overview as overview
-from gpuscope.exporters.page.markup import file_of_page, filled, island, script_of, shown, table, time_text
+from gpuscope.exporters.page.markup import file_of_page, filled, island, script_of, shown, style_of, table, time_text
 from gpuscope.exporters.page.planes import encode
 from gpuscope.exporters.page.report_events import TICK_NS, Lanes
 from gpuscope.exporters.page.report_names import Names
@@ -107,7 +107,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
     heading = title or overview.program_of(trace)
     parts = {
         "title": shown(heading[:300]),
-        "css": file_of_page("core.css") + file_of_page("report.css"),
+        "css": style_of(("core.css", "report.css")),
         "facts": overview.header_facts(trace, breakdown),
         "complete": "complete" if verdict.complete else "incomplete",
         "verdict": shown(verdict.verdict.removeprefix("audit: ")),

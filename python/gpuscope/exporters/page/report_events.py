@@ -86,11 +86,15 @@ class Lanes:
         self.zero_ns, self.span = _limits(trace, breakdown)
         self._threads()
         self._devices(breakdown)
-        self.total = sum(len(lane.rows) for group in self.groups for lane in group.lanes)
+        self.total = self._count()
         self.windows: list[tuple[int, int]] = []
         if self.total > MOST_EVENTS:
             self._reduce(breakdown)
-        self.kept = sum(len(lane.rows) for group in self.groups for lane in group.lanes)
+        self.kept = self._count()
+
+    def _count(self) -> int:
+        """Idle time is no event."""
+        return sum(len(lane.rows) for group in self.groups for lane in group.lanes if lane.table != "idle")
 
     def ticks(self, moments_ns: Array) -> Array:
         """Moments in ticks."""
@@ -274,8 +278,8 @@ class Lanes:
 
     def _reduce(self, breakdown: StepBreakdown | None) -> None:
         lanes = [lane for group in self.groups for lane in group.lanes]
-        long = [lane for lane in lanes if len(lane.rows) > _WHOLE_LANE]
-        room = MOST_EVENTS - sum(len(lane.rows) for lane in lanes if len(lane.rows) <= _WHOLE_LANE)
+        long = [lane for lane in lanes if len(lane.rows) > _WHOLE_LANE and lane.table != "idle"]
+        room = MOST_EVENTS - self._count() + sum(len(lane.rows) for lane in long)
         for start, end in self._windows_that_matter(breakdown):
             counts = sum(last - first for first, last in (self._inside(lane, start, end) for lane in long))
             if counts > room:

@@ -64,6 +64,16 @@ export class Tables {
     this.open(this.family);
   }
 
+  /** The place of each row in the order of names, worked out once. */
+  get ranks() {
+    if (!this.ranked) {
+      const { names } = this, order = Uint32Array.from(names, (_, row) => row).sort((one, other) => (names[one] < names[other] ? -1 : names[one] > names[other] ? 1 : one - other));
+      this.ranked = new Uint32Array(order.length);
+      order.forEach((row, place) => { this.ranked[row] = place; });
+    }
+    return this.ranked;
+  }
+
   get kept() { return this.rows.family[this.family]; }
 
   /** Shows one of the tables. */
@@ -125,10 +135,8 @@ export class Tables {
     const matches = matcher(this.filterText), { key, up } = this.sort;
     let order = this.kept;
     if (matches && this.filterText.trim() !== "") order = order.filter((row) => matches(this.strings[this.rows.full[row]]) || matches(this.names[row]));
-    const values = key === "name" ? this.names : this.rows[key];
-    order = [...order];
-    if (key === "name") order.sort((one, other) => (values[one] < values[other] ? -1 : values[one] > values[other] ? 1 : one - other));
-    else order.sort((one, other) => values[one] - values[other] || other - one);
+    const values = key === "name" ? this.ranks : this.rows[key];
+    order = Uint32Array.from(order).sort((one, other) => values[one] - values[other] || other - one);
     if (!up) order.reverse();
     this.order = order;
     for (const cell of this.head.children) cell.setAttribute("aria-sort", cell.dataset.key === key ? (up ? "ascending" : "descending") : "none");
@@ -238,7 +246,7 @@ export class Tables {
 
   cells(most = Infinity) {
     const keys = this.columns.map(({ key }) => key).filter((key) => key !== "shape");
-    const rows = this.order.slice(0, most).map((row) => keys.map((key) => (key === "name" ? this.strings[this.rows.full[row]] : this.rows[key][row])));
+    const rows = Array.from(this.order.subarray(0, most), (row) => keys.map((key) => (key === "name" ? this.strings[this.rows.full[row]] : this.rows[key][row])));
     return { keys, rows };
   }
 
@@ -254,7 +262,7 @@ export class Tables {
   markdown() {
     const shown = this.columns.filter(({ key }) => key !== "shape");
     const line = (cells) => `| ${cells.join(" | ")} |`;
-    const rows = this.order.slice(0, MOST_COPIED).map((row) => shown.map(({ key, text }) => (key === "name" ? `\`${this.names[row].replaceAll("|", "\\|").replaceAll("`", "'")}\`` : text(this.rows[key][row]))));
+    const rows = Array.from(this.order.subarray(0, MOST_COPIED), (row) => shown.map(({ key, text }) => (key === "name" ? `\`${this.names[row].replaceAll("|", "\\|").replaceAll("`", "'")}\`` : text(this.rows[key][row]))));
     return [line(shown.map(({ title }) => title)), line(shown.map(({ key }) => (key === "name" ? "---" : "---:"))), ...rows.map(line)].join("\n");
   }
 

@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a recording: what stands on it, what a browser makes of it, and what a reader can do with it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import gpuscope
+from fakes.browser import chromium, opened
+from fakes.gscope import NONE
+from fakes.loops import Loop
+from fakes.recordings import aggregate, cpu_only, make_trace, training
+from fakes.steps import steps_store
+from gpuscope import units
+from gpuscope.analysis import key_averages
+from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.exporters.page import report_events
+from gpuscope.exporters.page.report import export_report, render
+from gpuscope.exporters.page.report_tables import FAMILIES
+from gpuscope.recording import Recording
+from gpuscope.trace import Trace
+
+HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">'\"&amp;{{data}}"
+RIGHT_TO_LEFT = "\u202egnorts\u202c עברית"
+NS_PER_US = 1e3
+SECTIONS = re.compile(r'<section id="(\w+)"')
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens the page of a trace."""
+
+    def opener(trace, choice="", **options):
+        path = tmp_path / "report.html"
+        export_report(trace, path)
+        return opened(browser, path, choice, **options)
+
+    return opener
+
+
+def loop(steps=8, launches=6):
+    """Steps with a loader, products in a region, pointwise kernels, a copy and a wait."""
+    made = Loop(info={"process.argv": "train.py"})
+    for _ in made.steps(steps):
+        with made.at("train.py", 9), made.region("load"):
+            made.work(40)
+        with made.at("train.py", 12), made.region("forward"):
+            for _ in range(launches):
+                made.launch(gpu=30)
+        with made.at("train.py", 14), made.region("backward"):
+            for _ in range(launches):
+                made.launch(gpu=20, name="void at::native::vectorized_elementwise_kernel<4>(int)")
+            made.wait()
+    return made.trace()
+
+
+def named(name, kernel=None):
+    """A recording in which everything has this name."""
+    return make_trace(
+        {
+            "path": {"name": [name, name], "parent": [NONE, 0], "kind": [0, 1]},
+            "thread": {"system_id": [1], "name": [name]},
+            "region": {"start_ns": [100, 110], "duration_ns": [9000, 500], "path": [0, 1], "parent": [NONE, 0]},
+            "device": {"ordinal": [0], "name": [name]},
+            "track": {"device": [0], "context": [1], "stream": [7]},
+            "variant": {"name": [kernel or name], "grid_x": [1], "block_x": [32]},
+            "call": {"name": ["cuLaunchKernel"], "kind": [1]},
+            "api": {"start_ns": [150], "duration_ns": [20], "correlation": [1], "region": [1]},
+            "kernel": {"start_ns": [200], "duration_ns": [500], "variant": [0], "region": [1], "correlation": [1]},
+        },
+        info={
+            "process.argv": name,
+            "process.host": name,
+            "session.notes": name,
+            "session.start_ns": "1",
+            "session.stop_ns": "20000",
+        },
+    )
+
+
+def sections(text):
+    return SECTIONS.findall(text)
+
+
+# -- what is on it -----------------------------------------------------------------------------------------------------
+
+
+def test_sections_stand_in_order_and_those_without_data_are_left_out():
+    assert sections(render(loop())) == ["overview", "timeline", "tables", "tree", "idle", "audit"]
+    assert sections(render(cpu_only())) == ["overview", "timeline", "tables", "tree", "audit"]
+
+
+def test_the_page_asks_for_nothing(tmp_path):
+    text = render(training())
+    assert "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'" in text
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", text.partition('<script type="application/json"')[0])
+
+
+def test_parts_of_a_step_add_up_to_it():
+    trace = loop()
+    text = render(trace)
+    wall = int(re.search(r'data-wall="(\d+)"', text)[1])
+    parts = [int(value) for value in re.findall(r'<span class="part[^>]*data-ns="(\d+)"', text)]
+    assert sum(parts) == wall == Recording(trace.store).step_breakdown().wall_ns
+    assert "<b>100.0 %</b>" in text
+
+
+def test_findings_come_first():
+    trace = loop()
+    found = Recording(trace.store).diagnose()
+    text = render(trace)
+    assert found.findings
+    assert text.index(found.findings[0].advice[:20]) < text.index("What fills a step of")
+    assert f'data-verdict="{found.verdict}"' in text
+    assert "data-verdict" not in render(trace, findings=False)
+
+
+def test_the_audit_is_on_top():
+    assert 'class="audit complete"' in render(loop())
+    broken = make_trace({"path": {"name": ["a"]}}, info={"audit.dropped": "3", "session.stop_ns": "9"})
+    text = render(broken)
+    assert 'class="audit incomplete"' in text
+    assert "CUPTI dropped 3 records" in text
+
+
+def test_lanes_have_every_event(monkeypatch):
+    trace = Trace(steps_store())
+    lanes = lanes_of(trace)
+    counts = {}
+    for group in lanes.groups:
+        for lane in group.lanes:
+            counts[lane.table] = counts.get(lane.table, 0) + len(lane.rows)
+    assert counts["work"] == len(trace.kernels) + len(trace.memcpy) + len(trace.memset)
+    assert counts["regions"] == len(trace.regions)
+    assert counts["calls"] == len(trace.api)
+
+
+def lanes_of(trace):
+    from gpuscope.diagnosis import break_down
+    from gpuscope.exporters.page.report_names import Names
+
+    return report_events.Lanes(trace, break_down(trace), Names(trace, key_averages(trace)))
+
+
+def test_events_of_a_lane_do_not_overlap():
+    trace = make_trace(
+        {
+            "variant": {"name": ["a"]},
+            "track": {"device": [0], "context": [1], "stream": [7]},
+            "kernel": {"start_ns": [1000, 2000, 3000, 9000], "duration_ns": [5000, 3000, 500, 100], "variant": [0] * 4},
+        },
+        info={"session.start_ns": "0", "session.stop_ns": "10000"},
+    )
+    stream = next(group for group in lanes_of(trace).groups if group.kind == "stream")
+    assert [lane.rows.tolist() for lane in stream.lanes] == [[0, 3], [1], [2]]
+
+
+def test_more_events_than_fit_are_kept_where_they_matter(monkeypatch):
+    trace = loop(steps=30, launches=20)
+    monkeypatch.setattr(report_events, "MOST_EVENTS", 600)
+    monkeypatch.setattr(report_events, "_WHOLE_LANE", 200)
+    lanes = lanes_of(trace)
+    assert lanes.kept <= 600 < lanes.total
+    assert lanes.windows
+    stream = next(group for group in lanes.groups if group.kind == "stream").lanes[0]
+    assert sum(stream.sums["count"]) == len(trace.kernels)
+    text = render(trace)
+    assert f"The recording has {lanes.total:,} events, more than a page holds: {lanes.kept:,}" in text
+
+
+def test_wrong_suffixes_and_folders_are_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"\.html"):
+        export_report(training(), tmp_path / "report.txt")
+    with pytest.raises(GpuscopeError, match="does not exist"):
+        export_report(training(), tmp_path / "none" / "report.html")
+
+
+def test_a_recording_writes_its_page(tmp_path):
+    Recording(training().store).report(tmp_path / "a.html", title="A & B")
+    assert "<title>A &amp; B</title>" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_a_profile_writes_its_page(tmp_path):
+    with gpuscope.profile(activities=["CPU"]) as prof, gpuscope.record_function("work"):
+        pass
+    prof.report(tmp_path / "report.html")
+    assert '"work"' in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+# -- what a browser makes of it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda: make_trace({}),
+        lambda: make_trace({}, info={"session.start_ns": "10", "session.stop_ns": "2000"}),
+        cpu_only,
+        aggregate,
+        training,
+        lambda: Trace(steps_store()),
+        lambda: Trace(steps_store(info={"audit.dropped": "7", "session.unfinished": "it was cut"})),
+        loop,
+    ],
+    ids=["empty", "no events", "CPU", "aggregate", "graphs", "steps", "incomplete", "loop"],
+)
+def test_it_opens_without_a_complaint(show, trace):
+    with show(trace()) as page:
+        assert page.locator("h1").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", [HOSTILE, RIGHT_TO_LEFT, "x" * 10_000, "a\x00b\x1b[31m\u2028"])
+def test_names_run_nothing_and_break_nothing(show, name):
+    with show(named(name)) as page:
+        assert page.title() != "taken"
+        assert page.locator("img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for family in ("kernels", "operators", "regions"):
+            tab = page.locator(f"#tab-{family}")
+            if tab.count():
+                tab.click()
+                page.locator("[role=row] [role=gridcell]").first.click()
+        page.focus("#lanes")
+        page.keyboard.press("Enter")
+        assert page.locator("#details h3").inner_text()
+        text = page.inner_text("body")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]", text)
+
+
+def test_figures_are_those_of_key_averages(show):
+    trace = Trace(steps_store())
+    averages = key_averages(trace)
+    fields = {
+        "count": lambda row: row.count,
+        "gpu": lambda row: round(row.device_time_total * NS_PER_US),
+        "self_gpu": lambda row: round(row.self_device_time_total * NS_PER_US),
+        "cpu": lambda row: round(row.cpu_time_total * NS_PER_US),
+        "self_cpu": lambda row: round(row.self_cpu_time_total * NS_PER_US),
+        "p50": lambda row: round(row.p50 * NS_PER_US),
+        "p95": lambda row: round(row.p95 * NS_PER_US),
+        "max": lambda row: round(row.max * NS_PER_US),
+        "bytes": lambda row: row.bytes,
+    }
+    compared = 0
+    with show(trace) as page:
+        for tab in page.locator("[data-family]").all():
+            tab.click()
+            family = tab.get_attribute("data-family")
+            rows = [row for row in averages if row.kind in FAMILIES[family]]
+            shown = page.evaluate("""() => [...document.querySelectorAll("[role=row][data-row]")].map((row) => ({
+                name: row.firstChild.title,
+                cells: Object.fromEntries([...row.querySelectorAll("[data-key]")].map((cell) => [cell.dataset.key, [Number(cell.dataset.value), cell.textContent]]))
+            }))""")
+            assert sorted(row["name"] for row in shown) == sorted(row.key for row in rows)
+            by_name = {row.key: row for row in rows}
+            for row in shown:
+                for key, value in fields.items():
+                    if key in row["cells"]:
+                        number, text = row["cells"][key]
+                        assert number == value(by_name[row["name"]]), (row["name"], key)
+                        if key not in ("count", "bytes") and number:
+                            assert text == units.format_seconds(number / 1e9).replace(" us", " µs")
+                        compared += 1
+    assert compared > 50
+
+
+def test_totals_are_of_all_events_also_where_the_page_has_not_all(show, monkeypatch):
+    trace = loop(steps=30, launches=20)
+
+    def total():
+        with show(Trace(trace.store)) as page:
+            values = page.eval_on_selector_all("[data-key=gpu][data-value]", "cells => cells.map((c) => Number(c.dataset.value))")
+            return sum(values), page.locator(".notice").count()
+
+    whole = total()
+    monkeypatch.setattr(report_events, "MOST_EVENTS", 600)
+    monkeypatch.setattr(report_events, "_WHOLE_LANE", 200)
+    assert total() == (whole[0], whole[1] + 1)
+    assert whole[0] == int(trace.kernels.duration_ns.sum())
+
+
+def test_without_javascript_figures_findings_and_rows_are_there(show):
+    with show(loop(), complete=False, java_script_enabled=False) as page:
+        text = page.inner_text("body")
+        assert "The timeline and the interactive tables need JavaScript" in text
+        assert "step, median" in text
+        assert "vectorized_elementwise_kernel" in text
+        assert page.locator("#lanes").is_hidden()
+
+
+def test_print_has_the_tables_and_not_the_controls(show):
+    with show(loop(), color_scheme="dark") as page:
+        assert page.locator(".plain").first.is_hidden()
+        page.emulate_media(media="print")
+        assert page.locator(".plain").first.is_visible()
+        assert page.locator("nav").is_hidden()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+@pytest.mark.parametrize("width", [360, 700, 1280, 3840])
+def test_the_page_never_scrolls_sideways(show, width):
+    with show(Trace(steps_store()), width=width) as page:
+        page.locator("[role=row] [role=gridcell]").first.click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_rules_of_accessibility_are_kept(show):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for scheme in ("light", "dark"):
+        # axe brings its script along, which the page's policy rightly bars.
+        with show(loop(), color_scheme=scheme, bypass_csp=True) as page:
+            page.locator("[role=row] [role=gridcell]").first.click()
+            found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+            assert found.violations_count == 0, found.generate_report()
+
+
+# -- what a reader can do ----------------------------------------------------------------------------------------------
+
+
+def view(page):
+    """The ticks that the timeline shows."""
+    page.wait_for_timeout(250)
+    found = re.search(r"t=(\d+)-(\d+)", page.url)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def test_keys_move_zoom_and_choose(show):
+    with show(loop(), "/timeline") as page:
+        page.focus("#lanes")
+        page.keyboard.press("s")
+        first = view(page)
+        page.keyboard.press("s")
+        second = view(page)
+        assert second[0] > first[0]
+        page.keyboard.press("+")
+        near = view(page)
+        assert near[1] - near[0] < second[1] - second[0]
+        page.keyboard.press("ArrowRight")
+        assert view(page)[0] > near[0]
+        page.keyboard.press("Enter")
+        chosen = page.inner_text("#details h3")
+        began = page.inner_text("#details dl")
+        page.keyboard.press("]")
+        assert page.inner_text("#details h3") == chosen
+        assert page.inner_text("#details dl") != began
+        page.keyboard.press("[")
+        assert page.inner_text("#details dl") == began
+        page.keyboard.press("f")
+        close = view(page)
+        assert close[1] - close[0] < near[1] - near[0]
+        page.keyboard.press("0")
+        assert view(page) is None
+        page.keyboard.press("Escape")
+        assert "Nothing is chosen" in page.inner_text("#details")
+
+
+def test_keys_that_count_everywhere(show):
+    with show(loop()) as page:
+        page.keyboard.press("?")
+        assert page.locator("#help").is_visible()
+        assert "measure" in page.inner_text("#help")
+        page.keyboard.press("Escape")
+        assert page.locator("#help").is_hidden()
+        page.keyboard.press("2")
+        page.wait_for_timeout(100)
+        assert page.locator("nav [aria-current]").inner_text() == "Timeline"
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.id") == "find"
+
+
+def test_a_kernel_knows_what_launched_it(show):
+    with show(Trace(steps_store()), "/timeline") as page:
+        page.focus("#lanes")
+        page.keyboard.press("s")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        page.fill("#find", "gemm_backward")
+        page.press("#find", "Enter")
+        text = page.inner_text("#details")
+        assert "launched by" in text
+        assert "cuLaunchKernel" in text
+        assert "AddmmBackward0" in text
+        assert "3, p50 60.0 µs" in text
+        assert page.inner_text("#found") == "3 found"
+
+
+def test_wheel_zooms_drag_moves_and_shift_measures(show):
+    with show(loop(), "/timeline") as page:
+        page.wait_for_timeout(400)
+        box = page.locator("#lanes").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + 60
+        page.mouse.move(x, y)
+        page.mouse.wheel(0, -400)
+        near = view(page)
+        assert near
+        page.mouse.down()
+        page.mouse.move(x + 100, y, steps=4)
+        page.mouse.up()
+        assert view(page)[0] < near[0]
+        page.keyboard.down("Shift")
+        page.mouse.down()
+        page.mouse.move(x + 300, y, steps=4)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        assert page.inner_text("#details h3").startswith("Measured: ")
+        assert "busy" in page.inner_text("#details")
+
+
+def test_a_click_chooses_what_is_under_it(show):
+    with show(loop(), "/timeline") as page:
+        page.focus("#lanes")
+        page.keyboard.press("s")
+        page.keyboard.press("Enter")
+        page.keyboard.press("f")
+        name = page.inner_text("#details h3")
+        page.keyboard.press("Escape")
+        place = page.evaluate("""() => {
+          const canvas = document.querySelector("#lanes canvas"), box = canvas.getBoundingClientRect();
+          return [box.left, box.top, box.width, box.height];
+        }""")
+        found = set()
+        for row in range(40, int(place[3]), 8):
+            page.mouse.click(place[0] + place[2] / 2, place[1] + row)
+            heading = page.locator("#details h3")
+            if heading.count():
+                found.add(heading.inner_text())
+            elif page.locator("#lanes").evaluate("place => place.clientHeight") < place[3] - 60:
+                break  # a title was clicked, and closed its lanes
+        assert found
+        assert name
+
+
+def test_tables_sort_filter_and_light_the_timeline(show):
+    with show(loop()) as page:
+        names = lambda: page.eval_on_selector_all("[role=row][data-row]", "rows => rows.map((row) => row.firstChild.title)")  # noqa: E731
+        by_time = names()
+        page.click("[data-key=name] button")
+        assert names() == sorted(by_time)
+        page.click("[data-key=name] button")
+        assert names() == sorted(by_time, reverse=True)
+        page.fill("#filter", "/^void.*elementwise/")
+        assert len(names()) == 1
+        assert page.inner_text("#filtered") == f"1 of {len(by_time)}"
+        page.fill("#filter", "/(/")
+        assert page.inner_text("#filtered") == "no regex"
+        page.fill("#filter", "nothing of that name")
+        assert names() == []
+        page.fill("#filter", "elementwise")
+        page.locator("[role=row][data-row]").first.click()
+        assert "backward" in page.inner_text("#row-details")
+        page.click("#to-timeline")
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.activeElement.id") == "lanes"
+
+
+def test_rows_are_taken_along(show):
+    with show(loop()) as page:
+        with page.expect_download() as download:
+            page.click("#csv")
+        lines = download.value.path().read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("name,count,")
+        assert len(lines) == 1 + page.locator("[role=row][data-row]").count()
+
+
+def test_many_rows_are_in_the_document_only_while_they_are_seen(show):
+    count = 3_000
+    names = [f"kernel_{chr(97 + number % 26)}{number:04d}" for number in range(count)]
+    starts = [1000 * number for number in range(count)]
+    trace = make_trace(
+        {
+            "variant": {"name": names},
+            "track": {"device": [0], "context": [1], "stream": [7]},
+            "kernel": {"start_ns": starts, "duration_ns": [900] * count, "variant": list(range(count))},
+        },
+        info={"session.start_ns": "0", "session.stop_ns": str(1000 * count)},
+    )
+    with show(trace) as page:
+        page.click("[data-key=name] button")
+        assert page.locator("[role=row][data-row]").count() < 60
+        page.evaluate("document.getElementById('rows').scrollTop = 1e9")
+        page.wait_for_timeout(200)
+        shown = page.locator("[role=row][data-row]").last
+        assert shown.get_attribute("aria-rowindex") == str(count + 1)
+        assert shown.inner_text().startswith(max(names))
+
+
+def test_the_address_brings_everything_back(show):
+    with show(loop()) as page:
+        page.click("#tab-operators")
+        page.fill("#filter", "ward")
+        page.click("[data-key=name] button")
+        page.locator("[role=row][data-row]").nth(1).click()
+        page.focus("#lanes")
+        page.keyboard.press("s")
+        page.locator("#icicle").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        address = page.url.partition("#")[2]
+        seen = [page.inner_text("#rows"), page.inner_text("#row-details"), page.inner_text("#tree-details"), view(page)]
+    with show(loop(), address) as page:
+        assert [
+            page.inner_text("#rows"),
+            page.inner_text("#row-details"),
+            page.inner_text("#tree-details"),
+            view(page),
+        ] == seen
+
+
+def test_an_address_of_anything_is_harmless(show):
+    with show(loop(), "/tables?row=99999&sort=none&tab=x&tree=9.9.9&t=9-1&event=work.99999&q=%2F(%2F") as page:
+        assert page.locator("[role=row]").count() > 1
+
+
+def test_the_tree_zooms_searches_and_turns(show):
+    with show(Trace(steps_store())) as page:
+        assert page.inner_text("#tree-details h3") == "recording"
+        page.locator("#icicle").focus()
+        page.keyboard.press("ArrowDown")
+        below = page.inner_text("#tree-details h3")
+        assert below != "recording"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Backspace")
+        page.fill("#tree-find", "gemm")
+        assert re.fullmatch(r"[\d.]+ % found", page.inner_text("#tree-found"))
+        page.click("#tree-invert")
+        page.locator("#icicle").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.inner_text("#tree-details h3") in ("gemm_backward", "gemm", "Memcpy HtoD (Pageable -> Device)")
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(show):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with show(loop(), color_scheme="dark") as page:
+        assert page.evaluate(ground) == "rgb(13, 17, 23)"
+        page.emulate_media(color_scheme="light")
+        assert page.evaluate(ground) == "rgb(255, 255, 255)"
+        page.click("#theme")
+        assert page.evaluate(ground) == "rgb(13, 17, 23)"
+        page.reload()
+        page.wait_for_selector("html[data-complete]", state="attached")
+        assert page.evaluate(ground) == "rgb(13, 17, 23)"
+        page.evaluate("localStorage.clear()")
