@@ -396,12 +396,12 @@ def _thread_title(trace: Trace, thread: int) -> str:
 
 
 def _frames(trace: Trace, stack: int) -> list[int]:
-    """The rows of ``trace.stacks`` around a stack, outermost first, and itself."""
+    """The rows of ``trace.stacks`` around a stack, outermost first, and itself, as far as there are lanes for them."""
     stacks, found = trace.stacks, []
-    while stack != NONE and stack < len(stacks) and len(found) < _MOST_LEVELS:
+    while stack != NONE and stack < len(stacks) and len(found) < _DEEPEST:
         found.append(stack)
         stack = int(stacks.parent[stack])
-    return found[::-1]
+    return found[::-1][:_MOST_LEVELS]
 
 
 def _lanes_of(starts: list[int], ends: list[int]) -> Array:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, Part, StepBreakdown
+from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.exporters.page.markup import facts_list, share_text, shown, table, time_text
 from gpuscope.exporters.page.planes import Array
-from gpuscope.exporters.page.report_names import COLORS, brief_name, path_texts
+from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_bytes, format_digits, format_rate
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _BARS = 120  # steps that are drawn one by one; of more, each bar is the slowest of some
 _GAPS = 20
+_MOST_PIECES = 20_000  # of idle time are looked up by line, the longest
 _MOST_DRAINS = 5
 _VISIBLE = 0.005  # of the time of the steps: smaller parts have no row of their own
 _BAR_HEIGHT, _BAR_WIDTH = 120, 10
@@ -243,10 +245,15 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
     """Causes of idle time, the calls after which it came, and the longest gaps."""
     parts = []
     wall, count = max(breakdown.wall_ns, 1), max(len(breakdown.steps), 1)
-    paths = path_texts(trace)
+    places = Context(trace, breakdown.steps, breakdown)
     for device in breakdown.devices:
         causes = [
-            (shown(part.name), time_text(part.exclusive_ns / count), share_text(part.exclusive_ns / wall))
+            (
+                shown(part.name),
+                time_text(part.exclusive_ns / count),
+                share_text(part.exclusive_ns / wall),
+                f"<code>{shown(_line_of(places, device, part) if part.exclusive_ns / wall >= _VISIBLE else '')}</code>",
+            )
             for part in device.parts
             if part.kind == IDLE
         ]
@@ -254,7 +261,8 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
             parts.append(f"<p>GPU {device.device} was never idle in the steps.</p>")
             continue
         name = f"GPU {device.device}"
-        parts.append(table(("cause", "a step", "share"), causes, caption=f"Why {name} was idle", numbers=(1, 2)))
+        header = ("cause", "a step", "share", "most of it before the launch at")
+        parts.append(table(header, causes, caption=f"Why {name} was idle", numbers=(1, 2)))
         drains = [
             (shown(each.call), f"<code>{shown(each.where)}</code>", f"{each.count:,}", time_text(each.idle_ns / count))
             for each in device.drains[:_MOST_DRAINS]
@@ -262,13 +270,26 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
         if drains:
             header = ("call that waited", "at", "times", "idle a step")
             parts.append(table(header, drains, caption=f"Waits that left {name} without work", numbers=(2, 3)))
-        header = ("gap", "length", "cause", "work after it", "launched in")
+        header = ("gap", "length", "cause", "work after it", "launched at")
         caption = f"The longest gaps of {name}"
-        parts.append(table(header, _gaps(trace, device, lanes, paths), caption=caption, numbers=(1,)))
+        parts.append(table(header, _gaps(trace, device, lanes, places), caption=caption, numbers=(1,)))
     return "".join(parts)
 
 
-def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, paths: list[str]) -> Iterator[tuple[str, ...]]:
+def _line_of(places: Context, device: DeviceBreakdown, part: Part) -> str:
+    """The place that launched what ended most of the idle time of a cause."""
+    cause = next((each for each in IdleCause if each.label == part.name), IdleCause.UNSEEN)
+    weights = device.pieces.cause_ns[cause]
+    rows = np.flatnonzero(weights)
+    if len(rows) > _MOST_PIECES:
+        rows = rows[np.argpartition(weights[rows], -_MOST_PIECES)[-_MOST_PIECES:]]
+    if len(rows) == 0:
+        return ""
+    where, _ = places.lines(device.pieces.launch[rows], weights[rows])[0]
+    return str(where or "")
+
+
+def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) -> Iterator[tuple[str, ...]]:
     pieces, work = device.pieces, device.work
     lasted = pieces.end_ns - pieces.start_ns
     causes = list(IdleCause)
@@ -281,14 +302,13 @@ def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, paths: list[str])
         if work.tables[row] == 0:
             variant = int(trace.kernels.variant[work.rows[row]])
             after = brief_name(names[variant]) if variant < len(names) else after
-        region = int(trace.api.region[call]) if call >= 0 else len(trace.regions)
-        path = int(trace.regions.path[region]) if region < len(trace.regions) else len(paths)
+        where = places.lines(np.array([call]), np.ones(1))[0][0] if call >= 0 else None
         yield (
             f'<a href="#/timeline?t={max(start - around, 0)}-{end + around}">at {time_text(start * 32)}</a>',
             time_text(int(lasted[gap])),
             shown(causes[int(pieces.cause_ns[:, gap].argmax())].label),
             f"<code>{shown(after[:120])}</code>",
-            f"<code>{shown(paths[path][-120:] if path < len(paths) else '')}</code>",
+            f"<code>{shown(where or '')}</code>",
         )
 
 
