@@ -24,7 +24,14 @@ REPEATS = 3
 WAIT_MS = 60_000
 OPTIONS = ("--no-sandbox", "--enable-precise-memory-info", "--js-flags=--expose-gc")
 WRITTEN = ("report_1m_write", "report_1m_findings", "report_1m_size", "report_small_size")
-SHOWN = ("report_1m_first", "report_1m_complete", "report_1m_frame", "report_1m_frame_step", "report_sort", "report_1m_heap")
+SHOWN = (
+    "report_1m_first",
+    "report_1m_complete",
+    "report_1m_frame",
+    "report_1m_frame_step",
+    "report_sort",
+    "report_1m_heap",
+)
 
 
 def noisy(store: Any, seed: int = 1) -> Any:

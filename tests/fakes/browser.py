@@ -20,7 +20,7 @@ def look_at(path, choice="", script=""):
     """The document after a while, and what the console said; skips the test where there is no browser.
 
     Args:
-        path: of the page, which is changed: `script` runs at its end.
+        path: of the page, which is changed: `script` runs at its end, as a module.
         choice: what stands behind the # of the address.
         script: JavaScript.
     """
@@ -28,7 +28,7 @@ def look_at(path, choice="", script=""):
     if browser is None:
         pytest.skip("no Chromium is installed")
     text = path.read_text(encoding="utf-8").replace("<head>", f"<head><script>{TIMERS}</script>")
-    path.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+    path.write_text(text.replace("</body>", f'<script type="module">{script}</script></body>'), encoding="utf-8")
     profile = f"--user-data-dir={path.parent}/profile"
     done = subprocess.run(
         [browser, *OPTIONS, "--enable-logging=stderr", profile, f"{path.as_uri()}#{choice}"],

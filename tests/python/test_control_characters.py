@@ -22,6 +22,7 @@ from gpuscope import units
 from gpuscope.benchmarking.rounds import SweepPoint
 from gpuscope.benchmarking.sweeps import Sweep
 from gpuscope.errors import CorruptTrace, GpuscopeError, GpuscopeWarning, InvalidArgument
+from gpuscope.exporters.page import report
 from gpuscope.exporters.page.memory import render
 from gpuscope.memory.events import Frame, MemoryEvents
 from gpuscope.pytest_plugin.gate import Verdict
@@ -102,6 +103,14 @@ def test_lines_end_where_they_did():
 )
 def test_tables_and_trees_show_names(recording, text):
     check(text(gpuscope.load(recording)))
+
+
+def test_the_page_shows_names(recording):
+    text = report.render(gpuscope.load(recording).trace)
+    shown = SHOWN.replace("]x[/]", "]x[/] &lt;/script&gt;&lt;b&gt;")
+    assert f"<h1>{shown}</h1>" in text
+    assert not CONTROL.search(text)
+    assert "</script><b>" not in text
 
 
 def test_columns_of_a_table_stay_aligned(recording):

@@ -259,7 +259,9 @@ def fit(lines: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
 def _stem(path: str) -> str:
     """The name of a recording without folder and suffix."""
     name = os.path.basename(path)
-    return next((name.removesuffix(suffix) for suffix in (".json.gz", ".json", ".gscope") if name.endswith(suffix)), name)
+    return next(
+        (name.removesuffix(suffix) for suffix in (".json.gz", ".json", ".gscope") if name.endswith(suffix)), name
+    )
 
 
 def _is_rule(line: str) -> bool:

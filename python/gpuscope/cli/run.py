@@ -63,9 +63,12 @@ class Run:
             "--output",
             metavar="FILE",
             action="append",
-            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; may be repeated (default: <script name>.gscope)",
+            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; may be repeated "
+            "(default: <script name>.gscope)",
         )
-        parser.add_argument("--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser")
+        parser.add_argument(
+            "--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser"
+        )
         what = parser.add_argument_group("what is recorded")
         what.add_argument(
             "--mode",

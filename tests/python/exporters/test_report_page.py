@@ -22,7 +22,9 @@ from gpuscope.exporters.page.report_tables import FAMILIES
 from gpuscope.recording import Recording
 from gpuscope.trace import Trace
 
-HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">'\"&amp;{{data}}"
+HOSTILE = (
+    "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">'\"&amp;{{data}}"
+)
 RIGHT_TO_LEFT = "\u202egnorts\u202c עברית"
 NS_PER_US = 1e3
 SECTIONS = re.compile(r'<section id="(\w+)"')
@@ -236,6 +238,13 @@ def test_names_run_nothing_and_break_nothing(show, name):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]", text)
 
 
+ROWS = """() => [...document.querySelectorAll("[role=row][data-row]")].map((row) => {
+  const cells = [...row.querySelectorAll("[data-key]")];
+  const entry = (cell) => [cell.dataset.key, [Number(cell.dataset.value), cell.textContent]];
+  return { name: row.firstChild.title, cells: Object.fromEntries(cells.map(entry)) };
+})"""
+
+
 def test_figures_are_those_of_key_averages(show):
     trace = Trace(steps_store())
     averages = key_averages(trace)
@@ -256,10 +265,7 @@ def test_figures_are_those_of_key_averages(show):
             tab.click()
             family = tab.get_attribute("data-family")
             rows = [row for row in averages if row.kind in FAMILIES[family]]
-            shown = page.evaluate("""() => [...document.querySelectorAll("[role=row][data-row]")].map((row) => ({
-                name: row.firstChild.title,
-                cells: Object.fromEntries([...row.querySelectorAll("[data-key]")].map((cell) => [cell.dataset.key, [Number(cell.dataset.value), cell.textContent]]))
-            }))""")
+            shown = page.evaluate(ROWS)
             assert sorted(row["name"] for row in shown) == sorted(row.key for row in rows)
             by_name = {row.key: row for row in rows}
             for row in shown:
@@ -278,7 +284,9 @@ def test_totals_are_of_all_events_also_where_the_page_has_not_all(show, monkeypa
 
     def total():
         with show(Trace(trace.store)) as page:
-            values = page.eval_on_selector_all("[data-key=gpu][data-value]", "cells => cells.map((c) => Number(c.dataset.value))")
+            values = page.eval_on_selector_all(
+                "[data-key=gpu][data-value]", "cells => cells.map((c) => Number(c.dataset.value))"
+            )
             return sum(values), page.locator(".notice").count()
 
     whole = total()
@@ -441,7 +449,10 @@ def test_a_click_chooses_what_is_under_it(show):
 
 def test_tables_sort_filter_and_light_the_timeline(show):
     with show(loop()) as page:
-        names = lambda: page.eval_on_selector_all("[role=row][data-row]", "rows => rows.map((row) => row.firstChild.title)")  # noqa: E731
+
+        def names():
+            return page.eval_on_selector_all("[data-row]", "rows => rows.map((row) => row.firstChild.title)")
+
         by_time = names()
         page.click("[data-key=name] button")
         assert names() == sorted(by_time)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages are put together from: their files in the package, texts that run nothing, and data that ends no element."""
+"""What pages are put together from: files of the package, texts that run nothing, data that ends no element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"use strict";
+// Memory over time: what lives at each moment, and the moment that the reader chooses.
+
+import { sizeText } from "./units.js";
+import { colors, makeToggle, whenThemeChanges } from "./theme.js";
+
 (() => {
   const data = JSON.parse(document.getElementById("memory").textContent);
   const at = (id) => document.getElementById(id);
@@ -6,7 +10,6 @@
   const times = sums(data.times), used = sums(data.used), reserved = data.reserved && sums(data.reserved);
   const steps = times.length;
   for (const view of Object.values(data.views)) for (const group of view.groups) group.sizes = sums(group.sizes);
-  const HUES = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#8877cc", "#cc7799", "#997700", "#6699cc"];
   // Those of torch's own timeline, as far as they can be told apart on dark and on light.
   const OF_CATEGORY = ["#2e8b57", "#daa520", "#5c7080", "#9370db", "#e05252", "#4169e1", "#5fa8ff", "#a0a7ae", "#20a5a0", "#a0622d"];
   const MARGIN = { left: 74, right: 12, top: 22, bottom: 26 };
@@ -16,21 +19,14 @@
 
   const state = { view: "category", from: 0, to: last, step: data.peak, hover: null, drag: null };
 
-  function size(bytes) {
-    let left = Math.abs(bytes), unit = 0;
-    const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-    while (left >= (unit ? 999.5 : 1024) && unit < 4) { left /= 1024; unit += 1; }
-    return `${bytes < 0 ? "-" : ""}${unit === 0 ? left : left.toFixed(left < 9.995 ? 2 : left < 99.95 ? 1 : 0)} ${UNITS[unit]}`;
-  }
   function time(us) {
     const [scale, unit] = last >= 2e6 ? [1e6, "s"] : last >= 2e3 ? [1e3, "ms"] : [1, "µs"];
     return `${(us / scale).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
   }
-  const style = () => getComputedStyle(document.documentElement);
   const groups = () => data.views[state.view === "allocations" ? "category" : state.view].groups;
   function color(group, index) {
-    if (group.id < 0) return style().getPropertyValue(group.name.startsWith("from") ? "--before" : "--rest").trim();
-    return state.view === "category" || state.view === "allocations" ? OF_CATEGORY[group.id] : HUES[index % HUES.length];
+    if (group.id < 0) return group.name.startsWith("from") ? colors.before : colors.rest;
+    return state.view === "category" || state.view === "allocations" ? OF_CATEGORY[group.id] : colors.slots[index % colors.slots.length];
   }
 
   // The last step that is not later, and not before the first.
@@ -122,7 +118,7 @@
     }
     for (const [allocation, place] of open) close(allocation, place, columns.length);
     pen.globalAlpha = 1;
-    pen.fillStyle = style().getPropertyValue("--rest").trim();
+    pen.fillStyle = colors.rest;
     const upper = Float64Array.from(columns, rest);
     band(pen, new Float64Array(columns.length), upper);
   }
@@ -133,7 +129,7 @@
 
   function draw() {
     measure();
-    const pen = canvas.getContext("2d"), css = style(), ink = (name) => css.getPropertyValue(name).trim();
+    const pen = canvas.getContext("2d");
     pen.setTransform(box.ratio, 0, 0, box.ratio, 0, 0);
     pen.clearRect(0, 0, chart.clientWidth, chart.clientHeight);
     pen.font = "12px system-ui, sans-serif";
@@ -141,22 +137,22 @@
     pen.lineWidth = 1;
     const unit = 2 ** Math.floor(Math.log2(box.most / 3));
     for (let bytes = 0; bytes <= box.most; bytes += unit) {
-      pen.strokeStyle = ink("--line");
+      pen.strokeStyle = colors.line;
       pen.beginPath(); pen.moveTo(box.left, y(bytes)); pen.lineTo(box.right, y(bytes)); pen.stroke();
-      pen.fillStyle = ink("--faint"); pen.textAlign = "right";
-      pen.fillText(size(bytes), box.left - 6, y(bytes));
+      pen.fillStyle = colors.faint; pen.textAlign = "right";
+      pen.fillText(sizeText(bytes), box.left - 6, y(bytes));
     }
     // Marks at round times, as many as have room.
     const room = (75 * (state.to - state.from)) / Math.max(1, box.right - box.left), power = 10 ** Math.floor(Math.log10(room));
     const apart = power * [1, 2, 5, 10].find((step) => step * power >= room);
     for (let us = Math.ceil(state.from / apart) * apart; us <= state.to; us += apart) {
-      pen.fillStyle = ink("--faint");
+      pen.fillStyle = colors.faint;
       pen.textAlign = x(us) < box.left + 30 ? "left" : x(us) > box.right - 30 ? "right" : "center";
       pen.fillText(time(us), x(us), box.bottom + 14);
     }
     if (state.view === "allocations") drawAllocations(pen); else drawGroups(pen);
     if (reserved) {
-      pen.strokeStyle = ink("--held"); pen.setLineDash([5, 4]); pen.lineWidth = 1.5; pen.beginPath();
+      pen.strokeStyle = colors.held; pen.setLineDash([5, 4]); pen.lineWidth = 1.5; pen.beginPath();
       for (let column = 0; column < columns.length; column += 1) {
         const level = y(reserved[columns[column]]);
         if (column) pen.lineTo(box.left + column, level); else pen.moveTo(box.left, level);
@@ -167,17 +163,17 @@
     const rule = (step, name, words) => {
       const place = Math.min(box.right, Math.max(box.left, x(times[step])));
       if (times[step] < state.from && stepAt(state.from) !== step || times[step] > state.to) return;
-      pen.strokeStyle = ink(name); pen.lineWidth = 1.5;
+      pen.strokeStyle = colors[name]; pen.lineWidth = 1.5;
       pen.beginPath(); pen.moveTo(place, box.top - 6); pen.lineTo(place, box.bottom); pen.stroke();
       if (!words) return;
-      pen.fillStyle = ink(name);
+      pen.fillStyle = colors[name];
       pen.textAlign = place > (box.left + box.right) / 2 ? "right" : "left";
       pen.fillText(words, place + (pen.textAlign === "left" ? 5 : -5), box.top - 10);
     };
-    rule(data.peak, "--ink", `peak ${size(used[data.peak])}`);
-    if (state.step !== data.peak) rule(state.step, "--focus", "");
+    rule(data.peak, "ink", `peak ${sizeText(used[data.peak])}`);
+    if (state.step !== data.peak) rule(state.step, "focus", "");
     if (state.drag && state.drag.moved) {
-      pen.fillStyle = ink("--focus"); pen.globalAlpha = 0.2;
+      pen.fillStyle = colors.focus; pen.globalAlpha = 0.2;
       pen.fillRect(Math.min(state.drag.from, state.drag.to), box.top, Math.abs(state.drag.to - state.drag.from), box.bottom - box.top);
       pen.globalAlpha = 1;
     }
@@ -186,7 +182,7 @@
 
   function row(bytes, share, name, hue, stack) {
     const line = document.createElement("tr");
-    const cells = [size(bytes), `${(100 * share).toFixed(1)} %`].map((text) => Object.assign(document.createElement("td"), { textContent: text }));
+    const cells = [sizeText(bytes), `${(100 * share).toFixed(1)} %`].map((text) => Object.assign(document.createElement("td"), { textContent: text }));
     const what = document.createElement("td");
     const swatch = Object.assign(document.createElement("span"), { className: "swatch" });
     swatch.style.background = hue;
@@ -209,7 +205,7 @@
       for (const allocation of here.slice(0, LARGEST_ROWS))
         rows.push([bytes[allocation], `${data.lines[line[allocation]]}, ${data.categories[category[allocation]]}`, OF_CATEGORY[category[allocation]], stack[allocation]]);
       const others = total - rows.reduce((sum, [bytes]) => sum + bytes, 0);
-      if (others > 0) rows.push([others, "all others", style().getPropertyValue("--rest").trim()]);
+      if (others > 0) rows.push([others, "all others", colors.rest]);
     } else {
       groups().forEach((group, index) => {
         if (group.sizes[state.step] > 0) rows.push([group.sizes[state.step], group.name, color(group, index), group.stack]);
@@ -217,8 +213,8 @@
       rows.sort((a, b) => b[0] - a[0]);
     }
     const where = state.step === data.peak ? "At the peak" : "In use";
-    const held = reserved && reserved[state.step] ? `, ${size(reserved[state.step])} held from the driver` : "";
-    at("moment").textContent = `${where}, ${time(times[state.step])}: ${size(total)}${held}`;
+    const held = reserved && reserved[state.step] ? `, ${sizeText(reserved[state.step])} held from the driver` : "";
+    at("moment").textContent = `${where}, ${time(times[state.step])}: ${sizeText(total)}${held}`;
     at("what").textContent = { category: "category", line: "line of code, with the stack behind most of it", library: "library", region: "region of the program", allocations: "allocation" }[state.view];
     at("rows").replaceChildren(...rows.map(([bytes, name, hue, stack]) => row(bytes, bytes / Math.max(total, 1), name, hue, stack)));
     at("legend").textContent = reserved ? "Dashed: held from the driver." : "";
@@ -262,12 +258,12 @@
     let low = 0;
     if (state.view === "allocations") {
       low = rest(step);
-      if (bytes < low) return `smaller allocations: ${size(low)}`;
+      if (bytes < low) return `smaller allocations: ${sizeText(low)}`;
       const found = living(step).find((allocation) => (low += data.allocations.bytes[allocation]) > bytes);
-      return found === undefined ? "" : `${data.lines[data.allocations.line[found]]}\n${data.categories[data.allocations.category[found]]}: ${size(data.allocations.bytes[found])}`;
+      return found === undefined ? "" : `${data.lines[data.allocations.line[found]]}\n${data.categories[data.allocations.category[found]]}: ${sizeText(data.allocations.bytes[found])}`;
     }
     const found = groups().find((group) => (low += group.sizes[step]) > bytes);
-    return found ? `${found.name}: ${size(found.sizes[step])}` : "";
+    return found ? `${found.name}: ${sizeText(found.sizes[step])}` : "";
   }
   chart.addEventListener("pointermove", (event) => {
     const place = inside(event);
@@ -278,7 +274,7 @@
     }
     const step = columnAt(place), top = event.clientY - chart.getBoundingClientRect().top;
     const bytes = ((box.bottom - top) / (box.bottom - box.top)) * box.most;
-    tip.textContent = [`${time(times[step])}: ${size(used[step])}`, hovered(step, bytes)].filter(Boolean).join("\n");
+    tip.textContent = [`${time(times[step])}: ${sizeText(used[step])}`, hovered(step, bytes)].filter(Boolean).join("\n");
     tip.hidden = false;
     tip.style.transform = `translate(${Math.min(place + 14, Math.max(0, chart.clientWidth - tip.offsetWidth))}px, ${Math.max(0, top - tip.offsetHeight - 10)}px)`;
   });
@@ -335,7 +331,8 @@
   });
   at("controls").addEventListener("submit", (event) => event.preventDefault());
   addEventListener("hashchange", recall);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => update({}));
+  makeToggle(at("theme"));
+  whenThemeChanges(() => update({}));
   new ResizeObserver(() => update({}, false)).observe(chart);
   recall();
   draw();

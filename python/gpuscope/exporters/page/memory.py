@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -18,11 +15,15 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.exporters.page.markup import file_of_page, filled, island, script_of, style_of
 from gpuscope.memory.call_stacks import library_of, line_text, program_line
 from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.paths import check_writable, replacing
 from gpuscope.units import format_bytes
+
+SCRIPTS = ("units.js", "theme.js", "memory.js")
+"""The modules of the page, each after those that it imports from."""
 
 STEPS = 2000  # more cannot be distinguished on a screen
 GROUPS, ALLOCATIONS, DEPTH = 40, 2000, 40
@@ -88,16 +89,16 @@ def render(
         all_notes.insert(0, f"{events.lost:,} older events are no longer kept: the history begins behind them.")
     parts = {
         "title": escape(title),
-        "css": _file("memory.css"),
+        "css": style_of(("core.css", "memory.css")),
+        "before": script_of(("before.js",)),
         "facts": _facts(steps, chosen),
         "notices": "".join(f'<p class="notice" role="note">{escape(note)}</p>' for note in all_notes),
         "region": _REGION if "region" in data["views"] else "",
         "lines": _lines(steps, data),
-        "data": _island(data),
-        "script": _file("memory.js"),
+        "data": island(data),
+        "script": script_of(SCRIPTS),
     }
-    # In one pass: what is put in is not looked at again, whatever it contains.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("memory.html"))
+    return filled(file_of_page("memory.html"), parts)
 
 
 def _device(events: MemoryEvents, device: int | None) -> int:
@@ -134,16 +135,6 @@ def _lines(steps: Steps, data: dict[str, Any]) -> str:
     at_peak = [(sum(group["sizes"][: steps.peak + 1]), group["name"]) for group in data["views"]["line"]["groups"]]
     rows = sorted((row for row in at_peak if row[0] > 0), reverse=True)[:_MOST_LINES]
     return "".join(f"<tr><td>{format_bytes(size)}</td><td>{escape(name)}</td></tr>" for size, name in rows)
-
-
-def _file(name: str) -> str:
-    return resources.files("gpuscope.exporters.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _island(data: dict[str, Any]) -> str:
-    """JSON that no text in it can end: what HTML looks for is written as escapes."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuscope.analysis import Averages, audit, key_averages, tree
 from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
@@ -21,7 +22,6 @@ from gpuscope.exporters.page.report_names import Names
 from gpuscope.exporters.page.report_roofline import roofline_section
 from gpuscope.exporters.page.report_series import memory_of, series_of
 from gpuscope.exporters.page.report_tables import FAMILIES, nodes_of, rows_of
-from gpuscope.analysis import Averages, audit, key_averages, tree
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace
 
@@ -40,7 +40,9 @@ _PLAIN_SHARE = 1.0  # percent
 _TITLES = {"kernels": "Kernels and copies", "operators": "Operators", "regions": "Regions", "calls": "Driver calls"}
 
 
-def export_report(trace: Trace, path: str | os.PathLike[str], *, title: str | None = None, findings: bool = True) -> None:
+def export_report(
+    trace: Trace, path: str | os.PathLike[str], *, title: str | None = None, findings: bool = True
+) -> None:
     """Writes a recording as one HTML page that asks for no other file and no network.
 
     It has the audit's verdict, what fills a step and what that loses its time to, the timeline of all events (of more
@@ -80,7 +82,9 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "overview": _overview(trace, breakdown, why_not, lanes, diagnose(trace) if findings else None),
         "timeline": file_of_page("timeline.html") if lanes.kept else "<p>No single events were recorded.</p>",
         "tables": _tables(averages, rows, names),
-        "tree": file_of_page("tree.html") + f'<pre class="plain">{shown_lines(_tree_text(whole))}</pre>' if len(nodes["name"]) > 1 else "",
+        "tree": file_of_page("tree.html") + f'<pre class="plain">{shown_lines(_tree_text(whole))}</pre>'
+        if len(nodes["name"]) > 1
+        else "",
         "idle": overview.idle(trace, breakdown, lanes) if breakdown and breakdown.devices else "",
         "memory": (file_of_page("memory_section.html") if chart else "") + at_peak,
         "communication": overview.communication(trace, breakdown, _is_communication(trace)),
@@ -108,6 +112,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
     parts = {
         "title": shown(heading[:300]),
         "css": style_of(("core.css", "report.css")),
+        "before": script_of(("before.js",)),
         "facts": overview.header_facts(trace, breakdown),
         "complete": "complete" if verdict.complete else "incomplete",
         "verdict": shown(verdict.verdict.removeprefix("audit: ")),
@@ -115,7 +120,9 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "sections": "".join(_section(name, text) for name, text in sections.items() if text),
         "navigation": "".join(f'<a href="#/{name}">{_HEADINGS[name]}</a>' for name, text in sections.items() if text),
         "data": island(data),
-        "columns": "".join(f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()),
+        "columns": "".join(
+            f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()
+        ),
         "script": script_of(SCRIPTS),
     }
     return filled(file_of_page("report.html"), parts)
@@ -135,7 +142,8 @@ _HEADINGS = {
 
 
 def _section(name: str, text: str) -> str:
-    return f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{_HEADINGS[name]}</h2>{text}</section>'
+    heading = f'<h2 id="{name}-title">{_HEADINGS[name]}</h2>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">{heading}{text}</section>'
 
 
 def _breakdown(trace: Trace) -> tuple[StepBreakdown | None, str]:
@@ -232,7 +240,7 @@ def _reduced(lanes: Lanes) -> str:
     if not lanes.windows:
         return ""
     return (
-        f"The recording has {lanes.total:,} events, more than a page holds: {lanes.kept:,} of them are here one by one, "
-        f"in {len(lanes.windows)} stretches of time with the first, median, slowest and last steps and the longest gaps. "
-        "Tables, totals and the timeline from afar are of all."
+        f"The recording has {lanes.total:,} events, more than a page holds: {lanes.kept:,} of them are here one by "
+        f"one, in {len(lanes.windows)} stretches of time with the first, median, slowest and last steps and the "
+        "longest gaps. Tables, totals and the timeline from afar are of all."
     )

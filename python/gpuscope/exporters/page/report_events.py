@@ -8,14 +8,12 @@ a page holds, single ones are kept in the windows that matter, and each long lan
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gpuscope import _core
 from gpuscope._core import Flag
 from gpuscope.diagnosis.breakdown import StepBreakdown
 from gpuscope.diagnosis.idle import IdleCause
@@ -342,8 +340,10 @@ class Lanes:
 
 def _limits(trace: Trace, breakdown: StepBreakdown | None) -> tuple[int, int]:
     """The first moment of all events in ns, and the last in ticks after it."""
-    tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset, trace.api, trace.regions)
-    tables = (*tables, trace.python_functions, trace.python_samples, trace.memory, trace.counter_samples)
+    tables = (
+        *(trace.kernels, trace.graph_launches, trace.memcpy, trace.memset, trace.api, trace.regions),
+        *(trace.python_functions, trace.python_samples, trace.memory, trace.counter_samples),
+    )
     first, last = [], []
     for table in tables:
         if len(table):
@@ -397,7 +397,8 @@ def _thread_title(trace: Trace, thread: int) -> str:
 
 def _frames(trace: Trace, stack: int) -> list[int]:
     """The rows of ``trace.stacks`` around a stack, outermost first, and itself, as far as there are lanes for them."""
-    stacks, found = trace.stacks, []
+    stacks = trace.stacks
+    found: list[int] = []
     while stack != NONE and stack < len(stacks) and len(found) < _DEEPEST:
         found.append(stack)
         stack = int(stacks.parent[stack])

@@ -93,7 +93,9 @@ class Names:
         variants, kernel = self._trace.variants, Kind.KERNEL.label
         found = []
         for row, full in enumerate(self._trace.kernel_names()):
-            grid, block = ("×".join(f"{variants[f'{what}_{axis}'][row]}" for axis in "xyz") for what in ("grid", "block"))
+            grid, block = (
+                "x".join(f"{variants[f'{what}_{axis}'][row]}" for axis in "xyz") for what in ("grid", "block")
+            )
             shared = int(variants.static_shared_bytes[row]) + int(variants.dynamic_shared_bytes[row])
             note = f"grid {grid}, block {block}, {int(variants.registers[row])} registers"
             note += f", {format_bytes(shared)} shared memory" if shared else ""
@@ -199,5 +201,5 @@ def path_texts(trace: Trace) -> list[str]:
     for row, (name, parent) in enumerate(zip(trace.paths.name.tolist(), trace.paths.parent.tolist(), strict=True)):
         text = trace.string(name)
         above = texts[parent] if parent != NONE and parent < row else ""
-        texts.append(above if text.startswith(STEP) else f"{above} › {text}" if above else text)
+        texts.append(above if text.startswith(STEP) else f"{above} > {text}" if above else text)
     return texts

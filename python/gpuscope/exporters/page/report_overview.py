@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -59,7 +60,9 @@ def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
     info = trace.info
     start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
     names = [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []
-    gpus = ", ".join(f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names))
+    gpus = ", ".join(
+        f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+    )
     rank, world = info.get("process.rank"), info.get("process.world_size")
     return facts_list(
         {
@@ -106,7 +109,9 @@ def figures(trace: Trace, breakdown: StepBreakdown | None) -> str:
         made.append(("memory at the peak", format_bytes(peak), f"{format_bytes(held)} held from the driver"))
     elif len(trace.kernels):
         busy_ns = int(trace.kernels.duration_ns.sum())
-        made.append(("kernels", f"{len(trace.kernels):,}", f"{time_text(busy_ns / len(trace.kernels))} each on average"))
+        made.append(
+            ("kernels", f"{len(trace.kernels):,}", f"{time_text(busy_ns / len(trace.kernels))} each on average")
+        )
     if not made and trace.summary.cpu_ns:
         made.append(("CPU time in regions and calls", time_text(trace.summary.cpu_ns), ""))
     return "".join(
@@ -166,7 +171,7 @@ def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> st
     if len(lasted) < 2:
         return ""
     edges = np.unique(np.linspace(0, len(lasted), min(len(lasted), _BARS) + 1).astype(int))
-    slowest = [first + int(lasted[first:last].argmax()) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    slowest = [first + int(lasted[first:last].argmax()) for first, last in itertools.pairwise(edges.tolist())]
     most = float(lasted[slowest].max()) or 1.0
     columns = []
     for place, step in enumerate(slowest):
@@ -221,6 +226,7 @@ def _sentence(text: str) -> str:
 
 
 def _finding(finding: Finding) -> str:
+    worth = shown(finding.worth().replace("+-", "±"))
     where = "; ".join(dict.fromkeys(str(each) for each in finding.where if str(each)))
     facts = "".join(f"<li>{shown(fact)}</li>" for fact in finding.facts())
     inside = "".join(
@@ -229,7 +235,7 @@ def _finding(finding: Finding) -> str:
     )
     return (
         f'<li class="finding {finding.severity}"><p><span class="mark">{_MARKS[finding.severity]}</span>'
-        f"<b>{shown(_sentence(finding.title))}</b> <span class='worth'>{shown(finding.worth().replace('+-', '±'))}</span></p>"
+        f"<b>{shown(_sentence(finding.title))}</b> <span class='worth'>{worth}</span></p>"
         + (f'<p class="where">at {shown(where)}</p>' if where else "")
         + f"<p>→ {shown(finding.advice)}</p>"
         + (f"<details><summary>Evidence</summary><ul>{facts}{inside}</ul>" if facts or inside else "<details hidden>")
@@ -261,7 +267,7 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
             parts.append(f"<p>GPU {device.device} was never idle in the steps.</p>")
             continue
         name = f"GPU {device.device}"
-        header = ("cause", "a step", "share", "most of it before the launch at")
+        header: tuple[str, ...] = ("cause", "a step", "share", "most of it before the launch at")
         parts.append(table(header, causes, caption=f"Why {name} was idle", numbers=(1, 2)))
         drains = [
             (shown(each.call), f"<code>{shown(each.where)}</code>", f"{each.count:,}", time_text(each.idle_ns / count))
@@ -294,7 +300,7 @@ def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) 
     lasted = pieces.end_ns - pieces.start_ns
     causes = list(IdleCause)
     names = trace.kernel_names()
-    for gap in np.argsort(-lasted, kind="stable")[:_GAPS].tolist():
+    for gap in longest_of(lasted, _GAPS):
         start, end = (int(lanes.ticks(each[gap : gap + 1])[0]) for each in (pieces.start_ns, pieces.end_ns))
         around = max((end - start) // 2, 10)
         row, call = int(pieces.next[gap]), int(pieces.launch[gap])
@@ -312,12 +318,25 @@ def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) 
         )
 
 
+def longest_of(lengths: Array, count: int) -> list[int]:
+    """The places of so many, the longest first."""
+    rows = np.arange(len(lengths))
+    if len(lengths) > count:
+        rows = np.sort(np.argpartition(lengths, -count)[-count:])
+    found: list[int] = rows[np.argsort(-lengths[rows], kind="stable")].tolist()
+    return found
+
+
 # -- communication -----------------------------------------------------------------------------------------------------
 
 
 def communication(trace: Trace, breakdown: StepBreakdown | None, classes: Array) -> str:
     """Collectives by kernel, with what of them nothing else hid; "" without any."""
-    rows = np.flatnonzero(classes[np.minimum(trace.kernels.variant, len(classes) - 1)]) if len(classes) else []
+    kernels = trace.kernels
+    if len(classes) == 0 or len(kernels) == 0:
+        return ""
+    variants = np.minimum(kernels.variant, len(classes) - 1)
+    rows = np.flatnonzero(classes[variants])
     if len(rows) == 0:
         return ""
     parts = []
@@ -329,35 +348,36 @@ def communication(trace: Trace, breakdown: StepBreakdown | None, classes: Array)
             exposed = share_text(part.exclusive_ns / max(breakdown.wall_ns, 1))
             parts.append(f"<p>GPU {device.device}: {hidden} of its communication is hidden behind other work; "
                          f"what is not takes {exposed} of the time.</p>")  # fmt: skip
-    bytes_of = _payloads(trace)
-    names = trace.kernel_names()
-    groups: dict[str, list[int]] = {}
-    kernels = trace.kernels
-    for row in rows.tolist():
-        sums = groups.setdefault(brief_name(names[int(kernels.variant[row])]), [0, 0, 0])
-        for place, value in enumerate((1, int(kernels.duration_ns[row]), bytes_of.get(int(kernels.region[row]), 0))):
-            sums[place] += value
+    names = [brief_name(name) for name in trace.kernel_names()]
+    distinct = list(dict.fromkeys(names))
+    group = np.array([distinct.index(name) for name in names])[variants[rows]]
+    sizes = _message_bytes(trace)
+    weights = (None, kernels.duration_ns[rows], sizes[np.minimum(kernels.region[rows], len(sizes) - 1)])
+    sums = np.stack([np.bincount(group, each, len(distinct)) for each in weights], axis=1)
     cells = [
         (
-            f"<code>{shown(name)}</code>",
-            f"{count:,}",
+            f"<code>{shown(distinct[number])}</code>",
+            f"{int(count):,}",
             time_text(time_ns),
             time_text(time_ns / count),
             format_bytes(size) if size else "-",
             format_rate(size / (time_ns / 1e9), "B") if size and time_ns else "-",
         )
-        for name, (count, time_ns, size) in sorted(groups.items(), key=lambda each: -each[1][1])
+        for number, (count, time_ns, size) in sorted(enumerate(sums.tolist()), key=lambda each: -each[1][1])
+        if count
     ]
     header = ("kernel", "count", "total", "mean", "message bytes", "bytes a second")
     return "".join(parts) + table(header, cells, caption="Collectives", numbers=(1, 2, 3, 4, 5))
 
 
-def _payloads(trace: Trace) -> dict[int, int]:
-    """The size of the message by region, where NCCL says it."""
+def _message_bytes(trace: Trace) -> Array:
+    """The size of the message by region, where NCCL says it; 0 elsewhere, and behind the last."""
     payloads = trace.payloads
-    names = {name for name in np.unique(payloads.name).tolist() if trace.string(name).startswith("Message size")}
-    rows = np.flatnonzero(np.isin(payloads.name, list(names)) & (payloads.type == 0))
-    return dict(zip(payloads.region[rows].tolist(), payloads.value[rows].tolist(), strict=True))
+    found = np.zeros(len(trace.regions) + 1)
+    names = [name for name in np.unique(payloads.name).tolist() if trace.string(name).startswith("Message size")]
+    rows = np.flatnonzero(np.isin(payloads.name, names) & (payloads.type == 0) & (payloads.region < len(trace.regions)))
+    found[payloads.region[rows]] = payloads.value[rows]
+    return found
 
 
 # -- audit -------------------------------------------------------------------------------------------------------------

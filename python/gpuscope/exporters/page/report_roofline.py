@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpuscope.diagnosis.roofline import BANDWIDTH, COUNTERS, Roofline, RooflinePoint
 from gpuscope.exporters.page.markup import share_text, shown, table, time_text
@@ -74,13 +74,11 @@ def _drawing(points: Sequence[RooflinePoint], peaks: dict[str, float]) -> str:
         knee = value / bandwidth if bandwidth else 10.0**left
         start = max(knee, 10.0**left)
         if start < 10.0**right:
-            parts.append(f'<line class="roof" x1="{x(start):.1f}" x2="{x(10.0**right):.1f}" '
-                         f'y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-                         f'<text x="{_WIDTH - _RIGHT}" y="{y(value) - 4:.1f}" text-anchor="end">{shown(name)}</text>')  # fmt: skip
+            parts.append(_roof(x(start), x(10.0**right), y(value), y(value)))
+            parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{y(value) - 4:.1f}" text-anchor="end">{shown(name)}</text>')
     if bandwidth:
         ends = (max(10.0**left, 10.0**low / bandwidth), min(10.0**right, 10.0**high / bandwidth))
-        parts.append(f'<line class="roof" x1="{x(ends[0]):.1f}" x2="{x(ends[1]):.1f}" '
-                     f'y1="{y(ends[0] * bandwidth):.1f}" y2="{y(ends[1] * bandwidth):.1f}"/>')  # fmt: skip
+        parts.append(_roof(x(ends[0]), x(ends[1]), y(ends[0] * bandwidth), y(ends[1] * bandwidth)))
     longest = max(each.seconds for each in points)
     for point in points[: 2 * _ROWS]:
         radius = max(_SMALLEST, _LARGEST * math.sqrt(point.seconds / longest))
@@ -98,17 +96,25 @@ def _drawing(points: Sequence[RooflinePoint], peaks: dict[str, float]) -> str:
         f'<figure class="roofline"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="Operations a second over operations a byte">{"".join(parts)}</svg>'
         "<figcaption>Operations a second over operations a byte, both logarithmic. Circles are kernels, squares "
-        "regions; filled where counters measured the bytes, hollow where they are the least by shapes.</figcaption></figure>"
+        "regions; filled where counters measured the bytes, hollow where they are the least by shapes.</figcaption>"
+        "</figure>"
     )
 
 
-def _grid(left: int, right: int, low: int, high: int, x: object, y: object) -> Iterator[str]:
+def _roof(x0: float, x1: float, y0: float, y1: float) -> str:
+    return f'<line class="roof" x1="{x0:.1f}" x2="{x1:.1f}" y1="{y0:.1f}" y2="{y1:.1f}"/>'
+
+
+Place = Callable[[float], float]
+
+
+def _grid(left: int, right: int, low: int, high: int, x: Place, y: Place) -> Iterator[str]:
     for power in range(left, right + 1):
-        at = x(10.0**power)  # type: ignore[operator]
+        at = x(10.0**power)
         yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
         yield f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{10.0**power:g}</text>'
     for power in range(low, high + 1):
-        at = y(10.0**power)  # type: ignore[operator]
+        at = y(10.0**power)
         yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
         rate = format_rate(10.0**power, "F").removesuffix("F/s") + "F/s"
         yield f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{rate}</text>'

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,12 @@ def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]
         least = np.minimum.reduceat(values, edges)
         ticks = np.stack([ticks[edges], ticks[edges] + 1], axis=1).ravel()
         values = np.stack([most, least], axis=1).ravel()
-    return {"title": title, "unit": unit, "ticks": np.diff(ticks, prepend=0), "values": [float(f"{v:.4g}") for v in values]}
+    return {
+        "title": title,
+        "unit": unit,
+        "ticks": np.diff(ticks, prepend=0),
+        "values": [float(f"{v:.4g}") for v in values],
+    }
 
 
 def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
@@ -79,7 +85,9 @@ def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
     chosen = np.arange(len(used))
     if len(used) > _POINTS:
         edges = np.linspace(0, len(used), _POINTS + 1).astype(int)
-        chosen = np.unique([first + int(used[first:last].argmax()) for first, last in zip(edges[:-1], edges[1:], strict=True)])
+        chosen = np.unique(
+            [first + int(used[first:last].argmax()) for first, last in itertools.pairwise(edges.tolist())]
+        )
     chart = {
         "ticks": np.diff(lanes.ticks(timeline.events.time_ns[chosen]), prepend=0),
         "peak": int(np.searchsorted(chosen, peak)),
@@ -89,7 +97,9 @@ def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
             if values[chosen].any()
         ],
     }
-    at_peak = sorted(((int(values[peak]), name) for name, values in categories.items() if values[peak] > 0), reverse=True)
+    at_peak = sorted(
+        ((int(values[peak]), name) for name, values in categories.items() if values[peak] > 0), reverse=True
+    )
     rows = [(format_bytes(size), share_text(size / max(int(used[peak]), 1)), _words(name)) for size, name in at_peak]
     text = table(("at the peak", "share", "category"), rows, caption=f"In use at the peak on {timeline.device}",
                  numbers=(0, 1))  # fmt: skip

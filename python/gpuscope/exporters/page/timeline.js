@@ -413,7 +413,7 @@ export class Timeline {
       found.push(["launched by", this.model.nameOf(call.thing[link.call.place])]);
       found.push(["waited after the call", timeText(Math.max(0, start - call.end(link.call.place)) * this.ns)]);
       const inside = this.regionsAt(call, call.start[link.call.place]);
-      if (inside.length) found.push(["in", inside.join(" › ")]);
+      if (inside.length) found.push(["in", inside.join(" > ")]);
     } else if (link) found.push(["launched", this.model.nameOf(link.work.lane.thing[link.work.place])]);
     const row = this.model.rowOf(thing);
     if (row >= 0) {
