@@ -6,32 +6,48 @@ import { box, sized } from "./pen.js";
 
 const HIGH = 20;
 const NARROW = 1.2; // pixels: narrower boxes are drawn as one
-const KINDS = { gpu: "GPU time", cpu: "CPU time", count: "launches and calls" };
+const KINDS = { gpu: "GPU time", cpu: "CPU time", count: "launches and calls", samples: "Python, by samples" };
+
+/** The nodes of a tree that the page carries as columns, each with its children; the first is the root. */
+function nodesOf(tree, strings) {
+  const nodes = tree.parent.map((parent, place) => ({
+    parent, name: strings[tree.name[place]], kind: strings[tree.kind[place]], count: tree.count[place],
+    cpu: tree.cpu[place], self_cpu: tree.self_cpu[place], gpu: tree.gpu[place], self_gpu: tree.self_gpu[place], children: [],
+  }));
+  for (const node of nodes) if (node.parent >= 0) nodes[node.parent].children.push(node);
+  return nodes;
+}
 
 export class Icicle {
   constructor(data, tell) {
     this.tell = tell;
     this.strings = data.strings;
-    const { tree } = data;
-    this.nodes = tree.parent.map((parent, place) => ({
-      parent, name: this.strings[tree.name[place]], kind: this.strings[tree.kind[place]], count: tree.count[place],
-      cpu: tree.cpu[place], self_cpu: tree.self_cpu[place], gpu: tree.gpu[place], self_gpu: tree.self_gpu[place], children: [],
-    }));
-    for (const node of this.nodes) if (node.parent >= 0) this.nodes[node.parent].children.push(node);
-    this.root = this.nodes[0];
+    this.calls = nodesOf(data.tree, this.strings);
+    this.sampled = data.samples && nodesOf(data.samples, this.strings);
     this.canvas = document.getElementById("icicle");
     this.details = document.getElementById("tree-details");
     this.select = document.getElementById("tree-by");
-    this.by = data.has_gpu ? "gpu" : "cpu";
+    const [root] = this.calls;
+    const there = { gpu: root.gpu > 0, cpu: root.cpu > 0, count: root.children.length > 0, samples: Boolean(this.sampled) };
+    this.by = ["gpu", "cpu", "samples"].find((key) => there[key] && (key === "samples" || root.children.some((child) => child.kind !== "outside"))) || "cpu";
     for (const [key, words] of Object.entries(KINDS)) {
-      if (this.root[key] > 0 || key === "count") this.select.append(Object.assign(document.createElement("option"), { value: key, textContent: words, selected: key === this.by }));
+      if (there[key]) this.select.append(Object.assign(document.createElement("option"), { value: key, textContent: words, selected: key === this.by }));
     }
+    this.first = this.by;
     this.isInverted = false;
     this.matches = null;
     this.plant();
     this.listen();
     whenThemeChanges(() => this.draw());
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+  }
+
+  /** Shows what boxes are wide by: one of `KINDS`. */
+  measureBy(key) {
+    if (key === this.by || ![...this.select.options].some((option) => option.value === key)) return;
+    this.by = key;
+    this.select.value = key;
+    this.plant();
   }
 
   /** Makes the boxes of what is shown: value, depth and place of each. */
@@ -43,7 +59,11 @@ export class Icicle {
     this.draw();
   }
 
-  valueOf(node) { return this.by === "count" ? this.leavesOf(node) : node[this.by]; }
+  get nodes() { return this.by === "samples" ? this.sampled : this.calls; }
+  get root() { return this.nodes[0]; }
+  get key() { return this.by === "samples" ? "cpu" : this.by; }
+
+  valueOf(node) { return this.by === "count" ? this.leavesOf(node) : node[this.key]; }
 
   /** Calls and launches below a node: those of its leaves. */
   leavesOf(node) {
@@ -68,7 +88,7 @@ export class Icicle {
   inverted() {
     const top = { node: this.root, parent: null, name: "all", value: 0, children: [], byName: new Map() };
     for (const node of this.nodes) {
-      const own = this.by === "count" ? (node.children.length ? 0 : node.count) : Math.max(0, node[this.by] - node.children.reduce((sum, child) => sum + child[this.by], 0));
+      const own = this.by === "count" ? (node.children.length ? 0 : node.count) : Math.max(0, node[this.key] - node.children.reduce((sum, child) => sum + child[this.key], 0));
       if (own <= 0 || node === this.root) continue;
       top.value += own;
       let at = top;
@@ -211,7 +231,7 @@ export class Icicle {
       this.tell.say(`${next.name}, ${this.text(next.value)}`);
       this.draw();
     });
-    this.select.addEventListener("change", () => { this.by = this.select.value; this.plant(); this.tell.changed(); });
+    this.select.addEventListener("change", () => { this.measureBy(this.select.value); this.tell.changed(); });
     const invert = document.getElementById("tree-invert");
     invert.addEventListener("click", () => {
       this.isInverted = !this.isInverted;

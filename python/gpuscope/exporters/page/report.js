@@ -83,6 +83,7 @@ function state() {
     if (tables.chosen >= 0) found.set("row", tables.chosen);
   }
   if (icicle && icicle.way) found.set("tree", icicle.way);
+  if (icicle && icicle.by !== icicle.first) found.set("by", icicle.by);
   if (icicle && icicle.isInverted) found.set("invert", "1");
   return found.toString();
 }
@@ -119,6 +120,7 @@ function restore(goes = true) {
     if (row >= 0 && row < data.rows.count.length) { tables.choose(row); tables.reveal(row); }
   }
   if (icicle) {
+    icicle.measureBy(wanted.get("by") || icicle.first);
     if (wanted.has("invert") !== icicle.isInverted) document.getElementById("tree-invert").click();
     if (wanted.has("tree")) icicle.follow(wanted.get("tree"));
   }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope.analysis import Averages, audit, key_averages, tree
+from gpuscope.analysis import Averages, Tree, audit, key_averages, samples, tree
 from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
@@ -21,7 +21,7 @@ from gpuscope.exporters.page.report_events import TICK_NS, Lanes
 from gpuscope.exporters.page.report_names import Names
 from gpuscope.exporters.page.report_roofline import roofline_section
 from gpuscope.exporters.page.report_series import memory_of, series_of
-from gpuscope.exporters.page.report_tables import FAMILIES, nodes_of, rows_of
+from gpuscope.exporters.page.report_tables import FAMILIES, calls_of_samples, nodes_of, rows_of
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace
 
@@ -72,7 +72,8 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
     names = Names(trace, averages)
     rows = rows_of(trace, averages, names)
     whole = tree(trace)
-    nodes = nodes_of(whole, names)
+    nodes, seen = nodes_of(whole, names), samples(trace)
+    sampled = calls_of_samples(seen, names)
     lanes = Lanes(trace, breakdown, names)
     columns, groups, firsts = lanes.columns()
     facts, texts = encode(columns)
@@ -82,9 +83,8 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "overview": _overview(trace, breakdown, why_not, lanes, diagnose(trace) if findings else None),
         "timeline": file_of_page("timeline.html") if lanes.kept else "<p>No single events were recorded.</p>",
         "tables": _tables(averages, rows, names),
-        "tree": file_of_page("tree.html") + f'<pre class="plain">{shown_lines(_tree_text(whole))}</pre>'
-        if len(nodes["name"]) > 1
-        else "",
+        "tree": _tree(whole) if len(nodes["name"]) > 1 or sampled else "",
+        "python": overview.python_functions(seen),
         "idle": overview.idle(trace, breakdown, lanes) if breakdown and breakdown.devices else "",
         "memory": (file_of_page("memory_section.html") if chart else "") + at_peak,
         "communication": overview.communication(trace, breakdown, _is_communication(trace)),
@@ -99,6 +99,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "things": names.to_dict(),
         "rows": rows,
         "tree": nodes,
+        "samples": sampled,
         "columns": facts,
         "firsts": firsts,
         "groups": groups,
@@ -133,6 +134,7 @@ _HEADINGS = {
     "timeline": "Timeline",
     "tables": "Tables",
     "tree": "Tree",
+    "python": "Python",
     "idle": "Idle",
     "memory": "Memory",
     "communication": "Communication",
@@ -202,14 +204,10 @@ def _plain_table(family: str, averages: Averages, rows: dict[str, Any], names: N
     return f'<div class="plain">{text}</div>'
 
 
-def _tree_text(whole: Any) -> str:
-    text: str = whole.render(max_depth=_PLAIN_LEVELS, min_percent=_PLAIN_SHARE, width=120)
-    return text.replace(whole.verdict, "").rstrip()
-
-
-def shown_lines(text: str) -> str:
-    """Lines of a text as HTML shows them."""
-    return "\n".join(map(shown, text.split("\n")))
+def _tree(whole: Tree) -> str:
+    text = whole.render(max_depth=_PLAIN_LEVELS, min_percent=_PLAIN_SHARE, width=120).replace(whole.verdict, "")
+    lines = "\n".join(map(shown, text.rstrip().split("\n")))
+    return file_of_page("tree.html") + f'<pre class="plain">{lines}</pre>'
 
 
 def _steps(breakdown: StepBreakdown | None, lanes: Lanes) -> dict[str, Any] | None:

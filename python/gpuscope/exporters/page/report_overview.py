@@ -22,13 +22,14 @@ from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_bytes, format_digits, format_rate
 
 if TYPE_CHECKING:
-    from gpuscope.analysis import Audit
+    from gpuscope.analysis import Audit, Samples
     from gpuscope.exporters.page.report_events import Lanes
 
 _BARS = 120  # steps that are drawn one by one; of more, each bar is the slowest of some
 _GAPS = 20
 _MOST_PIECES = 20_000  # of idle time are looked up by line, the longest
 _MOST_DRAINS = 5
+_MOST_FUNCTIONS = 25
 _VISIBLE = 0.005  # of the time of the steps: smaller parts have no row of their own
 _BAR_HEIGHT, _BAR_WIDTH = 120, 10
 _SLOTS = {
@@ -325,6 +326,29 @@ def longest_of(lengths: Array, count: int) -> list[int]:
         rows = np.sort(np.argpartition(lengths, -count)[-count:])
     found: list[int] = rows[np.argsort(-lengths[rows], kind="stable")].tolist()
     return found
+
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+
+def python_functions(found: Samples) -> str:
+    """Where samples saw the program in Python, the function with most time of its own first; "" without any."""
+    if not found:
+        return ""
+    rows = [
+        (
+            f"<code>{shown(each.function)}</code>",
+            f"<code>{shown(each.file[-80:])}:{each.line}</code>",
+            time_text(each.self_ns),
+            share_text(found.share(each.self_ns) / 100),
+            time_text(each.total_ns),
+            time_text(each.cpu_ns),
+        )
+        for each in found.functions[:_MOST_FUNCTIONS]
+    ]
+    every = f", looked at every {time_text(found.interval_ns)}" if found.interval_ns else ""
+    header = ("function", "line with most of it", "own time", "of the run", "with what it calls", "on a CPU")
+    return table(header, rows, caption=f"Functions of Python{every}", numbers=range(2, 6))
 
 
 # -- communication -----------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
-from gpuscope.analysis import Averages, Tree
+from gpuscope.analysis import Averages, Samples, Tree
+from gpuscope.analysis.python_samples import SampledCall
 from gpuscope.analysis.rows import KINDS, Kind
 from gpuscope.exporters.page.planes import Array
 from gpuscope.exporters.page.report_names import Names, brief_name, path_texts
@@ -131,8 +133,32 @@ def _pairs(trace: Trace, names: Names) -> dict[str, list[list[int]]]:
 
 
 def nodes_of(tree: Tree, names: Names) -> dict[str, Any]:
-    """The nodes of a tree, parents first; of many, those with the most time, the others added up as "smaller ones"."""
-    nodes = tree.to_dict()["nodes"]
+    """The nodes of a call tree, as `_columns_of` has them."""
+    return _columns_of(tree.to_dict()["nodes"], names)
+
+
+def calls_of_samples(found: Samples, names: Names) -> dict[str, Any] | None:
+    """The tree of Python functions that samples saw, likewise; their time stands as that of the CPU."""
+    if not found:
+        return None
+    nothing = {"device_ns": 0, "self_device_ns": 0}
+    whole = sum(root.total_ns for root in found.roots)
+    nodes: list[dict[str, Any]] = [
+        {"parent": None, "name": "Python", "kind": "samples", "count": found.count, "cpu_ns": whole, "self_cpu_ns": 0}
+        | nothing
+    ]
+    stack: list[tuple[SampledCall, int]] = [(root, 0) for root in reversed(found.roots)]
+    while stack:
+        call, parent = stack.pop()
+        stack += [(child, len(nodes)) for child in reversed(call.children)]
+        name = f"{call.function} ({os.path.basename(call.file)}:{call.line})"
+        times = {"cpu_ns": call.total_ns, "self_cpu_ns": call.self_ns}
+        nodes.append({"parent": parent, "name": name, "kind": "python function", "count": call.count} | times | nothing)
+    return _columns_of(nodes, names)
+
+
+def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
+    """Nodes, parents first; of many, those with the most time, the others added up as "smaller ones"."""
     shown = _largest(nodes)
     place: dict[int, int] = {}
     columns: dict[str, list[int]] = {
