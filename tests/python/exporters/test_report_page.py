@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import gpuscope
@@ -163,6 +164,15 @@ def test_events_of_a_lane_do_not_overlap():
     )
     stream = next(group for group in lanes_of(trace).groups if group.kind == "stream")
     assert [lane.rows.tolist() for lane in stream.lanes] == [[0, 3], [1], [2]]
+
+
+def test_regions_lie_as_deep_as_they_are_nested_on_their_thread():
+    parents = [NONE, 0, 1, 2, 1, NONE, 3]
+    threads = [0, 0, 0, 1, 0, 1, 1]
+    depths = report_events._depths(np.array(parents, np.uint32), np.array(threads, np.uint16))
+    assert depths.tolist() == [0, 1, 2, 2, 2, 0, 3]
+    chain = np.arange(-1, 399).astype(np.uint32)
+    assert report_events._depths(chain, np.zeros(400, np.uint16)).tolist() == list(range(400))
 
 
 def test_more_events_than_fit_are_kept_where_they_matter(monkeypatch):
@@ -447,6 +457,15 @@ def test_a_click_chooses_what_is_under_it(show):
         assert name
 
 
+def test_a_bar_leads_to_its_step(show):
+    with show(loop()) as page:
+        page.locator(".steps a").nth(2).click()
+        third = view(page)
+        page.locator(".steps a").nth(3).click()
+        assert view(page)[0] == pytest.approx(third[1], abs=2)
+        assert page.locator("nav [aria-current]").inner_text() == "Timeline"
+
+
 def test_tables_sort_filter_and_light_the_timeline(show):
     with show(loop()) as page:
 
@@ -547,6 +566,24 @@ def test_the_tree_zooms_searches_and_turns(show):
         page.locator("#icicle").focus()
         page.keyboard.press("ArrowDown")
         assert page.inner_text("#tree-details h3") in ("gemm_backward", "gemm", "Memcpy HtoD (Pageable -> Device)")
+
+
+def test_samples_of_python_are_a_tree_and_a_table(show):
+    made = Loop(info={"session.interval_ns": "1000000"})
+    for _ in made.steps(6):
+        since = made.now
+        with made.at("train.py", 20, "compute"):
+            made.work(2_000)
+            made.sampled(since, 1_500)
+    with show(made.trace()) as page:
+        assert "compute" in page.inner_text("#python")
+        assert "train.py:20" in page.inner_text("#python")
+        page.select_option("#tree-by", "samples")
+        page.locator("#icicle").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.inner_text("#tree-details h3") == "compute (train.py:20)"
+        page.wait_for_timeout(250)
+        assert "by=samples" in page.url
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen(show):

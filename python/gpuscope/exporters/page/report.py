@@ -206,8 +206,10 @@ def _plain_table(family: str, averages: Averages, rows: dict[str, Any], names: N
 
 def _tree(whole: Tree) -> str:
     text = whole.render(max_depth=_PLAIN_LEVELS, min_percent=_PLAIN_SHARE, width=120).replace(whole.verdict, "")
-    lines = "\n".join(map(shown, text.rstrip().split("\n")))
-    return file_of_page("tree.html") + f'<pre class="plain">{lines}</pre>'
+    lines = text.rstrip().split("\n")
+    more = [f"and {len(lines) - _PLAIN_ROWS:,} more"] if len(lines) > _PLAIN_ROWS else []
+    shown_lines = "\n".join(map(shown, [*lines[:_PLAIN_ROWS], *more]))
+    return file_of_page("tree.html") + f'<pre class="plain">{shown_lines}</pre>'
 
 
 def _steps(breakdown: StepBreakdown | None, lanes: Lanes) -> dict[str, Any] | None:

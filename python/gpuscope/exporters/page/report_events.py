@@ -358,18 +358,21 @@ def _limits(trace: Trace, breakdown: StepBreakdown | None) -> tuple[int, int]:
 
 
 def _depths(parent: Array, thread: Array) -> Array:
-    """How many of the same thread are around each row."""
-    depth = np.zeros(len(parent), np.int64)
-    above = parent.astype(np.int64)
-    rows = np.flatnonzero(above < len(parent))
-    for _ in range(_DEEPEST):
-        if len(rows) == 0:
+    """How many of the same thread are around each row.
+
+    Each turn looks twice as far up as the one before, so that deep nesting takes few of them.
+    """
+    count = len(parent)
+    above = np.append(np.minimum(parent, count), count).astype(np.int64)
+    threads = np.append(thread.astype(np.int64), -1)
+    depth = (threads[above] == threads).astype(np.int64)
+    depth[count] = 0
+    for _ in range(_DEEPEST.bit_length()):
+        if (above == count).all():
             break
-        around = above[rows]
-        depth[rows] += thread[around] == thread[rows]
-        above[rows] = parent[around]
-        rows = rows[above[rows] < len(parent)]
-    return depth
+        depth += depth[above]
+        above = above[above]
+    return depth[:count]
 
 
 def _by_level(chosen: Array, depth: Array) -> list[Array]:

@@ -107,14 +107,16 @@ def figures(trace: Trace, breakdown: StepBreakdown | None) -> str:
         on_gpu = trace.memory.ordinal != 0xFFFFFFFF
         rows = np.flatnonzero(on_gpu) if on_gpu.any() else np.arange(len(trace.memory))
         peak, held = (int(trace.memory[name][rows].max()) for name in ("allocated_bytes", "reserved_bytes"))
-        made.append(("memory at the peak", format_bytes(peak), f"{format_bytes(held)} held from the driver"))
+        more = f"{format_bytes(held)} held from the driver" if held else "of the host"
+        made.append(("memory at the peak", format_bytes(peak), more))
     elif len(trace.kernels):
         busy_ns = int(trace.kernels.duration_ns.sum())
         made.append(
             ("kernels", f"{len(trace.kernels):,}", f"{time_text(busy_ns / len(trace.kernels))} each on average")
         )
-    if not made and trace.summary.cpu_ns:
-        made.append(("CPU time in regions and calls", time_text(trace.summary.cpu_ns), ""))
+    if not len(trace.kernels) and trace.summary.cpu_ns:
+        counts = f"{len(trace.regions):,} regions" if len(trace.regions) else ""
+        made.append(("CPU time in regions and calls", time_text(trace.summary.cpu_ns), counts))
     return "".join(
         f'<div class="figure"><dt>{shown(name)}</dt><dd><b>{shown(value)}</b><span>{shown(more)}</span></dd></div>'
         for name, value, more in made

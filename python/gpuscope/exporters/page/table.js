@@ -57,6 +57,7 @@ export class Tables {
     this.tabs = [...document.querySelectorAll("[data-family]")];
     this.chosen = -1;
     this.filterText = "";
+    this.orders = new Map();
     this.names = this.rows.name.map((id) => this.strings[id]);
     this.family = this.tabs[0].dataset.family;
     this.sort = { key: this.hasGpu ? "gpu" : "cpu", up: false };
@@ -72,6 +73,16 @@ export class Tables {
       order.forEach((row, place) => { this.ranked[row] = place; });
     }
     return this.ranked;
+  }
+
+  /** The rows of the table in the order of a column, worked out once. */
+  sorted(key) {
+    const known = `${this.family} ${key}`;
+    if (!this.orders.has(known)) {
+      const values = key === "name" ? this.ranks : this.rows[key];
+      this.orders.set(known, Uint32Array.from(this.kept).sort((one, other) => values[one] - values[other] || other - one));
+    }
+    return this.orders.get(known);
   }
 
   get kept() { return this.rows.family[this.family]; }
@@ -133,11 +144,9 @@ export class Tables {
   arrange() {
     const began = performance.now();
     const matches = matcher(this.filterText), { key, up } = this.sort;
-    let order = this.kept;
+    let order = this.sorted(key);
     if (matches && this.filterText.trim() !== "") order = order.filter((row) => matches(this.strings[this.rows.full[row]]) || matches(this.names[row]));
-    const values = key === "name" ? this.ranks : this.rows[key];
-    order = Uint32Array.from(order).sort((one, other) => values[one] - values[other] || other - one);
-    if (!up) order.reverse();
+    if (!up) order = order.slice().reverse();
     this.order = order;
     for (const cell of this.head.children) cell.setAttribute("aria-sort", cell.dataset.key === key ? (up ? "ascending" : "descending") : "none");
     for (const cell of this.head.children) cell.firstChild.textContent = COLUMNS.find((column) => column.key === cell.dataset.key).title + (cell.dataset.key === key ? (up ? " ▴" : " ▾") : "");
