@@ -14,8 +14,8 @@ export function firstNotBefore(values, wanted, low = 0, high = values.length) {
 
 export class Lane {
   /** `sums` come with the page where the lane has not all of its events. */
-  constructor({ table, first, end, sums }, kind, span) {
-    Object.assign(this, { table, first, kind, span, count: end - first, start: null, length: null, thing: null });
+  constructor({ table, first, end, total, sums }, kind, span) {
+    Object.assign(this, { table, first, total, kind, span, count: end - first, start: null, length: null, thing: null });
     this.isPart = Boolean(sums);
     this.sums = sums && { busy: Float32Array.from(sums.busy, (value) => value / 255), thing: Uint32Array.from(sums.thing), count: Uint32Array.from(sums.count) };
   }

@@ -41,11 +41,14 @@ class Lane:
 
     Attributes:
         table: of which it is: work, calls, regions, functions, samples or idle.
-        rows: of the arrays given to `Lanes.add`, in order of time.
+        rows: of its table, in order of time.
+        total: how many events there were, also where the page has not all of them.
+        sums: over the whole time, where it has not.
     """
 
     table: str
     rows: Array
+    total: int
     sums: dict[str, Any] | None = None
 
 
@@ -113,7 +116,15 @@ class Lanes:
                 firsts[lane.table].append(first)
                 order[lane.table].append(lane.rows)
                 counts[lane.table] += len(lane.rows)
-                lanes.append({"table": lane.table, "first": first, "end": counts[lane.table], "sums": lane.sums})
+                lanes.append(
+                    {
+                        "table": lane.table,
+                        "first": first,
+                        "end": counts[lane.table],
+                        "total": lane.total,
+                        "sums": lane.sums,
+                    }
+                )
             groups.append({"title": self._names.id(group.title), "kind": group.kind, "lanes": lanes})
         places = {name: np.concatenate(rows) if rows else _EMPTY for name, rows in order.items()}
         for name, table in self._tables.items():
@@ -188,7 +199,8 @@ class Lanes:
         for number in sorted(devices):
             rows = np.arange(first, first + min(len(devices[number].pieces), MOST_GAPS))
             first += len(rows)
-            self._group(f"GPU {number} idle, by cause", "idle", "idle", [rows])
+            cut = f", the {MOST_GAPS:,} longest gaps" if len(devices[number].pieces) > MOST_GAPS else ""
+            self._group(f"GPU {number} idle, by cause{cut}", "idle", "idle", [rows])
 
     def _idle(self, devices: dict[int, Any]) -> None:
         starts, ends, things = [_EMPTY], [_EMPTY], [_EMPTY]
@@ -250,7 +262,7 @@ class Lanes:
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     def _group(self, title: str, kind: str, table: str, chosen: Sequence[Array]) -> None:
-        made = [Lane(table, rows) for each in chosen for rows in self._spread(table, each)]
+        made = [Lane(table, rows, len(rows)) for each in chosen for rows in self._spread(table, each)]
         if made:
             self.groups.append(Group(title, kind, made))
 
@@ -372,7 +384,8 @@ def _depths(parent: Array, thread: Array) -> Array:
             break
         depth += depth[above]
         above = above[above]
-    return depth[:count]
+    found: Array = depth[:count]
+    return found
 
 
 def _by_level(chosen: Array, depth: Array) -> list[Array]:

@@ -9,7 +9,7 @@ const BINS = 24;
 const COLUMNS = [
   { key: "name", title: "name", wide: "minmax(min(14rem, 44vw), 1fr)" },
   { key: "shape", title: "durations", wide: "6.4rem", help: "how often which duration came, on a logarithmic scale" },
-  { key: "count", title: "count", wide: "5.4rem", text: countText },
+  { key: "count", title: "count", wide: "6.4rem", text: countText },
   { key: "share", title: "share", wide: "6rem", text: shareText, share: true },
   { key: "gpu", title: "GPU total", wide: "5.8rem", text: timeText },
   { key: "self_gpu", title: "GPU self", wide: "5.6rem", text: timeText },

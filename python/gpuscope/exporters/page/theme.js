@@ -26,10 +26,11 @@ function luminance(color) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
-/** The slot of a name: always the same one, on every page (FNV-1a). */
+/** The slot of a name, numbers at its end left out: always the same one, on every page (FNV-1a). */
 export function slotOf(name) {
   let hash = 0x811c9dc5;
-  for (let place = 0; place < name.length; place += 1) hash = Math.imul(hash ^ name.charCodeAt(place), 0x01000193);
+  const length = /#\d+$/.test(name) ? name.lastIndexOf("#") : name.length;
+  for (let place = 0; place < length; place += 1) hash = Math.imul(hash ^ name.charCodeAt(place), 0x01000193);
   return ((hash ^ (hash >>> 15)) >>> 0) % SLOTS;
 }
 

@@ -154,8 +154,10 @@ export class Timeline {
     pen.fillRect(0, y, this.axis.width, TITLE - 2);
     pen.fillStyle = colors.faint;
     const mark = this.closed.has(item.group) ? "▸" : "▾";
-    const count = item.group.lanes.reduce((sum, lane) => sum + lane.count, 0);
-    const text = `${mark} ${this.model.strings[item.group.title]}  ·  ${countText(count)}${item.group.lanes.some((lane) => !lane.isReady) ? "  ·  reading …" : ""}`;
+    const { lanes } = item.group, count = lanes.reduce((sum, lane) => sum + lane.total, 0);
+    const isCut = lanes.some((lane) => lane.isPart) && !this.model.windows.some(([from, to]) => this.axis.from >= from && this.axis.to <= to);
+    const more = lanes.some((lane) => !lane.isReady) ? "  ·  reading …" : isCut ? "  ·  here in sums; one by one where the map is underlined" : "";
+    const text = `${mark} ${this.model.strings[item.group.title]}  ·  ${countText(count)}${more}`;
     pen.fillText(cut(text, this.axis.width - 8), 5, y + TITLE / 2 - 0.5);
   }
 
@@ -254,6 +256,8 @@ export class Timeline {
     const lanes = this.model.mapped.filter((lane) => lane.isReady || lane.sums);
     const each = lanes.length ? Math.max(2, (height - 6) / lanes.length) : 0;
     lanes.forEach((lane, row) => drawLane(pen, lane, whole, 3 + row * each, each - 1, this.look, this.model.windows));
+    pen.fillStyle = colors.focus;
+    for (const [from, to] of this.model.windows) pen.fillRect(whole.x(from), height - 4, Math.max(2, whole.x(to) - whole.x(from)), 4);
     const x0 = whole.x(this.axis.from), x1 = Math.max(whole.x(this.axis.to), x0 + 2);
     pen.fillStyle = colors.paper;
     pen.globalAlpha = 0.65;
@@ -354,7 +358,7 @@ export class Timeline {
     const names = this.model.strings.map(matches), isLit = Uint8Array.from(this.model.names, (name) => (names[name] ? 1 : 0));
     this.light(isLit);
     const count = this.model.lanes.reduce((sum, lane) => sum + (lane.isReady ? this.litOf(lane).places.length : 0), 0);
-    found.textContent = `${countText(count)} found`;
+    found.textContent = `${countText(count)} found${this.model.windows.length ? " of those that are here one by one" : ""}`;
   }
 
   /** To the first found event behind the view, and then to the next. */
