@@ -33,7 +33,8 @@ std::string uuid_of(unsigned number) {
 
 std::atomic<int64_t> began_ns;  // the energy counter of the fake goes on each 20 ms since
 std::atomic<int> energy_code;
-std::atomic<int> slow_call_ms;
+std::atomic<bool> is_held;  // a call for the energy does not return
+std::atomic<bool> is_inside;
 
 class DeviceSamplings : public testing::Test {
  protected:
@@ -46,13 +47,16 @@ class DeviceSamplings : public testing::Test {
       return 0;
     };
     nvml_.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(slow_call_ms));
+      for (is_inside = true; is_held;) {
+        std::this_thread::sleep_for(1ms);
+      }
+      is_inside = false;
       *millijoules = 1000 + static_cast<unsigned long long>((base::Clock::process().now_ns() - began_ns) / 20'000'000);
       return energy_code.load();
     };
     began_ns = base::Clock::process().now_ns();
     energy_code = 0;
-    slow_call_ms = 0;
+    is_held = is_inside = false;
   }
 
   /// What came until this holds, or a minute has passed.
@@ -152,7 +156,7 @@ TEST_F(DeviceSamplings, SayWhichFigureIsAbsentAndWhy) {
 TEST_F(DeviceSamplings, ReadAllOnceMoreAtTheEndHoweverLongTheInterval) {
   DeviceSampling sampling(nvml_, cuda_, std::chrono::hours(1));
   sampling.begin();
-  take_until(sampling, samples(2));
+  take_until(sampling, samples(1));
   const int64_t before_ns = base::Clock::process().now_ns();
   sampling.finish(60s);
   const DeviceSampling::Rows last = sampling.take();
@@ -173,16 +177,20 @@ TEST_F(DeviceSamplings, RestBetweenWindows) {
   EXPECT_GE(take_until(sampling, samples(2)).samples.size(), 2U);
 }
 
-TEST_F(DeviceSamplings, EndWithoutACallThatNeverReturns) {
-  slow_call_ms = 3'000;
+TEST_F(DeviceSamplings, EndWithoutACallThatDoesNotReturn) {
+  is_held = true;
   auto sampling = std::make_unique<DeviceSampling>(nvml_, cuda_, 1ms);
   sampling->begin();
-  std::this_thread::sleep_for(20ms);
-  const auto began = std::chrono::steady_clock::now();
-  sampling->finish(10ms);
+  while (!is_inside) {
+    std::this_thread::sleep_for(1ms);
+  }
+  sampling->finish(1ms);
   sampling.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - began, 2900ms);
-  std::this_thread::sleep_for(3100ms);  // the fake is for other tests
+  EXPECT_TRUE(is_inside);
+  is_held = false;
+  while (is_inside) {
+    std::this_thread::sleep_for(1ms);
+  }
 }
 
 TEST_F(DeviceSamplings, TellAPartOfAGpuByTheWhole) {
