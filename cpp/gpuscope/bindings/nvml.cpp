@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "gpuscope/base/host_state.h"
 #include "gpuscope/bindings/bind.h"
@@ -114,7 +115,7 @@ py::dict gpu_state(const nvml::GpuState& state) {
     for (const nvml::XidCount& error : *state.xid_errors) {
       told.append(py::make_tuple(error.xid, error.count, error.last_ns));
     }
-    xid_errors = told;
+    xid_errors = std::move(told);
   }
   py::object instances = py::none();
   if (state.instances.has_value()) {
@@ -122,7 +123,7 @@ py::dict gpu_state(const nvml::GpuState& state) {
     for (const nvml::MigInstance& instance : *state.instances) {
       listed.append(mig_instance(instance));
     }
-    instances = listed;
+    instances = std::move(listed);
   }
   return py::dict("index"_a = state.index, "name"_a = state.name, "uuid"_a = state.uuid,
                   "pci_address"_a = state.pci_address, "figures"_a = figures, "throttle_reasons"_a = reasons,

@@ -35,7 +35,7 @@ class MigReader {
   std::optional<std::vector<MigInstance>> read(int64_t now_ns, std::string& why);
 
  private:
-  MigInstance read_instance(driver::NvmlDevice instance);
+  MigInstance read_instance(driver::NvmlDevice handle);
 
   driver::Nvml nvml_;
   driver::NvmlDevice device_;
