@@ -29,6 +29,7 @@ from gpuscope.units import parse_seconds
 
 _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
+_QUIET_LOOKS = 3  # without a sample, after which the only moment is taken to be whole
 _LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
 
 
@@ -163,20 +164,23 @@ def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
 def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]]:
     """Samples as they come; of so many moments where a count is given."""
     first: int | None = None
-    moments = 0
+    moments = of_this = gpus = quiet = 0  # `gpus`: of a moment, known from the second one on
     while True:
         batch: list[GpuSample] = []
         for sample in monitor.take():
             index = -1 if sample.gpu is None else sample.gpu.index
             first = index if first is None else first
-            moments += index == first
+            if index == first:
+                moments, gpus, of_this = moments + 1, of_this, 0
+            of_this += 1
             if count is not None and moments > count:
                 yield batch
                 return
             batch.append(sample)
         if batch:
             yield batch
-        if count is not None and moments == count and (len(monitor.latest()) <= 1 or not monitor.take()):
+        quiet = 0 if batch else quiet + 1
+        if count is not None and moments == count and (of_this == gpus or (gpus == 0 and quiet == _QUIET_LOOKS)):
             return
         time.sleep(min(_LONGEST_SLEEP_S, monitor.interval))
 
