@@ -8,7 +8,6 @@ its checksum fits and its process lives. Files are those of the user alone; what
 
 from __future__ import annotations
 
-import atexit
 import math
 import mmap
 import os
@@ -95,7 +94,8 @@ def _started(pid: int | str) -> int | None:
 class StatusPage:
     """The page of this process. Nothing that it does raises: where a page cannot be had, nobody reads one.
 
-    Any thread may write; what comes while another one writes is left for the next time.
+    Whoever opens it closes it before the process ends; readers remove what a process that was killed left. Any thread
+    may write; what comes while another one writes is left for the next time.
     """
 
     def __init__(self) -> None:
@@ -177,8 +177,6 @@ class StatusPage:
         self._name = (Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python").encode(errors="replace")
         self._step, self._verdict, self._lock = -1, "", threading.Lock()
         self._points.clear()
-        if self._pid == 0:
-            atexit.register(self.close)
         self._pid = pid
 
     def _write(self, now: float | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gpuscope.frameworks.torch_compile import leave_out_of_graphs
 from gpuscope.frameworks.torch_profiler import keep_contexts_from_kineto
+from gpuscope.monitor.programs import status_page
 
 
 class Running(Protocol):
@@ -65,6 +66,7 @@ def _stop_all() -> None:
             profiler.stop()
         except BaseException:  # the next one is delivered all the same
             sys.excepthook(*sys.exc_info())
+    status_page.close()
     if os.getpid() == _process:
         keep_contexts_from_kineto()
 
