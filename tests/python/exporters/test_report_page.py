@@ -175,6 +175,32 @@ def test_regions_lie_as_deep_as_they_are_nested_on_their_thread():
     assert report_events._depths(chain, np.zeros(400, np.uint16)).tolist() == list(range(400))
 
 
+def test_each_gpu_has_its_bar_its_streams_and_its_idle_time(show):
+    trace = make_trace(
+        {
+            "variant": {"name": ["a"]},
+            "device": {"ordinal": [0, 1], "name": ["<One>", "Two"]},
+            "track": {"device": [0, 1], "context": [1, 2], "stream": [7, 9]},
+            "kernel": {
+                "start_ns": [1000, 2000, 8000, 9000],
+                "duration_ns": [500, 900, 100, 500],
+                "variant": [0] * 4,
+                "track": [0, 1, 0, 1],
+            },
+        },
+        info={"session.start_ns": "0", "session.stop_ns": "10000"},
+    )
+    lanes = lanes_of(trace)
+    titles = [group.title for group in lanes.groups]
+    assert titles == ["GPU 0 stream 7", "GPU 1 stream 9", "GPU 0 idle, by cause", "GPU 1 idle, by cause"]
+    walls = re.findall(r'data-wall="(\d+)"', render(trace))
+    assert len(walls) == 2
+    with show(trace) as page:
+        assert page.locator(".bar").count() == 2
+        assert "What fills a step of GPU 0 <One>" in page.inner_text("#overview")
+        assert "The longest gaps of GPU 1" in page.inner_text("#idle")
+
+
 def test_more_events_than_fit_are_kept_where_they_matter(monkeypatch):
     trace = loop(steps=30, launches=20)
     monkeypatch.setattr(report_events, "MOST_EVENTS", 600)

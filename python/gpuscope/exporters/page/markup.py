@@ -70,10 +70,10 @@ def table(
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(line(cells, "td") for cells in rows)
-    named = f"<caption>{caption}</caption>" if caption else ""
+    named = f"<caption>{shown(caption)}</caption>" if caption else ""
     head = line([shown(cell) for cell in header], "th")
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption or shown(header[0])}">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{shown(caption or header[0])}">'
         f"<table>{named}<thead>{head}</thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -164,7 +164,7 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
         f'data-wall="{breakdown.wall_ns}">{"".join(segments)}</div>'
         '<p class="hint">Solid: the GPU works. Striped: it is idle, and why.</p>'
         + _bars(device, breakdown, lanes)
-        + table(("part", "a step", "share", ""), rows, caption=f"What fills a step of {shown(title)}", numbers=(1, 2))
+        + table(("part", "a step", "share", ""), rows, caption=f"What fills a step of {title}", numbers=(1, 2))
     )
 
 
