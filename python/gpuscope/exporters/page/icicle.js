@@ -2,7 +2,7 @@
 
 import { countText, matcher, shareText, timeText } from "./units.js";
 import { colors, slotOf, whenThemeChanges } from "./theme.js";
-import { box, sized } from "./pen.js";
+import { box, sized, zoomOf } from "./pen.js";
 
 const HIGH = 20;
 const NARROW = 1.2; // pixels: narrower boxes are drawn as one
@@ -111,7 +111,7 @@ export class Icicle {
   text(value) { return this.by === "count" ? countText(value) : timeText(value); }
 
   draw() {
-    const width = this.canvas.parentElement.clientWidth;
+    const width = this.canvas.parentElement.clientWidth / zoomOf();
     if (!width) return;
     this.boxes = [];
     const above = [];
@@ -157,7 +157,7 @@ export class Icicle {
   }
 
   at(event) {
-    const place = this.canvas.getBoundingClientRect(), x = event.clientX - place.left, depth = Math.floor((event.clientY - place.top) / HIGH);
+    const place = this.canvas.getBoundingClientRect(), x = (event.clientX - place.left) / zoomOf(), depth = Math.floor((event.clientY - place.top) / zoomOf() / HIGH);
     return this.boxes.find((each) => each.depth === depth && x >= each.x && x < each.x + each.wide) || null;
   }
 

@@ -3,7 +3,7 @@
 import { sizeText, timeText } from "./units.js";
 import { colors, slotOf, whenThemeChanges } from "./theme.js";
 import { Axis, momentText } from "./axis.js";
-import { sized } from "./pen.js";
+import { sized, zoomOf } from "./pen.js";
 
 const LEFT = 74, BELOW = 22, ABOVE = 18;
 
@@ -24,7 +24,7 @@ export function makeMemoryChart({ memory, span, tick_ns: tick }) {
   const axis = new Axis(span);
   axis.show(ticks[0], Math.max(ticks[ticks.length - 1], ticks[0] + 1) * 1.002);
   const draw = () => {
-    const width = place.clientWidth, height = place.clientHeight;
+    const width = place.clientWidth / zoomOf(), height = place.clientHeight / zoomOf();
     const pen = sized(canvas, width, height);
     axis.width = width - LEFT - 8;
     const y = (bytes) => height - BELOW - (bytes / most) * (height - BELOW - ABOVE), x = (time) => LEFT + axis.x(time);

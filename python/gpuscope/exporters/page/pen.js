@@ -7,12 +7,15 @@ const PALE = 0.4; // of what is idle
 const LETTER = 6.1; // pixels, of the font below
 export const FONT = "11px system-ui, sans-serif";
 
-/** Fits a canvas to its place on the page; the pen draws in CSS pixels. */
+/** How many CSS pixels one of a drawing is: drawings grow with the text of the page. */
+export const zoomOf = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+
+/** Fits a canvas to its place on the page; width and height are pixels of the drawing, see `zoomOf`. */
 export function sized(canvas, width, height) {
-  const ratio = devicePixelRatio || 1;
+  const ratio = (devicePixelRatio || 1) * zoomOf();
   const pixels = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
   if (canvas.width !== pixels[0] || canvas.height !== pixels[1]) [canvas.width, canvas.height] = pixels;
-  canvas.style.height = `${height}px`;
+  canvas.style.height = `${height * zoomOf()}px`;
   const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);

@@ -4,7 +4,7 @@ import { countText, matcher, shareText, timeText, valueText } from "./units.js";
 import { colors, whenThemeChanges } from "./theme.js";
 import { Axis, momentText } from "./axis.js";
 import { firstNotBefore } from "./lanes.js";
-import { cut, drawCurve, drawLane, sized } from "./pen.js";
+import { cut, drawCurve, drawLane, sized, zoomOf } from "./pen.js";
 
 const HEIGHTS = { regions: 17, functions: 15, samples: 15, calls: 13, stream: 20, idle: 13 };
 const TITLE = 19, AXIS = 22, STEPS = 16, CURVE = 42, GAP = 3;
@@ -36,7 +36,7 @@ export class Timeline {
     this.layout();
     this.listen();
     whenThemeChanges(() => this.update());
-    new ResizeObserver(() => this.update()).observe(this.place);
+    new ResizeObserver(() => { this.layout(); this.update(); }).observe(this.place);
     this.describe();
   }
 
@@ -45,7 +45,7 @@ export class Timeline {
   layout() {
     this.items = [];
     let y = AXIS + (this.model.steps ? STEPS : 0);
-    this.top = y;
+    this.head = y;
     for (const group of this.model.groups) {
       this.items.push({ group, y, height: TITLE });
       y += TITLE;
@@ -62,7 +62,7 @@ export class Timeline {
       y += CURVE + GAP;
     }
     this.tall = y + 4;
-    this.place.style.height = `${Math.max(this.tall + 2, 120)}px`; // as far as the style sheet lets it
+    this.place.style.height = `${Math.max(this.tall + 2, 120) * zoomOf()}px`; // as far as the style sheet lets it
   }
 
   update() {
@@ -73,24 +73,30 @@ export class Timeline {
 
   show(from, to, isTold = true) {
     this.axis.show(from, to);
+    this.place.dataset.view = `${Math.round(this.axis.from)}-${Math.round(this.axis.to)}`;
     this.update();
     if (isTold) this.tell.view(this.axis);
   }
 
   get ns() { return this.model.tick; }
 
+  // In pixels of the drawing.
+  get width() { return this.place.clientWidth / zoomOf(); }
+  get high() { return this.place.clientHeight / zoomOf(); }
+  get top() { return this.place.scrollTop / zoomOf(); }
+
   // -- drawing -----------------------------------------------------------------------------------------------------
 
   draw() {
     const began = performance.now();
-    const width = this.place.clientWidth, high = this.place.clientHeight;
+    const { width, high, top } = this;
     this.axis.width = width;
-    this.spacer.style.height = `${Math.max(0, this.tall - high)}px`;
+    this.spacer.style.height = `${Math.max(0, this.tall - high) * zoomOf()}px`;
     const pen = sized(this.canvas, width, high);
-    const top = this.place.scrollTop, bottom = top + this.place.clientHeight;
+    const bottom = top + high;
     this.drawGrid(pen);
     for (const item of this.items) {
-      if (item.y + item.height < top + this.top || item.y > bottom) continue;
+      if (item.y + item.height < top + this.head || item.y > bottom) continue;
       const y = item.y - top;
       if (item.curve) this.drawCurveOf(pen, item, y);
       else if (item.lane) this.drawLaneOf(pen, item, y);
@@ -111,7 +117,7 @@ export class Timeline {
     for (const ns of this.axis.marks(90, this.ns).times) {
       const x = Math.round(this.axis.x(ns / this.ns)) + 0.5;
       pen.moveTo(x, AXIS);
-      pen.lineTo(x, this.place.clientHeight);
+      pen.lineTo(x, this.high);
     }
     pen.stroke();
     pen.globalAlpha = 1;
@@ -120,7 +126,7 @@ export class Timeline {
   drawTop(pen) {
     const { width } = this.axis;
     pen.fillStyle = colors.paper;
-    pen.fillRect(0, 0, width, this.top);
+    pen.fillRect(0, 0, width, this.head);
     pen.fillStyle = colors.faint;
     const { apart, times } = this.axis.marks(110, this.ns);
     for (const ns of times) {
@@ -146,7 +152,7 @@ export class Timeline {
       if (text.length > 5) pen.fillText(text, left + 4, AXIS + STEPS / 2 - 0.5);
     }
     pen.fillStyle = colors.line;
-    pen.fillRect(0, this.top - 1, width, 1);
+    pen.fillRect(0, this.head - 1, width, 1);
   }
 
   drawTitle(pen, item, y) {
@@ -234,21 +240,21 @@ export class Timeline {
     const [from, to] = this.measured, x0 = this.axis.x(from), x1 = this.axis.x(to);
     pen.globalAlpha = 0.14;
     pen.fillStyle = colors.focus;
-    pen.fillRect(x0, this.top, x1 - x0, this.place.clientHeight);
+    pen.fillRect(x0, this.head, x1 - x0, this.high);
     pen.globalAlpha = 1;
     pen.strokeStyle = colors.focus;
     pen.beginPath();
-    for (const x of [x0, x1]) { pen.moveTo(x, this.top); pen.lineTo(x, this.place.clientHeight); }
+    for (const x of [x0, x1]) { pen.moveTo(x, this.head); pen.lineTo(x, this.high); }
     pen.stroke();
     const text = timeText((to - from) * this.ns), wide = text.length * 7 + 12, x = Math.min(Math.max((x0 + x1 - wide) / 2, 0), this.axis.width - wide);
     pen.fillStyle = colors.focus;
-    pen.fillRect(x, this.top + 2, wide, 18);
+    pen.fillRect(x, this.head + 2, wide, 18);
     pen.fillStyle = colors.paper;
-    pen.fillText(text, x + 6, this.top + 11);
+    pen.fillText(text, x + 6, this.head + 11);
   }
 
   drawMap() {
-    const width = this.map.clientWidth, height = this.map.clientHeight;
+    const width = this.map.clientWidth / zoomOf(), height = this.map.clientHeight / zoomOf();
     const pen = sized(this.map, width, height);
     this.map.style.height = "";
     const whole = new Axis(this.model.span);
@@ -272,8 +278,8 @@ export class Timeline {
   // -- what is chosen ----------------------------------------------------------------------------------------------
 
   itemAt(y) {
-    const at = y + this.place.scrollTop;
-    if (y < this.top) return null;
+    const at = y + this.top;
+    if (y < this.head) return null;
     return this.items.find((item) => at >= item.y && at < item.y + item.height + 1) || null;
   }
 
@@ -300,8 +306,8 @@ export class Timeline {
     }
     const item = this.items.find((each) => each.lane === lane);
     if (!item) { this.closed.delete(this.model.groups.find((group) => group.lanes.includes(lane))); this.layout(); this.reveal({ lane, place }); return; }
-    const top = this.place.scrollTop, room = this.place.clientHeight;
-    if (item.y < top + this.top || item.y + item.height > top + room) this.place.scrollTop = item.y - room / 2;
+    const { top, high } = this;
+    if (item.y < top + this.head || item.y + item.height > top + high) this.place.scrollTop = (item.y - high / 2) * zoomOf();
   }
 
   fit() {
@@ -471,7 +477,7 @@ export class Timeline {
 
   listen() {
     const { place } = this;
-    const inside = (event) => { const box = place.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+    const inside = (event) => { const box = place.getBoundingClientRect(); return [(event.clientX - box.left) / zoomOf(), (event.clientY - box.top) / zoomOf()]; };
     let drag = null, scrolled = 0;
     addEventListener("scroll", () => { scrolled = performance.now(); }, { passive: true });
     place.addEventListener("scroll", () => this.update());
@@ -486,7 +492,7 @@ export class Timeline {
     place.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       const [x, y] = inside(event);
-      if (x > place.clientWidth) return; // the scroll bar
+      if (x > this.width) return; // the scroll bar
       drag = { x, y, moved: false, measures: event.shiftKey, from: this.axis.from, to: this.axis.to, top: place.scrollTop, time: this.axis.time(x) };
       try { place.setPointerCapture(event.pointerId); } catch { /* a made-up pointer */ }
     });
@@ -505,7 +511,7 @@ export class Timeline {
       }
       const by = (drag.x - x) * ((drag.to - drag.from) / this.axis.width);
       this.show(drag.from + by, drag.to + by);
-      if (event.pointerType === "mouse") place.scrollTop = drag.top + drag.y - y;
+      if (event.pointerType === "mouse") place.scrollTop = drag.top + (drag.y - y) * zoomOf();
     });
     const drop = (event) => {
       const [x, y] = inside(event), done = drag;
