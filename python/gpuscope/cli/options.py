@@ -15,9 +15,6 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import check_writable
 
 PAGE_SUFFIXES = (".html", ".htm")
-DEVICE_SECONDS = 0.5
-"""Between samples of GPUs where nobody asks for another time: NVML's energy counter takes 3 ms of another core each."""
-
 _STANDARD_OUTPUT = "/dev/stdout"
 
 
@@ -62,16 +59,14 @@ def add_counters(group: argparse._ArgumentGroup) -> None:
 
 
 def add_device_samples(group: argparse._ArgumentGroup) -> None:
-    """Adds the options that have NVML asked of the GPUs."""
-    samples = group.add_mutually_exclusive_group()
-    samples.add_argument(
+    """Adds --device-samples."""
+    group.add_argument(
         "--device-samples",
         metavar="TIME",
         type=seconds,
-        default=DEVICE_SECONDS,
-        help="time between samples of GPUs' power, clocks and energy (default: 500ms)",
+        default=False,
+        help="read the GPUs' power, clocks and energy so often, as 500ms; each reading takes another core 3 ms",
     )
-    samples.add_argument("--no-device-samples", dest="device_samples", action="store_false", help="take none")
 
 
 def _counters(text: str) -> str | list[str]:
