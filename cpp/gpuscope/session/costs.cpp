@@ -23,8 +23,8 @@ constexpr int64_t kEventsOfAFunction = 2;
 constexpr int64_t kEventsOfACall = 2;  // its beginning and its end
 
 constexpr int kBatches = 7;
-constexpr int kEventsOfABatch = 500;     // all batches fit a chunk of a log
-constexpr int kLaunchesOfABatch = 1000;  // long enough for CUPTI's own thread to run beside; a queue takes 1,024
+constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
+constexpr int kLaunchesOfABatch = 64;  // a queue takes 1,024; batches of 1,000 come out at half of this (H100)
 constexpr int kWarmUp = 16;
 constexpr auto kQueryInterval = std::chrono::microseconds(50);
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: nothing else waits for it
