@@ -100,7 +100,7 @@ def plain_values(value: Any) -> Any:
         return plain_fields(value)
     if isinstance(value, Mapping):
         return {name: plain_values(each) for name, each in value.items()}
-    if hasattr(value, "tolist"):  # of NumPy
+    if hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [plain_values(each) for each in value]

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.monitor.sample import read_lines
@@ -56,7 +54,6 @@ _IS_LOG = "monitor.log"
 _SAMPLE_TABLE, _COUNTER_TABLE = "device_sample", "device_counter"
 _NAMES = {table.name: [column.name for column in table.columns] for table in _core.schema()}
 
-Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
 
 
@@ -103,6 +100,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     }
     if not len(samples["start_ns"]):
         raise InvalidArgument(f"path is {str(path)!r}, a recording without samples of GPUs (device_samples=True)")
+    import numpy as np  # the page of the monitor has its first frame without
+
     times = np.concatenate([samples["start_ns"], counters["start_ns"]])
     split = len(samples["start_ns"])
     latest: dict[int, Row] = {}
@@ -169,6 +168,8 @@ class _Rows:
 
     def store(self) -> _core.Store:
         """All of it."""
+        import numpy as np
+
         texts = [text for name, uuid, _ in self._devices.values() for text in (name, uuid)]
         strings = list(dict.fromkeys(["", *texts]))
         tables = {

@@ -33,7 +33,7 @@ NEED_RESET = tuple(sorted(xid for xid, (_, kind) in _MEANINGS.items() if kind ==
 """Those after which nothing works until the GPU is reset."""
 
 _IN_KERNEL_LOG = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
-_MOST_LINES = 100_000
+_MOST_BYTES = 16 << 20  # the kernel's log has 1 MiB or less, unless it was given more
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,20 @@ def _lines(path: str) -> Iterator[str]:
     """A record for each read, as /dev/kmsg has them, or the lines of a file."""
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        for _ in range(_MOST_LINES):
+        left = _MOST_BYTES
+        while left > 0:
             try:
                 record = os.read(log, 1 << 16)
             except BlockingIOError:  # all read
                 return
             except OSError as error:
                 if error.errno == errno.EPIPE:  # records were overwritten while we read
+                    left -= 1
                     continue
                 raise
             if not record:
                 return
+            left -= len(record)
             yield from record.decode(errors="replace").splitlines()
     finally:
         os.close(log)
