@@ -13,7 +13,7 @@
 namespace gpuscope::nvml {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int kNotFound = 6;
 
 struct Instance {
@@ -105,8 +105,8 @@ class MigReaders : public testing::Test {
 
 TEST_F(MigReaders, GiveEachInstanceWithItsMemoryAndCounters) {
   MigReader reader(nvml_, nullptr);
-  read(reader, 1 * kMillisecond);
-  const std::vector<MigInstance> found = read(reader, 1001 * kMillisecond);
+  read(reader, 1 * kMillisecondNs);
+  const std::vector<MigInstance> found = read(reader, 1001 * kMillisecondNs);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].gpu_instance, 1U);
   EXPECT_EQ(found[1].uuid, "MIG-5-0");
@@ -118,40 +118,40 @@ TEST_F(MigReaders, GiveEachInstanceWithItsMemoryAndCounters) {
 TEST_F(MigReaders, ShareTheCountersOfAGpuInstanceAmongItsComputeInstances) {
   split_.instances[3] = {5, 1, "MIG-5-1"};
   MigReader reader(nvml_, nullptr);
-  read(reader, 1 * kMillisecond);
-  const std::vector<MigInstance> found = read(reader, 1001 * kMillisecond);
+  read(reader, 1 * kMillisecondNs);
+  const std::vector<MigInstance> found = read(reader, 1001 * kMillisecondNs);
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[1].gpm.sm_active_ratio, found[2].gpm.sm_active_ratio);
 }
 
 TEST_F(MigReaders, FollowInstancesThatComeAndGo) {
   MigReader reader(nvml_, nullptr);
-  read(reader, 1 * kMillisecond);
+  read(reader, 1 * kMillisecondNs);
   split_.instances.erase(0);
-  EXPECT_EQ(read(reader, 1001 * kMillisecond).size(), 1U);
+  EXPECT_EQ(read(reader, 1001 * kMillisecondNs).size(), 1U);
   split_.instances[0] = {1, 0, "MIG-other"};
-  const std::vector<MigInstance> found = read(reader, 2001 * kMillisecond);
+  const std::vector<MigInstance> found = read(reader, 2001 * kMillisecondNs);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].gpm.sm_active_ratio, std::nullopt);  // none of the one that had its number
   EXPECT_THAT(found[0].gpm.why.at("sm_active_ratio"), testing::HasSubstr("not passed yet"));
-  EXPECT_TRUE(read(reader, 3001 * kMillisecond)[0].gpm.sm_active_ratio.has_value());
+  EXPECT_TRUE(read(reader, 3001 * kMillisecondNs)[0].gpm.sm_active_ratio.has_value());
 }
 
 TEST_F(MigReaders, CompareNoSamplesOfAnInstanceThatWasMadeAgainWithItsNumberMeanwhile) {
   MigReader reader(nvml_, nullptr);
-  read(reader, 1 * kMillisecond);
+  read(reader, 1 * kMillisecondNs);
   split_.instances[0].uuid = "MIG-other";
-  EXPECT_EQ(read(reader, 1001 * kMillisecond)[0].gpm.sm_active_ratio, std::nullopt);
+  EXPECT_EQ(read(reader, 1001 * kMillisecondNs)[0].gpm.sm_active_ratio, std::nullopt);
 }
 
 TEST_F(MigReaders, AskAgainWhereTheCountersOfAnInstanceWereRefused) {
   MigReader reader(nvml_, nullptr);
-  read(reader, 1 * kMillisecond);
+  read(reader, 1 * kMillisecondNs);
   split_.sample_code = 2;
-  EXPECT_EQ(read(reader, 1001 * kMillisecond)[0].gpm.sm_active_ratio, std::nullopt);
+  EXPECT_EQ(read(reader, 1001 * kMillisecondNs)[0].gpm.sm_active_ratio, std::nullopt);
   split_.sample_code = 0;
-  read(reader, 2001 * kMillisecond);
-  EXPECT_TRUE(read(reader, 3001 * kMillisecond)[0].gpm.sm_active_ratio.has_value());
+  read(reader, 2001 * kMillisecondNs);
+  EXPECT_TRUE(read(reader, 3001 * kMillisecondNs)[0].gpm.sm_active_ratio.has_value());
 }
 
 TEST_F(MigReaders, SayWhyOldDriversHaveNone) {
