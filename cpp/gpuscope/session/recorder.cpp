@@ -137,7 +137,7 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
   if (!facts.counters_why.empty()) {
     store.set_info("counters.why", facts.counters_why);
   }
-  if (facts.counter_cpu_ns != 0) {
+  if (facts.counter_cpu_ns >= 0) {
     store.set_info("counters.left_out", facts.counters_left_out);
     number("audit.counter_samples", counters.counter_samples);
     number("audit.counter_overflows", facts.counter_overflows);

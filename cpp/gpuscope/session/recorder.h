@@ -64,7 +64,7 @@ struct Facts {
   attribution::Switch::Total gpu_off, regions_off;
   uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
   int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0, flush_max_ns = 0, sampler_cpu_ns = 0;
-  int64_t counter_cpu_ns = 0;
+  int64_t counter_cpu_ns = -1;  // counters were not sampled
   counters::PmSampling::Times counter_times;
   uint64_t counter_overflows = 0;
   std::string counters_left_out, counters_why;  // metrics; why there are no samples, or no more
