@@ -130,7 +130,8 @@ struct Nvml {
       return margin->version == 0x1000008 ? 0 : kVersionMismatch;
     };
     table.field_values = [](driver::NvmlDevice, int, driver::NvmlFieldValue* value) {
-      value->code = instance().fields[value->field];
+      const auto failing = instance().fields.find(value->field);  // several threads ask
+      value->code = failing != instance().fields.end() ? failing->second : 0;
       value->type = value->field == 82 ? 1 : 3;
       const uint64_t wide = uint64_t{value->field} * 1'000'000'000'000;
       const uint32_t narrow = value->field;
