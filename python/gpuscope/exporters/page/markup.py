@@ -30,6 +30,11 @@ def filled(template: str, parts: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda place: parts[place[1]], template)
 
 
+def page_of(name: str, parts: Mapping[str, str]) -> str:
+    """A page whose body a template has; all begin alike, with what a page may do."""
+    return filled(file_of_page("head.html") + file_of_page(name), parts)
+
+
 def script_of(modules: Iterable[str]) -> str:
     """Modules as one, without comments: each after those that it imports from, whose names all differ."""
     text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name))) for name in modules)

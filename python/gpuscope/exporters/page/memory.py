@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.exporters.page.markup import file_of_page, filled, island, script_of, style_of
+from gpuscope.exporters.page.markup import island, page_of, script_of, style_of
 from gpuscope.memory.call_stacks import library_of, line_text, program_line
 from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
@@ -98,7 +98,7 @@ def render(
         "data": island(data),
         "script": script_of(SCRIPTS),
     }
-    return filled(file_of_page("memory.html"), parts)
+    return page_of("memory.html", parts)
 
 
 def _device(events: MemoryEvents, device: int | None) -> int:

@@ -15,7 +15,17 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.roofline import roofline
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page import report_overview as overview
-from gpuscope.exporters.page.markup import file_of_page, filled, island, script_of, shown, style_of, table, time_text
+from gpuscope.exporters.page.markup import (
+    file_of_page,
+    filled,
+    island,
+    page_of,
+    script_of,
+    shown,
+    style_of,
+    table,
+    time_text,
+)
 from gpuscope.exporters.page.planes import encode
 from gpuscope.exporters.page.report_events import TICK_NS, Lanes
 from gpuscope.exporters.page.report_names import Names
@@ -126,7 +136,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         ),
         "script": script_of(SCRIPTS),
     }
-    return filled(file_of_page("report.html"), parts)
+    return page_of("report.html", parts)
 
 
 _HEADINGS = {
