@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreak
 from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.steps import Array, Steps, calls_of
+from gpuscope.diagnosis.steps import Array, Steps, calls_of, is_one_of
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
+
+T = TypeVar("T")
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
 
@@ -73,6 +75,14 @@ class Context:
         self.device: DeviceBreakdown | None = max(breakdown.devices, key=lambda each: -each.idle_ns, default=None)
         self._frames: dict[int, Where] = {}
         self._launches: dict[int, Array] = {}
+        self._told: dict[Callable[[Context], Any], Any] = {}
+
+    def once(self, function: Callable[[Context], T]) -> T:
+        """What a function tells of this recording, which several rules look at."""
+        if function not in self._told:
+            self._told[function] = function(self)
+        told: T = self._told[function]
+        return told
 
     @property
     def wall_ns(self) -> int:
@@ -149,7 +159,7 @@ class Context:
     def kernels_of_class(self, *wanted: KernelClass) -> Array:
         """Which work is a kernel of one of these classes."""
         assert self.device is not None
-        return self.kernels[np.isin(self.device.work.classes[self.kernels], list(map(int, wanted)))]
+        return self.kernels[is_one_of(self.device.work.classes[self.kernels], wanted)]
 
     @cached_property
     def kernel_names(self) -> list[str]:
@@ -245,8 +255,7 @@ class Context:
     @cached_property
     def launches(self) -> Array:
         """Whether each row of ``trace.api`` launches a kernel or a graph."""
-        found: Array = np.isin(self.call_kind, (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
-        return found
+        return is_one_of(self.call_kind, (CallKind.LAUNCH, CallKind.GRAPH_LAUNCH))
 
     def launches_of(self, thread: int) -> Array:
         """When a thread began to launch, in order."""
@@ -348,12 +357,21 @@ class Context:
         Where calls have none of their own, it is that of the operator around them, and of a backward operator that of
         its forward one.
         """
+        found = self._own_stacks[calls]
+        without = np.flatnonzero(found == NONE)
+        if len(without):
+            regions = np.append(self.trace.api.region, NONE)[calls[without]]
+            found[without] = self.stacks_of_regions(regions)
+        return found
+
+    @cached_property
+    def _own_stacks(self) -> Array:
+        """The row of ``trace.stacks`` that each row of ``trace.api``, and one more for -1, has of its own."""
         known = self.trace.call_stacks
-        at = np.minimum(np.searchsorted(known.api, calls), max(len(known) - 1, 0))
-        own = known.stack[at] if len(known) else np.full(len(calls), NONE)
-        found = np.where((known.api[at] == calls) & (calls >= 0), own, NONE) if len(known) else own.astype(np.int64)
-        regions = np.where(found == NONE, np.append(self.trace.api.region, NONE)[calls], NONE)
-        return np.where(found == NONE, self.stacks_of_regions(regions), found)
+        found = np.full(len(self.trace.api) + 1, NONE, np.int64)
+        rows = np.flatnonzero(known.api < len(self.trace.api))[::-1]  # of several the first
+        found[known.api[rows]] = known.stack[rows]
+        return found
 
     def stacks_of_regions(self, regions: Array) -> Array:
         """The row of ``trace.stacks`` that each of these rows of ``trace.regions``, or the next around, was in."""

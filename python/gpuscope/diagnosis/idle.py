@@ -18,7 +18,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
-from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before
+from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before, is_one_of
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -81,9 +81,9 @@ _LABELS = {
 }
 
 # Calls that wait for the GPU: all that synchronize, and copies as far as they do.
-_BLOCKING = (int(CallKind.SYNC), int(CallKind.MEMCPY))
+_BLOCKING = (CallKind.SYNC, CallKind.MEMCPY)
 # Freeing memory waits for the whole GPU too.
-_DRAINING = (*_BLOCKING, int(CallKind.FREE))
+_DRAINING = (*_BLOCKING, CallKind.FREE)
 _CALL_CAUSES = {
     int(CallKind.ALLOC): IdleCause.ALLOCATION,
     int(CallKind.FREE): IdleCause.ALLOCATION,
@@ -411,14 +411,14 @@ class _Calls:
             causes[kind == number] = cause
         # One that waited for the work before: the GPU was busy when it began, and idle when it ended.
         at = np.searchsorted(idle_starts, ends, side="right") - 1
-        waited = np.isin(kind, _BLOCKING) & (at >= 0) & (starts < idle_starts[np.maximum(at, 0)])
+        waited = is_one_of(kind, _BLOCKING) & (at >= 0) & (starts < idle_starts[np.maximum(at, 0)])
         causes[waited] = IdleCause.WAKE_UP
         return starts, ends, causes
 
     def draining(self, thread: int, idle_starts: Array, idle_ends: Array) -> Array:
         """For each gap, the row of the call of the thread that waited for the GPU and ended in it; -1 without."""
         rows = self._rows(thread)
-        rows = rows[np.isin(self.kind[rows], _DRAINING)]
+        rows = rows[is_one_of(self.kind[rows], _DRAINING)]
         if len(rows) == 0:
             return np.full(len(idle_starts), -1)
         at = np.searchsorted(self.start_ns[rows], idle_starts, side="left") - 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +60,20 @@ class Steps:
         """How long each takes."""
         durations: Array = self.end_ns - self.start_ns
         return durations
+
+
+def distinct(rows: Array, count: int) -> Array:
+    """Each of these rows of a table of `count` once, in order: np.unique() without sorting or hashing."""
+    seen = np.zeros(count, bool)
+    seen[rows] = True
+    return np.flatnonzero(seen)
+
+
+def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
+    """np.isin() for numbers below 256, such as the columns of kinds are, by looking each up."""
+    table = np.zeros(256, bool)
+    table[list(map(int, wanted))] = True
+    return table[kinds]
 
 
 def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:

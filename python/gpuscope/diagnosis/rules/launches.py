@@ -15,7 +15,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
-from gpuscope.diagnosis.steps import Array
+from gpuscope.diagnosis.steps import Array, distinct, is_one_of
 from gpuscope.units import format_digits, format_seconds
 
 LAUNCHING = (IdleCause.FRAMEWORK, IdleCause.HOST_CODE, IdleCause.LAUNCH_CALL, IdleCause.LAUNCH_LATENCY)
@@ -27,14 +27,14 @@ _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 _MANY_TENSORS = re.compile(r"multi_tensor|fused_|_fused", re.IGNORECASE)
 _FEWEST_OF_AN_OPTIMIZER = 40  # kernels a step
 _CHAIN = 4
-_WAITING = (int(CallKind.SYNC), int(CallKind.FREE))
+_WAITING = (CallKind.SYNC, CallKind.FREE)
 _BREAKS = 0.1  # of the launches
 
 
 def _of_launches(context: Context) -> Array:
     """The idle pieces of a length that launching takes, which end with a launch."""
     pieces, kinds = context.pieces, np.append(context.call_kind, int(CallKind.OTHER))
-    launches = np.isin(kinds[pieces.launch], (int(CallKind.LAUNCH), int(CallKind.GRAPH_LAUNCH)))
+    launches = is_one_of(kinds[pieces.launch], (CallKind.LAUNCH, CallKind.GRAPH_LAUNCH))
     found: Array = np.flatnonzero(launches & ~context.long_pieces)
     return found
 
@@ -44,7 +44,7 @@ def _launched_at_once(context: Context, pieces: Array) -> Edit:
     api, before = context.trace.api, context.call_before
     calls = context.pieces.launch[pieces]
     previous = before[calls]
-    goes_on = (previous >= 0) & ~np.isin(context.call_kind[previous], _WAITING)
+    goes_on = (previous >= 0) & ~is_one_of(context.call_kind[previous], _WAITING)
     ends = api.start_ns + api.duration_ns
     starts = np.where(goes_on, ends[previous], np.minimum(context.pieces.start_ns[pieces], api.start_ns[calls]))
     spans = np.stack([api.thread[calls].astype(np.int64), starts, ends[calls]], axis=1)
@@ -194,7 +194,7 @@ def _gradients_filled(context: Context) -> Iterator[Cause]:
         "gradients are filled with zeros",
         "zero_grad(set_to_none=True), PyTorch's default",
         Claim(before, LAUNCHING, None, work, context.duration_ns[work]),
-        Edit(removed_calls=np.unique(calls[calls >= 0])),
+        Edit(removed_calls=distinct(calls[calls >= 0], len(context.trace.api))),
         where,
         {"": f"{format_digits(len(work) / len(context.steps))} fills a step"},
     )

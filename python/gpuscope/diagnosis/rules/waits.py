@@ -20,7 +20,7 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
-from gpuscope.diagnosis.steps import Array
+from gpuscope.diagnosis.steps import Array, distinct
 from gpuscope.units import format_bytes, format_digits, format_seconds
 
 SMALL_COPY_BYTES = 64 << 10
@@ -70,10 +70,16 @@ def _kinds(context: Context, calls: Array) -> Array:
 
 def drained(context: Context, kind: str) -> tuple[Array, Array]:
     """The idle pieces that begin with a wait of this kind, by the name of a `_Wait`, and the call of each."""
+    pieces, calls, kinds = context.once(_draining)
+    chosen = np.flatnonzero(kinds == _Wait[kind].value)
+    return pieces[chosen], calls[chosen]
+
+
+def _draining(context: Context) -> tuple[Array, Array, Array]:
+    """The idle pieces that begin with a wait, the call of each, and what that is about."""
     pieces = np.flatnonzero(context.pieces.drain >= 0)
     calls = context.pieces.drain[pieces]
-    chosen = _kinds(context, calls) == _Wait[kind].value if len(calls) else np.zeros(0, bool)
-    return pieces[chosen], calls[chosen]
+    return pieces, calls, _kinds(context, calls) if len(calls) else calls
 
 
 def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> Claim:
@@ -108,7 +114,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
     weights = context.pieces.waited_ns[heads]
     for where, group in context.lines(calls, weights)[:_MOST_LINES]:
         api = context.trace.api
-        waits = np.unique(calls[group])
+        waits = distinct(calls[group], len(api))
         count = len(waits) / len(context.steps)
         name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
         mean = float(api.duration_ns[waits].mean()) / 1e9
@@ -120,11 +126,15 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         if len(copies) and kind != "SYNCHRONIZE":
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
         starts, ends = _calls_around(context, waits)
-        beside = np.maximum(ends - starts - api.duration_ns[waits], 0)[np.searchsorted(waits, calls[group])]
+        beside = np.zeros(len(api), np.int64)
+        beside[waits] = np.maximum(ends - starts - api.duration_ns[waits], 0)
         if kind == "PINNED_COPY":  # which is made all the same
             claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits)
         else:
-            claim, edit = claim_of(context, heads[group], beside), _edit(context, waits, starts, ends, kind)
+            claim, edit = (
+                claim_of(context, heads[group], beside[calls[group]]),
+                _edit(context, waits, starts, ends, kind),
+            )
         yield Cause(title, advice, claim, edit, places(where), evidence)
 
 
@@ -136,7 +146,7 @@ def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str)
     copies = np.where(_copies(context, waits), waits, context.call_before[waits])
     read = (copies >= 0) & _copies(context, np.maximum(copies, 0))
     read &= context.trace.api.start_ns[np.maximum(copies, 0)] >= starts
-    return Edit(unwaited=waits, removed_calls=np.unique(copies[read]), host_spans=spans)
+    return Edit(unwaited=waits, removed_calls=distinct(copies[read], len(context.trace.api)), host_spans=spans)
 
 
 def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
