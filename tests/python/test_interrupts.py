@@ -22,6 +22,7 @@ import gpuscope
 from gpuscope import _core, mark, profile, record_function, schedule
 from gpuscope.frameworks import torch_profiler
 from gpuscope.late_imports import WhenImported
+from gpuscope.monitor import programs
 from gpuscope.profiler import lifecycle
 from gpuscope.recording import Analyses, Recording
 
@@ -96,6 +97,7 @@ def check_nothing_runs(where: str = "") -> None:
     assert sys.getprofile() is None, where
     assert all(getattr(function, "__name__", "") != "on_garbage" for function in gc.callbacks), where
     assert {finder for finder in sys.meta_path if isinstance(finder, WhenImported)} <= FINDERS, where
+    assert takes_in_a_thread(programs.status_page._lock), where
     if "torch" in sys.modules:
         check_nothing_runs_in_torch(sys.modules["torch"], where)
 

@@ -95,11 +95,12 @@ class StatusPage:
     """The page of this process. Nothing that it does raises: where a page cannot be had, nobody reads one.
 
     Whoever opens it closes it before the process ends; readers remove what a process that was killed left. Any thread
-    may write; what comes while another one writes is left for the next time.
+    may write. The lock is taken by `with` alone, which an interrupt cannot come between, and may be taken again by the
+    handler of a signal that comes while its thread writes: the page then says what the outer write does.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = 0
         self._path: Path | None = None
         self._map: mmap.mmap | None = None
@@ -175,14 +176,15 @@ class StatusPage:
             os.close(file)
         self._map, self._path, self._started = made, path, started
         self._name = (Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python").encode(errors="replace")
-        self._step, self._verdict, self._lock = -1, "", threading.Lock()
+        self._step, self._verdict, self._lock = -1, "", threading.RLock()
         self._points.clear()
         self._pid = pid
 
     def _write(self, now: float | None = None) -> None:
-        if self._map is None or self._pid != os.getpid() or not self._lock.acquire(blocking=False):
+        page = self._map
+        if page is None or self._pid != os.getpid():  # a forked child may find the lock taken
             return
-        try:
+        with self._lock, suppress(ValueError):  # the page is closed meanwhile
             self._due = (time.monotonic() if now is None else now) + _EVERY_S
             first, last = (self._points[0], self._points[-1]) if self._points else ((0.0, 0), (0.0, 0))
             rate = (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else math.nan
@@ -190,11 +192,9 @@ class StatusPage:
             facts = (self._pid, self._started, time.time_ns(), self._step, rate, state, self._name, verdict)
             body = _BODY.pack(*facts)
             self._writes = (self._writes + 2) & 0xFFFFFFFF
-            self._map[: _HEAD.size] = _HEAD.pack(_MARK, self._writes | 1, 0)
-            self._map[_HEAD.size : _HEAD.size + len(body)] = body
-            self._map[: _HEAD.size] = _HEAD.pack(_MARK, self._writes, zlib.crc32(body))
-        finally:
-            self._lock.release()
+            page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes | 1, 0)
+            page[_HEAD.size : _HEAD.size + len(body)] = body
+            page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes, zlib.crc32(body))
 
 
 status_page = StatusPage()
