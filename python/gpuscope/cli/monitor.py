@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
 _QUIET_LOOKS = 3  # without a sample, after which the only moment is taken to be whole
 _LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
+_COLUMNS = 80  # of a snapshot
 
 
 def _interval(text: str) -> float:
@@ -224,7 +226,8 @@ def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuS
     if options.json:
         out.line(json_text(snapshot.to_dict() | {"host": asdict(host), "programs": [*map(asdict, running)]}))
     else:
-        out.report("\n".join([f"{snapshot}\n{host}", *(f"program: {program}" for program in running)]))
+        said = (textwrap.fill(f"program: {program}", _COLUMNS, subsequent_indent="  ") for program in running)
+        out.report("\n".join([f"{snapshot}\n{host}", *said]))
     return 0
 
 

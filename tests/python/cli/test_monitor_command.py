@@ -20,6 +20,7 @@ import gpuscope as gs
 from fakes.monitors import nvml_library, series
 from gpuscope.monitor import read_log
 from gpuscope.monitor.log import Log
+from gpuscope.monitor.programs import StatusPage
 from gpuscope.monitor.sample import COLUMNS
 
 HEADER = "#time        gpu  sm tens dram busy   mem  pwr temp  clk thr   rx   tx cpu"
@@ -28,6 +29,12 @@ HEADER = "#time        gpu  sm tens dram busy   mem  pwr temp  clk thr   rx   tx
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
     return nvml_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(autouse=True)
+def programs_of_the_test(tmp_path, monkeypatch):
+    """What other processes of this user say of themselves is not seen."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -65,6 +72,19 @@ def test_once_is_a_snapshot_of_gpus_and_host(monitor):
     assert "0    H100 80GB HBM3" in done.stdout
     assert "\nhost: " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_once_has_the_programs_that_are_profiled_in_lines_of_80_columns(monitor):
+    page = StatusPage()
+    page.open("recording")
+    page.say(verdict="saves at most 12 %: " + "the GPU waits for the host " * 6)
+    try:
+        lines = monitor("--once", FAKE_GPUS="1").stdout.splitlines()
+    finally:
+        page.close()
+    first = next(at for at, line in enumerate(lines) if line.startswith("program: "))
+    assert max(map(len, lines)) <= 80
+    assert " ".join(map(str.strip, lines[first:])).endswith("the GPU waits for the host")
 
 
 def test_once_for_programs(monitor):
