@@ -68,7 +68,6 @@ def test_the_explorer_measures_all_sides_and_answers(tmp_path):
     assert len(found.points) == 2 * 3 * 3
     assert len(found.crossovers) == 4
     assert found.remarks == ()
-    pytest.importorskip("plotly", reason="the page needs Plotly")
     found.write_html(tmp_path / "page.html")
     assert torch.cuda.get_device_name() in (tmp_path / "page.html").read_text(encoding="utf-8")
 

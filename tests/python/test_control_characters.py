@@ -243,7 +243,6 @@ def test_page_of_memory_is_not_ended_by_names():
 
 
 def test_page_of_an_exploration_is_not_ended_by_names():
-    pytest.importorskip("plotly")
     plain, evil = (exploration(cpu=name, warnings=(name,), remarks=(name,)).to_html() for name in ("plain", EVIL))
     assert evil.count("</script>") == plain.count("</script>")
     assert evil.count("<b>") == plain.count("<b>")

@@ -34,7 +34,7 @@ PYTHON_LADDER = (
     ("errors",),
     ("arguments",),
     ("paths", "stats", "units"),
-    ("figures", "results", "streams"),
+    ("figures", "page", "results", "streams"),
     ("devices", "distributed", "late_imports", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory", "monitor"),

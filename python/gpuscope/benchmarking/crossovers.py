@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import inf, isfinite, log10, sqrt
+from math import inf, log10, sqrt
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,11 +19,12 @@ from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.benchmarking.sweeps import check_maker, checked_axes, not_measured, prepared
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import InvalidArgument
 from gpuscope.figures import format_estimate
+from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
-from gpuscope.units import align_columns
+from gpuscope.units import align_columns, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +42,8 @@ FOR_THE_GRID = 0.6  # of the budget; the rest refines
 REFINEMENTS = 8  # most sizes added for one answer
 CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
 
-# Distinct with any colour vision: P. Tol, Colour schemes, SRON technical note (2021), "bright".
-_COLOURS = {"cpu": "#ee6677", "gpu": "#4477aa", "transfers": "#228833"}
+# Slots of the palette, symbols and dashes, the same as those of the explorer's page.
+_LOOKS = {"cpu": (7, "circle", "solid"), "gpu": (1, "square", "solid"), "transfers": (11, "diamond", "dash")}
 _TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
 
 
@@ -226,9 +227,10 @@ class Crossover(Result):
         rows = [{"curve": key, **point.row()} for key, points in self.curves.items() for point in points]
         return import_pandas().DataFrame(rows)
 
-    def plot(self) -> Any:
-        """Time over size on logarithmic axes, with intervals and the crossings; needs Plotly."""
-        return _figure(self)
+    def plot(self) -> Chart:
+        """Time over size on logarithmic axes, with intervals and the crossings, as a page and in notebooks."""
+        view = _view(self)
+        return Chart(view.name, [view])
 
 
 def crossover(
@@ -391,51 +393,29 @@ def _remarks(curves: Mapping[str, tuple[SweepPoint, ...]]) -> list[str]:
     return found
 
 
-def _figure(result: Crossover) -> Any:
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise NotAvailable("plot is not available: Plotly is not installed; pip install 'gpuscope[bench]'") from None
-    chart = go.Figure()
+def _view(result: Crossover) -> View:
+    lines, marks = [], []
     for key, points in result.curves.items():
-        known = [(p.parameters[result.axis], p.estimate) for p in points if p.estimate is not None]
-        errors = [(e.high - e.value, e.value - e.low) for _, e in known]
-        chart.add_scatter(
-            x=[size for size, _ in known],
-            y=[e.value for _, e in known],
-            error_y={
-                "array": [above if isfinite(above) else 0 for above, _ in errors],
-                "arrayminus": [below if isfinite(below) else 0 for _, below in errors],
-            },
-            name=_TITLES[key],
-            mode="lines+markers",
-            line={"color": _COLOURS[key]},
-        )
+        slot, symbol, dash = _LOOKS[key]
+        known = [(as_float(p.parameters[result.axis]), p.estimate) for p in points if p.estimate is not None]
+        sizes, estimates = [size for size, _ in known], [estimate for _, estimate in known]
+        low, high = ([getattr(each, end) for each in estimates] for end in ("low", "high"))
+        values = [each.value for each in estimates]
+        lines.append(Line(_TITLES[key], sizes, values, slot, symbol, dash, low=low, high=high))
     for key, found in (("gpu", result.without_transfers), ("transfers", result.with_transfers)):
         for crossing in found.crossings if found else ():
-            colour = _COLOURS[key]
-            chart.add_vrect(x0=crossing.low, x1=crossing.high, fillcolor=colour, opacity=0.15, line_width=0)
-            chart.add_vline(x=crossing.value, line={"color": colour, "dash": "dash"})
-            # Unlike lines, notes on a logarithmic axis are placed by the logarithm.
-            chart.add_annotation(
-                x=log10(crossing.value),
-                y=1,
-                yref="paper",
-                showarrow=False,
-                xanchor="left",
-                text=size_text(crossing.value),
-            )
-    chart.update_xaxes(type="log", title=result.axis)
-    chart.update_yaxes(type="log", range=_shown(result), title="wall time", ticksuffix="s", exponentformat="SI")
-    chart.update_layout(template="plotly_white", title=f"CPU and GPU over {result.axis}")
-    return chart
+            label = size_text(crossing.value)
+            marks.append(Mark("x", crossing.value, crossing.low, crossing.high, label, _LOOKS[key][0]))
+    x = Axis(result.axis, "count", log=True)
+    y = Axis("wall time", "time", log=True, shown=_shown(result))
+    return View(f"CPU and GPU over {result.axis}", x, y, tuple(lines), tuple(marks), text=first_line(str(result)))
 
 
-def _shown(result: Crossover) -> list[float] | None:
-    """The logarithms that the chart shows: all times, and of an interval far wider than these only a part."""
+def _shown(result: Crossover) -> tuple[float, float] | None:
+    """What the chart shows: all times, and of an interval far wider than these only a part."""
     times = [p.estimate.value for points in result.curves.values() for p in points if p.estimate is not None]
     if not times or min(times) <= 0:
         return None
     low, high = log10(min(times)), log10(max(times))
     beside = max(0.1 * (high - low), 0.1)
-    return [low - beside, high + beside]
+    return 10 ** (low - beside), 10 ** (high + beside)

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,12 @@ from gpuscope import stats
 from gpuscope.arguments import check_positive
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
-from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.figures import Figures, format_rows
+from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 from gpuscope.paths import read_text
 from gpuscope.results import Result, plain_fields
-from gpuscope.units import format_seconds, format_share
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from gpuscope.units import first_line, format_seconds, format_share
 
 SCHEMA = "gpuscope.benchmark"
 VERSION = 1
@@ -40,10 +38,10 @@ _STOPPED = {
 }
 _FIGURES = ("min", "p5", "p95", "max", "std")
 # A chart shows the samples between these quantiles, and this share of their distance beside them: one far out would
-# make a line of all others. Zooming out shows it.
+# make a line of all others. It is marked at the edge, and a button shows it.
 _SHOWN, _MARGIN = (0.01, 0.99), 0.25
 _BESIDE = ("stream", "launch", "wall", "marginal")
-_COLOURS = {"sample": "#4477aa", "tagged": "#ee6677", "invalid": "#bbbbbb"}
+_LOOKS = {"samples": (7, "circle"), "throttled or shifted clock": (1, "diamond"), "invalid": (2, "cross")}
 
 
 @dataclass(frozen=True, repr=False)
@@ -349,9 +347,13 @@ class BenchmarkResult(Figures, Result):
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error
 
-    def plot(self) -> go.Figure:
-        """Samples over time and their distribution, tagged ones marked; a button chooses the quantity. Needs Plotly."""
-        return _figure(self)
+    def plot(self) -> Chart:
+        """Samples over time and their distribution, tagged ones marked, a view a quantity; as a page, and in notebooks.
+
+        The page shows most of the samples: those far off are marked at its edge, and counted.
+        """
+        names = [self.quantity, *(name for name in self.quantities if name != self.quantity)]
+        return Chart(first_line(str(self)), [_view(self, self.quantities[name]) for name in names])
 
 
 def format_modes(modes: Sequence[stats.Mode]) -> str:
@@ -405,81 +407,35 @@ def _array(values: list[float | None]) -> NDArray[np.float64]:
     return np.array([math.nan if value is None else value for value in values], np.float64)
 
 
-def _figure(result: BenchmarkResult) -> go.Figure:
-    try:
-        import plotly.graph_objects as go
-        from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise NotAvailable("a chart needs Plotly: pip install 'gpuscope[report]'") from error
-    chart = make_subplots(rows=1, cols=2, shared_yaxes=True, column_widths=[0.72, 0.28], horizontal_spacing=0.02)
-    names = [result.quantity, *(name for name in result.quantities if name != result.quantity)]
-    owners: list[str] = []
-    buttons: list[dict[str, Any]] = []
-    for name in names:
-        for trace, column in _traces(go, result, result.quantities[name]):
-            chart.add_trace(trace.update(visible=name == result.quantity), row=1, col=column)
-            owners.append(name)
-    for name in names:
-        measured = result.quantities[name]
-        title = {"yaxis.title.text": f"{name} time", "yaxis.range": _range(measured), "shapes": _band(measured)}
-        buttons.append(
-            {"label": name, "method": "update", "args": [{"visible": [owner == name for owner in owners]}, title]}
-        )
-    first = buttons[0]["args"][1]
-    chart.update_layout(
-        title={"text": str(result), "font": {"size": 13}},
-        template="plotly_white",
-        bargap=0,
-        shapes=first["shapes"],
-        updatemenus=[{"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.12, "yanchor": "top"}],
-    )
-    axis = {"title_text": first["yaxis.title.text"], "range": first["yaxis.range"]}
-    chart.update_yaxes(**axis, ticksuffix="s", exponentformat="SI", row=1, col=1)
-    chart.update_xaxes(title_text="call", row=1, col=1)
-    chart.update_xaxes(title_text="samples", row=1, col=2)
-    return chart
-
-
-def _traces(go: Any, result: BenchmarkResult, measured: Measured) -> list[tuple[Any, int]]:
+def _view(result: BenchmarkResult, measured: Measured) -> View:
+    """Samples over calls and how often each time came, the tagged ones apart, and the estimate across."""
     tagged = np.zeros(len(measured.samples), bool)
     if measured.quantity == result.quantity:
         tagged |= result.throttled
     groups = (
-        ("sample", measured.valid & ~tagged),
-        ("tagged", measured.valid & tagged),
+        ("samples", measured.valid & ~tagged),
+        ("throttled or shifted clock", measured.valid & tagged),
         ("invalid", ~measured.valid & np.isfinite(measured.samples)),
     )
-    labels = {"sample": "samples", "tagged": "throttled or shifted clock", "invalid": "invalid"}
-    traces: list[tuple[Any, int]] = []
-    for group, rows in groups:
-        if not rows.any():
-            continue
-        call, times = np.flatnonzero(rows), measured.samples[rows]
-        marker = {"color": _COLOURS[group], "size": 5}
-        traces.append((go.Scatter(x=call, y=times, mode="markers", marker=marker, name=labels[group]), 1))
-        if group != "invalid":
-            bars = go.Histogram(y=times, marker={"color": _COLOURS[group]}, name=labels[group], showlegend=False)
-            traces.append((bars, 2))
-    return traces
+    lines = []
+    for name, rows in groups:
+        if rows.any():
+            slot, symbol = _LOOKS[name]
+            calls, times = np.flatnonzero(rows).tolist(), measured.samples[rows].tolist()
+            lines.append(Line(name, calls, times, slot, symbol, joined=False))
+    estimate = measured.estimate
+    label = format_seconds(estimate.value, 4).replace(" us", " µs")
+    across = Mark("y", estimate.value, estimate.low, estimate.high, label, _LOOKS["samples"][0])
+    y = Axis(f"{measured.quantity} time", "time", shown=_range(measured))
+    text = f"{measured.quantity}: {_interval(estimate)})"
+    return View(measured.quantity, Axis("call"), y, tuple(lines), (across,), text=text, bars=True)
 
 
-def _range(measured: Measured) -> list[float]:
+def _range(measured: Measured) -> tuple[float, float]:
     """What a chart shows of the times: most of the samples, and the interval."""
     estimate = measured.estimate
     ends = [end for end in (estimate.low, estimate.high) if math.isfinite(end)]
     low, high = (measured.quantile(q) for q in _SHOWN)
     low, high = min([low, *ends]), max([high, *ends])
     beside = _MARGIN * (high - low) or 0.01 * abs(high)
-    return [low - beside, high + beside]
-
-
-def _band(measured: Measured) -> list[dict[str, Any]]:
-    """The estimate as a line, its interval as a band over both halves."""
-    estimate = measured.estimate
-    across = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y"}
-    centre = {"y0": estimate.value, "y1": estimate.value, "name": format_seconds(estimate.value, 4)}
-    shapes: list[dict[str, Any]] = [{"type": "line", **across, **centre, "line": {"width": 1}}]
-    if np.isfinite([estimate.low, estimate.high]).all():
-        fill = {"fillcolor": _COLOURS["sample"], "opacity": 0.2, "line": {"width": 0}}
-        shapes.append({"type": "rect", **across, "y0": estimate.low, "y1": estimate.high, **fill})
-    return shapes
+    return low - beside, high + beside

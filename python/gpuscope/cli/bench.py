@@ -164,11 +164,8 @@ class Explore:
     def run(self, options: argparse.Namespace) -> int:
         """Measures, prints and writes."""
         from gpuscope.benchmarking.explorer import explore
-        from gpuscope.benchmarking.explorer.exploration import plotly_version
 
         pages = writable_paths([options.output], PAGE_SUFFIXES)
-        if pages:
-            plotly_version()
         alone = options.json == "-"
         files = writable_paths([None if alone else options.json])
         with console.errors().status() as say:

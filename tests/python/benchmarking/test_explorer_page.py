@@ -6,20 +6,13 @@ from __future__ import annotations
 import html
 import json
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.browser import look_at
+from fakes.browser import chromium, opened
 from fakes.explorations import SIZES, exploration
-from gpuscope.benchmarking.explorer import exploration as module
-from gpuscope.errors import NotAvailable
-
-pytest.importorskip("plotly")
 
 HOSTILE = (
     "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">&amp;{{data}}"
@@ -61,7 +54,7 @@ def test_the_page_allows_no_request():
 
 
 def test_every_control_has_a_label():
-    form = re.search(r"<form.*?</form>", exploration().to_html(), re.DOTALL)
+    form = re.search(r'<form id="controls".*?</form>', exploration().to_html(), re.DOTALL)
     assert form is not None
     controls = re.findall(r"<(?:select|input)\b", form[0])
     labels = re.findall(r"<label[^>]*>(?:(?!</label>).)*<(?:select|input)\b", form[0], re.DOTALL)
@@ -88,92 +81,217 @@ def test_what_a_reader_must_know_stands_above_the_chart(changes, words):
     assert 0 < text.index(words) < text.index('id="chart"')
 
 
-def test_without_plotly_there_is_no_page_but_a_fix(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[report\]'"):
-        module.plotly_version()
-    assert exploration().table()
-    assert exploration().to_json()
-
-
-Look = Callable[..., "tuple[str, str]"]
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Look:
-    """Opens a page in a browser and returns its document after a while, and what the console said."""
+def show(browser, tmp_path):
+    """Opens the page of an exploration."""
 
-    def opened(found: Any, *, choice: str = "", script: str = "") -> tuple[str, str]:
+    def opener(found, choice="", **options):
         path = tmp_path / "page.html"
         found.write_html(path)
-        return look_at(path, choice, script)
+        return opened(browser, path, choice, **options)
 
-    return opened
-
-
-def shown(document: str) -> str:
-    found = re.search(r'data-shown="([^"]*)"', document)
-    return found[1] if found else ""
+    return opener
 
 
-def test_the_chart_is_drawn_without_a_complaint(look):
-    document, said = look(exploration())
-    assert said == ""
-    assert shown(document) == "matmul time both"
-    assert document.count('class="trace scatter') == 3 * 3  # a line and both edges of its band
-    assert "n ≈ 100" in document
-    assert "n ≈ 268" in document
+def curves(page):
+    return [text.strip() for text in page.locator("#legend button").all_inner_texts()]
 
 
-def test_the_address_chooses_what_is_shown(look):
-    document, _ = look(exploration(), choice="operation=copy&metric=speedup&data=transfers")
-    assert shown(document) == "copy speedup transfers"
-    assert "n ≈ 268" in document
-    assert "n ≈ 100" not in document
+def said_of_points(page, count):
+    """What the chart says of the first points of its first curve, by keys alone."""
+    page.focus("#chart")
+    found = []
+    for _ in range(count):
+        page.keyboard.press("ArrowRight")
+        found.append(page.locator("#chart .tip").inner_text().split("\n"))
+    return found
 
 
-def test_the_controls_redraw_the_chart_and_its_address(look):
-    script = """
-      const metric = document.getElementById("metric");
-      metric.value = "rate";
-      metric.dispatchEvent(new Event("change", { bubbles: true }));
-      document.body.dataset.address = location.hash;"""
-    document, said = look(exploration(), script=script)
-    assert (shown(document), said) == ("matmul rate both", "")
-    assert "metric=rate" in document
+def test_the_chart_is_drawn_with_its_curves_and_answers(show):
+    with show(exploration()) as page:
+        assert page.get_attribute("#chart", "data-shown") == "matmul time both"
+        assert curves(page) == ["CPU", "GPU", "GPU with transfers"]
+        assert "Data on the GPU: the GPU is faster from 100" in page.inner_text("#verdict")
+        assert "With transfers: the GPU is faster from 268" in page.inner_text("#verdict")
 
 
-def test_hovering_tells_all_figures_of_a_point(look):
-    script = 'Plotly.Fx.hover("chart", [{ curveNumber: 5, pointNumber: 0 }]);'
-    document, _ = look(exploration(), script=script)
-    bubble = re.search(r'<g class="hoverlayer">.*?</g></g>', document, re.DOTALL)
-    assert bubble is not None
-    for words in ("time", "throughput", "speed-up", "200 samples, worth 150 independent ones"):
-        assert words in bubble[0]
+def test_the_address_chooses_what_is_shown(show):
+    with show(exploration(), "operation=copy&metric=speedup&data=transfers&logy=false") as page:
+        assert page.get_attribute("#chart", "data-shown") == "copy speedup transfers"
+        assert curves(page) == ["GPU with transfers"]
+        assert "268" in page.inner_text("#verdict")
+        assert "100" not in page.inner_text("#verdict")
+        assert not page.is_checked("#logy")
 
 
-def test_a_page_without_a_gpu_has_the_cpus_curve_alone(look):
-    document, said = look(exploration(gpu=False), choice="metric=speedup&data=device")
-    assert (shown(document), said) == ("matmul time ", "")
-    assert document.count('class="trace scatter') == 3
-    assert 'value="speedup"' not in document
+def test_the_controls_redraw_the_chart_and_its_address(show):
+    with show(exploration()) as page:
+        page.select_option("#metric", "rate")
+        assert page.get_attribute("#chart", "data-shown") == "matmul rate both"
+        assert "metric=rate" in page.url
+        before = page.get_attribute("#chart", "data-range")
+        page.uncheck("#logx")
+        assert page.get_attribute("#chart", "data-range") != before
+        assert "logx=false" in page.url
 
 
-def test_hostile_texts_run_nothing(look):
-    document, said = look(hostile())
-    assert said == ""
-    assert "<title>CPU against GPU: &lt;/script&gt;" in document
+def test_an_address_of_anything_is_harmless(show):
+    with show(exploration(), "operation=none&metric=%3Cimg%3E&logx=7&x") as page:
+        assert page.get_attribute("#chart", "data-shown") == "matmul time both"
 
 
-def test_a_point_without_an_interval_is_hollow_and_has_no_band(look):
+def test_points_tell_all_their_figures_to_keys_and_pointers(show):
+    found = exploration()
+    with show(found) as page:
+        first, second = said_of_points(page, 2)
+        cpu = found.curve("matmul", "cpu")
+        assert first[0] == f"CPU, n = {cpu[0].n}"
+        assert second[0] == f"CPU, n = {cpu[1].n}"
+        assert "200 samples, worth 150 independent ones" in first
+        assert not any(line.startswith("speed-up") for line in first)
+        page.keyboard.press("ArrowDown")
+        other = page.locator("#chart .tip").inner_text()
+        assert other.startswith("GPU, n = 128")
+        assert f"speed-up {found.curve('matmul', 'gpu')[1].speedup.value:.3g}\N{MULTIPLICATION SIGN}" in other
+        assert page.inner_text("#said").startswith("GPU, n = 128")
+        page.keyboard.press("Escape")
+        assert page.locator("#chart .tip").is_hidden()
+        box = page.locator("#chart").bounding_box()
+        seen = set()
+        for across in range(60, int(box["width"]), 12):
+            for down in range(40, int(box["height"]) - 50, 25):
+                page.mouse.move(box["x"] + across, box["y"] + down)
+                if page.locator("#chart .tip").is_visible():
+                    seen.add(page.locator("#chart .tip").inner_text().partition(",")[0])
+        assert seen == {"CPU", "GPU", "GPU with transfers"}
+
+
+def span(page):
+    left, right, low, high = map(float, page.get_attribute("#chart", "data-range").split())
+    return left, right, low, high
+
+
+def test_a_reader_looks_closer_and_back(show):
+    with show(exploration()) as page:
+        whole = span(page)
+        box = page.locator("#chart").bounding_box()
+        page.mouse.move(box["x"] + 200, box["y"] + 100)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 500, box["y"] + 300, steps=3)
+        page.mouse.up()
+        part = span(page)
+        assert whole[0] < part[0] < part[1] < whole[1]
+        assert whole[2] < part[2] < part[3] < whole[3]
+        page.keyboard.down("Shift")
+        page.mouse.down()
+        page.mouse.move(box["x"] + 600, box["y"] + 300, steps=3)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        moved = span(page)
+        assert moved[0] < part[0]
+        assert moved[1] / moved[0] == pytest.approx(part[1] / part[0], rel=1e-3)
+        page.click("#whole")
+        assert span(page) == whole
+        page.focus("#chart")
+        page.keyboard.press("+")
+        assert span(page)[1] < whole[1]
+        page.keyboard.press("0")
+        assert span(page) == whole
+        page.mouse.move(box["x"] + 300, box["y"] + 200)
+        page.mouse.wheel(0, -300)
+        for _ in range(40):
+            if span(page) != whole:
+                break
+            page.wait_for_timeout(50)
+        assert span(page)[1] < whole[1]
+        page.dblclick("#chart")
+        assert span(page) == whole
+
+
+def test_a_curve_is_hidden_and_shown_by_its_name(show):
+    with show(exploration()) as page:
+        page.locator("#legend button").first.click()
+        assert page.locator("#legend button").first.get_attribute("aria-pressed") == "false"
+        assert said_of_points(page, 1)[0][0].startswith("GPU, n = ")
+        page.locator("#legend button").first.click()
+        page.keyboard.press("Escape")
+        assert said_of_points(page, 1)[0][0].startswith("CPU, n = ")
+
+
+def test_the_chart_is_saved_as_a_picture(show):
+    with show(exploration()) as page:
+        with page.expect_download() as download:
+            page.click("#png")
+        assert download.value.path().read_bytes().startswith(b"\x89PNG")
+        assert download.value.suggested_filename.endswith(".png")
+
+
+def test_a_page_without_a_gpu_has_the_cpus_curve_alone(show):
+    with show(exploration(gpu=False), "metric=speedup&data=device") as page:
+        assert page.get_attribute("#chart", "data-shown").strip() == "matmul time"
+        assert curves(page) == ["CPU"]
+        assert page.locator('option[value="speedup"]').count() == 0
+
+
+def test_hostile_texts_run_nothing(show):
+    with show(hostile()) as page:
+        assert page.title().startswith("CPU against GPU: </script>")
+        assert page.locator("img").count() == 0
+
+
+def test_a_point_without_an_interval_says_so(show):
     found = exploration(gpu=False)
     points = list(found.points)
     points[2] = replace(points[2], wall=replace(points[2].wall, low=float("-inf"), high=float("inf")))
-    script = """
-      const traces = document.getElementById("chart").data;
-      document.body.dataset.bands = traces.slice(0, -1).map((trace) => trace.x.length);
-      document.body.dataset.hollow = traces.at(-1).marker.symbol.indexOf("circle-open");"""
-    document, said = look(exploration(gpu=False, points=tuple(points)), script=script)
-    assert said == ""
-    assert 'data-bands="2,2,4,4"' in document
-    assert 'data-hollow="2"' in document
+    with show(exploration(gpu=False, points=tuple(points))) as page:
+        told = said_of_points(page, 3)
+        assert "too few samples for an interval" in told[2][1]
+        assert "too few samples for an interval" not in told[1][1]
+
+
+def test_an_interval_far_wider_than_the_times_flattens_nothing(show):
+    found = exploration(gpu=False)
+    points = list(found.points)
+    points[2] = replace(points[2], wall=replace(points[2].wall, low=1e-15, high=1e9))
+    with show(exploration(gpu=False)) as page:
+        usual = span(page)
+    with show(exploration(gpu=False, points=tuple(points))) as page:
+        assert span(page) == usual
+        page.click("#everything")
+        assert span(page)[3] > 1e8
+
+
+@pytest.mark.parametrize("width", [360, 1280, 3840])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_never_scrolls_sideways_and_keeps_the_rules_of_accessibility(show, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    # axe brings its script along, which the page's policy rightly bars.
+    with show(exploration(), width=width, color_scheme=scheme, bypass_csp=True) as page:
+        page.locator("#figures summary").click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+        assert found.violations_count == 0, found.generate_report()
+
+
+def test_paper_has_the_chart_and_the_tables_in_light_colors(show):
+    with show(exploration(), color_scheme="dark") as page:
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        assert page.locator("#figures table").first.is_visible()
+        assert page.locator("#chart").is_visible()
+        assert page.locator("#metric").is_hidden()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert len(page.pdf()) > 10_000
+
+
+def test_without_javascript_the_tables_are_there(show):
+    with show(exploration(), complete=False, java_script_enabled=False) as page:
+        assert "The chart needs JavaScript" in page.inner_text("main")
+        page.locator("#figures summary").click()
+        assert page.locator("#figures tbody tr").count() == 2 * len(SIZES)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from gpuscope import stats
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.result import BenchmarkResult, Measured, Processes
 from gpuscope.benchmarking.roofline import Rate
-from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.units import format_seconds
 
 
@@ -104,7 +103,7 @@ def test_one_outlier_does_not_flatten_the_chart():
     samples = np.append(np.random.default_rng(1).normal(1e-5, 1e-7, 300), 1e-2)
     one = Measured("kernel", samples, np.ones(301, bool), stats.estimate(samples))
     chart = result(quantities={"kernel": one}, throttled=np.zeros(301, bool)).plot()
-    low, high = chart.layout.yaxis.range
+    low, high = chart.views[0].y.shown
     assert 0.9e-5 < low < high < 1.2e-5
 
 
@@ -234,18 +233,12 @@ def test_a_named_pipe_is_refused_without_waiting(tmp_path):
 # -- chart -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_chart_shows_every_quantity_by_a_button_and_tagged_samples_apart():
-    figure = result().plot()
-    (menu,) = figure.layout.updatemenus
-    assert [button.label for button in menu.buttons] == ["kernel", "stream"]
-    shown = [trace for trace in figure.data if trace.visible]
-    assert {trace.name for trace in shown} == {"samples", "throttled or shifted clock"}
-    assert sum(len(trace.x) for trace in shown if trace.type == "scatter") == 59
-    stream = menu.buttons[1].args[0]["visible"]
-    assert [trace.visible for trace in figure.data] != list(stream)
-
-
-def test_without_plotly_the_chart_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[report\]'"):
-        result().plot()
+def test_a_chart_has_a_view_of_every_quantity_and_tagged_samples_apart():
+    views = result().plot().views
+    assert [view.name for view in views] == ["kernel", "stream"]
+    samples, tagged = views[0].lines
+    assert (samples.name, tagged.name) == ("samples", "throttled or shifted clock")
+    assert len(samples.x) + len(tagged.x) == 59
+    assert [line.name for line in views[1].lines] == ["samples"]
+    (across,) = views[0].marks
+    assert across.value == result().estimate.value

@@ -255,7 +255,6 @@ def test_a_terminal_shows_how_far_the_explorer_is():
 
 
 def test_the_explorer_prints_a_table_and_writes_both_files(gpuscope, tmp_path):
-    pytest.importorskip("plotly")
     arguments = ("--backend", "numpy", "--operations", "copy,sort", "--sizes", "8:32", "--budget", "100ms")
     done = gpuscope("bench", "explore", *arguments, "-o", "page.html", "--json", "found.json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
 from typing import Any, Literal
 
 from gpuscope.benchmarking.crossovers import Answer
 from gpuscope.benchmarking.explorer.backends import Operation
-from gpuscope.errors import NotAvailable
+from gpuscope.page.chart import SCRIPTS as CHART_SCRIPTS
+from gpuscope.page.chart import STYLES
+from gpuscope.page.markup import facts_list, file_of_page, island, page_of
 from gpuscope.paths import write_text
 from gpuscope.results import Result, plain_fields
 from gpuscope.stats import Estimate, Ratio
@@ -128,7 +127,7 @@ class Exploration(Result):
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def to_html(self) -> str:
-        """One self-contained page: data, styles and Plotly's JavaScript; needs Plotly."""
+        """One self-contained page: data, styles and scripts."""
         return _page(self)
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
@@ -188,20 +187,19 @@ def _speedup(point: Point | None) -> str:
     return format_times(point.speedup.value) if point is not None and point.speedup is not None else "-"
 
 
-def _page(found: Exploration) -> str:
-    version = plotly_version()
-    from plotly.offline import get_plotlyjs
+SCRIPTS = (*CHART_SCRIPTS[:-1], "explorer.js")
+"""The modules of the page, each after those that it imports from."""
 
+
+def _page(found: Exploration) -> str:
     gpu = found.gpu or f"none: {found.why_no_gpu}"
     environment = {
         **found.environment,
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(found.started)),
         "measured for": format_seconds(found.seconds, 4),
-        "charts": f"Plotly {version}",
     }
     parts = {
-        "title": escape(found.gpu or found.cpu),
-        "css": _file("page.css"),
+        "title": f"CPU against GPU: {escape(found.gpu or found.cpu)}",
         "cpu": escape(found.cpu),
         "gpu": escape(gpu),
         "notices": _notices(found),
@@ -209,35 +207,12 @@ def _page(found: Exploration) -> str:
             f'<option value="{escape(operation.name)}">{escape(operation.title)}</option>'
             for operation in found.operations
         ),
+        "figure": file_of_page("figure.html"),
         "tables": "".join(_table(found, operation) for operation in found.operations),
-        "environment": "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in environment.items()
-        ),
-        "data": _json_element(found),
-        "plotly": get_plotlyjs(),
-        "script": _file("page.js"),
+        "environment": facts_list(environment),
+        "data": island(found.to_dict()),
     }
-    # In one pass: what is inserted is not searched for places again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("page.html"))
-
-
-def plotly_version() -> str:
-    """Plotly's version; raises NotAvailable without it."""
-    try:
-        import plotly
-    except ImportError:
-        raise NotAvailable("the page needs Plotly, which is not installed; pip install 'gpuscope[report]'") from None
-    return str(plotly.__version__)
-
-
-def _file(name: str) -> str:
-    return resources.files("gpuscope.benchmarking.explorer").joinpath(name).read_text(encoding="utf-8")
-
-
-def _json_element(found: Exploration) -> str:
-    """JSON that no text in it can end: what HTML looks for is written as escapes."""
-    text = json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return page_of("explorer.html", parts, styles=STYLES, scripts=SCRIPTS, package=__package__)
 
 
 def _notices(found: Exploration) -> str:

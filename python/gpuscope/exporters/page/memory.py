@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.exporters.page.markup import island, page_of, script_of, style_of
 from gpuscope.memory.call_stacks import library_of, line_text, program_line
 from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
+from gpuscope.page.markup import island, page_of
 from gpuscope.paths import check_writable, replacing
 from gpuscope.units import format_bytes
 
@@ -89,16 +89,13 @@ def render(
         all_notes.insert(0, f"{events.lost:,} older events are no longer kept: the history begins behind them.")
     parts = {
         "title": escape(title),
-        "css": style_of(("core.css", "memory.css")),
-        "before": script_of(("before.js",)),
         "facts": _facts(steps, chosen),
         "notices": "".join(f'<p class="notice" role="note">{escape(note)}</p>' for note in all_notes),
         "region": _REGION if "region" in data["views"] else "",
         "lines": _lines(steps, data),
         "data": island(data),
-        "script": script_of(SCRIPTS),
     }
-    return page_of("memory.html", parts)
+    return page_of("memory.html", parts, styles=("memory.css",), scripts=SCRIPTS, package=__package__)
 
 
 def _device(events: MemoryEvents, device: int | None) -> int:

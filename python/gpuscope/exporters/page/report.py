@@ -15,23 +15,21 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.roofline import roofline
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page import report_overview as overview
-from gpuscope.exporters.page.markup import (
-    file_of_page,
-    filled,
-    island,
-    page_of,
-    script_of,
-    shown,
-    style_of,
-    table,
-    time_text,
-)
-from gpuscope.exporters.page.planes import encode
 from gpuscope.exporters.page.report_events import TICK_NS, Lanes
 from gpuscope.exporters.page.report_names import Names
 from gpuscope.exporters.page.report_roofline import roofline_section
 from gpuscope.exporters.page.report_series import memory_of, series_of
 from gpuscope.exporters.page.report_tables import FAMILIES, calls_of_samples, nodes_of, rows_of
+from gpuscope.page.markup import (
+    file_of_page,
+    filled,
+    island,
+    page_of,
+    shown,
+    table,
+    time_text,
+)
+from gpuscope.page.planes import encode
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace
 
@@ -96,7 +94,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "tree": _tree(whole) if len(nodes["name"]) > 1 or sampled else "",
         "python": overview.python_functions(seen),
         "idle": overview.idle(trace, breakdown, lanes) if breakdown and breakdown.devices else "",
-        "memory": (file_of_page("memory_section.html") if chart else "") + at_peak,
+        "memory": (file_of_page("memory_section.html", __package__) if chart else "") + at_peak,
         "communication": overview.communication(trace, breakdown, _is_communication(trace)),
         "roofline": _roofline(trace),
         "audit": overview.audit_section(trace, verdict, reduced),
@@ -122,8 +120,6 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
     heading = title or overview.program_of(trace)
     parts = {
         "title": shown(heading[:300]),
-        "css": style_of(("core.css", "report.css")),
-        "before": script_of(("before.js",)),
         "facts": overview.header_facts(trace, breakdown),
         "complete": "complete" if verdict.complete else "incomplete",
         "verdict": shown(verdict.verdict.removeprefix("audit: ")),
@@ -134,9 +130,8 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "columns": "".join(
             f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()
         ),
-        "script": script_of(SCRIPTS),
     }
-    return page_of("report.html", parts)
+    return page_of("report.html", parts, styles=("parts.css", "report.css"), scripts=SCRIPTS, package=__package__)
 
 
 _HEADINGS = {

@@ -18,8 +18,8 @@ from gpuscope._core import Flag
 from gpuscope.diagnosis.breakdown import StepBreakdown
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.steps import calls_of
-from gpuscope.exporters.page.planes import STEPS, TIMES, Array, Column
 from gpuscope.exporters.page.report_names import Names
+from gpuscope.page.planes import STEPS, TIMES, Array, Column
 from gpuscope.trace import NONE, Trace
 
 TICK_NS = 32

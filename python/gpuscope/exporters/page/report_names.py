@@ -13,7 +13,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.analysis import Averages
 from gpuscope.analysis.rows import STEP, STEPS, Kind, region_kind
-from gpuscope.exporters.page.planes import Array
+from gpuscope.page.planes import Array
 from gpuscope.text import one_line
 from gpuscope.trace import NONE, Table, Trace
 from gpuscope.units import format_bytes

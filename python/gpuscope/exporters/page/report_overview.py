@@ -15,9 +15,9 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.exporters.page.markup import facts_list, share_text, shown, table, time_text
-from gpuscope.exporters.page.planes import Array
 from gpuscope.exporters.page.report_names import COLORS, brief_name
+from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
+from gpuscope.page.planes import Array
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_bytes, format_digits, format_rate
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuscope.diagnosis.roofline import BANDWIDTH, COUNTERS, Roofline, RooflinePoint
-from gpuscope.exporters.page.markup import share_text, shown, table, time_text
+from gpuscope.page.markup import share_text, shown, table, time_text
 from gpuscope.units import format_digits, format_rate
 
 _ROWS = 20

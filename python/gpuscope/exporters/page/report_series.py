@@ -11,9 +11,9 @@ import numpy as np
 from gpuscope.counters.timelines import timelines
 from gpuscope.errors import GpuscopeError
 from gpuscope.exporters.memory_timeline import CATEGORIES, MemoryTimeline, read_timeline
-from gpuscope.exporters.page.markup import share_text, shown, table
-from gpuscope.exporters.page.planes import Array
 from gpuscope.exporters.page.report_events import Lanes
+from gpuscope.page.markup import share_text, shown, table
+from gpuscope.page.planes import Array
 from gpuscope.trace import Trace
 from gpuscope.units import format_bytes
 

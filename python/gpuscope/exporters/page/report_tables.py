@@ -12,8 +12,8 @@ import numpy as np
 from gpuscope.analysis import Averages, Samples, Tree
 from gpuscope.analysis.python_samples import SampledCall
 from gpuscope.analysis.rows import KINDS, Kind
-from gpuscope.exporters.page.planes import Array
 from gpuscope.exporters.page.report_names import Names, brief_name, path_texts
+from gpuscope.page.planes import Array
 from gpuscope.trace import NONE, Trace
 
 FAMILIES = {

@@ -13,13 +13,15 @@ import pytest
 
 import gpuscope
 from fakes.browser import chromium, opened
-from gpuscope.exporters.page import markup, memory
-from gpuscope.exporters.page.planes import PLAIN, STEPS, TIMES, Column, encode
-from gpuscope.exporters.page.report import SCRIPTS
+from gpuscope.benchmarking.explorer import exploration
+from gpuscope.exporters.page import memory, report
 from gpuscope.exporters.page.report_names import COLORS, brief_name
+from gpuscope.page import chart, markup
+from gpuscope.page.planes import PLAIN, STEPS, TIMES, Column, encode
 
-PAGES = {"report": SCRIPTS, "memory": memory.SCRIPTS}
-FOLDER = Path(gpuscope.__file__).parent / "exporters" / "page"
+PAGES = {module.__name__: module for module in (report, memory, chart, exploration)}
+ROOT = Path(gpuscope.__file__).parent
+FOLDER = ROOT / "page"
 CSP = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 HOSTILE = "</script><script>document.title = 'taken'</script>&amp;{{data}}"
 
@@ -72,42 +74,53 @@ def test_planes_that_are_zero_are_left_out():
 
 @pytest.fixture(params=PAGES)
 def scripts(request):
-    """The modules of a page."""
-    return PAGES[request.param]
+    """The modules of a page by name, in order."""
+    made = PAGES[request.param]
+    return {name: markup.file_of_page(name, made.__package__) for name in made.SCRIPTS}
 
 
 def test_modules_are_joined_without_a_name_twice(scripts):
     declared = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) +([A-Za-z_]\w*)", re.MULTILINE)
-    names = [name for module in scripts for name in declared.findall(markup.file_of_page(module))]
+    names = [name for text in scripts.values() for name in declared.findall(text)]
     assert len(names) > 10
     assert sorted(set(names)) == sorted(names)
 
 
 def test_modules_come_after_those_that_they_import_from(scripts):
-    for place, module in enumerate(scripts):
-        used = re.findall(r'from "\./([\w.]+)";', markup.file_of_page(module))
-        assert set(used) <= set(scripts[:place]), module
+    before = set()
+    for module, text in scripts.items():
+        assert set(re.findall(r'from "\./([\w.]+)";', text)) <= before, module
+        before.add(module)
 
 
 def test_every_name_that_a_module_imports_is_exported(scripts):
-    for module in scripts:
-        for names, used in re.findall(r'import \{ ([^}]*) \} from "\./([\w.]+)";', markup.file_of_page(module)):
+    for module, text in scripts.items():
+        for names, used in re.findall(r'import \{ ([^}]*) \} from "\./([\w.]+)";', text):
             for name in names.split(", "):
                 pattern = rf"^export (?:async )?(?:const|let|function|class) {name}\b"
-                assert re.search(pattern, markup.file_of_page(used), re.MULTILINE), (module, name)
+                assert re.search(pattern, scripts[used], re.MULTILINE), (module, name)
+                assert re.search(rf"\b{name}\b", text.partition(f'"./{used}";')[2]), (module, name)  # and it is used
 
 
-def test_one_script_has_neither_imports_nor_exports(scripts):
-    text = markup.script_of(scripts)
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_one_script_has_neither_imports_nor_exports(page):
+    text = markup.script_of(page.SCRIPTS, page.__package__)
     assert not re.search(r"^(import|export)\b", text, re.MULTILINE)
     assert "</" not in text
 
 
 def test_files_of_pages_are_all_used():
-    sources = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
-    for path in FOLDER.iterdir():
-        if path.suffix in (".js", ".css", ".html"):
-            assert f'"{path.name}"' in sources, path.name
+    sources = "".join(path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py"))
+    found = [path for path in ROOT.rglob("*") if path.suffix in (".js", ".css", ".html")]
+    assert len(found) > 30
+    for path in found:
+        assert f'"{path.name}"' in sources, path.name
+
+
+def test_pages_need_no_library_of_charts():
+    for path in [*ROOT.rglob("*.py"), *ROOT.rglob("*.js"), *ROOT.rglob("*.html"), ROOT.parents[1] / "pyproject.toml"]:
+        if path.is_file():
+            assert "plotly" not in path.read_text(encoding="utf-8").lower(), path.name
 
 
 def test_data_ends_no_element():

@@ -8,10 +8,10 @@ const KEYS = [
   ["Shift and drag", "measure"], ["↑ ↓", "rows of a table, boxes of the tree"], ["Esc", "choose nothing"],
 ];
 
-/** Fills the list of keys and lets ? and the button open it. */
-export function makeHelp() {
+/** Fills the list of keys, of the report where no other is given, and lets ? and the button open it. */
+export function makeHelp(shown = KEYS) {
   const dialog = document.getElementById("help"), list = document.getElementById("help-keys");
-  for (const [keys, what] of KEYS) {
+  for (const [keys, what] of shown) {
     const term = document.createElement("dt");
     for (const key of keys.split(" ")) term.append(/^(and|…)$/.test(key) ? ` ${key} ` : Object.assign(document.createElement("kbd"), { textContent: key }), " ");
     list.append(term, Object.assign(document.createElement("dd"), { textContent: what }));
@@ -23,7 +23,7 @@ export function makeHelp() {
 const SEARCHES = { timeline: "find", tables: "filter", tree: "tree-find" };
 
 /** Keys that count wherever the focus is, but in a field of text. */
-export function listenToKeys({ help, sections, timelineKey, nowIn }) {
+export function listenToKeys({ help, sections = [], timelineKey = () => {}, nowIn = () => "" }) {
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
     if (event.target.closest("input, select, textarea, dialog, [role=grid], #rows, #icicle")) return;

@@ -59,4 +59,5 @@ export function makeToggle(button) {
 }
 
 systemIsDark.addEventListener("change", changed);
+matchMedia("print").addEventListener("change", changed); // paper is light
 resolve();

@@ -13,6 +13,7 @@ from typing import Any
 from gpuscope.text import one_line
 from gpuscope.units import format_seconds
 
+_CORE = "gpuscope.page"
 _IMPORT = re.compile(r'^import [^;]*? from "\./[\w.]+";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const|let|function|async|class)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
@@ -20,9 +21,10 @@ _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-def file_of_page(name: str) -> str:
-    """The text of a template, style or script that lies beside this file."""
-    return resources.files("gpuscope.exporters.page").joinpath(name).read_text(encoding="utf-8")
+def file_of_page(name: str, package: str = _CORE) -> str:
+    """The text of a template, style or script: one of a page's own package, or of the core."""
+    places = (resources.files(each).joinpath(name) for each in (package, _CORE))
+    return next((place for place in places if place.is_file()), resources.files(_CORE) / name).read_text("utf-8")
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
@@ -30,20 +32,35 @@ def filled(template: str, parts: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda place: parts[place[1]], template)
 
 
-def page_of(name: str, parts: Mapping[str, str]) -> str:
-    """A page whose body a template has; all begin alike, with what a page may do."""
-    return filled(file_of_page("head.html") + file_of_page(name), parts)
+def page_of(
+    name: str, parts: Mapping[str, str], *, styles: Iterable[str], scripts: Iterable[str], package: str = _CORE
+) -> str:
+    """A page whose body a template has; all begin alike, with what a page may do.
+
+    Args:
+        name: of the template.
+        parts: what stands in its places, and the ``title``.
+        styles: style sheets beside the core's.
+        scripts: modules, each after those that it imports from.
+        package: where the template, and files that the core has not, lie.
+    """
+    common = {
+        "css": style_of(("core.css", *styles), package),
+        "before": script_of(("before.js",)),
+        "script": script_of(scripts, package),
+    }
+    return filled(file_of_page("head.html") + file_of_page(name, package), {**parts, **common})
 
 
-def script_of(modules: Iterable[str]) -> str:
+def script_of(modules: Iterable[str], package: str = _CORE) -> str:
     """Modules as one, without comments: each after those that it imports from, whose names all differ."""
-    text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name))) for name in modules)
+    text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name, package))) for name in modules)
     return _INDENT.sub("", _COMMENT.sub("", text))
 
 
-def style_of(names: Iterable[str]) -> str:
+def style_of(names: Iterable[str], package: str = _CORE) -> str:
     """Style sheets as one, without comments."""
-    return _INDENT.sub("", _COMMENT.sub("", "".join(map(file_of_page, names))))
+    return _INDENT.sub("", _COMMENT.sub("", "".join(file_of_page(name, package) for name in names)))
 
 
 def island(data: object) -> str:

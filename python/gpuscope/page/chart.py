@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of results as an interactive page: lines with intervals, points and marks, which no outlier flattens."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal
+
+from gpuscope.page.markup import facts_list, file_of_page, island, page_of, shown, table
+from gpuscope.paths import check_writable, write_text
+from gpuscope.text import one_line
+from gpuscope.units import format_digits, format_rate, format_seconds, format_times
+
+SCRIPTS = ("units.js", "theme.js", "axis.js", "pen.js", "keys.js", "series.js", "chart_page.js", "chart.js")
+"""The modules of the page, each after those that it imports from."""
+
+STYLES = ("parts.css", "chart.css")
+
+Kind = Literal["time", "times", "rate", "count"]
+"""What numbers are: seconds, ratios, work a second, or none of these."""
+
+_MOST_ROWS = 500  # of a table; the chart has them all
+_NUMBER_OF_DIGITS = 7  # that a page keeps of a value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis counts.
+
+    Attributes:
+        title: in words.
+        kind: what its numbers are.
+        log: whether it begins logarithmic; the reader may change it.
+        ticks: the only values to be marked where it is logarithmic; None marks round ones.
+        shown: the values between which it begins; None fits what the lines say, without their intervals.
+    """
+
+    title: str
+    kind: Kind = "count"
+    log: bool = False
+    ticks: Sequence[float] | None = None
+    shown: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """Values over x.
+
+    Attributes:
+        name: what it is of.
+        x: where.
+        y: the values, as many.
+        slot: its color of the palette's twelve.
+        symbol: "circle", "square", "diamond" or "cross": the color alone tells nothing.
+        dash: "solid", "dash" or "dot".
+        joined: a line with intervals, or points alone.
+        low: where each interval begins; infinite where none is known; None without intervals.
+        high: where it ends.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    slot: int
+    symbol: str = "circle"
+    dash: str = "solid"
+    joined: bool = True
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line across the figure, and a field as wide as its interval."""
+
+    axis: Literal["x", "y"]
+    value: float
+    low: float
+    high: float
+    label: str
+    slot: int
+
+
+@dataclass(frozen=True)
+class View:
+    """One figure.
+
+    Attributes:
+        name: in the choice of figures.
+        x: the axis below.
+        y: the axis beside.
+        lines: curves and points.
+        marks: likewise.
+        text: what it says, a sentence.
+        bars: whether to show how often which value came.
+    """
+
+    name: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...]
+    marks: tuple[Mark, ...] = ()
+    text: str = ""
+    bars: bool = False
+
+
+class Chart:
+    """Figures of a result, as a page that needs nothing but a browser; a notebook shows it."""
+
+    def __init__(self, title: str, views: Sequence[View], facts: dict[str, str] | None = None) -> None:
+        self.title = title
+        self.views = tuple(views)
+        self._facts = facts or {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain values; what is not known is None."""
+        return {"views": [_plain(view) for view in self.views]}
+
+    def to_html(self) -> str:
+        """The page."""
+        options = "".join(f"<option>{shown(view.name)}</option>" for view in self.views)
+        facts = facts_list(self._facts)
+        parts = {
+            "title": shown(self.title[:300]),
+            "facts": f'<dl class="facts">{facts}</dl>' if facts else "",
+            "views": f'<label>Quantity <select id="view">{options}</select></label>\n' if len(self.views) > 1 else "",
+            "figure": file_of_page("figure.html"),
+            "tables": "".join(_table(view, line) for view in self.views for line in view.lines),
+            "data": island(self.to_dict()),
+        }
+        return page_of("chart.html", parts, styles=STYLES, scripts=SCRIPTS)
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page.
+
+        Raises:
+            InvalidArgument: the path has another suffix than .html.
+            GpuscopeError: the file cannot be written.
+        """
+        write_text(check_writable(path, (".html", ".htm")), self.to_html())
+
+    def show(self) -> None:
+        """Opens the page in the browser, from a temporary file that stays for it."""
+        import webbrowser
+
+        descriptor, path = tempfile.mkstemp(prefix="gpuscope-chart-", suffix=".html")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(self.to_html())
+        webbrowser.open(f"file://{path}")
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, which may run scripts and nothing else."""
+        frame = 'sandbox="allow-scripts" style="width:100%;height:640px;border:0"'
+        return f'<iframe title="{shown(self.title)}" {frame} srcdoc="{escape(self.to_html())}"></iframe>'
+
+    def __repr__(self) -> str:
+        names = ", ".join(view.name for view in self.views)
+        return one_line(f"<Chart of {self.title}: {names}; write_html(path), show()>")
+
+
+def number_text(kind: Kind, value: float) -> str:
+    """A value of a kind in words."""
+    if not math.isfinite(value):
+        return "unknown"
+    if kind == "time":
+        return format_seconds(value, 4)
+    if kind == "times":
+        return format_times(value)
+    if kind == "rate":
+        return format_rate(value, "")
+    return f"{value:,.0f}" if value == round(value) else format_digits(value)
+
+
+def _plain(view: View) -> dict[str, Any]:
+    axes = {name: {**vars(axis), "title": one_line(axis.title)} for name, axis in (("x", view.x), ("y", view.y))}
+    lines = [
+        {**vars(line), "name": one_line(line.name)}
+        | {name: _numbers(getattr(line, name)) for name in ("x", "y", "low", "high")}
+        for line in view.lines
+    ]
+    marks = [{**vars(mark), "low": _number(mark.low), "high": _number(mark.high)} for mark in view.marks]
+    texts = {"name": one_line(view.name), "text": one_line(view.text)}
+    return {**texts, **axes, "lines": lines, "marks": marks, "bars": view.bars}
+
+
+def _numbers(values: Sequence[float] | None) -> list[float | None] | None:
+    return None if values is None else [_number(value) for value in values]
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.{_NUMBER_OF_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _table(view: View, line: Line) -> str:
+    header = [view.x.title, view.y.title, *(["95 % interval"] if line.low is not None else [])]
+    rows = []
+    for place, (x, y) in enumerate(zip(line.x[:_MOST_ROWS], line.y[:_MOST_ROWS], strict=True)):
+        cells = [number_text(view.x.kind, x), number_text(view.y.kind, y)]
+        if line.low is not None and line.high is not None:
+            ends = (line.low[place], line.high[place])
+            known = all(map(math.isfinite, ends))
+            cells.append(" to ".join(number_text(view.y.kind, end) for end in ends) if known else "unknown")
+        rows.append(list(map(shown, cells)))
+    more = f", the first {_MOST_ROWS:,} of {len(line.x):,}" if len(line.x) > _MOST_ROWS else ""
+    caption = f"{view.name}: {line.name}{more}" if view.name else f"{line.name}{more}"
+    return table(header, rows, caption=caption)
