@@ -10,9 +10,9 @@ const KINDS = { gpu: "GPU time", cpu: "CPU time", count: "launches and calls", s
 
 /** The nodes of a tree that the page carries as columns, each with its children; the first is the root. */
 function nodesOf(tree, strings) {
+  const values = Object.keys(tree).filter((key) => key !== "parent" && key !== "name" && key !== "kind");
   const nodes = tree.parent.map((parent, place) => ({
-    parent, name: strings[tree.name[place]], kind: strings[tree.kind[place]], count: tree.count[place],
-    cpu: tree.cpu[place], self_cpu: tree.self_cpu[place], gpu: tree.gpu[place], self_gpu: tree.self_gpu[place], children: [],
+    parent, name: strings[tree.name[place]], kind: strings[tree.kind[place]], children: [], ...Object.fromEntries(values.map((key) => [key, tree[key][place]])),
   }));
   for (const node of nodes) if (node.parent >= 0) nodes[node.parent].children.push(node);
   return nodes;
@@ -27,12 +27,9 @@ export class Icicle {
     this.canvas = document.getElementById("icicle");
     this.details = document.getElementById("tree-details");
     this.select = document.getElementById("tree-by");
-    const [root] = this.calls;
-    const there = { gpu: root.gpu > 0, cpu: root.cpu > 0, count: root.children.length > 0, samples: Boolean(this.sampled) };
-    this.by = ["gpu", "cpu", "samples"].find((key) => there[key] && (key === "samples" || root.children.some((child) => child.kind !== "outside"))) || "cpu";
-    for (const [key, words] of Object.entries(KINDS)) {
-      if (there[key]) this.select.append(Object.assign(document.createElement("option"), { value: key, textContent: words, selected: key === this.by }));
-    }
+    const there = this.measures();
+    this.by = this.firstOf(there);
+    for (const key of there) this.select.append(Object.assign(document.createElement("option"), { value: key, textContent: this.kinds[key], selected: key === this.by }));
     this.first = this.by;
     this.isInverted = false;
     this.matches = null;
@@ -42,7 +39,23 @@ export class Icicle {
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
   }
 
-  /** Shows what boxes are wide by: one of `KINDS`. */
+  /** What boxes may be wide by, in words. */
+  get kinds() { return KINDS; }
+
+  /** Those that the tree has. */
+  measures() {
+    const [root] = this.calls;
+    const there = { gpu: root.gpu > 0, cpu: root.cpu > 0, count: root.children.length > 0, samples: Boolean(this.sampled) };
+    return Object.keys(KINDS).filter((key) => there[key]);
+  }
+
+  /** What to begin with: regions and work where there are any, what samples saw otherwise. */
+  firstOf(there) {
+    const isSaid = this.calls[0].children.some((child) => child.kind !== "outside");
+    return ["gpu", "cpu", "samples"].find((key) => there.includes(key) && (key === "samples" || isSaid)) || "cpu";
+  }
+
+  /** Shows what boxes are wide by: one of `kinds`. */
   measureBy(key) {
     if (key === this.by || ![...this.select.options].some((option) => option.value === key)) return;
     this.by = key;
@@ -145,7 +158,7 @@ export class Icicle {
       }
       const isFound = this.matches && this.matches(each.name);
       pen.globalAlpha = isAbove ? 0.55 : this.matches && !isFound ? 0.22 : 1;
-      box(pen, x, depth * HIGH, wide, HIGH - 1, each === this.top ? 3 : slotOf(each.name), `${each.name}  ${shareText(each.value / Math.max(1, this.top.value))}`, width);
+      this.drawBox(pen, each, x, depth * HIGH, wide, HIGH - 1, width);
       pen.globalAlpha = 1;
       if (each === this.chosen) {
         pen.strokeStyle = colors.ink;
@@ -154,6 +167,10 @@ export class Icicle {
         pen.lineWidth = 1;
       }
     }
+  }
+
+  drawBox(pen, each, x, y, wide, high, edge) {
+    box(pen, x, y, wide, high, each === this.top ? 3 : slotOf(each.name), `${each.name}  ${shareText(each.value / Math.max(1, this.top.value))}`, edge);
   }
 
   at(event) {
@@ -185,12 +202,16 @@ export class Icicle {
     this.draw();
   }
 
-  describe(each) {
-    const { node } = each;
-    const facts = [[KINDS[this.by], `${this.text(each.value)}, ${shareText(each.value / Math.max(1, this.top.value))} of all`], ["kind", node.kind], ["count", countText(node.count)]];
+  /** What is known of a box: names and values. */
+  factsOf({ node, value }) {
+    const facts = [[KINDS[this.by], `${this.text(value)}, ${shareText(value / Math.max(1, this.top.value))} of all`], ["kind", node.kind], ["count", countText(node.count)]];
     if (!this.isInverted) for (const [name, key] of [["GPU", "gpu"], ["GPU alone", "self_gpu"], ["CPU", "cpu"], ["CPU alone", "self_cpu"]]) if (node[key]) facts.push([name, timeText(node[key])]);
+    return facts;
+  }
+
+  describe(each) {
     const list = document.createElement("dl");
-    for (const [name, value] of facts) {
+    for (const [name, value] of this.factsOf(each)) {
       const pair = document.createElement("div");
       pair.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value }));
       list.append(pair);

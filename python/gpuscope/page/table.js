@@ -48,6 +48,11 @@ export function shapeOf(text, height = 20) {
 }
 
 export class Tables {
+  /** Those that a table may have; it has those in which some row is not 0. */
+  get everyColumn() { return COLUMNS; }
+  get firstSort() { return this.hasGpu ? "gpu" : "cpu"; }
+  isLeftOut(key) { return this.family === "kernels" && (key === "cpu" || key === "self_cpu" || key === "self_gpu"); }
+
   constructor(data, tell) {
     this.rows = data.rows;
     this.strings = data.strings;
@@ -60,7 +65,7 @@ export class Tables {
     this.orders = new Map();
     this.names = this.rows.name.map((id) => this.strings[id]);
     this.family = this.tabs[0].dataset.family;
-    this.sort = { key: this.hasGpu ? "gpu" : "cpu", up: false };
+    this.sort = { key: this.firstSort, up: false };
     this.listen();
     this.open(this.family);
   }
@@ -98,14 +103,22 @@ export class Tables {
       if (isOn) this.place.setAttribute("aria-labelledby", tab.id);
     }
     const there = (key) => key === "name" || key === "shape" || key === "share" || this.kept.some((row) => this.rows[key][row] !== 0);
-    this.columns = COLUMNS.filter(({ key }) => there(key) && !(family === "kernels" && (key === "cpu" || key === "self_cpu" || key === "self_gpu")));
-    if (sort && this.columns.some(({ key }) => key === sort.key)) this.sort = sort;
-    else if (!this.columns.some(({ key }) => key === this.sort.key)) this.sort = { key: there("gpu") ? "gpu" : "cpu", up: false };
-    // Shares are of the time on the GPU where the table has any, of the CPU's otherwise.
-    const time = there("gpu") ? "gpu" : "cpu", sums = this.rows.totals;
-    this.rows.share = this.rows[time].map((value) => value / Math.max(sums[time], 1));
+    this.columns = this.everyColumn.filter(({ key }) => there(key) && !this.isLeftOut(key));
+    const isKnown = (key) => key === this.firstSort && key in this.rows || this.columns.some((column) => column.key === key);
+    const wanted = sort && isKnown(sort.key) ? sort : this.sort;
+    this.sort = isKnown(wanted.key) && (there(wanted.key) || wanted.key === "name") ? wanted : { key: this.sortWithout(there), up: false };
+    this.addShares(there);
     this.build();
     this.arrange();
+  }
+
+  /** What to sort by, where the table has not what was asked for. */
+  sortWithout(there) { return there("gpu") ? "gpu" : "cpu"; }
+
+  /** Shares are of the time on the GPU where the table has any, of the CPU's otherwise. */
+  addShares(there) {
+    const time = there("gpu") ? "gpu" : "cpu", sums = this.rows.totals;
+    this.rows.share = this.rows[time].map((value) => value / Math.max(sums[time], 1));
   }
 
   build() {
@@ -149,7 +162,7 @@ export class Tables {
     if (!up) order = order.slice().reverse();
     this.order = order;
     for (const cell of this.head.children) cell.setAttribute("aria-sort", cell.dataset.key === key ? (up ? "ascending" : "descending") : "none");
-    for (const cell of this.head.children) cell.firstChild.textContent = COLUMNS.find((column) => column.key === cell.dataset.key).title + (cell.dataset.key === key ? (up ? " ▴" : " ▾") : "");
+    for (const cell of this.head.children) cell.firstChild.textContent = this.everyColumn.find((column) => column.key === cell.dataset.key).title + (cell.dataset.key === key ? (up ? " ▴" : " ▾") : "");
     const count = document.getElementById("filtered");
     count.textContent = matches === null ? "no regex" : order.length === this.kept.length ? "" : `${countText(order.length)} of ${countText(this.kept.length)}`;
     this.drawn = null;
@@ -230,18 +243,13 @@ export class Tables {
     if (row < 0) return;
     details.replaceChildren(element("h3", { textContent: this.strings[rows.full[row]] }));
     const list = element("dl");
-    const add = (name, value) => {
+    for (const [name, value] of this.factsOf(row)) {
       const pair = element("div");
       pair.append(element("dt", { textContent: name }), element("dd", { textContent: value }));
       list.append(pair);
-    };
-    add("kind", this.strings[rows.kind[row]]);
-    add("count", countText(rows.count[row]));
-    for (const [name, key] of [["GPU", "gpu"], ["CPU", "cpu"], ["min", "min"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"], ["max", "max"]]) {
-      if (rows[key][row]) add(name, timeText(rows[key][row]));
     }
     details.append(list);
-    const pairs = rows.pairs[row] || [];
+    const pairs = (rows.pairs && rows.pairs[row]) || [];
     if (pairs.length) {
       details.append(element("p", { textContent: "Launched in:" }));
       const launched = element("ul");
@@ -249,6 +257,15 @@ export class Tables {
       for (const [where, count, time] of pairs) launched.append(element("li", { textContent: `${shareText(time / whole)} · ${countText(count)} times · ${this.strings[where]}` }));
       details.append(launched);
     }
+  }
+
+  /** What is known of a row: names and values. */
+  factsOf(row) {
+    const { rows } = this, times = [["GPU", "gpu"], ["CPU", "cpu"], ["min", "min"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"], ["max", "max"]];
+    return [
+      ["kind", this.strings[rows.kind[row]]], ["count", countText(rows.count[row])],
+      ...times.filter(([, key]) => rows[key][row]).map(([name, key]) => [name, timeText(rows[key][row])]),
+    ];
   }
 
   // -- taken along -------------------------------------------------------------------------------------------------
@@ -262,7 +279,7 @@ export class Tables {
   /** All rows that the filter leaves, times in ns. */
   csv() {
     const { keys, rows } = this.cells();
-    const timed = new Set(COLUMNS.filter(({ text }) => text === timeText).map(({ key }) => key));
+    const timed = new Set(this.everyColumn.filter(({ text }) => text === timeText).map(({ key }) => key));
     // A spreadsheet would compute what begins so.
     const quoted = (value) => `"${String(value).replace(/^[=+\-@\t]/, "'$&").replaceAll('"', '""')}"`;
     return [keys.map((key) => (timed.has(key) ? `${key}_ns` : key)).join(","), ...rows.map((row) => row.map((value) => (typeof value === "number" ? value : quoted(value))).join(","))].join("\n");

@@ -1,0 +1,55 @@
+// Events, their names and what belongs to them, as the timeline asks for them; read from the page's columns.
+
+import { slotOf } from "./theme.js";
+import { breathe, readColumn } from "./data.js";
+import { Lane } from "./lanes.js";
+
+const ORDER = ["work", "idle", "calls", "regions", "samples", "functions"];
+const KINDS_ON_THE_MAP = new Set(["stream"]);
+const MOST_ON_THE_MAP = 4;
+
+/** A recording, or what of several lies on one axis, as the timeline sees it. */
+export class Model {
+  constructor(data) {
+    Object.assign(this, { span: data.span, tick: data.tick_ns, strings: data.strings, windows: data.windows, rows: data.rows });
+    this.names = data.things.names;
+    this.ofRows = data.things.rows;
+    this.notes = data.things.notes;
+    this.slots = Uint8Array.from(this.names, (id, thing) => data.things.slots[thing] ?? slotOf(this.strings[id]));
+    this.groups = data.groups.map((group) => ({ ...group, lanes: group.lanes.map((lane) => new Lane(lane, group.kind, data.span)) }));
+    this.lanes = this.groups.flatMap((group) => group.lanes);
+    const streams = this.groups.filter((group) => KINDS_ON_THE_MAP.has(group.kind)).flatMap((group) => group.lanes);
+    this.mapped = (streams.length ? streams : this.lanes.slice(0, 1)).slice(0, MOST_ON_THE_MAP);
+    this.links = null;
+    const sums = (list) => { let sum = 0; return Float64Array.from(list, (value) => (sum += value)); };
+    this.steps = data.steps && { starts: sums(data.steps.starts), lengths: Float64Array.from(data.steps.lengths) };
+    this.curves = data.series.map(({ title, unit, ticks, values }) => ({ title, unit, ticks: sums(ticks), values, most: unit === "%" ? 100 : values.reduce((most, value) => Math.max(most, value), 0) }));
+  }
+
+  nameIdOf(thing) { return this.names[thing]; }
+  nameOf(thing) { return this.strings[this.names[thing]]; }
+  rowOf(thing) { return this.ofRows[thing]; }
+  noteOf(thing) { return this.notes[thing] < 0 ? "" : this.strings[this.notes[thing]]; }
+  fullNameOf(thing) { return this.ofRows[thing] < 0 ? this.nameOf(thing) : this.strings[this.rows.full[this.ofRows[thing]]]; }
+
+  /** The event that is a row of a table. */
+  eventOf(table, row) {
+    const lane = this.lanes.find((each) => each.table === table && row >= each.first && row < each.first + each.count);
+    return lane && lane.isReady ? { lane, place: row - lane.first } : null;
+  }
+
+  /** Which things are of a row of the tables. */
+  thingsOf(row) { return row < 0 ? null : Uint8Array.from(this.ofRows, (each) => (each === row ? 1 : 0)); }
+
+  async read(data, whenRead) {
+    const names = Object.keys(data.columns);
+    for (const table of ORDER) {
+      if (!names.includes(`${table}-start`)) continue;
+      const column = (name) => readColumn(`${table}-${name}`, data.columns[`${table}-${name}`], data.firsts[table]);
+      const columns = { start: await column("start"), length: await column("length"), thing: await column("thing") };
+      for (const lane of this.lanes) if (lane.table === table) { lane.fill(columns); if (lane.count > 20000) await breathe(); }
+      whenRead(table);
+    }
+    if (names.includes("work-call")) this.links = await readColumn("work-call", data.columns["work-call"]);
+  }
+}
