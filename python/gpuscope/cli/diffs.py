@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from gpuscope.cli import console, options
-from gpuscope.cli.export import check_recording, is_recording
+from gpuscope.cli.export import check_recording, is_recording, open_pages
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import write_text
 
@@ -29,6 +29,7 @@ class Diff:
     examples = """\
   gpuscope diff before.gscope after.gscope
   gpuscope diff 'before/*.gscope' 'after/*.gscope' --fail-over 5%   exit code 1 where a step is surely slower
+  gpuscope diff before.gscope after.gscope -o diff.html             an interactive page: tree, two steps, tables
   gpuscope diff main.gscope branch.gscope --markdown comment.md     for a pull request
   gpuscope diff before.gscope after.gscope --json -                 all nodes, for programs"""
 
@@ -52,6 +53,8 @@ class Diff:
             "--row-limit", metavar="N", type=options.positive, default=20, help="rows at most (default: 20)"
         )
         parser.add_argument("--no-findings", action="store_true", help="leave the diagnoses of both sides out")
+        parser.add_argument("-o", "--output", metavar="FILE.html", help="write an interactive page too")
+        parser.add_argument("--open", action="store_true", help="show the page, of -o or diff.html, in the browser")
         parser.add_argument("--json", metavar="FILE", help="write all nodes as JSON too, - for standard output")
         parser.add_argument("--markdown", metavar="FILE", help="write a comment for a pull request too, - likewise")
 
@@ -59,14 +62,22 @@ class Diff:
         """Reads, compares and prints."""
         from gpuscope.diffing import diff
 
+        page = options_.output or ("diff.html" if options_.open else None)
+        pages = options.writable_paths([page], options.PAGE_SUFFIXES)
         written = options.writable_paths([options_.json, options_.markdown])
         sides = [_files(options_.before), _files(options_.after)]
         progress = console.errors()
         with progress.working(f"comparing {sum(map(len, sides))} recordings"):
             margin = {} if options_.margin is None else {"margin": options_.margin}
             found = diff(*sides, **margin, findings=not options_.no_findings)
-        out = console.output(written)
+        out = console.output([*pages, *written])
         out.report(found.page(min(out.width or _USUAL, _WIDEST), options_.row_limit))
+        for path in pages:
+            with progress.working(f"writing {console.display(path)}"):
+                found.to_html(path)
+            out.line("wrote ", (console.display(path), "bold"))
+        if options_.open:
+            open_pages(pages)
         if options_.json:
             found.to_json(written[0])
         if options_.markdown:

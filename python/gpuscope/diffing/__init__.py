@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
-from gpuscope.diffing.differences import Change, Diff, Promise, diff
+from gpuscope.diffing.changes import Change, Promise
+from gpuscope.diffing.differences import Diff, diff
 
 __all__ = ["Change", "Diff", "Promise", "diff"]

@@ -17,8 +17,20 @@ from numpy.typing import NDArray
 from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import check_fraction
 from gpuscope.diagnosis.diagnose import diagnose
+from gpuscope.diffing.changes import (
+    ENOUGH_RUNS,
+    LEAST_STEPS,
+    NO_STEPS,
+    Change,
+    Differences,
+    MedianStep,
+    Promise,
+    Side,
+)
 from gpuscope.diffing.costs import Array, Costs, Node, costs_of, pair
+from gpuscope.diffing.page import render
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas
 from gpuscope.stats.means import holm, welch
@@ -32,18 +44,12 @@ if TYPE_CHECKING:
 MARGIN = 0.02
 """Of a node's own time: what is less is the same."""
 SURE = 0.95
-ENOUGH_RUNS = 3
-"""Recordings a side from which on they are compared with each other, instead of their steps."""
-LEAST_STEPS = 4
-SAME_PROGRAM = 0.8
-"""The share of the time that must be of nodes that both have; with less they are two programs."""
 
 _WORTH_A_TEST = 5e-4  # of a step, on either side: what is less would cost the others their certainty
 _TICK_NS = 32.0  # of the GPU's clock, which values without any spread lie on
-_WORTH_A_WORD, _MOST_UNCERTAIN = 0.1, 4
+_MOST_UNCERTAIN = 4
 _ROWS, _ROWS_OF_MARKDOWN, _MOST_MARKDOWN = 20, 10, 60_000  # GitHub takes 65,536 characters
 _NS_PER_S = 1e9
-_NO_STEPS = "nothing repeats, so that windows of time are compared and not work; mark steps by gpuscope.step()"
 _UNLIKE = (
     ("cuda.driver_version", "CUDA of the driver"),
     ("cupti.version", "CUPTI"),
@@ -60,149 +66,9 @@ _UNLIKE = (
 Recorded = Analyses | str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a node takes before and after, a step. Times in ns.
-
-    Attributes:
-        kind: "step", "gpu", "host" or "idle".
-        path: the regions around it, outermost first.
-        name: of the kernel, copy, region or cause, as it is after.
-        before_ns: mean a step.
-        after_ns: likewise.
-        interval_ns: 95 % interval of the difference, by Student's t of the steps or runs; infinite with too few.
-        count_before: how often a step; 0 of idle time and steps.
-        count_after: likewise.
-        verdict: "slower" and "faster" where each takes another time, "more often" and "less often" where the number
-            is what changed, "new", "gone", "same" where the interval lies within the margin, or "inconclusive".
-        was: the name before, where it is another.
-    """
-
-    kind: str
-    path: tuple[str, ...]
-    name: str
-    before_ns: float
-    after_ns: float
-    interval_ns: tuple[float, float]
-    count_before: float
-    count_after: float
-    verdict: str
-    was: str | None = None
-
-    @property
-    def delta_ns(self) -> float:
-        """How much more it takes after."""
-        return self.after_ns - self.before_ns
-
-    @property
-    def ratio(self) -> float:
-        """After over before; infinite for what is new."""
-        return self.after_ns / self.before_ns if self.before_ns else math.inf if self.after_ns else 1.0
-
-    @property
-    def slower_ns(self) -> float:
-        """The part of the difference that comes of how long each takes."""
-        if not (self.count_before and self.count_after):
-            return 0.0 if self.count_before or self.count_after else self.delta_ns
-        return self.count_after * (self.after_ns / self.count_after - self.before_ns / self.count_before)
-
-    @property
-    def more_often_ns(self) -> float:
-        """The part that comes of how many there are."""
-        return self.delta_ns - self.slower_ns
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, times in seconds a step."""
-        return {
-            "kind": self.kind,
-            "path": list(self.path),
-            "name": self.name,
-            "was": self.was,
-            "verdict": self.verdict,
-            "before": self.before_ns / _NS_PER_S,
-            "after": self.after_ns / _NS_PER_S,
-            "difference": self.delta_ns / _NS_PER_S,
-            "interval": [end / _NS_PER_S for end in self.interval_ns],
-            "count_before": self.count_before,
-            "count_after": self.count_after,
-            "slower": self.slower_ns / _NS_PER_S,
-            "more_often": self.more_often_ns / _NS_PER_S,
-        }
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What a diagnosis of the recording before said that a fix would save.
-
-    Attributes:
-        id: of the finding, as R15.
-        title: its title.
-        saving: the share of a step that was promised; None where it was not known.
-        is_gone: the diagnosis of the recording after does not find it.
-    """
-
-    id: str
-    title: str
-    saving: float | None
-    is_gone: bool
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side.
-
-    Attributes:
-        program: what ran.
-        runs: recordings.
-        steps: of all of them, those looked at.
-        left_out: steps that were not, as they start up or are cut.
-        source: how the steps were found, as words.
-        busy_ns: how long the busiest GPU worked, mean a step.
-        incomplete: why recordings are incomplete, as their audits say.
-    """
-
-    program: str
-    runs: int
-    steps: int
-    left_out: int
-    source: str
-    busy_ns: float
-    incomplete: tuple[str, ...]
-
-
 @dataclass(frozen=True, repr=False, eq=False)
-class Diff(Result):
-    """The difference; printing it shows it.
-
-    Attributes:
-        step: of the time of a step.
-        changes: nodes that changed, certainly (5 % over all of them together, by Holm's method) and by more than the
-            margin, those with the largest difference in time first.
-        nodes: all nodes, likewise.
-        before: the first side.
-        after: the second.
-        unlike: what was not the same of the two, a sentence each.
-        matched: the share of the time that is of nodes which both sides have.
-        margin: the share of a node's time below which a difference does not count.
-        promises: what the diagnosis before promised.
-        replicates: "steps" or "runs": what the intervals come from.
-    """
-
-    step: Change
-    changes: tuple[Change, ...]
-    nodes: tuple[Change, ...]
-    before: Side
-    after: Side
-    unlike: tuple[str, ...]
-    matched: float
-    margin: float
-    promises: tuple[Promise, ...]
-    replicates: str
-
-    @property
-    def verdict(self) -> str:
-        """That of a step."""
-        return self.step.verdict
+class Diff(Differences, Result):
+    """The difference; printing it shows it."""
 
     def fails(self, fail_over: float) -> bool:
         """Whether a step is surely slower, and by more than that share.
@@ -213,7 +79,7 @@ class Diff(Result):
         """
         fail_over = check_fraction("fail_over", fail_over) if fail_over else 0.0
         if not self.has_steps:
-            raise NotAvailable(f"fail_over is not available: {_NO_STEPS}")
+            raise NotAvailable(f"fail_over is not available: {NO_STEPS}")
         gpus = [sentence for sentence in self.unlike if sentence.startswith("GPU")]
         if gpus:
             raise InvalidArgument(f"fail_over is for recordings of like GPUs; {gpus[0]}")
@@ -258,37 +124,6 @@ class Diff(Result):
             row["path"] = "/".join(row["path"])
             row["low"], row["high"] = row.pop("interval")
         return import_pandas().DataFrame(rows)
-
-    @property
-    def uncertain(self) -> tuple[Change, ...]:
-        """Nodes that may be a tenth of the difference of a step or more, and cannot be told from chance."""
-        least = _WORTH_A_WORD * abs(self.step.delta_ns)
-        of = (node for node in self.nodes if node.verdict == "inconclusive" and abs(node.delta_ns) > least)
-        return tuple(of) if self.verdict in ("slower", "faster") else ()
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether steps are the program's, or at least what repeats in it."""
-        return not any(side.source.startswith("windows") for side in (self.before, self.after))
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """What a reader should know before believing it, a sentence each."""
-        found = list(self.unlike)
-        for name, side in (("before", self.before), ("after", self.after)):
-            found += [f"the recording {name} is incomplete: {reason}" for reason in side.incomplete]
-        if not self.has_steps:
-            found.append(_NO_STEPS)
-        if self.matched < SAME_PROGRAM:
-            found.append(f"only {format_share(self.matched)} of the time is of what both have: these are two programs")
-        if self.replicates == "steps":
-            if min(self.before.steps, self.after.steps) < LEAST_STEPS:
-                found.append(f"fewer than {LEAST_STEPS} steps on a side cannot say what is chance; record more")
-            found.append(
-                "the intervals know how steps differ, not how runs do: "
-                f"give {ENOUGH_RUNS} recordings or more a side to tell a change from another day"
-            )
-        return tuple(found)
 
     def table(self, row_limit: int = _ROWS, width: int | None = None) -> str:
         """What changed, the largest difference first.
@@ -362,6 +197,21 @@ class Diff(Result):
     def __str__(self) -> str:
         return self.page()
 
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """One interactive page that needs nothing but a browser; also written to `path` when one is given.
+
+        It has the verdict and what to know before believing it, the tree of nodes in the colors of their differences,
+        the median step of both sides over each other, and tables of all nodes.
+
+        Raises:
+            InvalidArgument: the path has another suffix than .html.
+            GpuscopeError: the file cannot be written.
+        """
+        text = render(self, self.head()[1])
+        if path is not None:
+            write_text(path, text, (".html", ".htm"))
+        return text
+
     def markdown(self) -> str:
         """For a comment on a pull request: the verdict, ten rows, the rest folded away; below GitHub's limit."""
         lines = [f"**{one_line(self.head()[1])}**", ""]
@@ -434,6 +284,7 @@ def diff(
         margin=margin,
         promises=tuple(Promise(name, title, saving, name not in still_there) for name, title, saving in found[0]),
         replicates="runs" if by_runs else "steps",
+        medians=(MedianStep.of(sides[0][0], costs[0][0].steps), MedianStep.of(sides[1][0], costs[1][0].steps)),
     )
 
 

@@ -32,11 +32,16 @@ export function cut(text, room) {
   return letters < 3 ? "" : `${text.slice(0, letters - 1)}…`;
 }
 
-/** A box with its name, where there is room for some of it. */
+/** A box of a color of the palette with its name, where there is room for some of it. */
 export function box(pen, x, y, width, height, slot, name, edge = 0, isPale = false) {
+  boxIn(pen, x, y, width, height, { fill: colors.slots[slot], ink: colors.inks[slot] }, name, edge, isPale);
+}
+
+/** A box of any color. */
+export function boxIn(pen, x, y, width, height, { fill, ink }, name, edge = 0, isPale = false) {
   const left = Math.max(x, -2), right = Math.min(x + width, edge || x + width);
   const shown = right - left;
-  pen.fillStyle = colors.slots[slot];
+  pen.fillStyle = fill;
   const alpha = pen.globalAlpha;
   if (isPale) pen.globalAlpha = alpha * PALE;
   pen.fillRect(left, y, Math.max(shown - (shown > 3 ? 0.7 : 0), 0.7), height);
@@ -44,7 +49,7 @@ export function box(pen, x, y, width, height, slot, name, edge = 0, isPale = fal
   if (shown < 26 || height < 11) return;
   const text = cut(name, shown - 7);
   if (text === "") return;
-  pen.fillStyle = isPale ? colors.ink : colors.inks[slot];
+  pen.fillStyle = isPale ? colors.ink : ink;
   pen.fillText(text, left + 4, y + height / 2 + 0.5, shown - 6);
 }
 

@@ -279,7 +279,7 @@ export class Tables {
   /** All rows that the filter leaves, times in ns. */
   csv() {
     const { keys, rows } = this.cells();
-    const timed = new Set(this.everyColumn.filter(({ text }) => text === timeText).map(({ key }) => key));
+    const timed = new Set(this.everyColumn.filter(({ text, isTime }) => isTime || text === timeText).map(({ key }) => key));
     // A spreadsheet would compute what begins so.
     const quoted = (value) => `"${String(value).replace(/^[=+\-@\t]/, "'$&").replaceAll('"', '""')}"`;
     return [keys.map((key) => (timed.has(key) ? `${key}_ns` : key)).join(","), ...rows.map((row) => row.map((value) => (typeof value === "number" ? value : quoted(value))).join(","))].join("\n");

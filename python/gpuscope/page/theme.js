@@ -14,12 +14,23 @@ function resolve() {
   const color = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
   for (const name of NAMES) colors[name] = color(name);
   colors.slots = Array.from({ length: SLOTS }, (_, slot) => color(`c${slot}`));
-  colors.inks = colors.slots.map((each) => (luminance(each) > 0.19 ? "#101418" : "#ffffff"));
+  colors.inks = colors.slots.map(inkOn);
   probe.remove();
 }
 
+const channels = (color) => color.match(/[\d.]+/g).slice(0, 3).map(Number);
+
+/** A color that lies between two; 0 is the first. */
+export function mixed(one, other, share) {
+  const ends = channels(other);
+  return `rgb(${channels(one).map((part, at) => Math.round(part + (ends[at] - part) * share)).join(", ")})`;
+}
+
+/** Black or white, whichever can be read on a color. */
+export const inkOn = (color) => (luminance(color) > 0.19 ? "#101418" : "#ffffff");
+
 function luminance(color) {
-  const [red, green, blue] = color.match(/[\d.]+/g).map((part) => {
+  const [red, green, blue] = channels(color).map((part) => {
     const share = part / 255;
     return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
   });

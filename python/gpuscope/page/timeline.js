@@ -537,6 +537,7 @@ export class Timeline {
     click("zoom-in", () => this.zoom(0.5));
     click("zoom-out", () => this.zoom(2));
     click("whole", () => this.show(0, this.model.span));
+    for (const id of ["step-before", "step-after"]) document.getElementById(id).hidden = !this.model.steps;
     click("step-before", () => this.step(-1));
     click("step-after", () => this.step(1));
     const find = document.getElementById("find");

@@ -46,6 +46,16 @@ def test_the_exit_code_is_1_over_the_limit_alone(gpuscope, sides):
     assert gpuscope("diff", "after", "before", "--fail-over", "0.05").returncode == 0
 
 
+def test_a_page_is_written_and_opened(gpuscope, sides):
+    ran = gpuscope("diff", "before/0.gscope", "after/0.gscope", "-o", "page.html")
+    assert ran.returncode == 0
+    assert ran.stdout.rstrip().endswith("wrote page.html")
+    assert (sides / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    ran = gpuscope("diff", "before/0.gscope", "after/0.gscope", "--open", BROWSER="echo %s")  # which says what
+    assert (sides / "diff.html").as_uri() in ran.stdout
+    assert gpuscope("diff", "before/0.gscope", "after/0.gscope", "-o", "page.pdf").returncode == 2
+
+
 def test_json_and_markdown_are_written(gpuscope, sides):
     ran = gpuscope("diff", "before", "after", "--json", "diff.json", "--markdown", "comment.md")
     assert ran.returncode == 0

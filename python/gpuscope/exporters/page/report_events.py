@@ -74,13 +74,14 @@ class Lanes:
     Attributes:
         zero_ns: when time 0 is.
         span: the length in ticks.
+        names: of all events.
         groups: in the order in which they are shown.
         windows: the only ticks of which long lanes have single events; () when all are there.
-        total: how many events were recorded; kept: how many of them the page has.
+        total: how many events were recorded; kept: how many of them the page has, all without `reduces`.
     """
 
-    def __init__(self, trace: Trace, breakdown: StepBreakdown | None, names: Names) -> None:
-        self._trace, self._names = trace, names
+    def __init__(self, trace: Trace, breakdown: StepBreakdown | None, names: Names, *, reduces: bool = True) -> None:
+        self._trace, self.names = trace, names
         self._tables: dict[str, _Table] = {}
         self._links: Array = _EMPTY
         self.groups: list[Group] = []
@@ -89,7 +90,7 @@ class Lanes:
         self._devices(breakdown)
         self.total = self._count()
         self.windows: list[tuple[int, int]] = []
-        if self.total > MOST_EVENTS:
+        if reduces and self.total > MOST_EVENTS:
             self._reduce(breakdown)
         self.kept = self._count()
 
@@ -104,42 +105,11 @@ class Lanes:
 
     def columns(self) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
         """The columns of each table, the groups with their lanes as rows of these, and the first rows of lanes."""
-        columns: dict[str, Column] = {}
-        order: dict[str, list[Array]] = {name: [] for name in self._tables}
-        firsts: dict[str, list[int]] = {name: [] for name in self._tables}
-        counts = dict.fromkeys(self._tables, 0)
-        groups: list[dict[str, Any]] = []
-        for group in self.groups:
-            lanes = []
-            for lane in group.lanes:
-                first = counts[lane.table]
-                firsts[lane.table].append(first)
-                order[lane.table].append(lane.rows)
-                counts[lane.table] += len(lane.rows)
-                lanes.append(
-                    {
-                        "table": lane.table,
-                        "first": first,
-                        "end": counts[lane.table],
-                        "total": lane.total,
-                        "sums": lane.sums,
-                    }
-                )
-            groups.append({"title": self._names.id(group.title), "kind": group.kind, "lanes": lanes})
-        places = {name: np.concatenate(rows) if rows else _EMPTY for name, rows in order.items()}
-        for name, table in self._tables.items():
-            rows = places[name]
-            if len(rows) == 0:
-                continue
-            columns[f"{name}-start"] = Column(table.start[rows], TIMES, firsts[name])
-            columns[f"{name}-length"] = Column(table.end[rows] - table.start[rows])
-            columns[f"{name}-thing"] = Column(table.thing[rows])
-        if len(self._links) and len(places.get("work", _EMPTY)) and len(places.get("calls", _EMPTY)):
-            # The place of each call among those that are written; 0 for none.
-            place = np.zeros(len(self._tables["calls"].start) + 1, np.int64)
-            place[places["calls"]] = np.arange(1, len(places["calls"]) + 1)
-            columns["work-call"] = Column(place[self._links[places["work"]]], STEPS)
-        return columns, groups, {name: at for name, at in firsts.items() if at}
+        return columns_of([Stretch(self, 0, self.span)], [(0, group) for group in self.groups])
+
+    def has_events(self, group: Group, start: int, end: int) -> bool:
+        """Whether a group has any between two ticks."""
+        return any(np.diff(self._inside(lane, start, end)) > 0 for lane in group.lanes)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -148,7 +118,7 @@ class Lanes:
         self._tables[table] = _Table(start, self.ticks(start_ns + duration_ns), thing)
 
     def _threads(self) -> None:
-        trace, names = self._trace, self._names
+        trace, names = self._trace, self.names
         regions, calls, functions = trace.regions, trace.api, trace.python_functions
         self._add("regions", regions.start_ns, regions.duration_ns, names.of_paths(regions.path))
         self._add("calls", calls.start_ns, calls.duration_ns, names.of_calls(calls.call))
@@ -170,7 +140,7 @@ class Lanes:
             self._group(f"{title}: driver calls", "calls", "calls", [calls.thread == thread])
 
     def _devices(self, breakdown: StepBreakdown | None) -> None:
-        trace, names = self._trace, self._names
+        trace, names = self._trace, self.names
         tables = [trace.kernels, trace.graph_launches, trace.memcpy, trace.memset]
         thing = np.concatenate(
             [
@@ -213,7 +183,7 @@ class Lanes:
             starts.append(pieces.start_ns[longest])
             ends.append(pieces.end_ns[longest])
             most = pieces.cause_ns[:, longest].argmax(axis=0) if len(longest) else _EMPTY
-            things.append(self._names.of_causes(most, [cause.label for cause in IdleCause]))
+            things.append(self.names.of_causes(most, [cause.label for cause in IdleCause]))
         start, end, thing = map(np.concatenate, (starts, ends, things))
         self._add("idle", start, end - start, thing)
 
@@ -224,7 +194,7 @@ class Lanes:
             self._add("samples", _EMPTY, _EMPTY, _EMPTY)
             return {}
         chains = {
-            stack: self._names.of_frames(_frames(self._trace, stack)) for stack in np.unique(samples.stack).tolist()
+            stack: self.names.of_frames(_frames(self._trace, stack)) for stack in np.unique(samples.stack).tolist()
         }
         starts: list[int] = []
         ends: list[int] = []
@@ -348,6 +318,82 @@ class Lanes:
             "count": np.diff(firsts),
             "thing": longest & 0xFFFFFF,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """What lies between two ticks of a recording."""
+
+    lanes: Lanes
+    start: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether that is all of it."""
+        return self.start == 0 and self.end == self.lanes.span
+
+    def rows(self, lane: Lane) -> Array:
+        """The rows of a lane's table that lie in it."""
+        return lane.rows if self.is_whole else lane.rows[slice(*self.lanes._inside(lane, self.start, self.end))]
+
+    def times(self, moments: Array) -> Array:
+        """Ticks after its start, within it."""
+        return moments if self.is_whole else np.clip(moments, self.start, self.end) - self.start
+
+
+def columns_of(
+    stretches: Sequence[Stretch], groups: Sequence[tuple[int, Group]]
+) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
+    """The columns of stretches that are laid over each other, each from its start on.
+
+    Args:
+        stretches: of recordings, whose names are numbered together.
+        groups: of which stretch, and the group, in the order in which they are shown.
+
+    Returns:
+        The columns of each table, the groups with their lanes as rows of these, and the first rows of lanes.
+    """
+    parts: dict[str, list[tuple[int, Array]]] = {}
+    firsts: dict[str, list[int]] = {name: [] for each in stretches for name in each.lanes._tables}
+    counts = dict.fromkeys(firsts, 0)
+    made: list[dict[str, Any]] = []
+    for at, group in groups:
+        lanes = []
+        for lane in group.lanes:
+            rows, first = stretches[at].rows(lane), counts[lane.table]
+            parts.setdefault(lane.table, []).append((at, rows))
+            firsts[lane.table].append(first)
+            counts[lane.table] = end = first + len(rows)
+            total = lane.total if stretches[at].is_whole else len(rows)
+            sums = lane.sums if stretches[at].is_whole else None
+            lanes.append({"table": lane.table, "first": first, "end": end, "total": total, "sums": sums})
+        made.append({"title": stretches[at].lanes.names.id(group.title), "kind": group.kind, "lanes": lanes})
+    columns: dict[str, Column] = {}
+    for name, pieces in parts.items():
+        tables = [(stretches[at], stretches[at].lanes._tables[name], rows) for at, rows in pieces]
+        starts, ends = (
+            np.concatenate([stretch.times(getattr(table, which)[rows]) for stretch, table, rows in tables])
+            for which in ("start", "end")
+        )
+        if len(starts) == 0:
+            continue
+        columns[f"{name}-start"] = Column(starts, TIMES, firsts[name])
+        columns[f"{name}-length"] = Column(ends - starts)
+        columns[f"{name}-thing"] = Column(np.concatenate([table.thing[rows] for _, table, rows in tables]))
+    if counts.get("work") and counts.get("calls"):
+        columns["work-call"] = Column(_links_of(stretches, parts), STEPS)
+    return columns, made, {name: at for name, at in firsts.items() if at}
+
+
+def _links_of(stretches: Sequence[Stretch], parts: dict[str, list[tuple[int, Array]]]) -> Array:
+    """Of each event of the work the place of its call among those that are written, from 1 on; 0 for none."""
+    places = [np.zeros(len(stretch.lanes._tables["calls"].start) + 1, np.int64) for stretch in stretches]
+    count = 0
+    for at, rows in parts["calls"]:
+        places[at][rows] = np.arange(count + 1, count + len(rows) + 1)
+        count += len(rows)
+    return np.concatenate([places[at][stretches[at].lanes._links[rows]] for at, rows in parts["work"]])
 
 
 def _limits(trace: Trace, breakdown: StepBreakdown | None) -> tuple[int, int]:

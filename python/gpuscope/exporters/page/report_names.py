@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class Names:
         slots: the color of those things that have one of their own, whatever their name.
     """
 
-    def __init__(self, trace: Trace, averages: Averages) -> None:
+    def __init__(self, trace: Trace, averages: Averages | tuple[()]) -> None:
         self._trace = trace
         self._ids: dict[str, int] = {}
         self.strings: list[str] = []
@@ -60,6 +61,12 @@ class Names:
         self.rows: list[int] = []
         self.notes: list[int] = []
         self.slots: dict[int, int] = {}
+
+    def beside(self, trace: Trace) -> Names:
+        """The names of another recording, numbered together with these."""
+        other = copy.copy(self)
+        other._trace, other._rows = trace, {}
+        return other
 
     def id(self, text: str) -> int:
         """The number of a text."""

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A difference as one interactive HTML page: what changed, as a tree, over two steps, and as tables."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
+from gpuscope.diagnosis.steps import Steps
+from gpuscope.diffing.changes import Change, Differences, MedianStep
+from gpuscope.exporters.page.report_events import TICK_NS, Group, Lanes, Stretch, columns_of
+from gpuscope.exporters.page.report_names import Names, brief_name
+from gpuscope.page.markup import file_of_page, filled, island, page_of, share_text, shown, table, time_text
+from gpuscope.page.planes import encode
+
+SCRIPTS = (
+    *("units.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js", "timeline.js", "table.js"),
+    *("icicle.js", "keys.js", "sections.js", "diff.js"),
+)
+"""The modules of the page, each after those that it imports from."""
+
+_HEADINGS = {
+    "overview": "Overview",
+    "tree": "Tree",
+    "timeline": "Two steps",
+    "tables": "Tables",
+    "conditions": "Conditions",
+}
+_FAMILIES = {"gpu": "GPU work", "idle": "GPU idle", "host": "Host"}
+_KINDS = ("regions", "stream", "idle", "calls", "samples", "functions")  # of lanes, from above
+_VERDICTS = ("slower", "faster", "more", "less", "more often", "less often", "new", "gone", "inconclusive", "same")
+_PLAIN_ROWS = 50  # of the table for print and for readers without JavaScript
+_MOST_NODES = 4_000  # of the tree; those that take less are left out of it, and are in the tables
+_MOST_ROWS = 20_000
+_NEW = 1e9  # stands for the ratio of what was not there before
+
+
+def render(found: Differences, sentence: str) -> str:
+    """The page's text; the sentence stands behind the verdict."""
+    names = Names(found.medians[0].trace, ())
+    timeline, columns, lights = _two_steps(found, names)
+    rows = _rows(found.nodes[:_MOST_ROWS], names, lights)
+    facts, texts = encode(columns)
+    sections = {
+        "overview": _overview(found),
+        "tree": _tree_section() if found.nodes else "",
+        "timeline": _timeline_section(found) if timeline["groups"] else "",
+        "tables": _tables(found, rows),
+        "conditions": _conditions(found),
+    }
+    data = {
+        "tick_ns": TICK_NS,
+        **timeline,
+        "columns": facts,
+        "tree": _tree(found.nodes, names),
+        "samples": None,
+        "rows": rows,
+        "windows": [],
+        "steps": None,
+        "series": [],
+        "has_gpu": True,
+        "things": names.to_dict(),
+        "strings": names.strings,
+    }
+    program = found.after.program or found.before.program
+    parts = {
+        "title": shown(f"{program}: before and after"[:300] if program else "Before and after"),
+        "verdict": shown(found.verdict),
+        "sentence": shown(sentence),
+        "navigation": "".join(f'<a href="#/{name}">{_HEADINGS[name]}</a>' for name, text in sections.items() if text),
+        "sections": "".join(_section(name, text) for name, text in sections.items() if text),
+        "data": island(data),
+        "columns": "".join(
+            f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()
+        ),
+    }
+    return page_of("diff.html", parts, styles=("parts.css", "diff.css"), scripts=SCRIPTS, package=__package__)
+
+
+def _section(name: str, text: str) -> str:
+    heading = f'<h2 id="{name}-title">{_HEADINGS[name]}</h2>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">{heading}{text}</section>'
+
+
+# -- figures and what a reader should know -----------------------------------------------------------------------------
+
+
+def _overview(found: Differences) -> str:
+    step, busy = found.step, (found.before.busy_ns, found.after.busy_ns)
+    low, high = step.interval_ns
+    around = f"95 %: {_signed(low)} to {_signed(high)}" if math.isfinite(high - low) else "too few steps to be sure"
+    figures = [
+        ("a step takes", _signed(step.delta_ns), f"{time_text(step.before_ns)} to {time_text(step.after_ns)}; {around}")
+    ]
+    if any(busy):
+        idle = (step.before_ns - busy[0], step.after_ns - busy[1])
+        figures.append(
+            ("the busiest GPU works", _signed(busy[1] - busy[0]), f"{time_text(busy[0])} to {time_text(busy[1])}")
+        )
+        figures.append(("and idles", _signed(idle[1] - idle[0]), f"{time_text(idle[0])} to {time_text(idle[1])}"))
+    figures.append(("nodes that changed", f"{len(found.changes):,}", f"of {len(found.nodes):,}"))
+    figures.append(("time of what both have", share_text(found.matched), "of the side that has less of it"))
+    text = "".join(f"<div class='figure'><dt>{a}</dt><dd><b>{b}</b><span>{c}</span></dd></div>" for a, b, c in figures)
+    parts = [f'<dl class="figures">{text}</dl>']
+    if found.promises:
+        rows = [
+            (
+                f"<code>{shown(promise.id)}</code> {shown(promise.title)}",
+                share_text(promise.saving) if promise.saving is not None else "not known",
+                f"{shown(_percent(step))}",
+                "is gone" if promise.is_gone else "is still there",
+            )
+            for promise in found.promises
+        ]
+        header = ("finding before", "saving that was promised", "a step takes", "the finding")
+        parts.append(table(header, rows, caption="What was promised, and what was got", numbers=(1, 2)))
+    doubts = "".join(f"<li>{shown(doubt)}</li>" for doubt in found.doubts)
+    if doubts:
+        parts.append(f'<div class="notice" role="note">Before believing it:<ul class="notes">{doubts}</ul></div>')
+    return "".join(parts)
+
+
+def _conditions(found: Differences) -> str:
+    rows = []
+    sides = (found.before, found.after)
+    for what, values in (
+        ("program", [side.program for side in sides]),
+        ("recordings", [f"{side.runs:,}" for side in sides]),
+        ("steps looked at", [f"{side.steps:,}" for side in sides]),
+        ("steps left out, as they start up or are cut", [f"{side.left_out:,}" for side in sides]),
+        ("steps are", [side.source for side in sides]),
+        ("audit", ["; ".join(side.incomplete) or "complete" for side in sides]),
+    ):
+        rows.append((what, *map(shown, values)))
+    text = table(("condition", "before", "after"), rows, caption="Both sides")
+    unlike = "".join(f"<li>{shown(sentence)}</li>" for sentence in found.unlike)
+    same = "GPUs, driver, CUPTI, host and the way of recording were the same on both sides."
+    text += f'<p>Not the same of both:</p><ul class="notes">{unlike}</ul>' if unlike else f"<p>{same}</p>"
+    how = "recordings" if found.replicates == "runs" else "steps"
+    return text + (
+        f'<p class="hint">Times are means a step. Intervals come from how {how} differ. A node counts as changed when '
+        f"it differs by more than {share_text(found.margin)} of its own time, and surely: of two recordings of one "
+        "program, one comparison in twenty names anything at all.</p>"
+    )
+
+
+def _signed(time_ns: float) -> str:
+    return f"{'+' if time_ns >= 0 else '-'}{time_text(abs(time_ns))}"
+
+
+def _percent(change: Change) -> str:
+    return f"{100 * (change.ratio - 1):+.1f} %" if math.isfinite(change.ratio) else "new"
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _spelled(change: Change) -> str:
+    return f"{change.name} in {' / '.join(change.path)}" if change.path else change.name
+
+
+def _rows(nodes: Sequence[Change], names: Names, lights: dict[str, set[int]]) -> dict[str, Any]:
+    """Columns with an entry a node, times in ns a step; what is not known is None."""
+    rows: dict[str, Any] = {
+        "kind": [names.id(change.kind) for change in nodes],
+        "name": [names.id(_spelled(change)) for change in nodes],
+        "full": [names.id(_spelled(change) + (f" (was {change.was})" if change.was else "")) for change in nodes],
+        "before": [_whole(change.before_ns) for change in nodes],
+        "after": [_whole(change.after_ns) for change in nodes],
+        "delta": [_whole(change.delta_ns) for change in nodes],
+        "size": [_whole(abs(change.delta_ns)) for change in nodes],
+        "ratio": [round(change.ratio - 1, 6) if math.isfinite(change.ratio) else _NEW for change in nodes],
+        "low": [_whole(change.interval_ns[0]) for change in nodes],
+        "high": [_whole(change.interval_ns[1]) for change in nodes],
+        "calls_before": [round(change.count_before, 3) for change in nodes],
+        "calls_after": [round(change.count_after, 3) for change in nodes],
+        "slower": [_whole(change.slower_ns) for change in nodes],
+        "oftener": [_whole(change.more_often_ns) for change in nodes],
+        "verdict": [1 + _VERDICTS.index(change.verdict) for change in nodes],
+        "verdicts": _VERDICTS,
+        "lights": [sorted(lights.get(change.name, ())) for change in nodes],
+    }
+    rows["family"] = {
+        kind: [row for row, change in enumerate(nodes) if change.kind == kind]
+        for kind in _FAMILIES
+        if any(change.kind == kind for change in nodes)
+    }
+    return rows
+
+
+def _whole(time_ns: float) -> int | None:
+    return round(time_ns) if math.isfinite(time_ns) else None
+
+
+def _tables(found: Differences, rows: dict[str, Any]) -> str:
+    if not found.nodes:
+        return '<p class="hint">Nothing was recorded that takes time in a step.</p>'
+    tabs = "".join(
+        f'<button type="button" role="tab" id="tab-{family}" data-family="{family}" aria-controls="rows" '
+        f'aria-selected="false">{_FAMILIES[family]} <small>{len(members):,}</small></button>'
+        for family, members in rows["family"].items()
+    )
+    return filled(file_of_page("tables.html"), {"tabs": tabs}) + f'<div class="plain">{_plain_table(found)}</div>'
+
+
+def _plain_table(found: Differences) -> str:
+    chosen = (found.changes or found.nodes)[:_PLAIN_ROWS]
+    cells = [
+        (
+            f"<code>{shown(_spelled(change)[:160])}</code>",
+            _FAMILIES[change.kind],
+            _signed(change.delta_ns),
+            shown(_percent(change)),
+            change.verdict,
+            time_text(change.before_ns),
+            time_text(change.after_ns),
+        )
+        for change in chosen
+    ]
+    header = ("node", "kind", "a step", "", "", "before", "after")
+    what = "What changed" if found.changes else "Nothing changed surely; the largest differences"
+    return table(header, cells, caption=what, numbers=(2, 3, 5, 6))
+
+
+# -- tree --------------------------------------------------------------------------------------------------------------
+
+
+def _tree_section() -> str:
+    return (
+        '<p class="hint live">A box is as wide as its time. <span class="more">takes more than before</span>'
+        '<span class="less">takes less</span>, the paler the less; its words say by how much.</p>'
+        + file_of_page("tree.html")
+    )
+
+
+def _tree(nodes: Sequence[Change], names: Names) -> dict[str, list[int]]:
+    """Nodes by kind and region, parents first; times in ns a step; inner nodes have the sums of what is in them."""
+    largest = sorted(range(len(nodes)), key=lambda row: -max(nodes[row].before_ns, nodes[row].after_ns))
+    columns: dict[str, list[int]] = {
+        name: [] for name in ("parent", "name", "kind", "before", "after", "larger", "row", "count")
+    }
+    places: dict[tuple[str, ...], int] = {}
+
+    def add(way: tuple[str, ...], kind: str) -> int:
+        if way not in places:
+            parent = add(way[:-1], "region" if len(way) > 2 else "kind") if way else -1
+            places[way] = len(columns["parent"])
+            values = (parent, names.id(way[-1] if way else "host and GPUs, added up"), names.id(kind), 0, 0, 0, -1, 0)
+            for column, value in zip(columns.values(), values, strict=True):
+                column.append(value)
+        return places[way]
+
+    add((), "step")
+    for row in largest[:_MOST_NODES]:
+        change = nodes[row]
+        way = (_FAMILIES[change.kind], *change.path, change.name)
+        at = add(way, change.kind)
+        columns["row"][at] = row
+        times = (change.before_ns, change.after_ns, max(change.before_ns, change.after_ns))
+        while at >= 0:
+            for name, value in zip(("before", "after", "larger"), times, strict=True):
+                columns[name][at] += round(value)
+            at = columns["parent"][at]
+    return columns
+
+
+# -- two steps ---------------------------------------------------------------------------------------------------------
+
+
+def _timeline_section(found: Differences) -> str:
+    which = [
+        f"step {step.number + 1:,} of {len(step.steps):,} {side} ({time_text(step.steps.durations_ns[step.number])})"
+        for step, side in zip(found.medians, ("before", "after"), strict=True)
+    ]
+    text = f"The median step of each side, from its start on: {' and '.join(which)}."
+    return f'<p class="hint">{shown(text)}</p>' + file_of_page("timeline.html")
+
+
+def _two_steps(found: Differences, names: Names) -> tuple[dict[str, Any], dict[str, Any], dict[str, set[int]]]:
+    """What the timeline needs, its columns, and which texts of events a node's name has."""
+    stretches: list[Stretch] = []
+    groups: list[tuple[int, int, int, Group]] = []
+    places: dict[tuple[str, str], int] = {}  # the same lanes of both sides lie together
+    lights: defaultdict[str, set[int]] = defaultdict(set)
+    for side, step in zip(("before", "after"), found.medians, strict=True):
+        if step.number < 0:
+            continue
+        own = names.beside(step.trace)
+        lanes = Lanes(step.trace, _breakdown(step), own, reduces=False)
+        edges = np.array([moments[step.number] for moments in (step.steps.start_ns, step.steps.end_ns)])
+        start, end = lanes.ticks(edges).tolist()
+        stretches.append(Stretch(lanes, start, max(end, start + 1)))
+        for group in lanes.groups:
+            if lanes.has_events(group, start, end):
+                place = places.setdefault((group.kind, group.title), len(places))
+                titled = Group(f"{side}: {group.title}", group.kind, group.lanes)
+                groups.append((_KINDS.index(group.kind), place, len(stretches) - 1, titled))
+        for full, short in zip(step.trace.kernel_names(), step.trace.kernel_names(short=True), strict=True):
+            lights[short].add(own.id(brief_name(full)))
+    for change in found.nodes[:_MOST_ROWS]:
+        lights[change.name].add(names.id(change.name))
+    groups.sort(key=lambda each: each[:3])
+    columns, made, firsts = columns_of(stretches, [(at, group) for *_, at, group in groups])
+    span = max((stretch.end - stretch.start for stretch in stretches), default=1)
+    return {"span": span, "groups": made, "firsts": firsts}, columns, lights
+
+
+def _breakdown(step: MedianStep) -> StepBreakdown:
+    start, end = (moments[step.number : step.number + 1] for moments in (step.steps.start_ns, step.steps.end_ns))
+    return break_down(step.trace, Steps(start, end, step.steps.source, step.steps.thread))
