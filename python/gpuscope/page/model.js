@@ -23,7 +23,7 @@ export class Model {
     this.links = null;
     const sums = (list) => { let sum = 0; return Float64Array.from(list, (value) => (sum += value)); };
     this.steps = data.steps && { starts: sums(data.steps.starts), lengths: Float64Array.from(data.steps.lengths) };
-    this.curves = data.series.map(({ title, unit, ticks, values }) => ({ title, unit, ticks: sums(ticks), values, most: unit === "%" ? 100 : values.reduce((most, value) => Math.max(most, value), 0) }));
+    this.curves = data.series.map(({ title, unit, ticks, values, most }) => ({ title, unit, ticks: sums(ticks), values, most: unit === "%" ? 100 : most || values.reduce((highest, value) => Math.max(highest, value), 0) }));
   }
 
   nameIdOf(thing) { return this.names[thing]; }

@@ -137,28 +137,31 @@ function drawSums(pen, lane, axis, y, height, look) {
   pen.globalAlpha = 1;
 }
 
-/** A curve that keeps each value until the next, filled down to 0. */
+/** A curve that keeps each value until the next, filled down to 0; nothing is drawn where there is none. */
 export function drawCurve(pen, curve, axis, y, height) {
   const { ticks, values, most } = curve;
   const high = (value) => y + height - (Math.max(value, 0) / (most || 1)) * (height - 2);
-  pen.beginPath();
-  let last = null;
+  pen.fillStyle = pen.strokeStyle = colors.focus;
+  let way = null, last = 0;
+  const finish = () => {
+    if (way === null) return;
+    pen.stroke(way);
+    way.lineTo(last, y + height);
+    way.lineTo(way.from, y + height);
+    pen.globalAlpha = 0.35;
+    pen.fill(way);
+    pen.globalAlpha = 1;
+    way = null;
+  };
   for (let place = 0; place < ticks.length; place += 1) {
-    const until = place + 1 < ticks.length ? ticks[place + 1] : axis.end;
+    const until = place + 1 < ticks.length ? ticks[place + 1] : axis.end, value = values[place];
     if (until < axis.from) continue;
     if (ticks[place] > axis.to) break;
+    if (value === null) { finish(); continue; }
     const x = Math.max(0, axis.x(ticks[place]));
-    if (last === null) pen.moveTo(x, y + height);
-    pen.lineTo(x, high(values[place]));
+    if (way === null) { way = Object.assign(new Path2D(), { from: x }); way.moveTo(x, high(value)); } else way.lineTo(x, high(value));
     last = Math.min(axis.width, axis.x(until));
-    pen.lineTo(last, high(values[place]));
+    way.lineTo(last, high(value));
   }
-  if (last === null) return;
-  pen.lineTo(last, y + height);
-  pen.globalAlpha = 0.35;
-  pen.fillStyle = colors.focus;
-  pen.fill();
-  pen.globalAlpha = 1;
-  pen.strokeStyle = colors.focus;
-  pen.stroke();
+  finish();
 }

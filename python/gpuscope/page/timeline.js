@@ -10,6 +10,7 @@ const HEIGHTS = { regions: 17, functions: 15, samples: 15, calls: 13, stream: 20
 const TITLE = 19, AXIS = 22, STEPS = 16, CURVE = 42, GAP = 3;
 const SLACK = 3; // pixels beside an event that still mean it
 const FADED = 0.16;
+const MOST_CURVES = 12; // whose values are told of an event
 
 /** Makes the timeline of a model: its groups of lanes, steps and curves; `tell` hears of what is chosen and shown. */
 export class Timeline {
@@ -425,6 +426,10 @@ export class Timeline {
       const inside = this.regionsAt(call, call.start[link.call.place]);
       if (inside.length) found.push(["in", inside.join(" > ")]);
     } else if (link) found.push(["launched", this.model.nameOf(link.work.lane.thing[link.work.place])]);
+    for (const curve of this.model.curves.slice(0, MOST_CURVES)) {
+      const words = this.valueAt(curve, start).split("\n");
+      if (words.length > 1) found.push([`then ${words[0]}`, words[1]]);
+    }
     const row = this.model.rowOf(thing);
     if (row >= 0) {
       const { count, p50, p95 } = this.model.rows;
@@ -574,7 +579,7 @@ export class Timeline {
 
   valueAt(curve, moment) {
     const place = firstNotBefore(curve.ticks, moment + 1) - 1;
-    return place < 0 ? "" : `${curve.title}\n${valueText(curve.values[place], curve.unit)}`;
+    return place < 0 || curve.values[place] === null ? "" : `${curve.title}\n${valueText(curve.values[place], curve.unit)}`;
   }
 
   key(event) {

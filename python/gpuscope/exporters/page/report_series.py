@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report draws as curves: memory in use by category, hardware counters, the process' use of CPUs."""
+"""What a report draws as curves: memory in use, what NVML tells of GPUs, hardware counters, the use of CPUs."""
 
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from gpuscope.analysis.device_samples import REASONS, DeviceReadings, sampled_devices
 from gpuscope.counters.timelines import timelines
 from gpuscope.errors import GpuscopeError
 from gpuscope.exporters.memory_timeline import CATEGORIES, MemoryTimeline, read_timeline
@@ -20,7 +23,18 @@ from gpuscope.units import format_bytes
 _POINTS = 1_500  # of a curve; more cannot be told apart on a screen
 _MOST_COUNTERS = 24
 _MOST_LINES = 25
-_NOT_KNOWN = -1
+_LARGEST = 1e9  # of a limit that is one
+_NS_PER_S = 1e9
+_FIGURES = (
+    ("power_mw", "power", "W", 1e-3, "power_limit_mw"),
+    ("sm_mhz", "clock of the multiprocessors", "Hz", 1e6, "sm_max_mhz"),
+    ("memory_mhz", "clock of the memory", "Hz", 1e6, ""),
+    ("temperature_c", "temperature", "°C", 1, ""),
+    ("busy_percent", "time in which kernels ran", "%", 1, ""),
+    ("memory_busy_percent", "time in which memory was read or written", "%", 1, ""),
+    ("memory_used_bytes", "memory used by all processes", "B", 1, ""),
+)
+"""Columns of ``trace.device_samples``: in words, their unit here and how many of it one is, and what they may be."""
 
 
 def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
@@ -34,6 +48,8 @@ def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
             values = memory[column][rows].astype(np.float64)
             if values.any():
                 found.append(_curve(f"{where} memory {words}", "B", lanes.ticks(memory.start_ns[rows]), values))
+    for device in sampled_devices(trace):
+        found += _device_curves(trace, device, lanes)
     usages = trace.process_usages
     for process in np.unique(usages.process).tolist():
         rows = np.flatnonzero((usages.process == process) & (usages.duration_ns > 0))
@@ -43,29 +59,64 @@ def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
     counters = range(min(len(trace.counters), _MOST_COUNTERS))
     for device, timeline in (timelines(trace, list(counters)) if len(trace.counter_samples) else {}).items():
         for counter in counters:
-            values = timeline.rates[:, counter]
-            known = np.flatnonzero(~np.isnan(values))
+            known = np.flatnonzero(~np.isnan(timeline.rates[:, counter]))
             if len(known):
                 name, unit = (trace.string(int(trace.counters[each][counter])) for each in ("name", "unit"))
                 unit = "%" if unit == "percent" or ".pct" in name else unit
-                ticks = lanes.ticks(timeline.start_ns[known])
-                found.append(_curve(f"GPU {device} {name}", unit, ticks, values[known]))
+                unit = f"{'B' if unit == 'byte' else unit}/s" if name.endswith(".sum") else unit
+                spans = timeline.start_ns[known], timeline.end_ns[known]
+                moments, values = _with_gaps(*spans, timeline.rates[known, counter])
+                found.append(_curve(f"GPU {device} {name}", unit, lanes.ticks(moments), values))
     return found
 
 
+def _device_curves(trace: Trace, device: int, lanes: Lanes) -> Iterator[dict[str, Any]]:
+    """What NVML told of a GPU, and what its counters of energy and of throttling grew by."""
+    readings = DeviceReadings(trace, device)
+    for column, words, unit, scale, limit in _FIGURES:
+        series, most = readings.series(column), readings.series(limit) if limit else None
+        if series is not None:
+            curve = _curve(f"GPU {device} {words}", unit, lanes.ticks(series.time_ns), series.values * scale)
+            if most is not None and most.values.max() < _LARGEST:
+                curve["most"] = max(float(most.values.max()) * scale, *curve["values"])
+            yield curve
+    energy, _ = readings.energy
+    if energy is not None:
+        watts = np.diff(energy.joules) / np.diff(energy.time_ns) * _NS_PER_S
+        ticks = lanes.ticks(energy.time_ns)
+        yield _curve(f"GPU {device} power, by its energy counter", "W", ticks, np.append(watts, np.nan))
+    for reason in REASONS:
+        held, _ = readings.counter(f"{reason}_ns")
+        if held is not None and held.values[-1] > held.values[0]:
+            shares = 100 * np.diff(held.values) / np.maximum(np.diff(held.time_ns), 1)
+            words = f"GPU {device} clocks held back: {reason.replace('_', ' ')}"
+            yield _curve(words, "%", lanes.ticks(held.time_ns), np.append(np.minimum(shares, 100), np.nan))
+
+
+def _with_gaps(start_ns: Array, end_ns: Array, values: Array) -> tuple[Array, Array]:
+    """Moments and values, with none from where a sample ends until the next where these lie apart."""
+    lengths = end_ns - start_ns
+    apart = np.append(start_ns[1:] - end_ns[:-1] > lengths[:-1], True)
+    rows = np.flatnonzero(apart)
+    return np.insert(start_ns, rows + 1, end_ns[rows]), np.insert(values, rows + 1, np.nan)
+
+
 def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]:
-    """At most so many points: of each stretch of time the highest and the lowest, so that no peak is lost."""
+    """At most so many points: of each stretch of time the highest and the lowest, so that no peak is lost.
+
+    A value that is not known is None.
+    """
     if len(ticks) > _POINTS:
         edges = np.linspace(0, len(ticks), _POINTS // 2 + 1).astype(int)[:-1]
-        most = np.maximum.reduceat(values, edges)
-        least = np.minimum.reduceat(values, edges)
+        most = np.fmax.reduceat(values, edges)
+        least = np.fmin.reduceat(values, edges)
         ticks = np.stack([ticks[edges], ticks[edges] + 1], axis=1).ravel()
         values = np.stack([most, least], axis=1).ravel()
     return {
         "title": title,
         "unit": unit,
         "ticks": np.diff(ticks, prepend=0),
-        "values": [float(f"{v:.4g}") for v in values],
+        "values": [None if math.isnan(v) else float(f"{v:.4g}") for v in values.tolist()],
     }
 
 
