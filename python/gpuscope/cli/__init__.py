@@ -65,6 +65,7 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry("diff", "say what changed between two recordings, and whether it got slower", "diffs.Diff"),
     Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
+    Entry("view", "show the page of a recording in the browser", "view.View"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
     Entry("bench", "measure a line of Python on the GPU or the CPU", "bench.Bench"),
     Entry("bench explore", "CPU against GPU: which is faster, for which work, from which size on", "bench.Explore"),
@@ -83,6 +84,7 @@ examples:
   gpuscope diagnose train.py                      what it loses its time to, and what a fix would save
   gpuscope diff before.gscope after.gscope        what changed, and whether it got slower
   gpuscope report train.gscope --tree             look at the result again
+  gpuscope view train.gscope                      timeline, tables and tree in the browser
   gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
   gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
   gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
