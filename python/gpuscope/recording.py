@@ -237,6 +237,18 @@ class Analyses(ABC):
 
         export_report(self.trace, path, title=title, findings=findings)
 
+    def __str__(self) -> str:
+        """The table, as wide as the terminal, and the verdict; before anything is recorded what `repr` gives."""
+        from gpuscope.errors import NotAvailable
+
+        try:
+            trace = self.trace
+        except NotAvailable:
+            return repr(self)
+        from gpuscope.analysis.terminal import overview
+
+        return overview(trace)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.gscope`` file, which `load` opens again without loss.
 

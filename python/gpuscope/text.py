@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -44,6 +45,42 @@ def brief(value: object) -> str:
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: 2 for wide characters, 0 for marks on the one before."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
+    """At most so many columns of a text: both of its ends, as names that begin alike differ there."""
+    if columns_of(text) <= columns:
+        return text
+    room = columns - len(ellipsis)
+    if room <= 0:
+        return ellipsis[: max(0, columns)]
+    tail = _taken(text[::-1], room // 2)[::-1]
+    return _taken(text, room - columns_of(tail)) + ellipsis + tail
+
+
+def _taken(text: str, columns: int) -> str:
+    """The beginning of a text that fits."""
+    if text.isascii():
+        return text[:columns]
+    width = 0
+    for at, character in enumerate(text):
+        width += _columns(character)
+        if width > columns:
+            return text[:at]
+    return text
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _escape(found: re.Match[str]) -> str:

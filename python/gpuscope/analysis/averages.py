@@ -27,7 +27,7 @@ from gpuscope.analysis.rows import (
     region_kind,
 )
 from gpuscope.errors import InvalidArgument
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import NONE, Trace, number_of
 
 
 @dataclass(frozen=True)
@@ -320,6 +320,42 @@ def _outside(time_ns: int, use_device: str | None) -> FunctionEventAvg:
         self_cpu_time_total=time_ns / NS_PER_US,
         use_device=use_device,
     )
+
+
+def outside_every_region(trace: Trace) -> FunctionEventAvg | None:
+    """The time in which no thread was in a region or driver call, and the GPU's for work launched there.
+
+    Where Python was sampled, the CPU time is that of the samples, as `key_averages` has it: of all threads. None where
+    that time is not known, as in aggregate mode, or is nothing.
+    """
+    cpu_ns = outside_regions_ns(trace) or _uncovered_ns(trace)
+    device_ns = sum(
+        work.durations.total_ns
+        for work in trace.summary.work
+        if work.path == NONE and work.kind in KINDS and KINDS[work.kind].is_device
+    )
+    if not cpu_ns and not device_ns:
+        return None
+    device_us = device_ns / NS_PER_US
+    row = _outside(cpu_ns, "cuda" if trace.summary.has_device else None)
+    return replace(row, device_time_total=device_us, self_device_time_total=device_us)
+
+
+def _uncovered_ns(trace: Trace) -> int:
+    """How long of the recording no region and no driver call went on; 0 where single ones are not kept."""
+    recorded_ns = audit(trace).recorded_ns
+    spans = [table for table in (trace.regions, trace.api) if len(table)]
+    if recorded_ns <= 0 or not spans:
+        return 0
+    starts = np.concatenate([table.start_ns for table in spans])
+    ends = starts + np.concatenate([table.duration_ns for table in spans])
+    first, last = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
+    starts, ends = np.clip(starts, first, last), np.clip(ends, first, last)
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    before = np.concatenate([[first], reached[:-1]])
+    covered_ns = int(np.maximum(0, reached - np.maximum(starts, before)).sum())
+    return max(0, recorded_ns - covered_ns)
 
 
 def _function_averages(trace: Trace, use_device: str | None) -> Iterator[FunctionEventAvg]:

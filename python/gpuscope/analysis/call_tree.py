@@ -14,7 +14,7 @@ from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import one_line
+from gpuscope.text import one_line, shorten
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
@@ -239,7 +239,7 @@ def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: float, width: int) -> str:
     """One line for each node below the root, names left, numbers in aligned columns."""
-    named = list(_lines(root, max_depth, min_percent, width))
+    named = [(branch + title, node) for branch, title, node in tree_lines(root, max_depth, min_percent, width)]
     cells = [_headings(has_device), *(_cells(node, has_device) if node else [] for _, node in named)]
     count = len(cells[0])
     widths = [max(len(row[column]) for row in cells if row) for column in range(count)]
@@ -247,27 +247,27 @@ def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: fl
     name_width = min(name_width, max([len("Name"), *(len(name) for name, _ in named)]))
     lines = []
     for name, row in zip(["Name", *(name for name, _ in named)], cells, strict=True):
-        shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
+        shown = shorten(name, name_width)
         numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(row, widths, strict=bool(row)))
         lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
     return "\n".join(lines) + "\n"
 
 
-def _lines(root: Node, max_depth: int | None, min_percent: float, width: int) -> list[tuple[str, Node | None]]:
-    """The nodes to show, each with its name behind the branches of the tree; None where some are left out.
+def tree_lines(root: Node, max_depth: int | None, min_percent: float, width: int) -> list[tuple[str, str, Node | None]]:
+    """The nodes to show: the branches of the tree, the name behind them, and the node; None where some are left out.
 
     Branches end at the width, beyond which nothing is shown: those of all levels would need their depth squared.
     """
-    result: list[tuple[str, Node | None]] = []
+    result: list[tuple[str, str, Node | None]] = []
     stack: list[tuple[str, str, Node | str]] = [("", "", root)]  # the branches before the name, and before its children
     depth_of = {id(root): 0}
     while stack:
         branch, indent, node = stack.pop()
         if isinstance(node, str):
-            result.append((branch + node, None))
+            result.append((branch, node, None))
             continue
         if node is not root:
-            result.append((branch + _title(node), node))
+            result.append((branch, _title(node), node))
         depth = depth_of[id(node)]
         if max_depth is not None and depth >= max_depth:
             continue

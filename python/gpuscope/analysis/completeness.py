@@ -136,6 +136,8 @@ class Audit(Result):
                 "audit: complete - GPU time is that of regions, between CUDA events; "
                 f"kernels were not traced{_because(self.tier_reason)}; {overhead}"
             )
+        if self.tier_reason.startswith(_NO_DRIVER):
+            return f"audit: complete on the CPU, {overhead}"
         if not self.gpu_traced:
             return f"audit: complete on the CPU - GPU work was not traced{_because(self.tier_reason)}; {overhead}"
         if self.launches == 0 and self.graph_launches == 0:
@@ -145,6 +147,22 @@ class Audit(Result):
             f"audit: complete - {self.launches - self.missing:,} of {self.launches:,} launches have their kernel record"
             f"{graphs if self.graph_launches else ''}, {self.dropped:,} dropped, {overhead}"
         )
+
+    @property
+    def brief(self) -> str:
+        """The verdict in one short line; whole where something is missing, or is of another kind than one expects."""
+        overhead = f"overhead {self.overhead_percent:.1f} %"
+        notes = f", {_count(len(self.remarks), 'note')}" if self.remarks else ""
+        if not self.complete:
+            return self.verdict
+        if self.tier_reason.startswith(_NO_DRIVER):
+            return f"audit: complete on the CPU, {overhead}{notes}"
+        if self.tier == "events" or not self.gpu_traced:
+            return self.verdict + notes
+        if self.launches == 0 and self.graph_launches == 0:
+            return f"audit: complete, no kernel was launched, {overhead}{notes}"
+        graphs = f", {_count(self.graph_launches, 'graph launch')}" if self.graph_launches else ""
+        return f"audit: complete, {self.launches:,} launches recorded{graphs}, {overhead}{notes}"
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes."""
@@ -158,6 +176,8 @@ class Audit(Result):
         lines = [self.verdict]
         lines += [f"  lost: {reason}" for reason in self.reasons]
         lines += [f"  note: {remark}" for remark in self.remarks]
+        if not self.gpu_traced and self.tier_reason:
+            lines += [f"  GPU: not traced, {self.tier_reason}"]
         lines += [f"  overhead: {self.overhead_source}"]
         values = asdict(self)
         counts = {name: f"{value:,}" for name, value in values.items() if type(value) is int}
@@ -170,6 +190,8 @@ class Audit(Result):
 
 
 _COUNTERS = tuple(field.name for field in fields(Audit) if field.type == "int" and field.name != "recorded_ns")
+
+_NO_DRIVER = "no NVIDIA driver was found"  # the core's words where there is no GPU to trace
 
 _NAMED = 5  # running kernels
 

@@ -16,7 +16,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import as_float, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, one_line
+from gpuscope.text import brief, one_line, shorten
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_time
 
@@ -406,7 +406,7 @@ def _aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
     name_width = min(width - sum(widths) - len(GAP) * len(widths), max(len(name) for name, _ in rows))
     lines = []
     for name, cells in rows:
-        shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
+        shown = shorten(name, name_width)
         numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(cells, widths, strict=bool(cells)))
         lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
     return "\n".join(lines) + "\n"

@@ -9,13 +9,16 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from gpuscope.paths import STANDARD_OUTPUT, is_stream, open_descriptor
 from gpuscope.text import one_line, printable
 from gpuscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
 
@@ -44,16 +47,21 @@ class Console:
     def line(self, *parts: Part) -> None:
         """Writes the parts, one after the other, as one line; control characters in them are shown, not obeyed."""
         safe = [printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts]
-        if not self._coloured:
+        if not (self._coloured and self._print_coloured(safe)):
             text = "".join(part if isinstance(part, str) else part[0] for part in safe)
             encoding = self._stream.encoding or "utf-8"
             print(text.encode(encoding, "backslashreplace").decode(encoding), file=self._stream)
-            return
-        from rich.console import Console as RichConsole
-        from rich.text import Text
 
+    def _print_coloured(self, parts: Sequence[Part]) -> bool:
+        """Whether it could: rich may be missing."""
+        try:
+            from rich.console import Console as RichConsole
+            from rich.text import Text
+        except ImportError:
+            return False
         rich = RichConsole(file=self._stream, highlight=False, force_terminal=True)
-        rich.print(Text.assemble(*safe), soft_wrap=True)
+        rich.print(Text.assemble(*parts), soft_wrap=True)
+        return True
 
     def report(self, text: str) -> None:
         """Writes a report line by line: the first of a paragraph stands out, and so do warnings."""
@@ -95,21 +103,29 @@ class Console:
         if not self.on_terminal:
             yield
             return
-        from rich.console import Console as RichConsole
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        rich = RichConsole(file=self._stream, no_color=not self._coloured)
-        progress = Progress(*look, console=rich, transient=True)
-        progress.add_task(one_line(what), total=None)
-        timer = threading.Timer(_PATIENCE_S, progress.start)
+        shown: list[Progress] = []
+        # On its thread and when it is time: what goes on may be the end of a recording, which importing rich is not.
+        timer = threading.Timer(_PATIENCE_S, lambda: shown.extend(self._spinning(what)))
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
             timer.join()
-            progress.stop()
+            for progress in shown:
+                progress.stop()
+
+    def _spinning(self, what: str) -> list[Progress]:
+        try:
+            from rich.console import Console as RichConsole
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        except ImportError:
+            return []
+        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        progress = Progress(*look, console=RichConsole(file=self._stream, no_color=not self._coloured), transient=True)
+        progress.add_task(one_line(what), total=None)
+        progress.start()
+        return [progress]
 
     @contextlib.contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import console
@@ -18,7 +17,7 @@ from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, number_of
 
 if TYPE_CHECKING:
-    from gpuscope.analysis import Audit
+    from gpuscope.analysis import Audit, Averages
     from gpuscope.recording import Analyses
 
 _TIERS = {
@@ -27,14 +26,6 @@ _TIERS = {
     "events": "CUDA events",
     "cpu": "CPU only",
 }
-
-_GAP = "  "
-
-# In the order in which columns are left out.
-_DISPENSABLE = (
-    *("p99", "p50", "CPU total %", "Self CUDA %", "CPU time avg", "CUDA time avg", "p95", "Self CPU %"),
-    *("Self CPU", "Self CUDA", "# of Calls", "CPU total", "CUDA total"),
-)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--group-by-stack-n", metavar="N", type=positive, default=0, help="a row for each N innermost frames"
     )
+    group.add_argument("--wide", action="store_true", help="every column, with names cut at 55 characters at most")
     group.add_argument("--no-table", action="store_true", help="leave the table out")
     group.add_argument("--tree", action="store_true", help="the call tree too")
     group.add_argument("--no-functions", action="store_true", help="leave the sampled Python functions out")
     group.add_argument("--steps", action="store_true", help="what each GPU did in a step, and why it was idle")
     group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the trees (default: all)")
+    group.add_argument("--audit", action="store_true", help="notes, and every count behind the verdict")
 
 
 def check(options: argparse.Namespace) -> None:
@@ -109,6 +102,7 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
             row_limit=options.row_limit,
             by_shape=options.group_by_input_shape,
             by_frames=options.group_by_stack_n,
+            wide=options.wide,
         )
     if options.tree:
         show_tree(results, out, max_depth=options.max_depth)
@@ -118,7 +112,9 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
         show_steps(results, out)
     if len(results.trace.counter_samples):
         show_counters(results, out)
-    show_audit(results.audit(), out)
+    elif why := results.trace.info.get("counters.why"):
+        out.note(f"hardware counters were not sampled: {why}")
+    show_audit(results.audit(), out, details=options.audit)
 
 
 def show_steps(results: Analyses, out: Console) -> None:
@@ -147,8 +143,11 @@ def show_table(
     row_limit: int = 25,
     by_shape: bool = False,
     by_frames: int = 0,
+    wide: bool = False,
 ) -> None:
-    """One row per name, the longest first; on a narrow terminal without the columns that do not fit."""
+    """One row per name, the longest first: the columns that matter and fit, or `wide` all."""
+    from gpuscope.analysis.terminal import averages_lines
+
     events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
     if [event.kind for event in events] == ["outside"]:  # nothing else is known but what the functions say
         return
@@ -156,32 +155,41 @@ def show_table(
         out.line("no region, driver call or GPU work was recorded")
         out.line()
         return
-    default = "device_time_total" if events.has_device else "cpu_time_total"
-    name_width = 55 if out.width is None else max(20, min(55, out.width // 3))
-    # The verdict has a place of its own, below everything.
-    table = events.table(sort_by=sort_by or default, row_limit=row_limit, max_name_column_width=name_width)
-    lines, hidden = fit(table.replace(events.verdict, "").rstrip("\n").split("\n"), out.width)
-    for line in lines:
-        out.line((line, "dim" if not line.strip("- ") else ""))
-    if len(events) > row_limit:
-        out.line((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
+    if wide:
+        _show_all_columns(events, sort_by, row_limit, out)
+    else:
+        width, unicode = _width(out), out.unicode
+        for parts in averages_lines(
+            results.trace, events, width, sort_by=sort_by, row_limit=row_limit, unicode=unicode
+        ):
+            out.line(*parts)
     extras = _extras(results)
     for wanted, what, option in ((by_shape, "shapes", "--record-shapes"), (by_frames, "stacks", "--with-stack")):
         if wanted and what not in extras:
             out.line((f"no {what} were recorded to group by: gpuscope run {option}", "dim"))
-    if hidden:
-        out.line((f"too narrow for {', '.join(hidden)}", "dim"))
     out.line()
+
+
+def _show_all_columns(events: Averages, sort_by: str | None, row_limit: int, out: Console) -> None:
+    """torch.profiler's table, however wide."""
+    default = "device_time_total" if events.has_device else "cpu_time_total"
+    # The verdict has a place of its own, below everything.
+    table = events.table(sort_by=sort_by or default, row_limit=row_limit).replace(events.verdict, "")
+    for line in table.rstrip("\n").split("\n"):
+        out.line((line, "dim" if not line.strip("- ") else ""))
+    if len(events) > row_limit:
+        out.line((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
 
 
 def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
     """The regions as they lie in one another, with the GPU work launched in each."""
+    from gpuscope.analysis.terminal import tree_table
+
     tree = results.tree()
     if not tree.root.children:
         return
-    text = tree.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
-    for number, line in enumerate(text.replace(tree.verdict, "").rstrip("\n").split("\n")):
-        out.line((line, "dim" if number == 0 else ""))
+    for parts in tree_table(tree, _width(out), max_depth=max_depth, unicode=out.unicode):
+        out.line(*parts)
     out.line()
 
 
@@ -196,11 +204,22 @@ def show_functions(results: Analyses, out: Console, *, max_depth: int | None = N
     out.line()
 
 
-def show_audit(audit: Audit, out: Console) -> None:
-    """Whether the recording is complete, and what else a reader should know."""
-    out.line((audit.verdict, "green" if audit.complete else "bold red"))
-    for remark in audit.remarks:
-        out.note(remark, style="dim")
+def show_audit(audit: Audit, out: Console, *, details: bool = False) -> None:
+    """Whether the recording is complete: a line, and where more is asked for every note and count behind it."""
+    style = "green" if audit.complete else "bold red"
+    if not details:
+        out.line((audit.brief, style), (": --audit" if audit.remarks else "", "dim"))
+        return
+    verdict, *lines = str(audit).split("\n")
+    out.line((verdict, style))
+    for line in lines:
+        out.line((line, "dim"))
+
+
+def _width(out: Console) -> int:
+    from gpuscope.analysis.terminal import NO_TERMINAL
+
+    return out.width or NO_TERMINAL
 
 
 def _duration(elapsed_ns: int) -> str:
@@ -234,42 +253,12 @@ def _devices(results: Analyses) -> list[str]:
     return [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []
 
 
-def fit(lines: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """The lines of a table without the columns that do not fit into `width`, and the headings left out.
-
-    A line of dashes says where the columns lie; the headings are the line below it. The first column is always kept.
-    """
-    top = next((number for number, line in enumerate(lines) if _is_rule(line)), None)
-    if top is None or width is None or len(lines[top].rstrip()) <= width:
-        return [line.rstrip() for line in lines], []
-    spans = [match.span() for match in re.finditer("-+", lines[top])]
-    headings = [lines[top + 1][start:end].strip() for start, end in spans]
-    kept = list(range(len(spans)))
-    for column in sorted(kept[1:], key=lambda column: _rank(headings[column])):
-        if sum(spans[column][1] - spans[column][0] + len(_GAP) for column in kept) - len(_GAP) <= width:
-            break
-        kept.remove(column)
-    cut = [
-        _GAP.join(line[slice(*spans[column])] for column in kept) if len(line) == len(lines[top]) else line
-        for line in lines
-    ]
-    return [line.rstrip() for line in cut], [name for column, name in enumerate(headings) if column not in kept]
-
-
 def _stem(path: str) -> str:
     """The name of a recording without folder and suffix."""
     name = os.path.basename(path)
     return next(
         (name.removesuffix(suffix) for suffix in (".json.gz", ".json", ".gscope") if name.endswith(suffix)), name
     )
-
-
-def _is_rule(line: str) -> bool:
-    return "--" in line and not line.strip("- ")
-
-
-def _rank(heading: str) -> int:
-    return _DISPENSABLE.index(heading) if heading in _DISPENSABLE else len(_DISPENSABLE)
 
 
 class Report:
@@ -284,6 +273,7 @@ class Report:
   gpuscope report train.gscope -o train.html             timeline, tables, tree, idle time, findings
   gpuscope report train.gscope --open                    the same, shown in the browser
   gpuscope report train.gscope --sort-by cpu_time_total --row-limit 50
+  gpuscope report train.gscope --wide | less -S          every column of the table
   gpuscope report train.gscope --group-by-input-shape    recorded with --record-shapes
   gpuscope report train.gscope --group-by-stack-n 3      recorded with --with-stack
   gpuscope report train.gscope --no-table --tree --max-depth 3

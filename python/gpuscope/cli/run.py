@@ -175,6 +175,9 @@ class Delivery:
         """Prints what was recorded."""
         report.show_summary(results, out)
         report.show(results, options, out)
+        for remark in results.audit().remarks:
+            if not options.audit and remark.partition(":")[0] in _OPERATOR_OPTIONS:  # asked for, and not there
+                out.note(remark)
 
     def _show(self) -> None:
         with self._out.forgiving():

@@ -99,13 +99,31 @@ def test_notes_of_the_session_are_remarks():
     assert audit_of(session__notes="one\ntwo").remarks == ("one", "two")
 
 
-def test_without_a_gpu_it_says_so_and_why():
+def test_without_a_gpu_nothing_is_amiss_and_the_details_say_why_no_gpu_was_traced():
     result = audit(cpu_only())
     assert result.complete
     assert not result.gpu_traced
-    assert result.verdict.startswith(
-        "audit: complete on the CPU - GPU work was not traced: no NVIDIA driver was found; overhead"
-    )
+    assert result.verdict.startswith("audit: complete on the CPU, overhead ")
+    assert "GPU: not traced, no NVIDIA driver was found" in str(result)
+
+
+def test_a_gpu_that_could_not_be_traced_is_no_matter_of_course():
+    result = audit_of(session__tier="cpu", session__tier_reason="nsys holds CUPTI")
+    why = "audit: complete on the CPU - GPU work was not traced: nsys holds CUPTI; overhead"
+    assert result.verdict.startswith(why)
+    assert result.brief.startswith(why)
+
+
+def test_the_brief_verdict_counts_notes_and_fits_a_terminal():
+    assert audit(training()).brief == "audit: complete, 3 launches recorded, 1 graph launch, overhead 1.8 %"
+    assert audit_of(session__notes="one\ntwo").brief.endswith(", 2 notes")
+    assert audit_of(audit__launches="0", audit__graph_launches="0").brief.startswith("audit: complete, no kernel")
+
+
+def test_what_is_missing_stands_in_the_brief_verdict_too():
+    found = audit_of(audit__missing="12", audit__dropped="5")
+    assert found.brief == found.verdict
+    assert "12 launches have no kernel record; CUPTI dropped 5 records" in found.brief
 
 
 def test_events_in_place_of_kernels_are_reported():

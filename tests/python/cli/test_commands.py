@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,8 +128,17 @@ def test_an_unknown_command_gets_a_suggestion(gpuscope, script, given, advice):
 def test_a_report_says_what_ran_when_and_where(gpuscope, recording):
     done = gpuscope("report", recording)
     assert done.returncode == 0
-    for text in ("train.py --epochs 1", "box", "for 2 us", "forward", "audit: ", "note: hi"):
+    for text in ("train.py --epochs 1", "box", "for 2 us", "forward", "audit: ", ", 1 note: --audit"):
         assert text in done.stdout
+
+
+def test_the_audit_is_one_line_and_its_details_come_on_demand(gpuscope, recording):
+    assert [
+        line for line in gpuscope("report", recording).stdout.splitlines() if "note" in line or "missing" in line
+    ] == ["audit: complete on the CPU - GPU work was not traced; overhead 0.0 % (estimated), 1 note: --audit"]
+    details = gpuscope("report", "--audit", recording).stdout
+    assert "note: hi" in details
+    assert "missing" in details
 
 
 def test_a_report_is_plain_when_it_is_piped(gpuscope, recording):
@@ -160,10 +170,33 @@ def on_terminal(*arguments: object, **variables: str) -> str:
             return text.decode()
 
 
-def test_a_terminal_gets_colour_and_lines_that_fit(recording):
-    text = on_terminal("report", recording)
-    assert "\x1b[2m---" in text
-    assert "too narrow for" in text
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+def test_a_terminal_gets_colour_and_tables_that_fit(tmp_path, columns):
+    path = tmp_path / "training.gscope"
+    Recording(training().store).save(path)
+    text = on_terminal("report", "--tree", path, COLUMNS=str(columns))
+    assert "\x1b[1;31m" in text  # what takes most is hot
+    tables = COLOURS.sub("", text).partition("Name")[2].partition("audit: ")[0]
+    assert max(map(len, tables.splitlines())) <= columns
+    assert tables.count("share") == 2
+
+
+def test_every_column_is_there_for_the_asking(gpuscope, recording):
+    assert "Self CPU %" not in gpuscope("report", recording).stdout
+    assert "Self CPU %" in gpuscope("report", "--wide", recording).stdout
+
+
+def test_without_rich_the_same_is_plain(recording, tmp_path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('no rich')")
+    hidden = on_terminal(
+        "report", recording, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    )
+    assert "\x1b" not in hidden
+    assert hidden == on_terminal("report", recording, NO_COLOR="1")
 
 
 def test_no_color_is_respected(recording):
