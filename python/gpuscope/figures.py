@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope import stats
+from gpuscope import plots, stats
 from gpuscope.arguments import as_float
 from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief
 from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -93,7 +94,23 @@ class Figures:
         return float(np.quantile(self._values, share))
 
 
-class Distribution(Figures):
+class DrawnFigures(Figures):
+    """`Figures` whose distribution can be drawn."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The distribution of the samples, with a line at the median; what lies far out is counted in the label.
+
+        Args:
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: there are no samples.
+        """
+        return plots.distribution({"": self.samples}, ax=ax)  # type: ignore[attr-defined]
+
+
+class Distribution(DrawnFigures):
     """Some times and their figures, in seconds.
 
     Args:

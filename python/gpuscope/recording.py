@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from matplotlib.axes import Axes
+
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
     from gpuscope.counters import SampledCounters
@@ -216,6 +218,21 @@ class Analyses(ABC):
         from gpuscope.exporters.memory_timeline import export_memory_timeline
 
         export_memory_timeline(self.trace, path, device)
+
+    def plot_memory_timeline(self, device: str | None = None, ax: Axes | None = None) -> Axes:
+        """The memory in use over time, as ``export_memory_timeline`` writes it.
+
+        Args:
+            device: "cuda:0" or "cpu"; None takes the first GPU with allocations, else the host.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            InvalidArgument: the device has no allocations.
+            NotAvailable: memory was not recorded, or Matplotlib is not installed.
+        """
+        from gpuscope.exporters.memory_timeline import plot_memory_timeline
+
+        return plot_memory_timeline(self.trace, device, ax)
 
     def report(self, path: str | os.PathLike[str], title: str | None = None, findings: bool = True) -> None:
         """Writes one interactive HTML page that asks for no other file and no network.

@@ -10,12 +10,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import NotAvailable
-from gpuscope.paths import write_text
+from gpuscope.paths import check_writable, replacing, write_text
 from gpuscope.text import shown
 from gpuscope.units import first_line
+
+if TYPE_CHECKING:  # pandas is optional
+    import pandas as pd
 
 
 class Result(ABC):
@@ -34,6 +37,27 @@ class Result(ABC):
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """The rows of `to_pandas`; one of `to_dict`'s figures where a result is no table: lists are left out of it."""
+        return [_flat(plain_values(self.to_dict()))]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The result as a frame: a row for each line of its table, or one of its figures; units as in `to_dict`.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame([_flat(row) for row in self._frame_rows()])
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_pandas` as a Parquet file.
+
+        Raises:
+            NotAvailable: pandas or pyarrow is not installed.
+            GpuscopeError: the file cannot be written.
+        """
+        write_parquet(self.to_pandas(), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The text of `to_dict`; also written to `path` when one is given.
@@ -85,6 +109,47 @@ def import_pandas() -> Any:
     except ImportError:
         raise NotAvailable("to_pandas is not available: pandas is not installed; pip install pandas") from None
     return pd
+
+
+def write_parquet(frame: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a frame, or what has an Arrow stream, as a Parquet file; values of no type that it has become texts.
+
+    Raises:
+        NotAvailable: pyarrow is not installed.
+        GpuscopeError: the file cannot be written.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise NotAvailable(
+            "to_parquet is not available: pyarrow is not installed; pip install 'gpuscope[arrow]'"
+        ) from None
+    target = check_writable(path)
+    if hasattr(frame, "iloc"):
+        frame = arrow.table({str(name): _arrow_column(arrow, frame[name]) for name in frame.columns})
+    else:
+        frame = arrow.table(frame)
+    with replacing(target) as file:
+        parquet.write_table(frame, file)
+
+
+def _arrow_column(arrow: Any, column: Any) -> Any:
+    try:
+        return arrow.Array.from_pandas(column)
+    except (arrow.ArrowException, TypeError, ValueError):  # of several types, as enumerations and shapes are
+        return arrow.array([None if value is None else str(value) for value in column], arrow.string())
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Without what is nested: a mapping's values go by both names, as "times.mean"; lists are left out."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, (list, tuple)):
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def plain_fields(result: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
-from gpuscope.results import import_pandas
+from gpuscope.results import import_pandas, write_parquet
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
@@ -119,6 +120,15 @@ class Table:
             else:
                 frame[name] = values[codes]
         return pd.DataFrame(frame, copy=False)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes the table as a Parquet file, with the columns of `to_pandas`, through Arrow and without pandas.
+
+        Raises:
+            NotAvailable: pyarrow is not installed.
+            GpuscopeError: the file cannot be written.
+        """
+        write_parquet(self, path)
 
 
 _TABLES = [table for table in _core.schema() if table.role != _core.Role.INFO]

@@ -34,6 +34,7 @@ PYTHON_LADDER = (
     ("errors",),
     ("arguments",),
     ("paths", "stats", "units"),
+    ("plots",),
     ("figures", "page", "results", "streams"),
     ("devices", "distributed", "late_imports", "regions", "system", "trace"),
     ("frameworks",),

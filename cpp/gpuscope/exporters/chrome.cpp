@@ -119,7 +119,8 @@ class ChromeText {
   ChromeText(const Store& store, const Links& links) : store_(store), links_(links) {
     for (uint32_t path = 0; path < store.path.size(); ++path) {
       const uint32_t name = store.path.name[path];
-      regions_.push_back(head(region_category(links.path_kind(path)), store.strings[name]));
+      const RegionKind kind = links.path_kind(path);
+      regions_.push_back(head(region_category(kind), region_label(kind, store.strings[name])));
       region_arguments_.push_back(",\"region\":" + quoted(store.strings[name]));
     }
     add_calls();

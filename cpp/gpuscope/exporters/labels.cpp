@@ -69,6 +69,22 @@ std::string_view region_category(base::RegionKind kind) {
   }
 }
 
+std::string region_label(base::RegionKind kind, std::string_view name) {
+  const auto is_number = [](std::string_view part) {
+    return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  std::size_t dot = name.rfind('.');
+  while (dot != std::string_view::npos && dot != 0 &&
+         is_number(name.substr(dot + 1, name.find('.', dot + 1) - dot - 1))) {
+    dot = name.rfind('.', dot - 1);
+  }
+  const bool is_path = kind == base::RegionKind::Module && name.find(' ') == std::string_view::npos;
+  if (!is_path || dot == std::string_view::npos || dot + 1 == name.size()) {
+    return std::string(name);
+  }
+  return std::string(name.substr(dot + 1)) + " (" + std::string(name) + ")";
+}
+
 std::string stack_label(const store::Store& store, uint32_t stack) {
   std::string label;
   for (; stack != store::kNone; stack = store.stack.parent[stack]) {

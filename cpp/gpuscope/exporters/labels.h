@@ -37,6 +37,10 @@ std::string lane_label(const std::string& track, uint32_t lane);
 /// The category torch.profiler gives a region: `user_annotation`, `cpu_op`, or `python_function` for a module.
 std::string_view region_category(base::RegionKind kind);
 
+/// What a slice of a region says. Of a module the last part of its path first, "conv1 (ResNet.layer1.0.conv1)": slices
+/// are narrow, and the paths of a model begin alike. A number goes with the part before it, as "layers.0".
+std::string region_label(base::RegionKind kind, std::string_view name);
+
 /// A row of `stack` as torch writes it, "file(line): function" from the innermost frame on, joined by ";".
 std::string stack_label(const store::Store& store, uint32_t stack);
 

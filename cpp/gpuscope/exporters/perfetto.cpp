@@ -565,7 +565,7 @@ class PerfettoWriter {
     }
     add_payloads(region);
     add_notes(store_.region.flags[region]);
-    return path_name(path);
+    return region_name(path);
   }
 
   uint32_t describe_kernel(uint32_t kernel) {
@@ -657,6 +657,17 @@ class PerfettoWriter {
     }
   }
 
+  uint32_t region_name(uint32_t path) {
+    if (links_.path_kind(path) != base::RegionKind::Module) {
+      return path_name(path);
+    }
+    const auto [at, is_new] = module_names_.try_emplace(path, 0);
+    if (is_new) {
+      at->second = names_.add(region_label(base::RegionKind::Module, store_.strings[path_name(path)]));
+    }
+    return at->second;
+  }
+
   uint32_t path_name(uint32_t path) const { return store_.path.name[path]; }
 
   const Store& store_;
@@ -669,7 +680,7 @@ class PerfettoWriter {
   EventDetails details_;
   std::vector<int64_t> open_until_ns_;
   std::unordered_map<uint32_t, uint64_t> device_tracks_;  // by ordinal
-  std::unordered_map<uint32_t, uint32_t> copy_names_, stack_names_;
+  std::unordered_map<uint32_t, uint32_t> copy_names_, stack_names_, module_names_;
   std::array<uint32_t, static_cast<std::size_t>(base::RegionKind::Module) + 1> categories_{};
   const uint32_t region_label_ = names_.add("region");
   const uint32_t configuration_label_ = names_.add("launch");

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope import _core
+from gpuscope import _core, plots
 from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, device_type, format_share
@@ -26,8 +26,13 @@ from gpuscope.analysis.rows import (
     flat_shapes,
     region_kind,
 )
+from gpuscope.arguments import check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.trace import NONE, Trace, number_of
+from gpuscope.units import US_PER_S
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,26 @@ class Averages(EventList[FunctionEventAvg]):
     """What ``key_averages`` gives."""
 
     COLUMNS = tuple(field.name for field in fields(FunctionEventAvg))
+
+    def plot(self, metric: str | None = None, top: int = 15, ax: Axes | None = None) -> Axes:
+        """A bar a row, the longest first.
+
+        Args:
+            metric: a time or memory of `FunctionEventAvg`; by default the GPU's own time where there is any, else the
+                CPU's.
+            top: so many bars at most.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: no row has such a figure, or `top` is below 1.
+        """
+        metric = metric or ("self_device_time_total" if self.has_device else "self_cpu_time_total")
+        rows = self.sorted_by(metric)[: check_count("top", top, 1)]
+        name = metric.replace("cuda", "device")
+        quantity, size = ("B", 1.0) if "memory" in name or name == "bytes" else ("s", 1 / US_PER_S)
+        values = [float(getattr(row, name)) * size for row in rows]
+        return plots.bars([row.key for row in rows], values, quantity=quantity, what=metric, ax=ax)
 
     def total_average(self) -> FunctionEventAvg:
         """All rows as one, as torch.profiler sums them: inclusive figures add up what is inside each other."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.workloads import check_batches
 from gpuscope.errors import InvalidArgument
-from gpuscope.figures import Distribution, Figures
+from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
@@ -37,7 +37,7 @@ _END = object()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DataLoaderResult(Figures, Result, Mapping[str, float]):
+class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
     """Times of a loader's batches. As a mapping it has avg_batch_time_ms, batches_per_second and the like.
 
     Attributes:

@@ -16,7 +16,7 @@ from gpuscope import stats, streams
 from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
-from gpuscope.figures import Distribution, Figures
+from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, kept_on_error, plain_fields
 
@@ -26,7 +26,7 @@ DRIFT, SURE = 0.05, 0.01  # relative change over the run that is reported, and t
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Latency(Figures, Result):
+class Latency(DrawnFigures, Result):
     """Latencies of single calls.
 
     Its figures, as ``latency.median``, are those of ``latency.wall``, in seconds. For NumPy it is the array of wall

@@ -17,7 +17,7 @@ from gpuscope.arguments import check_count, check_function
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
-from gpuscope.figures import Figures
+from gpuscope.figures import DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, kept_on_error, plain_fields
 
@@ -35,7 +35,7 @@ _END = object()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Throughput(Figures, Result):
+class Throughput(DrawnFigures, Result):
     """The throughput of a loader and a step. ``float(throughput)`` is samples a second, and so are formats as ``:.2f``.
 
     Its figures, as `median` and `p95`, are of `periods`.

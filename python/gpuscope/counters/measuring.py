@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,13 @@ class CounterMeasurement(Result):
             "units": self.units,
             "left_out": list(self.left_out),
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a metric."""
+        return [
+            {"metric": name, "value": value, "unit": self.units.get(name)}
+            for name, value in self.to_dict()["values"].items()
+        ]
 
     def __str__(self) -> str:
         width = max(map(len, self.values))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -128,7 +129,7 @@ class SampledCounters(Result):
         its part in it, so that regions of short kernels resemble what runs next to them.
         """
         trace = self._trace
-        if not len(trace.kernels) or not len(trace.regions):
+        if not self.metrics or not len(trace.kernels) or not len(trace.regions):
             return []
         parents, names = trace.paths.parent, trace.paths.name
         region = trace.kernels.region
@@ -237,6 +238,16 @@ class SampledCounters(Result):
             "regions": listed(self.regions()),
             "kernels": listed(self.kernels()),
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a region and kernel, with a column a metric."""
+        facts = self.to_dict()
+        return [
+            {"name": row["name"], "kind": kind, **{key: row[key] for key in ("count", "seconds", "sampled_seconds")}}
+            | dict(zip(self.metrics, row["values"], strict=True))
+            for kind, rows in (("region", facts["regions"]), ("kernel", facts["kernels"]))
+            for row in rows
+        ]
 
     def __str__(self) -> str:
         if not len(self):

@@ -9,7 +9,7 @@ least squares problems", 1974, chapter 23).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,15 @@ class ShortKernels(Result):
                 for each in self.kernels
             ],
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a kernel, each metric with its standard error."""
+        return [
+            {key: row[key] for key in ("name", "count", "seconds")}
+            | dict(zip(self.metrics, row["values"], strict=True))
+            | dict(zip((f"{metric} error" for metric in self.metrics), row["errors"], strict=True))
+            for row in self.to_dict()["kernels"]
+        ]
 
     def __str__(self) -> str:
         if not self.kernels:

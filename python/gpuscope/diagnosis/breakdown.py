@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope import _core
+from gpuscope import _core, plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
 from gpuscope.diagnosis.idle import Drain, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, find_steps
+from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
+from gpuscope.text import brief
 from gpuscope.trace import Trace
 from gpuscope.units import align_columns, format_share, format_time
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 IDLE = "idle"
 _MOST_DRAINS = 3
@@ -169,6 +174,32 @@ class StepBreakdown(Result):
             ],
             "audit": self.verdict,
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a part of each GPU."""
+        return [
+            {"device": device["device"], **part} for device in self.to_dict()["devices"] for part in device["parts"]
+        ]
+
+    def plot(self, device: int | None = None, ax: Axes | None = None) -> Axes:
+        """A bar a step, of the parts that fill it; idle time by cause is grey.
+
+        Args:
+            device: CUDA's number of the GPU; None takes the first. Without one, the steps' times are drawn.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: that GPU did nothing in the recording.
+        """
+        if device is None and not self.devices:
+            return plots.sequence(self.steps.durations_ns / _NS_PER_S, ax=ax, title=self.steps.source)
+        chosen = next((each for each in self.devices if device in (None, each.device)), None)
+        if chosen is None:
+            known = ", ".join(str(each.device) for each in self.devices)
+            raise InvalidArgument(f"device is {brief(device)}; accepted are {known or 'none, as no GPU did anything'}")
+        parts = {part.name: (part.per_step_ns / _NS_PER_S, part.kind == IDLE) for part in chosen.parts}
+        return plots.stacked(parts, ax=ax, title=f"GPU {chosen.device} {chosen.name}: {self.steps.source}")
 
     def table(self) -> str:
         """The parts of each GPU, as text without the verdict."""

@@ -94,6 +94,10 @@ class DeviceEnergy(Result):
         """Joules, watts, seconds, MHz and shares; None where something is not known, ``why`` says why."""
         return plain_fields(self)
 
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a region."""
+        return [{"device": self.device, **plain_fields(row)} for row in self.regions]
+
     def __str__(self) -> str:
         lines = [self._title()]
         if self.total is not None and self.idle is not None:
@@ -155,6 +159,10 @@ class EnergyReport(Result):
     def to_dict(self) -> dict[str, Any]:
         """Joules, watts, seconds, MHz and shares; None where something is not known, ``why`` says why."""
         return {"devices": [each.to_dict() for each in self.devices], "why": self.why}
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a region of each GPU."""
+        return [row for device in self.devices for row in device._frame_rows()]
 
     def __str__(self) -> str:
         if not self.devices:

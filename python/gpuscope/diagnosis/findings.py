@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,17 @@ class Diagnosis(Result):
             "steps": self.breakdown.to_dict() if self.breakdown else None,
             "idle_by_counters": [each.to_dict() for each in self.idle_by_counters],
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a finding."""
+        rows: list[Mapping[str, Any]] = []
+        for finding in (*self.findings, *self.small):
+            row = finding.to_dict()
+            row["low"], row["high"] = row.pop("interval") or (None, None)
+            row["where"] = next((f"{each['file']}:{each['line']}" for each in row["where"] if each["file"]), None)
+            row["evidence"] = "; ".join(row["evidence"])
+            rows.append(row)
+        return rows
 
     def page(self, width: int = 100) -> str:
         """The page, in lines of at most so many columns, 60 at least."""

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
-from gpuscope import _core
+from gpuscope import _core, plots
 from gpuscope._core import Flag
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import RegionRows
 from gpuscope.analysis.traffic import count_bytes
+from gpuscope.arguments import check_count
 from gpuscope.benchmarking.roofline import BUSY, Kind, peak
 from gpuscope.counters.sampled import LEAST_SAMPLES, brief_path
 from gpuscope.counters.timelines import timelines
@@ -27,8 +28,12 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.results import Result
+from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import align_columns, format_rate, format_share, format_time
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 BANDWIDTH = "bandwidth"
 _KINDS = get_args(Kind)
@@ -125,6 +130,32 @@ class Roofline(Result):
             "regions": [each.to_dict() for each in self.regions],
             "unseen": list(self.unseen),
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a kernel and region."""
+        return [each.to_dict() for each in (*self.kernels, *self.regions)]
+
+    def plot(self, kind: str = "kernel", top: int = 12, ax: Axes | None = None) -> Axes:
+        """Operations a second over operations a byte, under the measured peaks, of those with both known.
+
+        Args:
+            kind: "kernel" or "region".
+            top: so many of them at most, the longest.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: the kind is another, or `top` is below 1.
+        """
+        if kind not in ("kernel", "region"):
+            raise InvalidArgument(f"kind is {brief(kind)}; accepted are 'kernel' and 'region'")
+        points = [
+            (each.name, each.intensity, each.compute, each.seconds)
+            for each in (self.kernels if kind == "kernel" else self.regions)
+            if each.intensity and each.compute
+        ][: check_count("top", top, 1)]
+        rates = {name: value for name, value in self.peaks.items() if name != "bandwidth"}
+        return plots.roofline(points, self.peaks.get("bandwidth"), rates, ax=ax, title=f"GPU {self.device} {self.gpu}")
 
     def __str__(self) -> str:
         known = ", ".join(f"{name} {_rate(name, value)}" for name, value in self.peaks.items())

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope import plots
 from gpuscope.analysis.completeness import audit
-from gpuscope.arguments import check_fraction
+from gpuscope.arguments import check_count, check_fraction
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diffing.changes import (
     ENOUGH_RUNS,
@@ -40,6 +41,7 @@ from gpuscope.units import align_columns, format_digits, format_seconds, format_
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 MARGIN = 0.02
 """Of a node's own time: what is less is the same."""
@@ -124,6 +126,27 @@ class Diff(Differences, Result):
             row["path"] = "/".join(row["path"])
             row["low"], row["high"] = row.pop("interval")
         return import_pandas().DataFrame(rows)
+
+    def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
+        """What changed, a bar each with its interval, the largest difference first; the step on top.
+
+        Args:
+            top: so many nodes at most; where nothing changed surely, those with the largest difference.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: `top` is below 1.
+        """
+        shown = (self.step, *(self.changes or self.nodes)[: check_count("top", top, 1)])
+        return plots.differences(
+            ["a step", *(f"{each.kind}: {each.name}" for each in shown[1:])],
+            [each.delta_ns / _NS_PER_S for each in shown],
+            [(each.interval_ns[0] / _NS_PER_S, each.interval_ns[1] / _NS_PER_S) for each in shown],
+            [each.verdict for each in shown],
+            ax=ax,
+            title=f"a step is {self.verdict}" if self.verdict != "inconclusive" else "inconclusive",
+        )
 
     def table(self, row_limit: int = _ROWS, width: int | None = None) -> str:
         """What changed, the largest difference first.

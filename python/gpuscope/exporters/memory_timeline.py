@@ -12,11 +12,12 @@ import gzip
 import json
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope import plots
 from gpuscope._core import RegionKind
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
@@ -25,6 +26,9 @@ from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_ph
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.paths import check_writable, find_suffix, replacing
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 # torch.profiler._memory_profiler: the order of its categories, the last for what has none, and its actions.
 CATEGORIES = (
@@ -112,6 +116,14 @@ def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: s
     with replacing(checked) as file:
         is_compressed = suffix in (".json.gz", _RAW_SUFFIX)
         file.write(gzip.compress(content, compresslevel=6, mtime=0) if is_compressed else content)
+
+
+def plot_memory_timeline(trace: Trace, device: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draws the memory in use over time, by category; arguments and errors as of `read_timeline`."""
+    timeline = read_timeline(trace, device)
+    seconds = (timeline.events.time_ns - int(timeline.events.time_ns[0])) / 1e9
+    found = {name.lower().replace("_", " "): sizes for name, sizes in timeline.by_category.items() if sizes.any()}
+    return plots.levels(seconds, found, what="memory", ax=ax, title=f"memory of {timeline.device}")
 
 
 def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral
@@ -308,6 +308,10 @@ class MaxBatchSize(int, Result):
         names = ("limited_by", "why", "training", "margin", "multiple_of", "room_bytes")
         facts = {name: getattr(self, name) for name in (*names, "recommended", "bytes_per_sample", "fixed_bytes")}
         return {"value": int(self), **facts, "tries": [vars(each) for each in self.tries]}
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a try."""
+        return [vars(each) for each in self.tries]
 
     def _line(self) -> tuple[float, float] | None:
         return line((each.size, each.peak_bytes) for each in self.tries if each.fits and each.peak_bytes is not None)

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.results import import_pandas
+from gpuscope import plots
+from gpuscope.errors import InvalidArgument
+from gpuscope.results import import_pandas, write_parquet
 from gpuscope.text import shown
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 NEVER = -1  # in place of an event: not seen
 # By number: who reported an event. "driver" is memory that any library takes from the CUDA driver itself.
@@ -92,6 +98,35 @@ class MemoryEvents:
         frame["region"] = [self.regions[number] for number in self.region.tolist()]
         frame["source"] = [SOURCES[number] for number in self.source.tolist()]
         return frame
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_pandas` as a Parquet file.
+
+        Raises:
+            NotAvailable: pandas or pyarrow is not installed.
+            GpuscopeError: the file cannot be written.
+        """
+        write_parquet(self.to_pandas(), path)
+
+    def plot(self, device: int | None = None, ax: Axes | None = None) -> Axes:
+        """The bytes in use over time.
+
+        Args:
+            device: ordinal of the GPU, HOST for the host's memory; None takes the device with the most in use.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: that device has no events.
+        """
+        if device is None and len(self):
+            device = int(self.device[int(np.argmax(self.allocated_bytes))])
+        here = self.device == device
+        if not here.any():
+            raise InvalidArgument(f"device is {device}; accepted are {sorted({*self.device.tolist()})}")
+        seconds = (self.time_ns[here] - int(self.time_ns[0])) / 1e9
+        in_use = {"in use": self.allocated_bytes[here]}
+        return plots.levels(seconds, in_use, what="memory", ax=ax, title=f"device {device}")
 
     def select(self, rows: NDArray[Any]) -> MemoryEvents:
         """Some of the rows, by numbers or a mask, in their order."""

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, overload
@@ -359,6 +359,10 @@ class LeakReport(Result):
             "interrupted": self.interrupted,
             "notes": list(self.notes),
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a leak."""
+        return [_leak_dict(leak) for leak in self.leaks]
 
 
 def _leak_dict(leak: Leak) -> dict[str, Any]:

@@ -94,6 +94,10 @@ class MemorySnapshot(Result):
             device |= {"cached_bytes": found.cached_bytes, "fragmentation": found.fragmentation}
         return facts
 
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a GPU."""
+        return list(self.to_dict()["devices"])
+
     def __repr__(self) -> str:
         gpus = "".join(f"GPU {gpu.device} {format_bytes(gpu.reserved_bytes)} held, " for gpu in self.devices)
         return f"<MemorySnapshot: {gpus}host {format_bytes(self.host.resident_bytes)} resident>"
@@ -212,6 +216,10 @@ class MemoryDifference(Result):
         for device, found in zip(facts["devices"], self.devices, strict=True):
             device["cached_bytes"] = found.cached_bytes
         return facts
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a GPU."""
+        return list(self.to_dict()["devices"])
 
     def __repr__(self) -> str:
         return f"<MemoryDifference {'; '.join(map(str.strip, str(self).splitlines()))}>"

@@ -11,12 +11,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuscope.devices import HOST
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import one_line, shown
 from gpuscope.units import align_columns, format_bytes
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
 _LONGEST_NAME = 40
@@ -130,6 +133,20 @@ class MemoryStages(Result):
             "highest": self.highest.name if self.highest else None,
             "hints": list(self.hints),
         }
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The peak of each stage, in their order.
+
+        Args:
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+        """
+        from gpuscope import plots
+
+        names = [f"{stage.name} ({'GPU ' + str(stage.device) if stage.on_gpu else 'host'})" for stage in self.stages]
+        return plots.bars(names, [stage.peak_bytes for stage in self.stages], quantity="B", what="peak", ax=ax)
 
     def to_pandas(self) -> Any:
         """The stages as a DataFrame.

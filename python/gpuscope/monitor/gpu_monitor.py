@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.arguments import as_float
@@ -20,7 +20,12 @@ from gpuscope.monitor.host import host_state
 from gpuscope.monitor.log import Log
 from gpuscope.monitor.sample import GpuSample, SamplingCost
 from gpuscope.monitor.snapshot import gpu_state
+from gpuscope.results import write_parquet
 from gpuscope.text import brief
+
+if TYPE_CHECKING:  # both are optional
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 SHORTEST, LONGEST = 0.01, 3600.0  # seconds between samples
 _WRITE_SECONDS = 1.0  # between two writes: what a killed process loses at most
@@ -204,6 +209,43 @@ class GPUMonitor:
             return [
                 self._latest[index] for index in sorted(self._latest, key=lambda index: -1 if index is None else index)
             ]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a sample of a GPU, with the columns of a log: of what stands in the file, or without one is not taken.
+
+        Raises:
+            NotAvailable: pandas is not installed, or the file is a .gscope, which `gpuscope.load` opens.
+            GpuscopeError: the file cannot be read.
+        """
+        from gpuscope.monitor.frames import frame_of_log, frame_of_samples
+
+        self._gather()
+        if self._log is None:
+            with self._lock:
+                return frame_of_samples([*self._untaken])
+        if self._sampler is not None:
+            self._collect(self._sampler)
+        return frame_of_log(self._log.path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_pandas` as a Parquet file.
+
+        Raises:
+            NotAvailable: pandas or pyarrow is not installed.
+            GpuscopeError: the file cannot be written.
+        """
+        write_parquet(self.to_pandas(), path)
+
+    def plot(self) -> list[Axes]:
+        """Use, memory, power, clock and temperature over time, one below the other, a line a GPU.
+
+        Raises:
+            NotAvailable: Matplotlib or pandas is not installed.
+            InvalidArgument: nothing of a GPU was sampled.
+        """
+        from gpuscope.monitor.frames import plot_frame
+
+        return plot_frame(self.to_pandas())
 
     def __enter__(self) -> GPUMonitor:
         self.start()

@@ -274,6 +274,10 @@ class GpuSnapshot(Result):
         """Numbers and texts only, for JSON."""
         return asdict(self)
 
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One a GPU."""
+        return list(self.to_dict()["gpus"])
+
     def __repr__(self) -> str:
         return f"<GpuSnapshot: {', '.join(gpu.name for gpu in self.gpus) or self.why}>"
 

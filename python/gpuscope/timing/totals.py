@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     import pandas as pd
+    from matplotlib.axes import Axes
     from typing_extensions import Self
 
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -226,6 +227,24 @@ class Timings(Result, Mapping[str, Timing]):
             for timing in self.values()
         ]
         return import_pandas().DataFrame(rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """A bar a name, of the GPU's time where there is any, else of the host's.
+
+        Args:
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+        """
+        from gpuscope import plots  # with NumPy
+
+        on_gpu = any(timing.gpu for timing in self.values())
+        found = sorted(self.values(), key=_seconds, reverse=True)
+        spreads = [timing.gpu if on_gpu else timing.wall for timing in found]
+        totals = [spread.total if spread else 0.0 for spread in spreads]
+        what = f"total {'GPU' if on_gpu else 'wall'} time"
+        return plots.bars([timing.name for timing in found], totals, what=what, ax=ax)
 
     def _notes(self) -> list[str]:
         missing: dict[str, list[str]] = {}

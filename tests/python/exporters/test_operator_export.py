@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.gscope import NONE
+from fakes.perfetto import unpacked
 from fakes.steps import FLOAT, MODULE, SIGNED, START, STEP_NS, TEXT, steps_store
 from gpuscope import _core
+from gpuscope.exporters import export_perfetto
+from gpuscope.trace import Trace
 
 
 def exported(store):
@@ -139,6 +142,31 @@ def test_modules_know_the_module_around_them():
     outer, inner = events(exported(steps_store(nest)), cat="python_function")[:2]
     assert outer["args"]["Python parent id"] is None
     assert inner["args"]["Python parent id"] == outer["args"]["Python id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("ResNet.layer1.0.conv1", "conv1 (ResNet.layer1.0.conv1)"),
+        ("GPT.h.11", "h.11 (GPT.h.11)"),
+        ("GPT.h.1.2", "h.1.2 (GPT.h.1.2)"),
+        ("Linear", "Linear"),
+        ("nn.Module: Linear_0", "nn.Module: Linear_0"),
+        ("odd.", "odd."),
+        ("1.2", "1.2"),
+    ],
+)
+def test_slices_of_modules_say_their_last_part_first(tmp_path, path, title):
+    def call(tables):
+        tables["path"]["kind"][4] = MODULE
+        tables["path"]["name"][4] = path
+
+    store = steps_store(call)
+    assert {e["name"] for e in events(exported(store), cat="python_function")} >= {title}
+    export_perfetto(store, tmp_path / "x.pftrace")
+    data = (tmp_path / "x.pftrace").read_bytes()
+    assert title.encode() in data + unpacked(data)
+    assert Trace(store).string(int(Trace(store).paths.name[4])) == path  # nothing else changes
 
 
 def test_an_allocation_that_failed_is_torchs_event_of_it():

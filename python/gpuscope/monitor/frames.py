@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples and logs of GPUs as frames of pandas, and their figures over time as drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.monitor.sample import GpuSample, read_lines
+from gpuscope.results import import_pandas
+
+if TYPE_CHECKING:  # both are optional
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+# Column, what it is divided by, and what that is; the first of a group that is known is drawn.
+_PANELS: tuple[tuple[tuple[str, float, str], ...], ...] = (
+    (("sm_active_ratio", 0.01, "SM active (%)"), ("util_pct", 1.0, "utilization (%)")),
+    (("mem_used_mb", 1024.0, "memory (GiB)"),),
+    (("power_w", 1.0, "power (W)"),),
+    (("sm_hz", 1e6, "SM clock (MHz)"),),
+    (("temp_c", 1.0, "temperature (C)"),),
+)
+
+
+def frame_of_samples(samples: Sequence[GpuSample]) -> pd.DataFrame:
+    """A row a sample; NotAvailable without pandas."""
+    pd = import_pandas()
+    return _timed(pd, pd.DataFrame([sample.to_dict() for sample in samples]))
+
+
+def frame_of_log(path: Path) -> pd.DataFrame:
+    """What a log of `GPUMonitor` holds, a row a sample.
+
+    Raises:
+        NotAvailable: pandas is not installed, or the log is a .gscope.
+        GpuscopeError: the file cannot be read.
+    """
+    pd = import_pandas()
+    suffix = path.suffix.lower()
+    if suffix == ".gscope":
+        raise NotAvailable(
+            "to_pandas is not available of a .gscope log; "
+            f"gpuscope.load({str(path)!r}).trace.device_samples has its rows"
+        )
+    try:
+        if suffix == ".csv":
+            frame = pd.read_csv(path)
+        elif suffix == ".parquet" and path.exists():
+            frame = pd.read_parquet(path)
+        else:  # what becomes a Parquet file stands in lines beside it until the monitor stops
+            lines = path if suffix != ".parquet" else path.with_name(path.name + ".part")
+            frame = pd.DataFrame([row for row in read_lines(lines) if row is not None]).drop(columns="time_ns")
+    except (OSError, ValueError, KeyError) as error:
+        raise GpuscopeError(f"{path} cannot be read: {error}") from error
+    return _timed(pd, frame)
+
+
+def plot_frame(frame: pd.DataFrame) -> list[Axes]:
+    """The figures of each GPU over time.
+
+    Raises:
+        NotAvailable: Matplotlib is not installed.
+        InvalidArgument: there are none.
+    """
+    from gpuscope import plots
+
+    if "gpu_idx" not in frame or frame["gpu_idx"].isna().all():
+        raise InvalidArgument("there are no samples of a GPU to plot; accepted is at least one")
+    known = [
+        next((each for each in group if each[0] in frame and frame[each[0]].notna().any()), None) for group in _PANELS
+    ]
+    shown = [each for each in known if each is not None]
+    drawn = plots.axes_below_each_other(len(shown))
+    begin = frame["timestamp"].min()
+    for ax, (column, unit, what) in zip(drawn, shown, strict=True):
+        series: dict[str, tuple[Any, Any]] = {}
+        for gpu, rows in frame[frame["gpu_idx"].notna()].groupby("gpu_idx"):
+            seconds = (rows["timestamp"] - begin).dt.total_seconds()
+            series[f"GPU {int(gpu)}"] = (seconds.to_numpy(), rows[column].to_numpy(float) / unit)
+        plots.curves(series, across="time (s)" if ax is drawn[-1] else "", up=what, ax=ax)
+    return drawn
+
+
+def _timed(pd: Any, frame: pd.DataFrame) -> pd.DataFrame:
+    """With the moments as such."""
+    if "timestamp" in frame:
+        frame["timestamp"] = pd.to_datetime(frame["timestamp"], utc=True, format="ISO8601")
+    return frame
