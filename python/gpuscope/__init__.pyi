@@ -50,6 +50,7 @@ from gpuscope.profiler import schedule as schedule
 from gpuscope.profiler import step as step
 from gpuscope.profiler import supported_activities as supported_activities
 from gpuscope.profiler import tensorboard_trace_handler as tensorboard_trace_handler
+from gpuscope.profiler.cell_magic import load_ipython_extension as load_ipython_extension
 from gpuscope.profiler.execution_trace import ExecutionTraceObserver as ExecutionTraceObserver
 from gpuscope.profiler.execution_trace import RecordScope as RecordScope
 from gpuscope.profiler.execution_trace import _ExperimentalConfig as _ExperimentalConfig

@@ -254,6 +254,40 @@ class Analyses(ABC):
 
         export_report(self.trace, path, title=title, findings=findings)
 
+    def show(self, height: int = 600, title: str | None = None) -> None:
+        """Shows the page of `report` in a notebook, in a frame.
+
+        Args:
+            height: of the frame, in pixels, from 100.
+            title: heading of the page; by default the program's command line.
+
+        Raises:
+            NotAvailable: IPython is not installed, or nothing was recorded.
+            InvalidArgument: the height is no such number.
+        """
+        from gpuscope.arguments import check_count
+        from gpuscope.errors import NotAvailable
+
+        check_count("height", height, 100)
+        try:
+            from IPython.display import display
+        except ImportError:
+            raise NotAvailable("show is not available: IPython is not installed; pip install ipython") from None
+        from gpuscope.exporters.page.notebook import page_in_frame
+
+        page = page_in_frame(self.trace, height, title)
+        display({"text/html": page, "text/plain": "gpuscope report"}, raw=True)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: figures, findings, the rows that took most, the median step; None without any."""
+        from gpuscope.errors import NotAvailable
+        from gpuscope.exporters.page.notebook import notebook_html
+
+        try:
+            return notebook_html(self.trace)
+        except NotAvailable:
+            return None
+
     def __str__(self) -> str:
         """The table, as wide as the terminal, and the verdict; before anything is recorded what `repr` gives."""
         from gpuscope.errors import NotAvailable

@@ -13,13 +13,12 @@ from fakes.memory_events import events
 from fakes.monitors import series
 from fakes.recordings import training
 from fakes.steps import steps_store
-from gpuscope import plots
-from gpuscope.diagnosis.roofline import Roofline
+from gpuscope import plots, timing
+from gpuscope.diagnosis.roofline import Roofline, RooflinePoint
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution
 from gpuscope.monitor.frames import frame_of_samples, plot_frame
 from gpuscope.recording import Recording
-from test_frames import POINT, timings
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -32,8 +31,18 @@ def closed():
     pyplot.close("all")
 
 
+POINT = RooflinePoint("gemm", "kernel", 3, 0.1, 1e12, "counters", 2e14, "bfloat16", 0.5, 0.4, 0.3, "latency-bound")
+
+
 def recording():
     return Recording(steps_store())
+
+
+def timings():
+    timing.reset_timings()
+    with timing.timed("part"):
+        pass
+    return timing.timings()
 
 
 DRAWN = {

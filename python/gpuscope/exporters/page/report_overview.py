@@ -88,7 +88,18 @@ def program_of(trace: Trace) -> str:
 
 
 def figures(trace: Trace, breakdown: StepBreakdown | None) -> str:
-    """Four figures at most: the time of a step, of the GPU how much it works and how long it waits, memory."""
+    """`figure_facts` as a list."""
+    return "".join(
+        f'<div class="figure"><dt>{shown(name)}</dt><dd><b>{shown(value)}</b><span>{shown(more)}</span></dd></div>'
+        for name, value, more in figure_facts(trace, breakdown)
+    )
+
+
+def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[str, str, str]]:
+    """Four figures at most: the time of a step, of the GPU how much it works and how long it waits, memory.
+
+    Of each its name, the figure, and what more there is to say.
+    """
     made: list[tuple[str, str, str]] = []
     if breakdown is not None and len(breakdown.steps):
         lasted = breakdown.steps.durations_ns
@@ -117,10 +128,7 @@ def figures(trace: Trace, breakdown: StepBreakdown | None) -> str:
     if not len(trace.kernels) and trace.summary.cpu_ns:
         counts = f"{len(trace.regions):,} regions" if len(trace.regions) else ""
         made.append(("CPU time in regions and calls", time_text(trace.summary.cpu_ns), counts))
-    return "".join(
-        f'<div class="figure"><dt>{shown(name)}</dt><dd><b>{shown(value)}</b><span>{shown(more)}</span></dd></div>'
-        for name, value, more in made
-    )
+    return made
 
 
 def step_breakdown(breakdown: StepBreakdown, lanes: Lanes) -> str:

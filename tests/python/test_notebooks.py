@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What notebooks show: static HTML of a recording, the page in a frame, and ``%%gpuscope``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import gpuscope as gs
+from fakes.browser import chromium
+from fakes.recordings import aggregate, cpu_only, training
+from fakes.steps import steps_store
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.exporters.page.notebook import MOST_BYTES, page_in_frame
+from gpuscope.recording import Recording
+
+EVIL = '</td><script>alert(1)</script><img src=x onerror=alert(1)>"&\x1b[31m'
+
+
+def html_of(store):
+    return Recording(store)._repr_html_()
+
+
+class Tags(HTMLParser):
+    """The tags of a text, the attributes of each, and those that were not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.attributes, self.open = set(), set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.add(tag)
+        self.attributes |= {name for name, _ in attributes}
+        if tag not in ("br", "path"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.found.add(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in ("br", "path"):
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize(
+    "make", [steps_store, *(lambda f=f: f().store for f in (training, cpu_only, aggregate))], ids=str
+)
+def test_it_is_static_and_small(make):
+    html = html_of(make())
+    assert len(html.encode()) <= MOST_BYTES
+    tags = Tags(html)
+    assert tags.open == []
+    assert not tags.found & {"script", "style", "link", "img", "iframe", "object"}
+    assert not {name for name in tags.attributes if name.startswith("on") or name in ("src", "href")}
+
+
+def test_it_has_the_audit_the_figures_the_rows_and_the_median_step():
+    html = html_of(steps_store())
+    assert "audit: complete" in html
+    assert "step, median" in html
+    assert "<code>aten::addmm</code>" in html
+    assert "the median step, " in html
+    assert html.count("<svg") == 1
+    assert "GPU 0 stream 7" in html
+
+
+def test_ten_rows_at_most_and_the_others_are_counted():
+    html = html_of(steps_store())
+    body = html[html.index("<tbody>") : html.index("</tbody>")]
+    assert body.count("<tr>") == 10
+    assert re.search(r"\d+ more rows", html)
+
+
+def test_names_run_nothing():
+    def rename(tables):
+        tables["path"]["name"][3] = EVIL
+        tables["variant"]["name"] = [EVIL] * len(tables["variant"]["name"])
+
+    tags = Tags(html_of(steps_store(rename)))
+    assert not tags.found & {"script", "img"}
+    assert "\x1b" not in html_of(steps_store(rename))
+
+
+def test_however_long_names_are_it_stays_small():
+    def rename(tables):
+        tables["path"]["name"] = [f"{'卷' * 4000}{at}" for at in range(len(tables["path"]["name"]))]
+
+    assert len(html_of(steps_store(rename, {"process.argv": "x" * 9999})).encode()) <= MOST_BYTES
+
+
+def test_before_anything_is_recorded_there_is_none():
+    assert gs.profile()._repr_html_() is None
+
+
+def test_the_page_is_shown_in_a_frame_of_its_own(monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    shown = []
+    monkeypatch.setattr(display, "display", lambda data, raw: shown.append(data["text/html"]))
+    Recording(steps_store()).show(height=450)
+    (html,) = shown
+    assert html.startswith('<iframe sandbox="allow-scripts" ')
+    assert 'height="450"' in html
+    assert Tags(html).found == {"iframe"}
+
+
+def test_links_within_the_frame_stay_in_it():
+    with chromium() as browser:
+        page = browser.new_page()
+        said = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.set_content(page_in_frame(Recording(steps_store()).trace, 600))
+        frame = page.frames[-1]
+        frame.click("nav a[href='#/tables']")
+        frame.wait_for_selector("#tables-title", state="visible")
+        assert frame.evaluate("location.href").startswith("about:srcdoc#/tables")
+        assert said == []
+
+
+@pytest.mark.parametrize("height", [0, 99, "tall", None, 1.5])
+def test_a_wrong_height_is_a_sentence(height):
+    with pytest.raises(InvalidArgument, match="height is"):
+        Recording(steps_store()).show(height)
+
+
+def test_without_ipython_it_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython", None)
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(NotAvailable, match="IPython is not installed; pip install ipython"):
+        Recording(steps_store()).show()
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path):
+    """A notebook's shell with the extension, and what it displayed."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    interactive = pytest.importorskip("IPython.core.interactiveshell")
+    capture = pytest.importorskip("IPython.utils.capture")
+    interactive.InteractiveShell.clear_instance()
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    made = interactive.InteractiveShell.instance()
+    made.history_manager.enabled = False
+    made.run_line_magic("load_ext", "gpuscope")
+
+    def run(cell):
+        with capture.capture_output() as captured:
+            captured.result = made.run_cell(cell)
+        return captured
+
+    made.run = run
+    yield made
+    made.atexit_operations()
+    interactive.InteractiveShell.clear_instance()
+
+
+CELL = "import gpuscope as gs\nwith gs.record_function('part'):\n    total = sum(range(1000))\nprint('ran')"
+
+
+def test_a_cell_is_profiled_and_its_variables_stay(shell):
+    done = shell.run(f"%%gpuscope\n{CELL}")
+    assert done.result.success
+    assert "ran" in done.stdout
+    assert shell.user_ns["total"] == 499500
+    assert [node.name for node in shell.user_ns["prof"].tree() if node.kind == "region"] == ["part"]
+    (output,) = done.outputs
+    assert "part" in output.data["text/html"]
+
+
+def test_a_cell_names_its_recording_and_what_to_record(shell):
+    shell.run(f"%%gpuscope first --with-stack\n{CELL}")
+    assert shell.user_ns["first"].with_stack
+    assert "prof" not in shell.user_ns
+
+
+def test_the_page_of_a_cell(shell):
+    done = shell.run(f"%%gpuscope --page --height 300\n{CELL}")
+    assert '<iframe sandbox="allow-scripts"' in done.outputs[0].data["text/html"]
+
+
+def test_a_cell_that_fails_shows_its_error_and_the_recording(shell):
+    done = shell.run(f"%%gpuscope\n{CELL}\n1 / 0")
+    assert "ZeroDivisionError" in done.stdout + done.stderr
+    assert "part" in [node.name for node in shell.user_ns["prof"].tree()]
+
+
+@pytest.mark.parametrize("line", ["--wrong", "2x", "--height tall"])
+def test_a_wrong_option_is_a_sentence(shell, line):
+    done = shell.run(f"%%gpuscope {line}\n{CELL}")
+    assert isinstance(done.result.error_in_exec, InvalidArgument)
+    assert "total" not in shell.user_ns
