@@ -45,6 +45,7 @@ PYTHON_LADDER = (
     ("recording",),
     ("diffing",),
     ("profiler",),
+    ("integrations",),
     ("gpuscope",),
     ("pytest_plugin",),
     ("cli",),

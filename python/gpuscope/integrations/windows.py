@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the callbacks have in common: which steps they record, and where the recording goes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuscope.distributed import distributed_rank
+from gpuscope.errors import GpuscopeError, GpuscopeWarning
+from gpuscope.paths import check_writable
+from gpuscope.profiler import Schedule, profile, schedule
+from gpuscope.recording import Analyses
+
+SUFFIXES = (".gscope", ".html", ".json", ".json.gz", ".pftrace")
+
+
+def some_steps() -> Schedule:
+    """Ten steps, once, after two in which programs start up: enough for a diagnosis, and little memory."""
+    return schedule(wait=1, warmup=1, active=10, repeat=1)
+
+
+def handler(path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any] | None) -> Callable[[Analyses], None]:
+    """An ``on_trace_ready`` that writes each recording and hands it on; nothing that goes wrong ends the training.
+
+    Args:
+        path: ending as in `SUFFIXES`; of several processes each has its rank in its file's name, and of several
+            windows each but the first its number. None writes nothing.
+        then: called with the recording.
+
+    Raises:
+        InvalidArgument: the path ends otherwise.
+        GpuscopeError: it cannot be written.
+    """
+    if path is not None:
+        check_writable(path, SUFFIXES)
+    written = 0
+
+    def ready(recording: Analyses) -> None:
+        nonlocal written
+        written += 1
+        if path is not None:
+            try:
+                _write(recording, _numbered(Path(path), written))
+            except GpuscopeError as error:
+                warnings.warn(f"the recording could not be written: {error}", GpuscopeWarning, stacklevel=2)
+        if then is not None:
+            then(recording)
+
+    return ready
+
+
+def _numbered(path: Path, window: int) -> Path:
+    rank = distributed_rank()
+    stem, dot, suffix = path.name.partition(".")
+    stem += f"-rank{rank.rank}" if rank is not None and rank.world_size > 1 else ""
+    return path.with_name(f"{stem}{f'-{window}' if window > 1 else ''}{dot}{suffix}")
+
+
+def _write(recording: Analyses, path: Path) -> None:
+    if path.name.endswith(".gscope"):
+        recording.save(path)
+    elif path.name.endswith(".html"):
+        recording.report(path)
+    elif path.name.endswith(".pftrace"):
+        recording.export_perfetto(path)
+    else:
+        recording.export_chrome_trace(path)
+
+
+_latest: weakref.ref[profile] | None = None
+
+
+def begin(options: Mapping[str, Any]) -> profile:
+    """Starts a recording, and ends the one that a training left behind as it failed: nothing tells callbacks of that.
+
+    Args:
+        options: of ``gpuscope.profile``.
+    """
+    global _latest
+    if _latest is not None and (left := _latest()) is not None:
+        left.stop()
+    profiler = profile(**options)
+    profiler.start()
+    _latest = weakref.ref(profiler)
+    return profiler
+
+
+def finish(profiler: profile) -> str:
+    """Ends a recording, and says what it has: its table, or why there is none."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", GpuscopeWarning)
+        profiler.stop()
+    why = "; ".join(str(each.message) for each in said)
+    text = str(profiler)
+    return text if not text.startswith("<") else f"nothing was recorded{f': {why}' if why else ''}"
