@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hmac
+import re
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,11 +20,10 @@ from gpuscope.errors import InvalidArgument
 
 _ADDRESS = "127.0.0.1"
 _MOST_PORT = 65535
-# The page needs nothing but itself; a browser asks for an icon, which there is not.
+# The page needs nothing but itself and events; a browser asks for an icon, which there is not.
 _HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
+    "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -52,14 +52,14 @@ class View:
 
     def run(self, options: argparse.Namespace) -> int:
         """Makes the page, and serves it until Ctrl-C; the exit code is 3 when the file held only part of it."""
-        from gpuscope.exporters.page.report import render
+        from gpuscope.exporters.page.report import ServedReport
 
         progress = console.errors()
         recording = open_recording(options, progress)
         with progress.working("making the page"):
-            page = render(recording.trace).encode("utf-8", "backslashreplace")
+            report = ServedReport(recording.trace)
         try:
-            server = PageServer(page, options.port)
+            server = PageServer(report.text, report.events, options.port)
         except OSError as error:
             raise InvalidArgument(f"--port is {options.port}, which cannot be had: {error.strerror}") from error
         with server:
@@ -76,19 +76,21 @@ class View:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Hands out one page, to this machine, under an address that cannot be guessed.
+    """Hands out one page and stretches of its events, to this machine, under an address that cannot be guessed.
 
     Attributes:
         page: its bytes.
+        events: the events between two ticks as JSON; None where they are too many.
         path: the address, behind the host.
     """
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, page: bytes, port: int = 0) -> None:
+    def __init__(self, page: str, events: Callable[[int, int], str | None], port: int = 0) -> None:
         super().__init__((_ADDRESS, port), _Handler)
-        self.page = page
+        self.page = page.encode("utf-8", "backslashreplace")
+        self.events = events
         self.path = f"/{secrets.token_urlsafe(16)}/"
 
     @property
@@ -123,16 +125,37 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_page=False)
 
     def _answer(self, with_page: bool) -> None:
+        path, _, query = self.path.partition("?")
         is_ours = self.headers.get("Host", "").lower() in self.server.hosts
-        if not is_ours or not hmac.compare_digest(self.path.encode(), self.server.path.encode()):
+        own = self.server.path
+        if not is_ours or not hmac.compare_digest(path[: len(own)].encode(), own.encode()):
             self.send_error(HTTPStatus.NOT_FOUND)
+        elif path == own:
+            self._send(self.server.page, "text/html", with_page)
+        elif path == f"{own}events":
+            self._send_events(query, with_page)
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _send_events(self, query: str, with_page: bool) -> None:
+        found = re.fullmatch(r"from=(\d{1,15})&to=(\d{1,15})", query, re.ASCII)
+        if found is None:
+            self.send_error(HTTPStatus.BAD_REQUEST)
             return
+        events = self.server.events(int(found[1]), int(found[2]))
+        if events is None:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        else:
+            self._send(events.encode(), "application/json", with_page)
+
+    def _send(self, body: bytes, kind: str, with_page: bool) -> None:
         self.send_response(HTTPStatus.OK)
-        for name, value in {**_HEADERS, "Content-Length": str(len(self.server.page))}.items():
+        for name, value in {**_HEADERS, "Content-Type": f"{kind}; charset=utf-8"}.items():
             self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_page:
-            self.wfile.write(self.server.page)
+            self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the base class names it so)
         """Nothing: the terminal is the reader's."""

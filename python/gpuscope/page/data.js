@@ -62,12 +62,16 @@ function addUp(values, firsts) {
 /** Lets the browser draw. */
 export const breathe = () => new Promise((done) => { setTimeout(done, 0); });
 
-/** A column of the page by its name, which is then taken out of the document to free its text. */
-export async function readColumn(name, facts, firsts) {
+/** The text of a column of the page by its name, which is then taken out of the document to free it. */
+export function takeColumn(name) {
   const island = document.getElementById(`column-${name}`);
-  const bytes = await inflate(bytesOf(island.textContent.trim()), facts.rows * facts.planes);
   island.remove();
-  const values = unpack(bytes, facts, firsts);
+  return island.textContent.trim();
+}
+
+/** The numbers of a column from its text. */
+export async function readColumn(text, facts, firsts) {
+  const values = unpack(await inflate(bytesOf(text), facts.rows * facts.planes), facts, firsts);
   await breathe();
   return values;
 }

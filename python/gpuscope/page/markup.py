@@ -33,7 +33,13 @@ def filled(template: str, parts: Mapping[str, str]) -> str:
 
 
 def page_of(
-    name: str, parts: Mapping[str, str], *, styles: Iterable[str], scripts: Iterable[str], package: str = _CORE
+    name: str,
+    parts: Mapping[str, str],
+    *,
+    styles: Iterable[str],
+    scripts: Iterable[str],
+    package: str = _CORE,
+    is_served: bool = False,
 ) -> str:
     """A page whose body a template has; all begin alike, with what a page may do.
 
@@ -43,8 +49,10 @@ def page_of(
         styles: style sheets beside the core's.
         scripts: modules, each after those that it imports from.
         package: where the template, and files that the core has not, lie.
+        is_served: the page may ask the server that it came from.
     """
     common = {
+        "allowed": "; connect-src 'self'" if is_served else "",
         "css": style_of(("core.css", *styles), package),
         "before": script_of(("before.js",)),
         "script": script_of(scripts, package),

@@ -1,7 +1,7 @@
 // Events, their names and what belongs to them, as the timeline asks for them; read from the page's columns.
 
 import { slotOf } from "./theme.js";
-import { breathe, readColumn } from "./data.js";
+import { breathe, readColumn, takeColumn } from "./data.js";
 import { Lane } from "./lanes.js";
 
 const ORDER = ["work", "idle", "calls", "regions", "samples", "functions"];
@@ -41,15 +41,16 @@ export class Model {
   /** Which things are of a row of the tables. */
   thingsOf(row) { return row < 0 ? null : Uint8Array.from(this.ofRows, (each) => (each === row ? 1 : 0)); }
 
-  async read(data, whenRead) {
+  /** Reads the columns; `textOf` gives the text of each by its name. */
+  async read(data, whenRead, textOf = takeColumn) {
     const names = Object.keys(data.columns);
     for (const table of ORDER) {
       if (!names.includes(`${table}-start`)) continue;
-      const column = (name) => readColumn(`${table}-${name}`, data.columns[`${table}-${name}`], data.firsts[table]);
+      const column = (name) => readColumn(textOf(`${table}-${name}`), data.columns[`${table}-${name}`], data.firsts[table]);
       const columns = { start: await column("start"), length: await column("length"), thing: await column("thing") };
       for (const lane of this.lanes) if (lane.table === table) { lane.fill(columns); if (lane.count > 20000) await breathe(); }
       whenRead(table);
     }
-    if (names.includes("work-call")) this.links = await readColumn("work-call", data.columns["work-call"]);
+    if (names.includes("work-call")) this.links = await readColumn(textOf("work-call"), data.columns["work-call"]);
   }
 }

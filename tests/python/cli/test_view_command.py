@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,10 +17,14 @@ import urllib.parse
 import pytest
 
 from fakes.browser import chromium
+from fakes.loops import Loop
 from fakes.steps import steps_store
 from gpuscope import cli
 from gpuscope.cli.view import PageServer
 from gpuscope.exporters import save
+from gpuscope.exporters.page import report_events
+from gpuscope.exporters.page.report import ServedReport
+from gpuscope.trace import Trace
 
 
 @pytest.fixture
@@ -28,14 +34,25 @@ def recording(tmp_path, monkeypatch):
     return "run.gscope"
 
 
+@contextlib.contextmanager
+def served(server):
+    """A server while it answers."""
+    thread = threading.Thread(target=server.serve)
+    with server:
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def server():
-    with PageServer(b"<!DOCTYPE html><p>page") as made:
-        thread = threading.Thread(target=made.serve)
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
+    with served(
+        PageServer("<!DOCTYPE html><p>page", lambda start, end: None if end > 999 else f"[{start},{end}]")
+    ) as it:
+        yield it
 
 
 def asked(server, path, method="GET", **headers):
@@ -57,8 +74,17 @@ def test_the_page_is_under_its_address_alone(server):
     assert (answer.status, body) == (200, b"")
 
 
+def test_events_are_handed_out_by_stretches_that_are_not_too_long(server):
+    answer, body = asked(server, f"{server.path}events?from=3&to=17")
+    assert (answer.status, body, answer.headers["Content-Type"]) == (200, b"[3,17]", "application/json; charset=utf-8")
+    assert asked(server, f"{server.path}events?from=3&to=1000")[0].status == 413
+    for query in ("", "?", "?from=1", "?from=-1&to=2", "?from=1&to=x", "?to=2&from=1", "?from=1&to=" + "9" * 400):
+        assert asked(server, f"{server.path}events{query}")[0].status == 400
+    assert asked(server, "/events?from=3&to=17")[0].status == 404
+
+
 def test_each_server_has_another_address(server):
-    with PageServer(b"") as other:
+    with PageServer("", lambda start, end: None) as other:
         assert other.path != server.path
         assert len(other.path) >= 22
 
@@ -101,6 +127,94 @@ def test_the_command_prints_the_url_serves_and_ends_by_ctrl_c(recording, tmp_pat
         assert process.wait(30) == 0
         assert "Traceback" not in process.stderr.read()
     assert os.listdir(tmp_path) == ["run.gscope"]
+
+
+@pytest.fixture
+def long_recording(monkeypatch):
+    """30 steps, of which a page keeps a few; each has 21 kernels."""
+    made = Loop(info={"process.argv": "train.py"})
+    for _ in made.steps(30):
+        with made.region("forward"):
+            for _ in range(20):
+                made.launch(gpu=30)
+            made.launch(gpu=50, name="last")
+        made.wait()
+    monkeypatch.setattr(report_events, "MOST_EVENTS", 600)
+    monkeypatch.setattr(report_events, "_WHOLE_LANE", 200)
+    return made.trace()
+
+
+@contextlib.contextmanager
+def viewed(trace):
+    """The page of a trace in a browser, and what it asked the server for."""
+    report = ServedReport(trace)
+    assert "MOST_FETCHED = 20000;" in report.text
+    text = report.text.replace("MOST_FETCHED = 20000;", "MOST_FETCHED = 120;")  # two steps
+    said, wanted = [], []
+    with served(PageServer(text, report.events)) as server, chromium() as browser:
+        page = browser.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: wanted.append(request.url.partition("#")[0]))
+        page.goto(f"{server.url}#/timeline")
+        page.wait_for_selector("html[data-complete]", state="attached")
+        yield page, wanted
+    assert said == []
+    assert all(url.startswith(server.url) for url in wanted)
+
+
+def test_events_that_the_page_has_not_are_asked_for_where_the_view_is_near(long_recording):
+    with viewed(long_recording) as (page, wanted):
+        assert "The others are asked for" in page.inner_text("body")
+        page.focus("#lanes")
+        kept, fetched = 0, 0
+        for step in range(30):  # through all steps: of each every event is there
+            page.keyboard.press("s")
+            first, last = map(int, page.get_attribute("#lanes", "data-view").split("-"))
+            kernels = long_recording.kernels
+            page.fill("#find", "last")
+            page.wait_for_timeout(350)
+            state = page.get_attribute("#lanes", "data-events")
+            fetched += state == "fetched"
+            kept += state != "fetched"
+            page.focus("#lanes")
+            page.keyboard.press("Escape")
+            page.keyboard.press("n")
+            assert page.inner_text("#details h3") == "last", step
+            assert "took" in page.inner_text("#details")
+            assert "launched by" in page.inner_text("#details")
+            began = re.search(r"began at\s+([\d.]+) (ms|µs)", page.inner_text("#details"))
+            assert began, page.inner_text("#details")
+            assert len(kernels) == 30 * 21
+            assert tuple(map(int, page.get_attribute("#lanes", "data-view").split("-"))) == (first, last)
+        assert kept >= 3
+        assert fetched > 10
+        asked_for = [url for url in wanted if "events?from=" in url]
+        assert 5 < len(asked_for) <= 60
+
+
+def test_a_chosen_event_stays_chosen_when_more_are_there(long_recording):
+    with viewed(long_recording) as (page, _):
+        page.fill("#find", "forward")
+        page.focus("#lanes")
+        for _ in range(12):
+            page.keyboard.press("s")
+        page.wait_for_timeout(500)
+        assert page.get_attribute("#lanes", "data-events") == "fetched"
+        page.keyboard.press("Enter")
+        chosen = page.inner_text("#details")
+        page.keyboard.press("+")
+        page.wait_for_timeout(500)
+        assert page.inner_text("#details") == chosen
+
+
+def test_the_view_stays_with_what_it_has_once_the_server_has_ended(long_recording):
+    report = ServedReport(long_recording)
+    server = PageServer(report.text, lambda start, end: None)
+    assert '"events":"events"' in report.text
+    assert "connect-src 'self'" in report.text
+    server.server_close()
+    assert '"events":null' in ServedReport(Trace(steps_store())).text
 
 
 def test_the_browser_is_opened_unless_it_is_not_wanted(recording, monkeypatch, capsys):

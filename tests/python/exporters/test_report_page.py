@@ -223,6 +223,18 @@ def test_more_events_than_fit_are_kept_where_they_matter(monkeypatch):
     assert f"The recording has {lanes.total:,} events, more than a page holds: {lanes.kept:,}" in text
 
 
+def test_a_step_that_is_kept_is_seen_event_by_event(show, monkeypatch):
+    monkeypatch.setattr(report_events, "MOST_EVENTS", 600)
+    monkeypatch.setattr(report_events, "_WHOLE_LANE", 200)
+    with show(loop(steps=30, launches=20), "/timeline") as page:
+        lanes = lanes_of(loop(steps=30, launches=20))
+        assert lanes.windows
+        page.focus("#lanes")
+        page.keyboard.press("s")
+        first, last = view(page)
+        assert any(start <= first and last <= end for start, end in lanes.windows)
+
+
 def test_wrong_suffixes_and_folders_are_refused(tmp_path):
     with pytest.raises(InvalidArgument, match=r"\.html"):
         export_report(training(), tmp_path / "report.txt")

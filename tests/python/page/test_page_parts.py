@@ -44,7 +44,7 @@ def browser():
 def test_columns_come_back_in_the_browser(browser, tmp_path):
     facts, texts = encode(COLUMNS)
     read = ", ".join(
-        f"{name}: [...await readColumn('{name}', facts.{name}, {list(column.firsts)})]"
+        f"{name}: [...await readColumn(takeColumn('{name}'), facts.{name}, {list(column.firsts)})]"
         for name, column in COLUMNS.items()
     )
     script = f"{markup.script_of(['data.js'])}\nconst facts = {markup.island(facts)};\n"

@@ -3,6 +3,7 @@
 import { makeToggle } from "./theme.js";
 import { Model } from "./model.js";
 import { Timeline } from "./timeline.js";
+import { Ranges } from "./ranges.js";
 import { Tables } from "./table.js";
 import { Icicle } from "./icicle.js";
 import { makeMemoryChart } from "./memory_chart.js";
@@ -21,7 +22,9 @@ const sections = new Sections({
 const keep = () => sections.keep();
 
 makeToggle(document.getElementById("theme"));
-if (document.getElementById("lanes")) parts.timeline = new Timeline(new Model(data), { view: keep, say, chosen: keep });
+let ranges = null;
+const moved = () => { keep(); if (ranges) ranges.follow(); };
+if (document.getElementById("lanes")) parts.timeline = new Timeline(new Model(data), { view: moved, say, chosen: keep });
 const { timeline } = parts;
 if (document.getElementById("rows")) {
   parts.tables = new Tables(data, {
@@ -49,6 +52,8 @@ if (timeline) {
     if (table === "work" || !page.dataset.events) page.dataset.events = performance.now().toFixed(0);
   });
   timeline.draw();
+  if (data.events) ranges = new Ranges(data, timeline);
 }
 sections.restore(false);
+if (ranges) ranges.follow();
 page.dataset.complete = performance.now().toFixed(0);

@@ -15,7 +15,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.roofline import roofline
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page import report_overview as overview
-from gpuscope.exporters.page.report_events import TICK_NS, Lanes
+from gpuscope.exporters.page.report_events import TICK_NS, Lanes, Stretch, columns_of
 from gpuscope.exporters.page.report_names import Names
 from gpuscope.exporters.page.report_roofline import roofline_section
 from gpuscope.exporters.page.report_series import memory_of, series_of
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from gpuscope.diagnosis.findings import Diagnosis
 
 SCRIPTS = (
-    *("units.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js", "timeline.js", "table.js"),
-    *("icicle.js", "memory_chart.js", "keys.js", "sections.js", "report.js"),
+    *("units.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js", "timeline.js", "ranges.js"),
+    *("table.js", "icicle.js", "memory_chart.js", "keys.js", "sections.js", "report.js"),
 )
 """The modules of the page, each after those that it imports from."""
 
+_MOST_SERVED = 100_000  # events at a time; the page asks for fewer
 _PLAIN_ROWS = 50  # of the tables for print and for readers without JavaScript
 _PLAIN_LEVELS = 3
 _PLAIN_SHARE = 1.0  # percent
@@ -75,6 +76,32 @@ def export_report(
 
 def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> str:
     """The page's text; arguments as of `export_report`."""
+    return _made(trace, title=title, findings=findings)[0]
+
+
+class ServedReport:
+    """The page of a recording for a server, which gives it the events of a stretch where it has not all of them.
+
+    Attributes:
+        text: the page.
+    """
+
+    def __init__(self, trace: Trace, *, title: str | None = None, findings: bool = True) -> None:
+        self.text, self._lanes = _made(trace, title=title, findings=findings, is_served=True)
+
+    def events(self, start: int, end: int) -> str | None:
+        """The events between two ticks as JSON; None where they are more than are handed out at a time."""
+        lanes = self._lanes
+        stretch = Stretch(lanes, max(start, 0), min(max(end, start), lanes.span), is_cut=False)
+        if sum(len(stretch.rows(lane)) for group in lanes.groups for lane in group.lanes) > _MOST_SERVED:
+            return None
+        columns, groups, firsts = columns_of([stretch], [(0, group) for group in lanes.groups])
+        facts, texts = encode(columns)
+        return island({"columns": facts, "texts": texts, "groups": groups, "firsts": firsts})
+
+
+def _made(trace: Trace, *, title: str | None, findings: bool, is_served: bool = False) -> tuple[str, Lanes]:
+    """The page's text, and its events."""
     breakdown, why_not = _breakdown(trace)
     averages, verdict = key_averages(trace), audit(trace)
     names = Names(trace, averages)
@@ -85,7 +112,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
     lanes = Lanes(trace, breakdown, names)
     columns, groups, firsts = lanes.columns()
     facts, texts = encode(columns)
-    reduced = _reduced(lanes)
+    reduced = _reduced(lanes, is_served)
     chart, at_peak = memory_of(trace, lanes)
     sections = {
         "overview": _overview(trace, breakdown, why_not, lanes, diagnose(trace) if findings else None),
@@ -116,6 +143,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
         "series": series_of(trace, lanes),
         "memory": chart,
         "has_gpu": bool(averages.has_device),
+        "events": "events" if is_served and lanes.windows else None,
     }
     heading = title or overview.program_of(trace)
     parts = {
@@ -131,7 +159,9 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
             f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()
         ),
     }
-    return page_of("report.html", parts, styles=("parts.css", "report.css"), scripts=SCRIPTS, package=__package__)
+    styles = ("parts.css", "report.css")
+    text = page_of("report.html", parts, styles=styles, scripts=SCRIPTS, package=__package__, is_served=is_served)
+    return text, lanes
 
 
 _HEADINGS = {
@@ -241,11 +271,12 @@ def _roofline(trace: Trace) -> str:
         return ""
 
 
-def _reduced(lanes: Lanes) -> str:
+def _reduced(lanes: Lanes, is_served: bool) -> str:
     if not lanes.windows:
         return ""
     return (
         f"The recording has {lanes.total:,} events, more than a page holds: {lanes.kept:,} of them are here one by "
         f"one, in {len(lanes.windows)} stretches of time with the first, median, slowest and last steps and the "
         "longest gaps. Tables, totals and the timeline from afar are of all."
+        + (" The others are asked for where the view is near enough to show them." if is_served else "")
     )

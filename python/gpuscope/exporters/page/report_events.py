@@ -28,6 +28,7 @@ MOST_GAPS = 100_000  # pieces of idle time, the longest
 _WHOLE_LANE = 20_000  # lanes of so few events are kept whole
 _BUCKETS = 8192  # of the sums of a lane that is not
 _LONGEST_GAPS = 10
+_BESIDE_A_STEP = 16  # of its length, on each side: a view of a step is a little wider than the step
 _DEEPEST = 512
 _MOST_LEVELS = 40  # lanes of nested functions; deeper ones are merged into the last
 _MOST_BESIDE = 8  # lanes for what overlaps
@@ -41,7 +42,8 @@ class Lane:
 
     Attributes:
         table: of which it is: work, calls, regions, functions, samples or idle.
-        rows: of its table, in order of time.
+        rows: of its table, in order of time, those that the page has.
+        every: all of them.
         total: how many events there were, also where the page has not all of them.
         sums: over the whole time, where it has not.
     """
@@ -50,6 +52,10 @@ class Lane:
     rows: Array
     total: int
     sums: dict[str, Any] | None = None
+    every: Array = field(default_factory=lambda: _EMPTY)
+
+    def __post_init__(self) -> None:
+        self.every = self.rows
 
 
 @dataclass(eq=False)
@@ -272,11 +278,11 @@ class Lanes:
             spans = [np.arange(*self._inside(lane, *window)) for window in self.windows]
             lane.rows = lane.rows[np.unique(np.concatenate([_EMPTY, *spans]))]
 
-    def _inside(self, lane: Lane, start: int, end: int) -> tuple[int, int]:
-        table = self._tables[lane.table]
-        starts = table.start[lane.rows]
+    def _inside(self, lane: Lane, start: int, end: int, *, whole: bool = False) -> tuple[int, int]:
+        table, rows = self._tables[lane.table], lane.every if whole else lane.rows
+        starts = table.start[rows]
         first = max(int(np.searchsorted(starts, start)) - 1, 0)
-        if first < len(starts) and table.end[lane.rows[first]] <= start:
+        if first < len(starts) and table.end[rows[first]] <= start:
             first += 1
         return first, max(int(np.searchsorted(starts, end)), first)
 
@@ -289,7 +295,8 @@ class Lanes:
         order = np.argsort(lasted, kind="stable")
         starts, ends = self.ticks(steps.start_ns), self.ticks(steps.end_ns)
         for step in dict.fromkeys((0, int(order[len(order) // 2]), int(order[-1]), len(steps) - 1)):
-            yield int(starts[step]), int(ends[step])
+            around = int(ends[step] - starts[step]) // _BESIDE_A_STEP
+            yield max(int(starts[step]) - around, 0), min(int(ends[step]) + around, self.span)
         for device in breakdown.devices:
             pieces = device.pieces
             gaps = pieces.end_ns - pieces.start_ns
@@ -322,11 +329,19 @@ class Lanes:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """What lies between two ticks of a recording."""
+    """What lies between two ticks of a recording.
+
+    Attributes:
+        lanes: of the recording.
+        start: a tick.
+        end: another.
+        is_cut: times are of what lies inside, from its start on; otherwise they are those of the whole.
+    """
 
     lanes: Lanes
     start: int
     end: int
+    is_cut: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -335,11 +350,13 @@ class Stretch:
 
     def rows(self, lane: Lane) -> Array:
         """The rows of a lane's table that lie in it."""
-        return lane.rows if self.is_whole else lane.rows[slice(*self.lanes._inside(lane, self.start, self.end))]
+        if self.is_whole and self.is_cut:
+            return lane.rows
+        return lane.every[slice(*self.lanes._inside(lane, self.start, self.end, whole=True))]
 
     def times(self, moments: Array) -> Array:
-        """Ticks after its start, within it."""
-        return moments if self.is_whole else np.clip(moments, self.start, self.end) - self.start
+        """Moments as the page has them."""
+        return moments if self.is_whole or not self.is_cut else np.clip(moments, self.start, self.end) - self.start
 
 
 def columns_of(

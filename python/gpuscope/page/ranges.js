@@ -1,0 +1,74 @@
+// Events that the page has in sums alone: fetched from the server that the page came from, where a view is near enough.
+
+import { Model } from "./model.js";
+import { firstNotBefore } from "./lanes.js";
+
+const MOST_FETCHED = 20000; // events at a time
+const AROUND = 0.5; // of the view, on each side of it, fetched with it where that is not too much
+const QUIET = 150; // ms without a change of the view, before anything is asked for
+
+export class Ranges {
+  /** `data.events` is the server's address of them; `timeline` shows the model of `data`. */
+  constructor(data, timeline) {
+    Object.assign(this, { data, timeline, base: timeline.model, guest: null, waiting: 0, asked: 0 });
+  }
+
+  /** Shows the events of the view, and asks for them where they are not there. */
+  follow() {
+    clearTimeout(this.waiting);
+    const { axis } = this.timeline, isIn = (windows) => windows.some(([from, to]) => axis.from >= from && axis.to <= to);
+    if (isIn(this.base.windows)) this.use(this.base);
+    else if (this.guest && isIn(this.guest.windows)) this.use(this.guest);
+    else {
+      this.use(this.base);
+      this.waiting = setTimeout(() => this.fetch(), QUIET);
+    }
+  }
+
+  /** About how many events lie in a stretch. */
+  count(from, to) {
+    const inside = (lane) => {
+      if (!lane.isPart) { const [first, last] = lane.isReady ? lane.inside(from, to) : [0, 0]; return last - first; }
+      const { count } = lane.sums, size = lane.span / count.length;
+      let sum = 0;
+      for (let bucket = Math.max(0, Math.floor(from / size)); bucket < Math.min(count.length, Math.ceil(to / size)); bucket += 1) sum += count[bucket];
+      return sum;
+    };
+    return this.base.lanes.reduce((sum, lane) => sum + inside(lane), 0);
+  }
+
+  async fetch() {
+    const { axis } = this.timeline, beside = axis.span * AROUND;
+    const stretches = [[axis.from - beside, axis.to + beside], [axis.from, axis.to]].map(([from, to]) => [Math.max(0, Math.floor(from)), Math.min(this.base.span, Math.ceil(to))]);
+    const stretch = stretches.find(([from, to]) => this.count(from, to) <= MOST_FETCHED);
+    if (!stretch) return;
+    const turn = (this.asked += 1);
+    let found = null;
+    try {
+      const answer = await fetch(`${this.data.events}?from=${stretch[0]}&to=${stretch[1]}`);
+      if (answer.ok) found = await answer.json();
+    } catch { /* the server has ended: what is here stays */ }
+    if (!found || turn !== this.asked) return;
+    const guest = new Model({ ...this.data, ...found, windows: [...this.base.windows, stretch] });
+    guest.mapped = this.base.mapped;
+    await guest.read(found, () => {}, (name) => found.texts[name]);
+    this.guest = guest;
+    this.follow();
+  }
+
+  /** Lets the timeline show a model, with the same groups closed and the same event chosen as far as it is there. */
+  use(model) {
+    const { timeline } = this, before = timeline.model, { chosen } = timeline;
+    if (before === model) return;
+    timeline.model = model;
+    timeline.closed = new Set(model.groups.filter((_, at) => timeline.closed.has(before.groups[at])));
+    if (chosen) {
+      const lane = model.lanes[before.lanes.indexOf(chosen.lane)], start = chosen.lane.start[chosen.place];
+      const place = lane.isReady ? firstNotBefore(lane.start, start) : lane.count;
+      timeline.chosen = place < lane.count && lane.start[place] === start ? { lane, place } : null;
+    }
+    timeline.layout();
+    timeline.update();
+    timeline.place.dataset.events = model === this.base ? "kept" : "fetched";
+  }
+}
