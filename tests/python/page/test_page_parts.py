@@ -224,3 +224,28 @@ def test_both_themes_have_all_colors():
     light, dark = palettes().values()
     assert list(light) == list(dark)
     assert len([name for name in light if re.fullmatch(r"c\d+", name)]) == COLORS
+
+
+@pytest.mark.parametrize("blindness", BLINDNESS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_takes_more_is_told_from_what_takes_less_and_from_what_is_the_same(theme, blindness):
+    script = markup.file_of_page("diff.js", diff_page.__package__)
+    more, less = (int(re.search(rf"\b{name} = (\d+)", script)[1]) for name in ("MORE", "LESS"))
+    colors = palettes()[theme]
+    places = [seen(colors[name], blindness) for name in (f"c{more}", f"c{less}", "rest")]
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(places, 2)) >= 0.1
+
+
+def test_scripts_have_no_colors_but_those_of_the_palette():
+    """Black and white are for text on them."""
+    for path in ROOT.rglob("*.js"):
+        found = set(re.findall(r"#[0-9a-fA-F]{6}\b|\brgba?\(\d", path.read_text(encoding="utf-8")))
+        assert found <= {"#101418", "#ffffff"}, path.name
+
+
+def test_style_sheets_name_colors_in_one_place():
+    for path in ROOT.rglob("*.css"):
+        if path.name != "core.css":
+            assert not re.search(
+                r"#[0-9a-fA-F]{3,6}\b(?![^{]*\{)(?<!#0004)(?<!#0008)", path.read_text(encoding="utf-8")
+            )

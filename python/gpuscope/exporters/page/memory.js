@@ -10,8 +10,9 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
   const times = sums(data.times), used = sums(data.used), reserved = data.reserved && sums(data.reserved);
   const steps = times.length;
   for (const view of Object.values(data.views)) for (const group of view.groups) group.sizes = sums(group.sizes);
-  // Those of torch's own timeline, as far as they can be told apart on dark and on light.
-  const OF_CATEGORY = ["#2e8b57", "#daa520", "#5c7080", "#9370db", "#e05252", "#4169e1", "#5fa8ff", "#a0a7ae", "#20a5a0", "#a0622d"];
+  // Slots of the palette, near to the colors of torch's own timeline.
+  const OF_CATEGORY = [5, 2, 6, 9, 0, 8, 7, 3, 4, 1];
+  const categoryColor = (category) => colors.slots[OF_CATEGORY[category]];
   const MARGIN = { left: 74, right: 12, top: 22, bottom: 26 };
   const LARGEST_ROWS = 100;
   const chart = at("chart"), canvas = chart.querySelector("canvas"), tip = at("tip");
@@ -26,7 +27,7 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
   const groups = () => data.views[state.view === "allocations" ? "category" : state.view].groups;
   function color(group, index) {
     if (group.id < 0) return group.name.startsWith("from") ? colors.before : colors.rest;
-    return state.view === "category" || state.view === "allocations" ? OF_CATEGORY[group.id] : colors.slots[index % colors.slots.length];
+    return state.view === "category" || state.view === "allocations" ? categoryColor(group.id) : colors.slots[index % colors.slots.length];
   }
 
   // The last step that is not later, and not before the first.
@@ -101,7 +102,7 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
     const open = new Map();
     const close = (allocation, { start, low }, column) => {
       const bottom = y(low), top = y(low + bytes[allocation]);
-      pen.fillStyle = OF_CATEGORY[category[allocation]];
+      pen.fillStyle = categoryColor(category[allocation]);
       pen.globalAlpha = allocation % 2 ? 0.72 : 1;
       pen.fillRect(box.left + start, top, column - start, Math.max(0.3, bottom - top - (bottom - top > 3 ? 0.7 : 0)));
     };
@@ -203,7 +204,7 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
       const { bytes, category, line, stack } = data.allocations;
       const here = living(state.step).sort((a, b) => bytes[b] - bytes[a]);
       for (const allocation of here.slice(0, LARGEST_ROWS))
-        rows.push([bytes[allocation], `${data.lines[line[allocation]]}, ${data.categories[category[allocation]]}`, OF_CATEGORY[category[allocation]], stack[allocation]]);
+        rows.push([bytes[allocation], `${data.lines[line[allocation]]}, ${data.categories[category[allocation]]}`, categoryColor(category[allocation]), stack[allocation]]);
       const others = total - rows.reduce((sum, [bytes]) => sum + bytes, 0);
       if (others > 0) rows.push([others, "all others", colors.rest]);
     } else {
