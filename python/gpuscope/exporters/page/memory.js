@@ -2,6 +2,7 @@
 
 import { sizeText } from "./units.js";
 import { colors, makeToggle, whenThemeChanges } from "./theme.js";
+import { zoomOf } from "./pen.js";
 
 (() => {
   const data = JSON.parse(document.getElementById("memory").textContent);
@@ -42,7 +43,7 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
 
   let box, x, y, columns;
   function measure() {
-    const width = chart.clientWidth, height = chart.clientHeight, ratio = devicePixelRatio || 1;
+    const zoom = zoomOf(), width = chart.clientWidth / zoom, height = chart.clientHeight / zoom, ratio = (devicePixelRatio || 1) * zoom;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
     box = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom, ratio };
@@ -250,7 +251,8 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
   }
   const middle = () => { const us = times[state.step]; return us >= state.from && us <= state.to ? us : (state.from + state.to) / 2; };
 
-  const inside = (event) => event.clientX - chart.getBoundingClientRect().left;
+  // Pixels of the drawing, which grows with the text of the page.
+  const inside = (event) => (event.clientX - chart.getBoundingClientRect().left) / zoomOf();
   const usAt = (place) => state.from + ((place - box.left) / Math.max(1, box.right - box.left)) * (state.to - state.from);
   const columnAt = (place) => columns[Math.min(columns.length - 1, Math.max(0, Math.floor(place - box.left)))];
 
@@ -273,11 +275,11 @@ import { colors, makeToggle, whenThemeChanges } from "./theme.js";
       state.drag.moved = state.drag.moved || Math.abs(place - state.drag.from) > 4;
       update({}, false);
     }
-    const step = columnAt(place), top = event.clientY - chart.getBoundingClientRect().top;
+    const step = columnAt(place), zoom = zoomOf(), top = (event.clientY - chart.getBoundingClientRect().top) / zoom;
     const bytes = ((box.bottom - top) / (box.bottom - box.top)) * box.most;
     tip.textContent = [`${time(times[step])}: ${sizeText(used[step])}`, hovered(step, bytes)].filter(Boolean).join("\n");
     tip.hidden = false;
-    tip.style.transform = `translate(${Math.min(place + 14, Math.max(0, chart.clientWidth - tip.offsetWidth))}px, ${Math.max(0, top - tip.offsetHeight - 10)}px)`;
+    tip.style.transform = `translate(${Math.min(place * zoom + 14, Math.max(0, chart.clientWidth - tip.offsetWidth))}px, ${Math.max(0, top * zoom - tip.offsetHeight - 10)}px)`;
   });
   chart.addEventListener("pointerleave", () => { tip.hidden = true; });
   chart.addEventListener("pointerdown", (event) => {
