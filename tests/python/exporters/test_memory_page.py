@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from fakes.browser import look_at
+from fakes.browser import chromium, look_at, opened
 from fakes.memory_events import events
 from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
@@ -391,3 +391,38 @@ def test_every_control_has_a_name():
     text = render(history())
     assert len(re.findall(r"<label><input[^>]*> [a-z ]+</label>", text)) == 4
     assert all(re.search(r'aria-label="|>[A-Z]', button) for button in re.findall(r"<button.*?</button>", text))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.mark.parametrize("width", [360, 1280, 3840])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_width_scrolls_sideways_and_the_rules_of_accessibility_are_kept(browser, tmp_path, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    path = tmp_path / "page.html"
+    export_memory_page(many(300), path)
+    # axe brings its script along, which the page's policy rightly bars.
+    with opened(browser, path, complete=False, width=width, color_scheme=scheme, bypass_csp=True) as page:
+        page.wait_for_selector("#chart[data-shown]")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+        assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("width", [360, 3840])
+def test_the_moment_under_the_pointer_is_chosen_at_every_width(browser, tmp_path, width):
+    path = tmp_path / "page.html"
+    export_memory_page(history(), path)
+    with opened(browser, path, complete=False, width=width) as page:
+        page.wait_for_selector("#chart[data-shown]")
+        box = page.locator("#chart").bounding_box()
+        chosen = []
+        for share in (0.3, 0.999):  # inside, and behind the last event
+            page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+            chosen.append(int(page.get_attribute("#chart", "data-shown").split()[1]))
+        assert chosen[0] < chosen[1]
+        assert chosen[1] == 5
