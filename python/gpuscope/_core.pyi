@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'host_state', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'host_state', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -497,6 +497,82 @@ class QueueModel:
     def works(self) -> int:
         """
         How much work the replay has.
+        """
+class TraceEvents:
+    """
+    Reads a trace in Chrome's format as it comes, and hands out columns of its events.
+    """
+    def __init__(self, phases: str, integers: collections.abc.Sequence[str], texts: collections.abc.Sequence[str]) -> None:
+        """
+        `phases`: the letters of those to be read. `integers`, `texts`: the arguments to be read, as numbers or as texts; lists and objects read as their JSON.
+        """
+    def feed(self, text: bytes) -> None:
+        """
+        The next part of the file, without the GIL. Raises CorruptTrace, with the place and why, where it is no JSON; the events before that place remain.
+        """
+    def find(self, text: str) -> int:
+        """
+        The id of a text, NONE where it has not come.
+        """
+    def finish(self) -> None:
+        """
+        Nothing more comes; raises as `feed` does.
+        """
+    def intern(self, text: str) -> int:
+        """
+        The id of a text, which is made where there is none.
+        """
+    def places(self) -> list[tuple]:
+        """
+        Process and thread of each number of `place`, as the trace has them.
+        """
+    def string(self, id: int) -> str:
+        """
+        The text of an id; empty where there is none.
+        """
+    def strings(self) -> list[str]:
+        """
+        All texts, by id; the first is empty.
+        """
+    def take(self) -> dict[str, numpy.ndarray[typing.Any, typing.Any]]:
+        """
+        What was read since the last call, as arrays: phase (a letter's code), category and name (ids of strings, NONE where there is none), place, start_ns, duration_ns, id and "args.NAME" for the arguments; integers are NOT_GIVEN where there is none.
+        """
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """
+        Name and JSON of each value beside the events.
+        """
+    @property
+    def has_list(self) -> bool:
+        """
+        Whether there was a list of events.
+        """
+    @property
+    def is_whole(self) -> bool:
+        """
+        Whether the file was whole; after `finish`.
+        """
+    @property
+    def offset(self) -> int:
+        """
+        Where the last whole value ended, in bytes.
+        """
+class RowNumbers:
+    """
+    Numbers distinct rows in the order in which they come.
+    """
+    def __init__(self, columns: int) -> None:
+        """
+        Of so many columns.
+        """
+    def columns(self) -> list[numpy.typing.NDArray[numpy.int64]]:
+        """
+        The distinct rows so far, a column each.
+        """
+    def number(self, columns: collections.abc.Sequence[typing.Annotated[numpy.typing.ArrayLike, numpy.int64]]) -> numpy.typing.NDArray[numpy.uint32]:
+        """
+        The number of each row; the columns are of int64.
         """
 class Event:
     """
@@ -1030,6 +1106,10 @@ def nest_functions(store: Store) -> FunctionNesting:
     """
     How Python functions, regions and driver calls lie in each other, by their times.
     """
+def nest_spans(start_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], duration_ns: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], thread: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], name: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32], kind: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32]) -> tuple:
+    """
+    Which regions spans lie in, by thread and time; the first len(name) spans are regions. The row of the region around each span, the path of each region, and parent, name, kind and depth of each path.
+    """
 def now_ns() -> int:
     """
     This moment, as recordings have it.
@@ -1174,6 +1254,7 @@ GPU_FIGURES: list = ['busy_ratio', 'memory_busy_ratio', 'memory_used_bytes', 'me
 HOST_FIGURES: list = ['machine_cpus', 'machine_cpu_s', 'machine_memory_used_bytes', 'machine_memory_total_bytes', 'process_wait_s', 'process_read_bytes', 'process_written_bytes', 'process_major_faults', 'process_preemptions', 'cpu_limit_cpus', 'cpu_throttled_s', 'cpu_throttled_periods', 'memory_limit_bytes', 'memory_charged_bytes', 'cpu_pressure_s', 'memory_pressure_s', 'memory_stalled_s', 'io_pressure_s', 'io_stalled_s']
 MEMSET_NAME: str = 'Memset (Device)'
 NONE: int = 4294967295
+NOT_GIVEN: int = -9223372036854775808
 STEP_PREFIX: str = 'ProfilerStep#'
 THROTTLE_COUNTERS: list = ['sw_power_cap', 'sync_boost', 'sw_thermal_slowdown', 'hw_thermal_slowdown', 'hw_power_brake_slowdown']
 __version__: str

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
     from gpuscope.counters import SampledCounters
     from gpuscope.diagnosis import Diagnosis, EnergyReport, Roofline, StepBreakdown
+    from gpuscope.exporters.sql import SqlResult
     from gpuscope.trace import Trace
-
-SUFFIXES = (".gscope", ".json", ".json.gz")
-"""Of the files that `load` opens: our own, then traces of torch.profiler."""
 
 
 class Analyses(ABC):
@@ -202,6 +200,31 @@ class Analyses(ABC):
         with replacing(check_writable(path)) as file:
             file.writelines(f"{line}\n".encode("utf-8", "backslashreplace") for line in lines)
 
+    def export_speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Writes a ``.json`` file for https://www.speedscope.app: a profile for each thread and each stream.
+
+        Of recordings that would take more than 450 MB of text, the first events of each are written; speedscope's title
+        then says so.
+
+        Raises:
+            InvalidArgument: the suffix is another, or the recording has totals alone (``mode="aggregate"``).
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters.speedscope import export_speedscope
+
+        export_speedscope(self.trace, path)
+
+    def export_pprof(self, path: str | os.PathLike[str]) -> None:
+        """Writes the call tree for ``go tool pprof`` and Grafana: counts, CPU and GPU time of each call path, in ns.
+
+        Raises:
+            InvalidArgument: the suffix is neither ``.pb.gz`` nor ``.pprof``.
+            GpuscopeError: the file cannot be written.
+        """
+        from gpuscope.exporters.pprof import export_pprof
+
+        export_pprof(self.trace, path)
+
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         """Writes the memory in use over time, in torch.profiler's forms; every size is of torch's category "unknown".
 
@@ -300,6 +323,21 @@ class Analyses(ABC):
 
         return overview(trace)
 
+    def sql(self, query: str) -> SqlResult:
+        """What a query finds in the tables, which DuckDB reads where they lie: ``pip install 'gpuscope[sql]'``.
+
+        Views are ``kernels``, ``regions``, ``operators``, ``steps``, ``launches``, ``memcpys``, ``memsets``,
+        ``gpu_work``, ``idle`` and every table of `trace`; names are spelled out, and times are integers in ns.
+        ``gpuscope sql --schema`` lists them.
+
+        Raises:
+            NotAvailable: DuckDB is not installed.
+            InvalidArgument: it is no SQL that DuckDB runs on these views.
+        """
+        from gpuscope.exporters.sql import Database
+
+        return Database(self.trace).run(query)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.gscope`` file, which `load` opens again without loss.
 
@@ -330,28 +368,33 @@ class Recording(Analyses):
 
 
 def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
-    """Opens a ``.gscope`` file, or a trace of torch.profiler: Chrome's JSON, ``.json`` or ``.json.gz``.
+    """Opens a ``.gscope`` file, or what another tool has written; which one, its content tells.
 
-    Of such a trace operators, annotations, Python functions, driver calls and GPU work are read, and everything that
-    can be asked of a recording can be asked of it.
+    Read are Chrome's JSON of torch.profiler, of JAX's profiler and of Proton, compressed or not, Proton's trees
+    (``.hatchet``), and exports of Nsight Systems: ``nsys export --type sqlite`` and ``--type parquetdir``. Everything
+    that can be asked of a recording can be asked of them; `Recording.audit` lists what the tool does not record.
 
-    A file that was cut off opens up to its last whole block. Of one that is damaged elsewhere, ``salvage`` opens what
-    the whole blocks hold: rows that had to refer to lost ones are lost too, other references to them read as ``NONE``,
-    lost names as "(lost)". `Recording.audit` then is not complete, and says which rows are missing.
+    A file that was cut off opens up to its last whole block, or event. Of one that is damaged elsewhere, ``salvage``
+    opens what the whole blocks hold, or of JSON what stands before the damage: rows that had to refer to lost ones are
+    lost too, other references to them read as ``NONE``, lost names as "(lost)". `Recording.audit` then is not complete,
+    and says which rows are missing.
 
     Args:
-        path: the file.
+        path: the file, or the folder of Parquet files.
         salvage: open a damaged file too.
 
     Raises:
         CorruptTrace: the file is damaged, no recording, or of another version of the format.
+        NotAvailable: Parquet files need pyarrow.
         GpuscopeError: it cannot be read at all.
     """
     from gpuscope.exporters import load_store
     from gpuscope.paths import as_path, find_suffix
 
-    if find_suffix(as_path(path), SUFFIXES[1:]):
-        from gpuscope.readers.torch_trace import read_torch_trace
+    if find_suffix(as_path(path), (".gscope",)) is None:
+        from gpuscope.readers.files import read_foreign
 
-        return Recording(read_torch_trace(path))
+        store = read_foreign(path, salvage)
+        if store is not None:
+            return Recording(store)
     return Recording(load_store(path, salvage))

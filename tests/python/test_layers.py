@@ -25,7 +25,7 @@ CPP_LADDER = (
     ("nvml",),
     ("timing", "activity", "memory", "counters"),
     ("attribution", "nvtx", "torch", "analysis"),
-    ("session", "exporters"),
+    ("session", "exporters", "readers"),
     ("bindings",),
 )
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.

@@ -16,6 +16,7 @@ namespace gpuscope::bindings {
 // One function a file of this folder; module.cpp calls them in this order.
 void bind_store(pybind11::module_& module);
 void bind_analysis(pybind11::module_& module);
+void bind_readers(pybind11::module_& module);
 void bind_regions(pybind11::module_& module);
 void bind_timing(pybind11::module_& module);
 void bind_session(pybind11::module_& module);

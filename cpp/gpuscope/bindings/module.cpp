@@ -72,6 +72,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   translate_errors();
   bind_store(module);
   bind_analysis(module);
+  bind_readers(module);
   bind_regions(module);
   bind_timing(module);
   bind_session(module);

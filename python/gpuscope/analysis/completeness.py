@@ -16,6 +16,7 @@ from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
 from gpuscope.trace import NONE, Trace, number_of
 
+_NOT_RECORDED = "not recorded"  # what begins the source of what another tool leaves out
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
 
@@ -62,7 +63,8 @@ class Audit(Result):
         overhead_ns: time added to the program's threads, by us and by CUPTI.
         overhead_own_ns: our part of it.
         overhead_cupti_ns: CUPTI's: two callbacks a call, and the record of each kernel.
-        overhead_source: "measured" on this machine, or "estimated" with the reason: from what it was on others.
+        overhead_source: "measured" on this machine, or "estimated" with the reason: from what it was on others; "not
+            recorded by" the tool whose file was read.
         calibration_ns: how long the measuring took, which is once in a process and after the recording.
         recorded_ns: length of the recorded window.
     """
@@ -131,6 +133,8 @@ class Audit(Result):
         if self.overhead_cupti_ns:
             source += f"; CUPTI's part {self._percent(self.overhead_cupti_ns):.1f} %"
         overhead = f"overhead {self.overhead_percent:.1f} % ({source})"
+        if source.startswith(_NOT_RECORDED):
+            overhead = f"overhead {source}"
         if self.tier == "events":
             return (
                 "audit: complete - GPU time is that of regions, between CUDA events; "
@@ -140,6 +144,8 @@ class Audit(Result):
             return f"audit: complete on the CPU, {overhead}"
         if not self.gpu_traced:
             return f"audit: complete on the CPU - GPU work was not traced{_because(self.tier_reason)}; {overhead}"
+        if self.launches == 0 and self.kernels and source.startswith(_NOT_RECORDED):
+            return f"audit: complete as far as can be told - {_count(self.kernels, 'kernel')}; launches and {overhead}"
         if self.launches == 0 and self.graph_launches == 0:
             return f"audit: complete - no kernel was launched, {self.dropped:,} dropped, {overhead}"
         graphs = f", {_count(self.graph_launches, 'graph launch')} ran {_count(self.graph_nodes, 'node')}"

@@ -67,6 +67,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
     Entry("view", "show the page of a recording in the browser", "view.View"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
+    Entry("sql", "ask a recording in SQL, by DuckDB", "sql.Sql"),
     Entry("bench", "measure a line of Python on the GPU or the CPU", "bench.Bench"),
     Entry("bench explore", "CPU against GPU: which is faster, for which work, from which size on", "bench.Explore"),
     Entry("memory", "run a script and say where its memory goes", "memory.Memory", runs_program=True),
@@ -86,6 +87,7 @@ examples:
   gpuscope report train.gscope --tree             look at the result again
   gpuscope view train.gscope                      timeline, tables and tree in the browser
   gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
+  gpuscope sql train.gscope "select * from idle"  the gaps in which a GPU had nothing to do
   gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
   gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
   gpuscope memory train.py                        where the memory goes, by library, line and stage
@@ -100,6 +102,7 @@ _FAILED, _MISUSED = 1, 2
 _OPTIONS = {
     "sort_by": "--sort-by",
     "fail_on": "--fail-on",
+    "query": "QUERY",
     "max_bytes": "--max-memory",
     "ring_seconds": "--ring-seconds",
     **{

@@ -89,7 +89,7 @@ class Diff:
 
 def _files(given: str) -> list[str]:
     """The recordings that an argument names."""
-    if os.path.isdir(given):
+    if os.path.isdir(given) and not is_recording(given):
         found = sorted(str(path) for path in Path(given).iterdir() if is_recording(str(path)))
         if not found:
             raise InvalidArgument(f"the folder {given!r} holds no recording")

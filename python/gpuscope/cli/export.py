@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, writable_paths
 from gpuscope.errors import InvalidArgument
-from gpuscope.paths import find_suffix, is_stream, open_file
+from gpuscope.paths import find_suffix, is_stream
 
 if TYPE_CHECKING:
     from gpuscope.recording import Analyses, Recording
@@ -24,6 +25,10 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
     ".json.gz": lambda results, path: results.export_chrome_trace(path),
     ".pftrace": lambda results, path: results.export_perfetto(path),
     ".perfetto-trace": lambda results, path: results.export_perfetto(path),
+    ".speedscope.json": lambda results, path: results.export_speedscope(path),
+    ".pb.gz": lambda results, path: results.export_pprof(path),
+    ".pprof": lambda results, path: results.export_pprof(path),
+    ".folded": lambda results, path: results.export_stacks(path, _metric(results)),
     ".html": lambda results, path: results.report(path),
     ".htm": lambda results, path: results.report(path),
 }
@@ -31,6 +36,7 @@ _OF_STREAMS = ".json"  # what pipes get, whose names say nothing
 
 
 _IN_PART = 3  # the exit code
+_SCRIPT = ".py"  # which may begin as JSON does
 
 
 class Outputs:
@@ -86,7 +92,7 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "recording",
         metavar="FILE",
-        help="what gpuscope run or profile.save wrote, .gscope, or a trace of torch.profiler, .json or .json.gz",
+        help="what gpuscope run or profile.save wrote, .gscope, or a trace of torch.profiler, JAX, Proton or nsys",
     )
     parser.add_argument(
         "--salvage", action="store_true", help="of a damaged file too, read what is whole; the exit code then is 3"
@@ -98,26 +104,29 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
     from gpuscope.recording import load
 
     path = options.recording
-    with open_file(path):  # which refuses what is no file, before its name is judged
-        pass
     check_recording(path)
     with out.working(f"reading {path}"):
         return load(path, salvage=options.salvage)
 
 
 def is_recording(path: str) -> bool:
-    """Whether the name is that of a file that can be opened as a recording."""
-    from gpuscope.recording import SUFFIXES
+    """Whether it is a recording, of ours or of another tool: by its name, or else by what is in it."""
+    from gpuscope.readers.files import SUFFIXES, kind_of
+    from gpuscope.readers.nsys import is_export
 
-    return find_suffix(Path(path), SUFFIXES) is not None
+    if find_suffix(Path(path), SUFFIXES) is not None:
+        return True
+    if os.path.isdir(path):
+        return is_export(Path(path))
+    return os.path.isfile(path) and not path.endswith(_SCRIPT) and kind_of(Path(path)) != ""
 
 
 def check_recording(path: str) -> None:
-    """Raises InvalidArgument for the name of any other file."""
-    if not is_recording(path):
-        raise InvalidArgument(
-            f"{path!r} is not a recording; accepted are .gscope files and traces of torch.profiler, .json and .json.gz"
-        )
+    """Raises InvalidArgument for any other file."""
+    from gpuscope.readers.files import ACCEPTED, SUFFIXES, kind_of
+
+    if find_suffix(Path(path), SUFFIXES) is None and kind_of(Path(path)) == "":
+        raise InvalidArgument(f"{path!r} is not a recording; accepted are {ACCEPTED}")
 
 
 def exit_code(recording: Recording) -> int:
@@ -136,6 +145,11 @@ def open_pages(paths: Iterable[Path]) -> None:
             webbrowser.open(path.resolve().as_uri())
 
 
+def _metric(results: Analyses) -> str:
+    """What collapsed stacks tell of: GPU time, where there is any."""
+    return "self_device_time_total" if results.trace.summary.has_device else "self_cpu_time_total"
+
+
 def _suffix(path: Path) -> str:
     return find_suffix(path, tuple(_WRITERS)) or _OF_STREAMS
 
@@ -148,17 +162,19 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 class Export:
-    """Reads a .gscope file and writes others; the suffix chooses the format."""
+    """Reads a recording and writes others; the suffix chooses the format."""
 
     description = (
         "Writes a recording in other formats, chosen by the suffix: .pftrace and .perfetto-trace for\n"
         "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces,\n"
-        ".html for the interactive page of `gpuscope report -o`.\n"
+        ".speedscope.json for https://www.speedscope.app, .pb.gz and .pprof for `go tool pprof`, .folded for flame\n"
+        "graphs (GPU time, or CPU time where there is none), .html for the page of `gpuscope report -o`.\n"
         "Standard output, as -, and pipes get JSON."
     )
     examples = """\
   gpuscope export train.gscope -o train.pftrace
   gpuscope export train.gscope -o train.json.gz -o train.pftrace
+  gpuscope export train.gscope -o train.speedscope.json -o train.pb.gz
   gpuscope export train.gscope --salvage -o train.pftrace   what is whole of a damaged file"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

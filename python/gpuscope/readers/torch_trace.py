@@ -3,38 +3,33 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
-import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CallKind, CopyKind, Flag, FunctionKind, MemoryKind, RegionKind, SyncKind
-from gpuscope.errors import CorruptTrace
-from gpuscope.paths import open_file
-from gpuscope.text import brief
+from gpuscope._core import CopyKind, FunctionKind, RegionKind, SyncKind
+from gpuscope.readers.chrome import Batch, EventMapper, Meanings, names_of_threads
+from gpuscope.readers.tables import (
+    MOST_NS,
+    NONE,
+    NOT_GIVEN,
+    OVERHEAD,
+    Column,
+    Strings,
+    absent,
+    bounded,
+    kept,
+    memory_kind,
+    not_recorded,
+)
 
-_GZIP = b"\x1f\x8b"
-_NONE = _core.NONE
-_MOST_NS = 1 << 62
-_MOST = {"threads": 1 << 16, "tracks": 1 << 16, "calls": 1 << 16}
 _REGIONS = {"cpu_op": RegionKind.OP, "user_annotation": RegionKind.REGION}
 _CALLS = ("cuda_runtime", "cuda_driver")
 _WORK = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-_KINDS_OF_CALLS = (
-    (re.compile(r"cu(da)?(Launch(Cooperative)?Kernel|LaunchKernelEx)"), CallKind.LAUNCH),
-    (re.compile(r"cu(da)?GraphLaunch"), CallKind.GRAPH_LAUNCH),
-    (re.compile(r"cu(da)?Memcpy"), CallKind.MEMCPY),
-    (re.compile(r"cu(da)?Memset"), CallKind.MEMSET),
-    (re.compile(r"cu(da)?\w*Synchronize"), CallKind.SYNC),
-    (re.compile(r"cu(da)?(Malloc|MemAlloc|MemCreate|HostAlloc)"), CallKind.ALLOC),
-    (re.compile(r"cu(da)?(Free|MemFree|MemRelease|HostFree)"), CallKind.FREE),
-)
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _COPY_KINDS = {
     "HtoD": CopyKind.HOST_TO_DEVICE,
@@ -52,381 +47,237 @@ _SYNCS = {
 _NOTE = (
     "read from a trace of torch.profiler, which does not say what it lost; allocations, samples and lines are not in it"
 )
-
-Event = dict[str, Any]
-Row = dict[str, Any]
+_ABSENT = ("allocations", "samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
 
 
-def read_torch_trace(path: str | os.PathLike[str]) -> _core.Store:
-    """A recording of a trace that torch.profiler or we have written, compressed or not.
+class TorchEvents(EventMapper):
+    """Operators, annotations, Python functions, driver calls and GPU work; events of other kinds are left out."""
 
-    Operators, annotations, calls of Python functions, driver calls, kernels, copies, fills and waits are read, with
-    shapes, sequence numbers and launch dimensions; times keep their nanoseconds. Events of other kinds, and those
-    without what they need, are left out.
+    tool = "torch.profiler"
+    wanted = f"none of its events is one of {', '.join((*_REGIONS, *_CALLS, *_WORK))}"
 
-    Raises:
-        CorruptTrace: it is no JSON, or no such trace.
-        GpuscopeError: it cannot be read at all.
-    """
-    name = os.fspath(path)
-    document = _document(name)
-    given = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(given, list):
-        raise CorruptTrace(f"{name!r} is no trace: it has no list of traceEvents", name, 0)
-    reader = _Reader(document if isinstance(document, dict) else {})
-    for event in given:
-        if isinstance(event, dict):
-            reader.add(event)
-    if not reader.found:
-        kinds = ", ".join((*_REGIONS, *_CALLS, *_WORK))
-        raise CorruptTrace(f"{name!r} is no trace of torch.profiler: none of its events is one of {kinds}", name, 0)
-    return reader.store()
+    def __init__(self, events: _core.TraceEvents) -> None:
+        super().__init__(events)
+        self._details: list[dict[str, Column]] = []
+        self._callers: list[dict[str, Column]] = []
+        self._sizes = Meanings(events, _three)
+        self._copies = Meanings(events, _copy)
+        self._syncs = Meanings(events, _sync)
+        self._shapes = Meanings(events, lambda text: self._list(text, json.dumps))
+        self._types = Meanings(events, lambda text: self._list(text, str))
+        self._function_kinds = Meanings(events, _function_kind)
 
-
-def _document(path: str) -> Any:
-    with open_file(path) as file:
-        data = file.read()
-    try:
-        if data.startswith(_GZIP):
-            data = gzip.decompress(data)
-        return json.loads(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorruptTrace(f"{path!r} cannot be decompressed: {error}", path, 0) from error
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested without end
-        at = getattr(error, "pos", 0)
-        raise CorruptTrace(f"{path!r} is no JSON, or cut off: {brief(str(error))}", path, at) from error
-
-
-class _Distinct:
-    """Numbers of distinct things, in the order in which they came."""
-
-    def __init__(self, *first: Any, most: int = _NONE) -> None:
-        self.number: dict[Any, int] = {each: index for index, each in enumerate(first)}
-        self._most = most
-
-    def __call__(self, thing: Any) -> int:
-        """Its number; that of the last one that there is room for where there is none."""
-        known = self.number.get(thing)
-        if known is None:
-            known = min(len(self.number), self._most - 1)
-            if len(self.number) < self._most:
-                self.number[thing] = known
-        return known
-
-    def __iter__(self) -> Any:
-        return iter(self.number)
-
-
-def _integer(value: Any, default: int = 0, most: int = _NONE) -> int:
-    number = value if isinstance(value, int) and not isinstance(value, bool) else default
-    return number if 0 <= number < most else default
-
-
-class _Reader:
-    """Rows of each table, and what they refer to."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        base = document.get("baseTimeNanoseconds")
-        self._base_ns = base if isinstance(base, int) and 0 <= base < _MOST_NS else 0
-        self._document = document
-        self._strings = _Distinct("")
-        self._threads = _Distinct(most=_MOST["threads"])
-        self._tracks = _Distinct(most=_MOST["tracks"])
-        self._calls = _Distinct(most=_MOST["calls"])
-        self._variants = _Distinct()
-        self._paths = _Distinct()
-        self._thread_names: dict[tuple[int | str | None, int | str | None], str] = {}
-        self._process = ""
-        self._regions: list[Row] = []
-        self._apis: list[Row] = []
-        self._functions: list[Row] = []
-        self._rows: dict[str, list[Row]] = {name: [] for name in (*_WORK.values(), "sync", "mark")}
-        self._pid = 0
-
-    @property
-    def found(self) -> bool:
-        """Whether there was anything of a profiler."""
-        return bool(self._regions or self._apis or self._functions or any(self._rows.values()))
-
-    # -- events ------------------------------------------------------------------------------------------------------
-    def add(self, event: Event) -> None:
-        """Reads one."""
-        phase, name = event.get("ph"), event.get("name")
-        arguments = event.get("args")
-        arguments = arguments if isinstance(arguments, dict) else {}
-        if phase == "M":
-            self._add_name(event, arguments)
-            return
-        category = event.get("cat")
-        if phase != "X" or not isinstance(name, str):
-            return
-        span = self._span(event)
-        if span is None:
-            return
-        if category in _REGIONS:
-            self._regions.append({**span, "name": name, "kind": int(_REGIONS[category]), "args": arguments})
-        elif category in _CALLS:
-            correlation = _integer(arguments.get("correlation"))
-            self._apis.append({**span, "call": self._calls(name), "correlation": correlation})
-        elif category in _WORK:
-            self._rows[_WORK[category]].append(self._work(category, name, span, arguments))
-        elif category == "python_function":
-            self._functions.append({**span, "name": name, "args": arguments})
-        elif category == "cuda_sync":
-            self._rows["sync"].append(
-                {
-                    **self._times(span),
-                    "kind": int(next((kind for text, kind in _SYNCS.items() if name.startswith(text)), 0)),
-                    "correlation": _integer(arguments.get("correlation")),
-                    "track": self._track(arguments),
-                }
-            )
-
-    def _add_name(self, event: Event, arguments: dict[str, Any]) -> None:
-        name = arguments.get("name")
-        if isinstance(name, str) and event.get("name") == "thread_name":
-            self._thread_names[_place(event)] = name
-        elif isinstance(name, str) and event.get("name") == "process_name" and not self._process:
-            self._process, self._pid = name, _integer(event.get("pid"))
-
-    def _span(self, event: Event) -> Row | None:
-        """Begin and length in ns, and the thread or stream that it is on."""
-        start, length = event.get("ts"), event.get("dur", 0)
-        if not isinstance(start, (int, float)) or not isinstance(length, (int, float)):
-            return None
-        try:
-            start_ns, duration_ns = self._base_ns + round(start * 1000), round(length * 1000)
-        except (OverflowError, ValueError):  # infinite, nan
-            return None
-        if not 0 <= start_ns < _MOST_NS or not 0 <= duration_ns < _MOST_NS:
-            return None
-        return {"start_ns": start_ns, "duration_ns": duration_ns, "place": _place(event)}
+    def _list(self, text: str, write: Callable[[Any], str]) -> tuple[int]:
+        """The id of a list as our own recordings write it."""
+        value = _json(text)
+        return (self.events.intern(write(value)) if isinstance(value, list) else NONE,)
 
     @staticmethod
-    def _times(span: Row) -> Row:
-        return {"start_ns": span["start_ns"], "duration_ns": span["duration_ns"]}
+    def knows(batch: Batch, word: Callable[[str], int]) -> bool:
+        """Whether these are events of torch.profiler's."""
+        categories = [word(each) for each in (*_REGIONS, *_CALLS, *_WORK, "python_function", "cuda_sync")]
+        return bool(np.isin(batch["category"], [each for each in categories if each != NONE]).any())
 
-    def _track(self, arguments: dict[str, Any]) -> int:
-        return self._tracks(tuple(_integer(arguments.get(name)) for name in ("device", "context", "stream")))
+    def map(self, batch: Batch, word: Callable[[str], int]) -> None:
+        """Adds what a part of the events says to the tables."""
+        spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
+        category = batch["category"]
 
-    def _work(self, category: str, name: str, span: Row, arguments: dict[str, Any]) -> Row:
-        row = {
-            **self._times(span),
-            "correlation": _integer(arguments.get("correlation")),
-            "track": self._track(arguments),
-            "external": _integer(arguments.get("External id"), -1, _MOST_NS),
-        }
-        if category == "kernel":
-            sizes = [*_three(arguments.get("grid")), *_three(arguments.get("block"))]
-            registers, shared = (_integer(arguments.get(key)) for key in ("registers per thread", "shared memory"))
-            return row | {"variant": self._variants((self._strings(name), *sizes, registers, shared))}
-        row["bytes"] = _integer(arguments.get("bytes"), most=_MOST_NS)
-        if category == "gpu_memcpy":
-            found = _COPY.match(name)
-            kind, source, destination = found.groups() if found else ("", "", "")
-            row["kind"] = int(_COPY_KINDS.get(kind, CopyKind.UNKNOWN))
-            row["source"], row["destination"] = _memory_kind(source), _memory_kind(destination)
-            row["peer"] = 255
-        return row
+        def rows_of(name: str) -> Column:
+            return kept(batch, spans & (category == word(name))) if word(name) != NONE else np.zeros(0, np.int64)
 
-    # -- tables ------------------------------------------------------------------------------------------------------
-    def store(self) -> _core.Store:
-        """All of it."""
-        external = self._nest()
-        launched = {row["correlation"]: row["region"] for row in self._apis if row["correlation"]}
-        for table in _WORK.values():
-            for row in self._rows[table]:
-                at = row.pop("external")
-                region = launched.get(row["correlation"])
-                row["region"] = external.get(at, _NONE) if region is None else region
-                row["flags"] = int(Flag.NO_LAUNCH) if region is None else 0
-        for row in self._rows["sync"]:
-            row["region"] = launched.get(row["correlation"], _NONE)
-        tables = {name: _columns(rows) for name, rows in self._rows.items() if rows}
-        tables |= {
-            name: _columns(rows, ("start_ns", "duration_ns", "thread", *columns))
-            for name, rows, columns in (
-                ("region", self._regions, ("parent", "path")),
-                ("api", self._apis, ("correlation", "region", "call")),
-                ("python_function", self._python_functions(), ("name", "parent", "kind")),
-            )
-            if rows
-        }
-        details = [row for row in map(self._detail, range(len(self._regions)), self._regions) if row is not None]
-        if details:
-            tables["detail"] = _columns(details)
-        tables |= self._dictionaries()
-        return _core.make_store(tables, list(self._strings), list(self._facts().items()))
+        for name, kind in _REGIONS.items():
+            self._add_regions(batch, rows_of(name), kind)
+        for name in _CALLS:
+            rows = rows_of(name)
+            if len(rows):
+                columns = self._span(batch, rows) | {"correlation": _argument(batch, rows, "correlation")}
+                self.tables.add_calls(columns, batch["name"][rows].astype(np.int64))
+        for name, table in _WORK.items():
+            self._add_work(batch, rows_of(name), table)
+        rows = rows_of("cuda_sync")
+        if len(rows):
+            columns = self._work(batch, rows)
+            columns["kind"] = self._syncs(batch["name"][rows])[0]
+            self.tables.add("sync", columns)
+        rows = rows_of("python_function")
+        if len(rows):
+            self._callers.append({each: _raw(batch, rows, each) for each in ("Python id", "Python parent id")})
+            columns = self._span(batch, rows) | {"name": batch["name"][rows]}
+            columns["kind"] = self._function_kinds(columns["name"])[0]
+            self.tables.add("python_function", columns)
 
-    def _nest(self) -> dict[int, int]:
-        """Gives regions their parents and calls their regions; the region of each external id."""
-        rows = [*self._regions, *self._apis]
-        for row in rows:
-            row["thread"] = self._threads(row.pop("place"))
-        regions = len(self._regions)
-        begin, length, thread = (
-            np.array([row[name] for row in rows], np.int64) for name in ("start_ns", "duration_ns", "thread")
-        )
-        external: dict[int, int] = {}
-        order = np.lexsort((np.arange(len(rows)), -length, begin, thread))
-        inside: list[int] = []
-        ends = (begin + length).tolist()
-        begins, threads = begin.tolist(), thread.tolist()
-        for at in order.tolist():
-            row = rows[at]
-            while inside and (threads[inside[-1]] != threads[at] or ends[inside[-1]] < ends[at]):
-                inside.pop()
-            while inside and ends[inside[-1]] <= begins[at] and length[inside[-1]]:
-                inside.pop()
-            around = inside[-1] if inside else _NONE
-            if at >= regions:
-                row["region"] = around
-                continue
-            path = (self._regions[around]["path"] if inside else _NONE, self._strings(row["name"]), row["kind"])
-            row["parent"], row["path"] = around, self._paths(path)
-            number = _integer(row["args"].get("External id"), -1, _MOST_NS)
-            if number >= 0:
-                external.setdefault(number, at)
-            inside.append(at)
-        return external
-
-    def _python_functions(self) -> list[Row]:
-        rows: list[Row] = []
-        numbers: dict[int, int] = {}
-        for row in self._functions:
-            number = row["args"].get("Python id")
-            if isinstance(number, int):
-                numbers[number] = len(rows)
-            kind = FunctionKind.BUILT_IN if row["name"].startswith("<built-in") else FunctionKind.PYTHON
-            kind = FunctionKind.GARBAGE if row["name"] == "Python GC" else kind
-            rows.append(
-                {
-                    **self._times(row),
-                    "name": self._strings(row["name"]),
-                    "thread": self._threads(row["place"]),
-                    "kind": int(kind),
-                }
-            )
-        for at, (row, given) in enumerate(zip(rows, self._functions, strict=True)):
-            parent = given["args"].get("Python parent id")
-            found = numbers.get(parent, _NONE) if isinstance(parent, int) else _NONE
-            row["parent"] = found if found != at else _NONE
-        return _without_cycles(rows)
-
-    def _detail(self, region: int, row: Row) -> Row | None:
-        arguments = row["args"]
-        shapes, types = arguments.get("Input Dims"), arguments.get("Input type")
-        sequence = _integer(arguments.get("Sequence number"), -1, _MOST_NS)
-        if shapes is None and types is None and sequence < 0:
-            return None
+    def _span(self, batch: Batch, rows: Column) -> dict[str, Column]:
         return {
-            "region": region,
-            "sequence": sequence,
-            "shapes": self._strings(json.dumps(shapes)) if isinstance(shapes, list) else _NONE,
-            "types": self._strings(str(types)) if isinstance(types, list) else _NONE,
+            "start_ns": batch["start_ns"][rows],
+            "duration_ns": batch["duration_ns"][rows],
+            "thread": self.tables.thread(batch["place"][rows].astype(np.int64)),
         }
 
-    def _dictionaries(self) -> dict[str, dict[str, Any]]:
-        tables: dict[str, dict[str, Any]] = {}
-        threads = [(place, self._thread_names.get(place, "")) for place in self._threads]
-        names = [self._strings(re.sub(r"^thread \d+ \((.*)\)$", r"\1", name)) for _, name in threads]
-        ids = [_integer(place[1], most=1 << 63) for place, _ in threads]
-        tables["thread"] = {"system_id": ids, "name": names}
-        tables["track"] = _of_tuples(self._tracks, ("device", "context", "stream"))
-        sizes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
-        tables["variant"] = _of_tuples(self._variants, ("name", *sizes, "registers", "static_shared_bytes"))
-        depth: list[int] = []
-        for parent, _, _ in self._paths:
-            depth.append(depth[parent] + 1 if parent != _NONE else 0)
-        tables["path"] = {**_of_tuples(self._paths, ("parent", "name", "kind")), "depth": depth}
-        kinds = self._kinds_of_calls()
-        tables["call"] = {"name": [self._strings(name) for name in self._calls], "kind": kinds}
-        devices = self._document.get("deviceProperties")
-        listed = [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
-        tables["device"] = {
-            "ordinal": [_integer(each.get("id")) for each in listed],
-            "name": [self._strings(str(each.get("name", ""))) for each in listed],
-            "multiprocessors": [_integer(each.get("numSms")) for each in listed],
-            "capability_major": [_integer(each.get("computeMajor")) for each in listed],
-            "capability_minor": [_integer(each.get("computeMinor")) for each in listed],
-            "memory_bytes": [_integer(each.get("totalGlobalMem"), most=_MOST_NS) for each in listed],
+    def _add_regions(self, batch: Batch, rows: Column, kind: RegionKind) -> None:
+        if not len(rows):
+            return
+        sequence = bounded(_raw(batch, rows, "Sequence number"), -1, MOST_NS)
+        (shapes,), (types,) = self._shapes(batch["args.Input Dims"][rows]), self._types(batch["args.Input type"][rows])
+        known = np.flatnonzero((sequence >= 0) | (shapes != NONE) | (types != NONE))
+        self._details.append(
+            {
+                "region": (known + self.tables.count("region")).astype(np.uint32),
+                "sequence": sequence[known],
+                "shapes": shapes[known],
+                "types": types[known],
+            }
+        )
+        columns = self._span(batch, rows) | {"name": batch["name"][rows]}
+        columns["kind"] = np.full(len(rows), int(kind), np.uint8)
+        self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
+
+    def _work(self, batch: Batch, rows: Column) -> dict[str, Column]:
+        track = self.tables.track(*(_argument(batch, rows, each) for each in ("device", "context", "stream")))
+        return {
+            "start_ns": batch["start_ns"][rows],
+            "duration_ns": batch["duration_ns"][rows],
+            "correlation": _argument(batch, rows, "correlation"),
+            "track": track,
         }
-        filled = {name: columns for name, columns in tables.items() if next(iter(columns.values()))}
-        return {name: {key: _array(each) for key, each in columns.items()} for name, columns in filled.items()}
 
-    def _kinds_of_calls(self) -> list[int]:
-        """The `CallKind` of each row of the table of calls."""
-        return [
-            int(next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), CallKind.OTHER))
-            for name in self._calls
-        ]
+    def _add_work(self, batch: Batch, rows: Column, table: str) -> None:
+        if not len(rows):
+            return
+        columns = self._work(batch, rows)
+        if table == "kernel":
+            sizes = {
+                f"{what}_{axis}": size
+                for what in ("grid", "block")
+                for axis, size in zip("xyz", self._sizes(batch[f"args.{what}"][rows]), strict=True)
+            }
+            resources = {
+                "registers": _argument(batch, rows, "registers per thread"),
+                "static_shared_bytes": _argument(batch, rows, "shared memory"),
+            }
+            columns["variant"] = self.tables.variant(batch["name"][rows].astype(np.int64), **sizes, **resources)
+        else:
+            columns["bytes"] = bounded(_raw(batch, rows, "bytes"), most=MOST_NS)
+        if table == "memcpy":
+            names = ("kind", "source", "destination", "peer")
+            columns |= zip(names, self._copies(batch["name"][rows]), strict=True)
+        self.tables.add_work(table, columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
 
-    def _facts(self) -> dict[str, str]:
-        rows = [*self._regions, *self._apis, *self._functions, *(row for each in self._rows.values() for row in each)]
-        kernels = self._rows["kernel"]
-        kinds = self._kinds_of_calls()
-        launches = [row["correlation"] for row in self._apis if kinds[row["call"]] == CallKind.LAUNCH]
-        missing = set(launches) - {row["correlation"] for row in kernels}
+    # -- the recording -----------------------------------------------------------------------------------------------
+    def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
+        """The recording."""
+        base = document.get("baseTimeNanoseconds")
+        if self._callers:
+            self.tables.set_column("python_function", "parent", self._parents())
+        others = {"device": _devices(document, strings)}
+        if self._details:
+            names = list(self._details[0])
+            others["detail"] = {name: np.concatenate([each[name] for each in self._details]) for name in names}
+        return self.tables.store(
+            strings,
+            names_of_threads(self, strings),
+            {**self._facts(document), **facts},
+            {name: columns for name, columns in others.items() if len(next(iter(columns.values())))},
+            base if isinstance(base, int) and 0 <= base < MOST_NS else 0,
+        )
+
+    def _parents(self) -> Column:
+        """The row of each function's caller."""
+        number, parent = (
+            np.concatenate([each[name] for each in self._callers]) for name in ("Python id", "Python parent id")
+        )
+        start = self.tables.column("python_function", "start_ns")
+        return parents_of(number, parent, start)
+
+    def _facts(self, document: Mapping[str, Any]) -> dict[str, str]:
+        process = min(self.processes, default=None)
+        pid = self.events.places()[process][0] if process is not None else 0
         facts = {
-            "session.mode": "full",
-            "session.tier": "cupti" if any(self._rows[table] for table in _WORK.values()) else "cpu",
-            "session.tier_reason": "" if kernels else "the trace has no work of a GPU",
-            "session.start_ns": str(min(row["start_ns"] for row in rows)),
-            "session.stop_ns": str(max(row["start_ns"] + row["duration_ns"] for row in rows)),
-            "session.notes": _NOTE,
-            "process.id": str(self._pid),
-            "process.argv": self._process,
-            "audit.launches": str(len(launches)),
-            "audit.kernels": str(len(kernels)),
-            "audit.missing": str(len(missing) if kernels else 0),
+            "session.notes": f"{_NOTE}\n{absent(self.tool, _ABSENT)}",
+            "process.id": str(pid if isinstance(pid, int) and pid >= 0 else 0),
+            "process.argv": self.processes.get(process, "") if process is not None else "",
         }
-        ours = self._document.get("gpuscope")
+        ours = document.get("gpuscope")
+        if not isinstance(ours, dict):
+            facts["audit.overhead_source"] = not_recorded(self.tool)
         for key, value in ours.items() if isinstance(ours, dict) else ():
             if isinstance(key, str) and isinstance(value, str) and not key.startswith("session.st"):
                 facts[key] = value
         for key, fact in (("host_name", "process.host"), ("trace_id", "trace.id")):
-            if isinstance(self._document.get(key), str):
-                facts.setdefault(fact, self._document[key])
-        if isinstance(self._document.get("distributedInfo"), dict):
-            facts["metadata.distributedInfo"] = json.dumps(self._document["distributedInfo"])
+            if isinstance(document.get(key), str):
+                facts.setdefault(fact, document[key])
+        if isinstance(document.get("distributedInfo"), dict):
+            facts["metadata.distributedInfo"] = json.dumps(document["distributedInfo"])
         return facts
 
 
-def _place(event: Event) -> tuple[int | str | None, int | str | None]:
-    """Process and thread, or device and stream."""
-    process, thread = (event.get(name) for name in ("pid", "tid"))
-    return (
-        process if isinstance(process, (int, str)) else None,
-        thread if isinstance(thread, (int, str)) else None,
-    )
+def _devices(document: Mapping[str, Any], strings: Strings) -> dict[str, Column]:
+    devices = document.get("deviceProperties")
+    listed = [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    columns = {
+        "ordinal": "id",
+        "multiprocessors": "numSms",
+        "capability_major": "computeMajor",
+        "capability_minor": "computeMinor",
+        "memory_bytes": "totalGlobalMem",
+    }
+    found = {column: np.array([_integer(each.get(key)) for each in listed]) for column, key in columns.items()}
+    return found | {"name": strings.of(str(each.get("name", "")) for each in listed)}
 
 
-def _three(sizes: Any) -> list[int]:
+def _raw(batch: Batch, rows: Column, name: str) -> Column:
+    return batch[f"args.{name}"][rows]
+
+
+def _argument(batch: Batch, rows: Column, name: str) -> Column:
+    return bounded(_raw(batch, rows, name))
+
+
+def _integer(value: Any, default: int = 0, most: int = NONE) -> int:
+    number = value if isinstance(value, int) and not isinstance(value, bool) else default
+    return number if 0 <= number < most else default
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _three(text: str) -> tuple[int, ...]:
+    sizes = _json(text)
     given = sizes if isinstance(sizes, list) else []
-    return [_integer(each, 1) for each in [*given, 1, 1, 1][:3]]
+    return tuple(_integer(each, 1) for each in [*given, 1, 1, 1][:3])
 
 
-def _memory_kind(name: str) -> int:
-    return int(next((kind for kind in MemoryKind if kind.name == name.upper()), MemoryKind.UNKNOWN))
+def _copy(name: str) -> tuple[int, ...]:
+    found = _COPY.match(name)
+    kind, source, destination = found.groups() if found else ("", "", "")
+    of_kind = int(_COPY_KINDS.get(kind, CopyKind.UNKNOWN))
+    return of_kind, memory_kind(source), memory_kind(destination), 255
 
 
-def _columns(rows: list[Row], names: Iterable[str] | None = None) -> dict[str, Any]:
-    return {name: _array([row[name] for row in rows]) for name in (names or rows[0])}
+def _sync(name: str) -> tuple[int]:
+    return (int(next((kind for text, kind in _SYNCS.items() if name.startswith(text)), 0)),)
 
 
-def _array(values: list[int]) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
+def _function_kind(name: str) -> tuple[int]:
+    kind = FunctionKind.BUILT_IN if name.startswith("<built-in") else FunctionKind.PYTHON
+    return (int(FunctionKind.GARBAGE if name == "Python GC" else kind),)
 
 
-def _of_tuples(distinct: Iterable[tuple[int, ...]], names: tuple[str, ...]) -> dict[str, list[int]]:
-    columns = list(zip(*distinct, strict=True)) or [()] * len(names)
-    return {name: list(column) for name, column in zip(names, columns, strict=True)}
-
-
-def _without_cycles(rows: list[Row]) -> list[Row]:
-    """A caller begins before what it calls, or comes before it: others, of a damaged file, are left out."""
-    for at, row in enumerate(rows):
-        parent = row["parent"]
-        if parent != _NONE and (rows[parent]["start_ns"], parent) >= (row["start_ns"], at):
-            row["parent"] = _NONE
-    return rows
+def parents_of(number: Column, parent: Column, start_ns: Column) -> Column:
+    """The row whose number is each row's parent; none where it begins later, as in a damaged file."""
+    order = np.flatnonzero(number != NOT_GIVEN)
+    order = order[np.argsort(number[order], kind="stable")]
+    parents = np.full(len(number), NONE, np.uint32)
+    if not len(order):
+        return parents
+    at = np.searchsorted(number[order], parent, side="right") - 1  # of equal numbers the last
+    row = order[np.maximum(at, 0)]
+    own = np.arange(len(number))
+    good = (at >= 0) & (number[row] == parent) & (parent != NOT_GIVEN)
+    good &= (start_ns[row] < start_ns) | ((start_ns[row] == start_ns) & (row < own))
+    parents[good] = row[good]
+    return parents

@@ -154,7 +154,9 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
         (b'{"traceEvents": []}', "is no trace of torch.profiler"),
         (b'{"traceEvents": [{"ph": "X", "name": "x", "cat": "other", "ts": 1}]}', "is no trace of torch.profiler"),
         (b"3", "has no list of traceEvents"),
-        (gzip.compress(b"x" * 100, mtime=0)[:20], "cannot be decompressed"),
+        (gzip.compress(b"x" * 100, mtime=0)[:20], "is no JSON, or cut off"),
+        (gzip.compress(b'{"traceEvents": [', mtime=0)[:20], "cannot be decompressed: it was cut off"),
+        (gzip.compress(b'{"traceEvents": []}')[:12] + b"\xff" * 9, "cannot be decompressed"),
     ],
 )
 def test_what_is_no_trace_gets_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:

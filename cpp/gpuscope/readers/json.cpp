@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/readers/json.h"
+
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <system_error>
+
+#include "gpuscope/base/strings.h"
+
+namespace gpuscope::readers {
+namespace {
+
+constexpr bool is_space(char letter) noexcept {
+  return letter == ' ' || letter == '\n' || letter == '\t' || letter == '\r';
+}
+constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
+
+/// The bytes of a word that equal `letter`, as their highest bits (Mycroft's test). Those behind the first such byte
+/// may be marked too.
+constexpr uint64_t bytes_equal(uint64_t word, char letter) noexcept {
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  const uint64_t zeros = word ^ (kOnes * static_cast<unsigned char>(letter));
+  return (zeros - kOnes) & ~zeros & (kOnes << 7);
+}
+
+/// The first quotation mark or backslash; `end` where there is none.
+const char* end_of_plain(const char* at, const char* end) noexcept {
+  if constexpr (std::endian::native == std::endian::little) {
+    while (end - at >= static_cast<std::ptrdiff_t>(sizeof(uint64_t))) {
+      uint64_t word = 0;
+      std::memcpy(&word, at, sizeof word);
+      const uint64_t found = bytes_equal(word, '"') | bytes_equal(word, '\\');
+      if (found != 0) {
+        return at + std::countr_zero(found) / 8;
+      }
+      at += sizeof word;
+    }
+  }
+  while (at < end && *at != '"' && *at != '\\') {
+    ++at;
+  }
+  return at;
+}
+
+constexpr uint32_t kHighSurrogates = 0xD800;
+constexpr uint32_t kLowSurrogates = 0xDC00;
+constexpr uint32_t kBehindSurrogates = 0xE000;
+
+std::optional<double> to_double(std::string_view number) noexcept {
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (error != std::errc{} || end != number.data() + number.size()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+constexpr double kMost = 4611686018427387904.0;  // 2^62: any two can be added
+
+std::optional<int64_t> rounded(double value) noexcept {
+  if (!(value > -kMost && value < kMost)) {
+    return std::nullopt;
+  }
+  return std::llround(value);
+}
+
+}  // namespace
+
+void JsonScanner::expect(char wanted, const char* why) {
+  if (!accept(wanted)) {
+    throw NoJson(why, at_);
+  }
+}
+
+bool JsonScanner::is_at_end() noexcept {
+  while (at_ < end_ && is_space(*at_)) {
+    ++at_;
+  }
+  return at_ == end_;
+}
+
+std::string_view JsonScanner::text() {
+  expect('"', "no text in quotation marks");
+  const char* const begin = at_;
+  at_ = end_of_plain(at_, end_);
+  if (at_ == end_) {
+    throw TextEnded();
+  }
+  if (*at_ == '\\') {
+    return unescape(begin);
+  }
+  return {begin, static_cast<std::size_t>(at_++ - begin)};
+}
+
+/// Goes on from the first backslash.
+std::string_view JsonScanner::unescape(const char* begin) {
+  scratch_.assign(begin, at_);
+  while (*at_ != '"') {
+    if (end_ - at_ < 2) {
+      throw TextEnded();
+    }
+    const char escaped = at_[1];
+    at_ += 2;
+    constexpr std::string_view kEscapes = "\"\\/bfnrt";
+    constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+    const std::size_t known = kEscapes.find(escaped);
+    if (known != std::string_view::npos) {
+      scratch_ += kMeanings[known];
+    } else if (escaped == 'u') {
+      uint32_t code = code_unit();
+      // Two halves of a character beyond U+FFFF; one by itself is none, and becomes U+FFFD.
+      if (code >= kHighSurrogates && code < kLowSurrogates) {
+        if (end_ - at_ < 2) {
+          throw TextEnded();
+        }
+        if (at_[0] == '\\' && at_[1] == 'u') {
+          const char* const before = at_;
+          at_ += 2;
+          const uint32_t low = code_unit();
+          if (low >= kLowSurrogates && low < kBehindSurrogates) {
+            code = 0x10000 + ((code - kHighSurrogates) << 10) + (low - kLowSurrogates);
+          } else {
+            at_ = before;
+          }
+        }
+      }
+      base::append_utf8(scratch_, code);
+    } else {
+      throw NoJson("an escape that JSON does not have", at_ - 1);
+    }
+    const char* const plain = at_;
+    at_ = end_of_plain(at_, end_);
+    scratch_.append(plain, at_);
+    if (at_ == end_) {
+      throw TextEnded();
+    }
+  }
+  ++at_;
+  return scratch_;
+}
+
+uint32_t JsonScanner::code_unit() {
+  constexpr int kDigits = 4;
+  if (end_ - at_ < kDigits) {
+    throw TextEnded();
+  }
+  uint32_t code = 0;
+  const auto [end, error] = std::from_chars(at_, at_ + kDigits, code, 16);
+  if (error != std::errc{} || end != at_ + kDigits) {
+    throw NoJson("an escape without four hexadecimal digits", at_);
+  }
+  at_ += kDigits;
+  return code;
+}
+
+JsonValue JsonScanner::value(int depth) {
+  const char first = peek();
+  const char* const begin = at_;
+  const auto read = [&](JsonValue::Kind kind) {
+    return JsonValue{kind, {begin, static_cast<std::size_t>(at_ - begin)}};
+  };
+  if (first == '"') {
+    return {JsonValue::Kind::Text, text()};
+  }
+  if (first == '{' || first == '[') {
+    skip_nested(depth);
+    return read(JsonValue::Kind::Nested);
+  }
+  if (is_digit(first) || (first == '-' && (end_ - at_ < 2 || at_[1] != 'I'))) {
+    skip_number();
+    return read(JsonValue::Kind::Number);
+  }
+  skip_literal();
+  return read(JsonValue::Kind::Literal);
+}
+
+void JsonScanner::skip_nested(int depth) {
+  if (depth == kMostNested) {
+    throw NoJson("values nested more than 256 deep", at_);
+  }
+  const bool is_object = *at_++ == '{';
+  const char closing = is_object ? '}' : ']';
+  if (accept(closing)) {
+    return;
+  }
+  do {
+    if (is_object) {
+      text();
+      expect(':', "no colon behind a name");
+    }
+    value(depth + 1);
+  } while (accept(','));
+  expect(closing, is_object ? "neither a comma nor the end of an object" : "neither a comma nor the end of a list");
+}
+
+void JsonScanner::skip_number() {
+  const auto next = [&] {
+    if (at_ == end_) {
+      throw TextEnded();
+    }
+    return *at_;
+  };
+  const auto digits = [&] {
+    if (!is_digit(next())) {
+      throw NoJson("a number without digits", at_);
+    }
+    while (is_digit(next())) {
+      ++at_;
+    }
+  };
+  at_ += *at_ == '-' ? 1 : 0;
+  const char* const first = at_;
+  digits();
+  if (*first == '0' && at_ - first > 1) {
+    throw NoJson("a number that begins with 0", first);
+  }
+  if (next() == '.') {
+    ++at_;
+    digits();
+  }
+  if (next() == 'e' || next() == 'E') {
+    ++at_;
+    at_ += next() == '+' || *at_ == '-' ? 1 : 0;
+    digits();
+  }
+}
+
+void JsonScanner::skip_literal() {
+  constexpr std::array<std::string_view, 6> kLiterals = {"true", "false", "null", "NaN", "Infinity", "-Infinity"};
+  const std::string_view rest(at_, static_cast<std::size_t>(end_ - at_));
+  for (const std::string_view literal : kLiterals) {
+    if (rest.starts_with(literal)) {
+      at_ += literal.size();
+      return;
+    }
+    if (literal.starts_with(rest)) {
+      throw TextEnded();
+    }
+  }
+  throw NoJson("no value", at_);
+}
+
+std::optional<int64_t> to_integer(std::string_view number) noexcept {
+  int64_t value = 0;
+  const char* const end = number.data() + number.size();
+  const auto [at, error] = std::from_chars(number.data(), end, value);
+  if (error == std::errc{} && at == end) {
+    return value;
+  }
+  const std::optional<double> real = to_double(number);
+  if (error == std::errc::result_out_of_range || !real.has_value() || std::trunc(*real) != *real) {
+    return std::nullopt;
+  }
+  return rounded(*real);
+}
+
+std::optional<int64_t> us_to_ns(std::string_view number) noexcept {
+  constexpr int kMostDigits = 15;  // of the whole: in ns it then has 18, which int64_t holds
+  const char* at = number.data();
+  const char* const end = at + number.size();
+  const bool is_negative = at < end && *at == '-';
+  at += is_negative ? 1 : 0;
+  int64_t ns = 0;
+  int digits = 0;
+  for (; at < end && is_digit(*at); ++at, ++digits) {
+    if (digits == kMostDigits) {
+      break;
+    }
+    ns = ns * 10 + (*at - '0');
+  }
+  int decimals = 0;
+  bool round_up = false;
+  if (at < end && *at == '.') {
+    for (++at; at < end && is_digit(*at); ++at, ++decimals) {
+      if (decimals < 3) {
+        ns = ns * 10 + (*at - '0');
+      } else if (decimals == 3) {
+        round_up = *at >= '5';
+      }
+    }
+  }
+  if (at != end || digits == 0) {  // an exponent, or a whole of many digits
+    const std::optional<double> real = to_double(number);
+    return real.has_value() ? rounded(*real * 1000) : std::nullopt;
+  }
+  for (; decimals < 3; ++decimals) {
+    ns *= 10;
+  }
+  ns += round_up ? 1 : 0;
+  return is_negative ? -ns : ns;
+}
+
+}  // namespace gpuscope::readers

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuscope sql``: questions to a recording in SQL."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from gpuscope.cli import console
+from gpuscope.cli.export import exit_code, open_recording
+from gpuscope.cli.options import writable_paths
+from gpuscope.errors import InvalidArgument
+
+
+class Sql:
+    """Runs a query on a recording."""
+
+    description = (
+        "Runs a query on a recording by DuckDB: pip install 'gpuscope[sql]'. Views are kernels, regions, operators,\n"
+        "steps, launches, memcpys, memsets, gpu_work, idle and all tables of a recording; names are spelled out, and\n"
+        "times are integers in ns. --schema lists them with their columns."
+    )
+    examples = """\
+  gpuscope sql --schema                                            views and columns
+  gpuscope sql run.gscope "select name, sum(duration_ns) / 1e6 as ms from kernels group by all order by ms desc limit 5"
+  gpuscope sql run.gscope "select path, count(*) from kernels group by all" --csv > kernels.csv
+  gpuscope sql trace.json.gz "select * from idle where duration_ns > 1000000" --parquet idle.parquet"""
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        parser.add_argument("recording", metavar="FILE", nargs="?", help="a recording, of gpuscope or another tool")
+        parser.add_argument("query", metavar="QUERY", nargs="?", help='as "select * from kernels"; - reads it')
+        parser.add_argument("--schema", action="store_true", help="list the views and their columns instead")
+        parser.add_argument("--salvage", action="store_true", help="of a damaged file too, read what is whole")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--csv", action="store_true", help="comma-separated values")
+        form.add_argument("--json", action="store_true", help="a list of objects")
+        form.add_argument("--parquet", metavar="FILE", help="a Parquet file")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Runs it, and prints or writes what it found; the exit code is 3 when part of the file was lost."""
+        from gpuscope.exporters.sql import Database, empty_database, schema_text
+
+        if options.schema:
+            views = empty_database().views()
+            out = console.output()
+            if options.json:
+                out.line(json.dumps([asdict(view) for view in views], indent=2))
+            else:
+                out.report(schema_text(views))
+            return 0
+        if options.recording is None or options.query is None:
+            raise InvalidArgument("a recording and a query are needed; `gpuscope sql --schema` lists the views")
+        written = writable_paths([options.parquet], (".parquet",))
+        query = sys.stdin.read() if options.query == "-" else options.query
+        progress = console.errors()
+        recording = open_recording(options, progress)
+        database = Database(recording.trace)
+        if options.csv:
+            database.write_csv(query, sys.stdout)
+        elif options.json:
+            database.write_json(query, sys.stdout)
+        elif written:
+            database.write_parquet(query, written[0])
+            console.output(written).wrote(written[0])
+        else:
+            out = console.output()
+            for line in str(database.run(query)).splitlines():
+                out.line(line)
+        code = exit_code(recording)
+        if code:
+            progress.note(recording.audit().verdict)
+        return code

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording's tables as views for SQL, which DuckDB runs on the memory of the recording."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import CallKind, RegionKind
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.paths import check_writable, replacing
+from gpuscope.results import Result, import_pandas
+from gpuscope.trace import Trace
+
+_PARQUET = (".parquet",)
+_MOST_SHOWN = 1000  # rows of a printed result
+_ROWS = 1 << 14  # that are fetched at once
+
+# What tables have beyond the schema's own columns, as `Table.to_pandas` spells it out.
+_SPELLED = {
+    "name": "what it is called; a kernel's is demangled",
+    "grid": "blocks of the grid, x, y, z",
+    "block": "threads of a block, x, y, z",
+    "shared_bytes": "shared memory of a block, static and dynamic",
+    "path": "the region and those around it, outer/inner",
+    "region": "the region that it belongs to",
+    "thread": "the system's number of the thread",
+}
+_WORK = (
+    "select 'kernel' as kind, name, start_ns, duration_ns, device, stream, region, path from kernels union all "
+    "select 'memcpy', name, start_ns, duration_ns, device, stream, region, path from memcpy union all "
+    "select 'memset', 'Memset (Device)', start_ns, duration_ns, device, stream, region, path from memset"
+)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A view beside the recording's own tables."""
+
+    name: str
+    query: str
+    doc: str
+    columns: dict[str, str]
+    """What columns mean that the tables it is made of do not have."""
+    of: tuple[str, ...]
+    """Those tables."""
+
+
+_VIEWS = (
+    _View("memcpys", "select * from memcpy", "Copies of memory.", {}, ("memcpy",)),
+    _View("memsets", "select * from memset", "Fills of memory.", {}, ("memset",)),
+    _View(
+        "operators",
+        f"select r.* from regions r positional join region_kinds k where k.kind = {int(RegionKind.OP)}",
+        "Operators of frameworks, which are regions too.",
+        {},
+        ("regions",),
+    ),
+    _View(
+        "launches",
+        "select a.start_ns, a.duration_ns, a.correlation, a.region, a.path, a.name, a.thread, "
+        "k.name as kernel, k.start_ns as kernel_start_ns, k.duration_ns as kernel_duration_ns, "
+        "k.start_ns - a.start_ns as until_kernel_ns "
+        "from api a join call_kinds c on c.call = a.call left join kernels k on k.correlation = a.correlation "
+        f"where c.kind in ({int(CallKind.LAUNCH)}, {int(CallKind.GRAPH_LAUNCH)})",
+        "Calls that launched kernels, each with its kernel; those of graphs with each of theirs.",
+        {
+            "kernel": "the name of the kernel that it launched; none where no record of it came",
+            "kernel_start_ns": "when that began",
+            "kernel_duration_ns": "how long it ran",
+            "until_kernel_ns": "from the call until then",
+        },
+        ("api", "kernels"),
+    ),
+    _View(
+        "gpu_work",
+        _WORK,
+        "Kernels, copies and fills together.",
+        {"kind": "kernel, memcpy or memset"},
+        ("kernels",),
+    ),
+    _View(
+        "idle",
+        "with seen as (select device, start_ns, name, max(start_ns + duration_ns) over (partition by device "
+        "order by start_ns rows between unbounded preceding and 1 preceding) as ended_ns from gpu_work) "
+        "select device, ended_ns as start_ns, start_ns - ended_ns as duration_ns, name as ended_by "
+        "from seen where start_ns > ended_ns",
+        "Gaps between GPU work, in which a GPU had nothing to do.",
+        {
+            "device": "CUDA's number of the GPU",
+            "start_ns": "when all work before it had ended",
+            "duration_ns": "until the next began",
+            "ended_by": "the kernel, copy or fill that came then",
+        },
+        (),
+    ),
+    _View(
+        "steps",
+        "select * from found_steps",
+        "Steps of the program, as `step_breakdown` finds them.",
+        {
+            "step": "its number, from 0",
+            "start_ns": "when it began",
+            "duration_ns": "until the next began",
+        },
+        (),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a view: its name, SQL's type of it, and what it means."""
+
+    name: str
+    type: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class ViewInfo:
+    """A view that queries can name, what it holds, and its columns."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class SqlResult(Result):
+    """What a query found; printing it shows a table.
+
+    Attributes:
+        columns: their names.
+        rows: the values of each row.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The columns and the rows."""
+        return {"columns": list(self.columns), "rows": [[_plain(each) for each in row] for row in self.rows]}
+
+    def to_pandas(self) -> Any:
+        """A frame.
+
+        Raises:
+            NotAvailable: pandas is not installed.
+        """
+        return import_pandas().DataFrame(self.rows, columns=list(self.columns))
+
+    def __str__(self) -> str:
+        shown = [[_text(each) for each in row] for row in self.rows[:_MOST_SHOWN]]
+        lines = [list(self.columns), *shown]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.columns))]
+        numbers = [
+            all(isinstance(row[column], (int, float)) or row[column] is None for row in self.rows[:_MOST_SHOWN])
+            for column in range(len(self.columns))
+        ]
+        text = [
+            "  ".join(
+                f"{cell:>{width}}" if number else f"{cell:<{width}}"
+                for cell, width, number in zip(line, widths, numbers, strict=True)
+            ).rstrip()
+            for line in lines
+        ]
+        text.insert(1, "  ".join("-" * width for width in widths))
+        count = len(self.rows)
+        more = f", of which {_MOST_SHOWN:,} are shown" if count > _MOST_SHOWN else ""
+        return "\n".join([*text, f"{count:,} row{'' if count == 1 else 's'}{more}"])
+
+
+class Database:
+    """The views of one recording, on which queries run.
+
+    Args:
+        trace: the recording; its numbers are read where they lie.
+
+    Raises:
+        NotAvailable: DuckDB is not installed.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._duckdb = _import_duckdb()
+        self._connection = self._duckdb.connect()
+        for table in _core.schema():
+            if table.role != _core.Role.INFO:
+                self._connection.register(table.attribute, getattr(trace, table.attribute))
+        info = trace.info
+        self._register("info", {"key": list(info), "value": list(info.values())})
+        kinds = np.append(trace.paths.kind, np.uint32(0)).astype(np.uint32)
+        path = np.minimum(trace.regions.path, len(kinds) - 1)
+        self._register("region_kinds", {"kind": kinds[path]})
+        numbers = np.arange(len(trace.calls), dtype=np.uint16)
+        self._register("call_kinds", {"call": numbers, "kind": np.array(trace.calls.kind)})
+        self._register("found_steps", _steps(trace))
+        for view in _VIEWS:
+            self._connection.execute(f"create view {view.name} as {view.query}")
+
+    def _register(self, name: str, columns: dict[str, Any]) -> None:
+        self._connection.register(name, {key: np.asarray(values) for key, values in columns.items()})
+
+    def run(self, query: str) -> SqlResult:
+        """What a query finds.
+
+        Raises:
+            InvalidArgument: it is no SQL that DuckDB runs on these views.
+        """
+        cursor, columns = self._execute(query)
+        return SqlResult(columns, cursor.fetchall())
+
+    def _execute(self, query: str) -> tuple[Any, tuple[str, ...]]:
+        if not isinstance(query, str) or not query.strip():
+            raise InvalidArgument(f"query is {query!r}; accepted is a statement of SQL, as 'select * from kernels'")
+        try:
+            cursor = self._connection.execute(query)
+        except self._duckdb.Error as error:
+            raise InvalidArgument(f"query cannot be run: {_sentence(error)}") from error
+        return cursor, tuple(column[0] for column in cursor.description or ())
+
+    def batches(self, query: str) -> tuple[tuple[str, ...], Iterator[list[tuple[Any, ...]]]]:
+        """The names of the columns, and the rows in parts, for results that are larger than memory should hold."""
+        cursor, columns = self._execute(query)
+
+        def parts() -> Iterator[list[tuple[Any, ...]]]:
+            while rows := cursor.fetchmany(_ROWS):
+                yield rows
+
+        return columns, parts()
+
+    def write_csv(self, query: str, file: IO[str]) -> None:
+        """Writes what a query finds, with a line of names."""
+        columns, parts = self.batches(query)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for rows in parts:
+            writer.writerows([_plain(each) for each in row] for row in rows)
+
+    def write_json(self, query: str, file: IO[str]) -> None:
+        """Writes what a query finds as a list of objects, one a line."""
+        columns, parts = self.batches(query)
+        opening = "[\n"
+        for rows in parts:
+            for row in rows:
+                values = dict(zip(columns, map(_plain, row), strict=True))
+                file.write(opening + json.dumps(values))
+                opening = ",\n"
+        file.write("[]\n" if opening == "[\n" else "\n]\n")
+
+    def write_parquet(self, query: str, path: str | os.PathLike[str]) -> None:
+        """Writes what a query finds as a Parquet file.
+
+        Raises:
+            InvalidArgument: the suffix is another, or the query cannot be run.
+            GpuscopeError: the file cannot be written.
+        """
+        checked = check_writable(path, _PARQUET)
+        statement = query.strip().rstrip(";")
+        with replacing(checked) as file:
+            target = os.readlink(f"/proc/self/fd/{file.fileno()}").replace("'", "''")
+            self._execute(f"copy ({statement}) to '{target}' (format parquet)")
+
+    def views(self) -> list[ViewInfo]:
+        """What queries can name, the recording's own tables last."""
+        docs = {table.attribute: table for table in _core.schema()}
+        found = []
+        for view in _VIEWS:
+            meanings = dict(_SPELLED)
+            for of in reversed(view.of):
+                meanings |= _meanings(docs[of])
+            found.append(ViewInfo(view.name, view.doc, self._columns(view.name, meanings | view.columns)))
+        for attribute, table in docs.items():
+            found.append(ViewInfo(attribute, table.doc, self._columns(attribute, _meanings(table))))
+        return found
+
+    def _columns(self, view: str, meanings: dict[str, str]) -> tuple[Column, ...]:
+        described = self._connection.execute(f'describe "{view}"').fetchall()
+        return tuple(Column(name, str(kind).lower(), meanings.get(name, "")) for name, kind, *_ in described)
+
+
+def empty_database() -> Database:
+    """One without rows, which has all views."""
+    return Database(Trace(_core.make_store({}, [""], [])))
+
+
+def _meanings(table: _core.TableInfo) -> dict[str, str]:
+    """What the columns of a table mean: its own, and those of the rows that it refers to."""
+    tables = {other.name: other for other in _core.schema()}
+    found = dict(_SPELLED)
+    for column in table.columns:
+        if column.target is not None and column.target in tables and column.name == column.target:
+            found = {each.name: each.doc for each in tables[column.target].columns} | found
+    return found | {column.name: _doc(column) for column in table.columns if column.name not in _SPELLED}
+
+
+def _doc(column: _core.ColumnInfo) -> str:
+    """What a column means, with the numbers of its enumeration."""
+    if column.values is None:
+        return column.doc
+    values: Iterable[Any] = getattr(_core, column.values)
+    return f"{column.doc} ({', '.join(f'{each.value} {each.name}' for each in values)})"
+
+
+def _steps(trace: Trace) -> dict[str, Any]:
+    from gpuscope.diagnosis.steps import find_steps
+
+    try:
+        steps = find_steps(trace)
+    except NotAvailable:  # totals alone
+        start = duration = np.zeros(0, np.int64)
+    else:
+        start, duration = steps.start_ns, steps.durations_ns
+    return {"step": np.arange(len(start)), "start_ns": start, "duration_ns": duration}
+
+
+def _import_duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise NotAvailable(
+            "SQL is not available: DuckDB is not installed; `pip install 'gpuscope[sql]'` has it"
+        ) from error
+    return duckdb
+
+
+def _sentence(error: Exception) -> str:
+    """DuckDB's message as one line, without the drawing of the place."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    kept = [line for line in lines if line and not line.startswith("LINE ") and set(line) != {"^"}]
+    return " ".join(kept).rstrip(".")
+
+
+def _plain(value: Any) -> Any:
+    """A value that CSV and JSON have."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return " ".join(str(value).split())
+
+
+def schema_text(views: Sequence[ViewInfo]) -> str:
+    """The views and their columns, for people."""
+    lines = []
+    for view in views:
+        width = max((len(column.name) for column in view.columns), default=0)
+        kinds = max((len(column.type) for column in view.columns), default=0)
+        lines.append(f"{view.name}: {view.doc}")
+        lines += [f"    {each.name:<{width}}  {each.type:<{kinds}}  {each.doc}".rstrip() for each in view.columns]
+        lines.append("")
+    return "\n".join(lines)

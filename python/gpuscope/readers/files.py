@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of other tools, known by what is in them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpuscope import _core
+from gpuscope.errors import CorruptTrace
+from gpuscope.paths import as_path, find_suffix, open_file
+from gpuscope.readers.chrome import Batch, EventMapper, read_chrome_trace, read_parts
+from gpuscope.readers.jax_trace import JaxEvents
+from gpuscope.readers.nsys import SQLITE, is_export, read_nsys
+from gpuscope.readers.proton import ProtonEvents, is_tree, read_proton_tree
+from gpuscope.readers.tables import NONE
+from gpuscope.readers.torch_trace import TorchEvents
+from gpuscope.text import brief
+
+ACCEPTED = (
+    ".gscope files and traces of torch.profiler, JAX and Proton, .json and .json.gz, Proton's trees, .hatchet, and "
+    "what `nsys export` makes of a report of Nsight Systems with --type sqlite or --type parquetdir"
+)
+SUFFIXES = (".gscope", ".json", ".json.gz", ".hatchet", ".sqlite")
+_GSCOPE = b"\x89GSCOPE\n"
+_NSYS_REPORT = (".nsys-rep", ".qdrep")
+_HEAD = 1 << 12
+
+
+def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store | None:
+    """A recording of a file, or folder, of another tool; None where it is one of ours.
+
+    Raises:
+        InvalidArgument: there is no such file, or it is none.
+        CorruptTrace: it is damaged, or of no tool that is known.
+        NotAvailable: reading it needs a library that is not installed.
+        GpuscopeError: the system would not let us read it.
+    """
+    checked = as_path(path)
+    name = str(checked)
+    kind = kind_of(checked)
+    if kind == "gscope":
+        return None
+    if kind == "nsys":
+        return read_nsys(name)
+    if kind == "tree":
+        return read_proton_tree(name)
+    if kind == "json":
+        return read_chrome_trace(name, _whose, TorchEvents, salvage)
+    advice = ""
+    if checked.suffix.lower() in _NSYS_REPORT:
+        advice = "; `nsys export --type sqlite` makes a file of it that can be read"
+    raise CorruptTrace(f"{brief(repr(name))} is no recording{advice}; accepted are {ACCEPTED}", name, 0)
+
+
+def kind_of(path: Path) -> str:
+    """What a file, or folder, is by its first bytes: gscope, nsys, tree or json; empty where it is none of these.
+
+    A name that ends as those of traces do decides where the content does not, so that what is wrong in it is told.
+
+    Raises:
+        InvalidArgument: there is no such file, or it is none.
+        GpuscopeError: the system would not let us read it.
+    """
+    if path.is_dir() and is_export(path):
+        return "nsys"
+    with open_file(path) as file:
+        start = file.read(len(SQLITE))
+        file.seek(0)
+        try:
+            head = next(read_parts(file, str(path)), b"")[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+        except CorruptTrace:
+            head = b""
+    suffix = find_suffix(path, SUFFIXES)
+    if start.startswith(_GSCOPE) or suffix == ".gscope":
+        return "gscope"
+    if start == SQLITE or suffix == ".sqlite":
+        return "nsys"
+    if is_tree(head) or suffix == ".hatchet":
+        return "tree"
+    return "json" if head[:1] in (b"{", b"[") or suffix is not None else ""
+
+
+def _whose(batch: Batch, events: _core.TraceEvents) -> type[EventMapper] | None:
+    """Whose events these are, where some of them tell."""
+
+    def word(text: str) -> int:
+        found: int = events.find(text)
+        return found if found != NONE else -1
+
+    if ProtonEvents.knows(batch, word):
+        return ProtonEvents
+    if TorchEvents.knows(batch, word):
+        return TorchEvents
+    return JaxEvents if JaxEvents.knows(batch, events) else None

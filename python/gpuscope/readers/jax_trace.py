@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of JAX's profiler, the ``trace.json.gz`` that XProf writes beside its own file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import CopyKind, FunctionKind, RegionKind
+from gpuscope.readers.chrome import Batch, EventMapper, Meanings, names_of_threads
+from gpuscope.readers.tables import (
+    MOST_NS,
+    NONE,
+    OVERHEAD,
+    Column,
+    Strings,
+    absent,
+    bounded,
+    kept,
+    memory_kind,
+    not_recorded,
+)
+
+_PROCESS = re.compile(r"/(?:host|device):")
+_GPU = re.compile(r"/device:GPU:(\d+)")
+_STREAM = re.compile(r"Stream #(\d+)")
+_DRIVER_CALL = re.compile(r"cu[A-Z]|cuda[A-Z]")
+_PYTHON = re.compile(r"\$(.*):(\d+) (.*)", re.DOTALL)
+_DETAIL = re.compile(r"(\w+):(\S+)")
+_COPY_KINDS = {
+    "H2D": CopyKind.HOST_TO_DEVICE,
+    "D2H": CopyKind.DEVICE_TO_HOST,
+    "D2D": CopyKind.DEVICE_TO_DEVICE,
+    "H2H": CopyKind.HOST_TO_HOST,
+    "P2P": CopyKind.PEER_TO_PEER,
+}
+_MEMORY = {"host": "pageable", "managed": "managed", "pinned": "pinned", "device": "device", "pageable": "pageable"}
+_ABSENT = (
+    "shapes",
+    "waits of streams",
+    "allocations",
+    "samples",
+    "lines",
+    "hardware counters",
+    "power and clocks",
+    "the time of day",
+    "what was lost",
+    OVERHEAD,
+)
+
+
+class JaxEvents(EventMapper):
+    """Annotations and XLA's own events as regions, Python functions, driver calls, and the work of GPU streams.
+
+    XLA's lines of derived events (modules, operators, steps) say what its streams say, and are left out.
+    """
+
+    tool = "JAX"
+    wanted = "it has no events of a host or a GPU"
+
+    def __init__(self, events: _core.TraceEvents) -> None:
+        super().__init__(events)
+        self._streams = np.zeros((0, 3), np.int64)  # by place: 1 for a stream, 2 for what is left out; device; stream
+        self._is_call = Meanings(events, lambda name: (int(_DRIVER_CALL.match(name) is not None),))
+        self._functions = Meanings(events, self._function)
+        self._kernels = Meanings(events, _kernel)
+        self._sizes = Meanings(events, _size)
+        self._memories = Meanings(events, _memories)
+        self._copies = Meanings(events, lambda name: (int(_COPY_KINDS.get(name[-3:], CopyKind.UNKNOWN)),))
+
+    @staticmethod
+    def knows(batch: Batch, events: _core.TraceEvents) -> bool:
+        """Whether these are events of JAX's."""
+        named = batch["args.name"][(batch["phase"] == ord("M")) & (batch["name"] == events.find("process_name"))]
+        return any(_PROCESS.match(events.string(int(name))) for name in named[named != NONE])
+
+    def map(self, batch: Batch, word: Callable[[str], int]) -> None:
+        """Adds what a part of the events says to the tables."""
+        self._find_streams()
+        spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
+        of_place = self._streams[batch["place"]]
+        self._add_host(batch, kept(batch, spans & (of_place[:, 0] == 0)))
+        rows = kept(batch, spans & (of_place[:, 0] == 1))
+        if len(rows):
+            self._add_work(batch, rows, of_place[rows])
+
+    def _find_streams(self) -> None:
+        places = self.events.places()
+        processes = {places[place][0]: name for place, name in self.processes.items()}
+        found = []
+        for place, (process, _) in enumerate(places):
+            device = _GPU.match(processes.get(process, ""))
+            stream = _STREAM.match(self.names.get(place, ""))
+            is_device = processes.get(process, "").startswith("/device:")
+            kind = 1 if device and stream else 2 if is_device else 0
+            found.append((kind, int(device[1]) if device else 0, int(stream[1]) if stream else 0))
+        self._streams = np.array(found, np.int64).reshape(-1, 3)
+
+    def _function(self, name: str) -> tuple[int, int]:
+        """Whether it is a function of Python's, and its name as torch writes it."""
+        found = _PYTHON.match(name)
+        if found:
+            file, line, function = found.groups()
+            return 1, self.events.intern(f"{file}({line}): {function}")
+        return int(name.startswith("$")), self.events.intern(name.removeprefix("$"))
+
+    def _span(self, batch: Batch, rows: Column) -> dict[str, Column]:
+        return {
+            "start_ns": batch["start_ns"][rows],
+            "duration_ns": batch["duration_ns"][rows],
+            "thread": self.tables.thread(batch["place"][rows].astype(np.int64)),
+        }
+
+    def _add_host(self, batch: Batch, rows: Column) -> None:
+        name = batch["name"][rows]
+        correlation = bounded(batch["args.correlation_id"][rows])
+        is_call = (self._is_call(name)[0] == 1) & (correlation > 0)
+        is_function, written = self._functions(name)
+        calls, functions = rows[is_call], rows[~is_call & (is_function == 1)]
+        regions = rows[~is_call & (is_function == 0)]
+        if len(calls):
+            columns = {**self._span(batch, calls), "correlation": correlation[is_call]}
+            self.tables.add_calls(columns, batch["name"][calls].astype(np.int64))
+        if len(functions):
+            columns = self._span(batch, functions)
+            columns["name"] = written[~is_call & (is_function == 1)]
+            kind = np.full(len(functions), int(FunctionKind.PYTHON), np.uint8)
+            self.tables.add("python_function", {**columns, "kind": kind})
+        if len(regions):
+            kind = np.full(len(regions), int(RegionKind.REGION), np.uint8)
+            self.tables.add_regions({**self._span(batch, regions), "name": batch["name"][regions], "kind": kind})
+
+    def _add_work(self, batch: Batch, rows: Column, streams: Column) -> None:
+        copies, fills = batch["args.memcpy_details"][rows], batch["args.memset_details"][rows]
+        context = bounded(batch["args.context_id"][rows])
+        common = {
+            "start_ns": batch["start_ns"][rows],
+            "duration_ns": batch["duration_ns"][rows],
+            "correlation": bounded(batch["args.correlation_id"][rows]),
+            "track": self.tables.track(streams[:, 1], context, streams[:, 2]),
+        }
+        name = batch["name"][rows]
+        for table, which in (
+            ("kernel", (copies == NONE) & (fills == NONE)),
+            ("memcpy", copies != NONE),
+            ("memset", (fills != NONE) & (copies == NONE)),
+        ):
+            if not which.any():
+                continue
+            columns = {column: values[which] for column, values in common.items()}
+            if table == "kernel":
+                sizes = dict(zip(_SIZES, self._kernels(batch["args.kernel_details"][rows][which]), strict=True))
+                columns["variant"] = self.tables.variant(name[which].astype(np.int64), **sizes)
+            else:
+                details = (copies if table == "memcpy" else fills)[which]
+                columns["bytes"] = bounded(self._sizes(details)[0], most=MOST_NS)
+            if table == "memcpy":
+                columns["kind"] = self._copies(name[which])[0]
+                columns["source"], columns["destination"] = self._memories(details)
+                columns["peer"] = np.full(len(details), 255, np.uint8)
+            self.tables.add_work(table, columns)
+
+    def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
+        """The recording."""
+        if self.tables.count("python_function"):
+            start, duration, thread, name = (
+                self.tables.column("python_function", each) for each in ("start_ns", "duration_ns", "thread", "name")
+            )
+            around = _core.nest_spans(start, duration, thread, name, np.zeros_like(name))[0]
+            self.tables.set_column("python_function", "parent", around)
+        hosts = [name for name in self.processes.values() if name.startswith("/host:")]
+        ordinals = sorted({int(found[1]) for name in self.processes.values() if (found := _GPU.match(name))})
+        own = {
+            "session.notes": absent(self.tool, _ABSENT),
+            "process.argv": hosts[0] if hosts else "",
+            "audit.overhead_source": not_recorded(self.tool),
+        }
+        devices = {"ordinal": np.array(ordinals, np.int64)} if ordinals else {}
+        others = {"device": devices} if devices else {}
+        return self.tables.store(strings, names_of_threads(self, strings), {**own, **facts}, others)
+
+
+_SIZES = (
+    *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"),
+    "registers",
+    "static_shared_bytes",
+    "dynamic_shared_bytes",
+)
+
+
+def _number(text: str, default: int = 0) -> int:
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else default
+    return value if value < NONE else default
+
+
+def _kernel(details: str) -> tuple[int, ...]:
+    """Of ``regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 occ_pct:50`` the numbers of `_SIZES`."""
+    given = dict(_DETAIL.findall(details))
+    axes = [[*given.get(what, "").split(","), "", "", ""][:3] for what in ("grid", "block")]
+    resources = (given.get(what, "") for what in ("regs", "static_shared", "dynamic_shared"))
+    return (*(_number(size, 1) for each in axes for size in each), *map(_number, resources))
+
+
+def _size(details: str) -> tuple[int]:
+    return (_number(dict(_DETAIL.findall(details)).get("size", "")),)
+
+
+def _memories(details: str) -> tuple[int, int]:
+    """Of ``kind_src:host kind_dst:device size:4 dest:0 async:1`` from what memory to what."""
+    given = dict(_DETAIL.findall(details))
+    source, destination = (memory_kind(_MEMORY.get(given.get(each, ""), "")) for each in ("kind_src", "kind_dst"))
+    return source, destination

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``nsys export`` writes of a report of Nsight Systems: SQLite, or a folder of Parquet files.
+
+Both have the same tables. They are made as there are events for them, columns come and go with versions, and since
+2025.6 rows come in no order: everything is asked for by name, and joined by numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import CopyKind, Flag, RegionKind, SyncKind
+from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
+from gpuscope.paths import open_file
+from gpuscope.readers.tables import (
+    MOST_NS,
+    NONE,
+    OVERHEAD,
+    Column,
+    Strings,
+    Tables,
+    absent,
+    bounded,
+    memory_kind,
+    not_recorded,
+)
+from gpuscope.text import brief
+
+SQLITE = b"SQLite format 3\0"
+_PARQUET = ".parquet"
+_ROWS = 1 << 16  # that are fetched at once
+_WANTED = "it has none of the tables CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME and NVTX_EVENTS"
+_ABSENT = (
+    "operators and shapes",
+    "allocations of frameworks",
+    "Python functions",
+    "lines",
+    "what was lost",
+    OVERHEAD,
+)
+_OPTIONAL = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "kernels",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "driver calls",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "copies",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "fills",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "waits",
+    "NVTX_EVENTS": "NVTX ranges",
+    "TARGET_INFO_GPU": "GPUs",
+    "TARGET_INFO_SESSION_START_TIME": "the time of day",
+}
+_MIGRATIONS = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE)  # of managed memory
+_KINDS = len(CopyKind) + len(_MIGRATIONS)
+# Of NVTX_EVENTS.eventType.
+_MARK, _PUSH_POP, _START_END = 34, 59, 60
+_THREAD_BITS = 24  # of a globalTid: thread, process, and above them the machine
+_THREAD_MASK = (1 << _THREAD_BITS) - 1
+
+
+class Source(Protocol):
+    """Tables by name."""
+
+    def columns(self, table: str) -> set[str]:
+        """The names of a table's columns; none where there is no such table."""
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """All rows; the columns are there."""
+
+    def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
+        """Columns of integers; 0 where there is none."""
+
+
+class SqliteSource:
+    """An export as SQLite."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def columns(self, table: str) -> set[str]:
+        """The names of a table's columns."""
+        return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """All rows."""
+        names = ", ".join(f'"{column}"' for column in columns)
+        return self._connection.execute(f'select {names} from "{table}"').fetchall()
+
+    def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
+        """Columns of integers."""
+        names = ", ".join(f'coalesce(cast("{column}" as integer), 0)' for column in columns)
+        cursor = self._connection.execute(f'select {names} from "{table}"')
+        parts = []
+        while rows := cursor.fetchmany(_ROWS):
+            parts.append(np.array(rows, np.int64))
+        found = np.concatenate(parts) if parts else np.zeros((0, len(columns)), np.int64)
+        return [np.ascontiguousarray(found[:, column]) for column in range(len(columns))]
+
+
+class ParquetSource:
+    """An export as a folder with a Parquet file for each table."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import pyarrow.parquet
+        except ImportError as error:
+            raise NotAvailable(
+                "Parquet files are not available: pyarrow is not installed; `pip install 'gpuscope[arrow]'` has it"
+            ) from error
+        self._parquet = pyarrow.parquet
+        self._folder = folder
+
+    def columns(self, table: str) -> set[str]:
+        """The names of a table's columns."""
+        path = self._folder / f"{table}{_PARQUET}"
+        return set(self._parquet.read_schema(path).names) if path.is_file() else set()
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """All rows."""
+        read = self._read(table, columns)
+        return list(zip(*(read.column(column).to_pylist() for column in columns), strict=True))
+
+    def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
+        """Columns of integers."""
+        read = self._read(table, columns)
+        found = []
+        for column in columns:
+            values = read.column(column)
+            text = np.array([0 if each is None else int(each) for each in values.to_pylist()], np.int64)
+            found.append(text)
+        return found
+
+    def _read(self, table: str, columns: Sequence[str]) -> Any:
+        return self._parquet.read_table(self._folder / f"{table}{_PARQUET}", columns=list(columns))
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder has Parquet files of Nsight Systems."""
+    return any((folder / f"{table}{_PARQUET}").is_file() for table in (*_OPTIONAL, "StringIds"))
+
+
+def read_nsys(path: str | os.PathLike[str]) -> _core.Store:
+    """A recording of an export of Nsight Systems: a SQLite file, or a folder of Parquet files.
+
+    Ranges of NVTX are regions; kernels, copies, fills, waits and calls of the driver and the runtime are read as
+    they are. What the export lacks is listed in the audit.
+
+    Raises:
+        CorruptTrace: it is damaged, or no such export.
+        NotAvailable: it is Parquet, and pyarrow is not installed.
+        GpuscopeError: it cannot be read at all.
+    """
+    name = os.fspath(path)
+    if Path(name).is_dir():
+        try:
+            return _Reader(name, ParquetSource(Path(name))).store()
+        except (OSError, ValueError, TypeError, OverflowError) as error:
+            if isinstance(error, GpuscopeError):
+                raise
+            raise CorruptTrace(f"{name!r} cannot be read: {brief(str(error))}", name, 0) from error
+    with open_file(name):
+        pass
+    try:
+        with closing(sqlite3.connect(f"{Path(name).resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.text_factory = lambda data: data.decode(errors="replace")
+            return _Reader(name, SqliteSource(connection)).store()
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, GpuscopeError):
+            raise
+        raise CorruptTrace(f"{name!r} cannot be read: {brief(str(error))}", name, 0) from error
+
+
+class _Reader:
+    def __init__(self, path: str, source: Source) -> None:
+        self._path = path
+        self._source = source
+        self._missing = [what for table, what in _OPTIONAL.items() if not source.columns(table)]
+        self._tables = Tables()
+        self._strings = Strings()
+        self._processes = _core.RowNumbers(1)
+        self._correlations = _core.RowNumbers(2)
+        self._texts = self._read_texts()
+
+    def _read_texts(self) -> dict[int, int]:
+        """From nsys' numbers of texts to ours."""
+        if {"id", "value"} <= self._source.columns("StringIds"):
+            rows = self._source.rows("StringIds", ("id", "value"))
+            return {number: self._strings(text if isinstance(text, str) else "") for number, text in rows}
+        return {}
+
+    def _text(self, numbers: Column) -> Column:
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        found = np.array([self._texts.get(each, 0) for each in distinct.tolist()], np.int64)
+        return found[inverse] if len(found) else np.zeros(0, np.int64)
+
+    def _take(self, table: str, needed: Sequence[str], others: Sequence[str]) -> dict[str, Column] | None:
+        """The columns of integers; those of the others that the export lacks are 0. None where it lacks the table."""
+        there = self._source.columns(table)
+        if not there:
+            return None
+        if lacking := [column for column in needed if column not in there]:
+            self._missing.append(f"{_OPTIONAL.get(table, table)} ({table} has no {', '.join(lacking)})")
+            return None
+        known = [column for column in (*needed, *others) if column in there]
+        self._missing += [f"{table}.{column}" for column in others if column not in there and column in _TOLD]
+        columns = dict(zip(known, self._source.numbers(table, known), strict=True))
+        rows = len(columns[needed[0]])
+        columns |= {column: np.zeros(rows, np.int64) for column in others if column not in there}
+        if "end" not in needed:
+            return columns
+        length = columns["end"] - columns["start"]
+        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS) & (length >= 0) & (length < MOST_NS)
+        columns = {column: values[good] for column, values in columns.items()} | {"length": length[good]}
+        order = np.argsort(columns["start"], kind="stable")
+        return {column: values[order] for column, values in columns.items()}
+
+    def _correlation(self, process: Column, correlation: Column) -> Column:
+        """Numbers that are unique among processes, as nsys' are not; 0 stays none."""
+        found = self._correlations.number([process >> _THREAD_BITS, correlation]).astype(np.int64) + 1
+        return np.where(correlation > 0, found, 0)
+
+    def _work(self, columns: dict[str, Column]) -> dict[str, Column]:
+        place = (bounded(columns[each]) for each in ("deviceId", "contextId", "streamId"))
+        return {
+            "start_ns": columns["start"],
+            "duration_ns": columns["length"],
+            "correlation": self._correlation(columns["globalPid"], columns["correlationId"]),
+            "track": self._tables.track(*place),
+        }
+
+    def store(self) -> _core.Store:
+        """All of it."""
+        self._add_calls()
+        self._add_kernels()
+        self._add_memory_operations()
+        self._add_graphs()
+        self._add_waits()
+        self._add_ranges()
+        if not len(self._tables):
+            raise CorruptTrace(f"{self._path!r} is no export of Nsight Systems: {_WANTED}", self._path, 0)
+        others = {"device": devices} if (devices := self._devices()) else {}
+        return self._tables.store(self._strings, self._threads(), self._facts(), others, self._base_ns())
+
+    def _add_calls(self) -> None:
+        columns = self._take(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "end", "nameId"), ("globalTid", "correlationId", "returnValue")
+        )
+        if columns is None or not len(columns["start"]):
+            return
+        name = self._text(columns["nameId"])
+        texts = list(self._strings.ids)
+        # `cudaLaunchKernel_v7000`: the version of the runtime's interface is no part of the function's name.
+        plain = {each: self._strings(_without_version(texts[each])) for each in np.unique(name).tolist()}
+        rows = {
+            "start_ns": columns["start"],
+            "duration_ns": columns["length"],
+            "thread": self._tables.thread(columns["globalTid"]),
+            "correlation": self._correlation(columns["globalTid"], columns["correlationId"]),
+        }
+        result = np.where(np.abs(columns["returnValue"]) < 1 << 31, columns["returnValue"], -1)
+        self._tables.add_calls(rows, np.array([plain[each] for each in name.tolist()], np.int64), result)
+
+    def _add_kernels(self) -> None:
+        sizes = [f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ"]
+        resources = {
+            "registersPerThread": "registers",
+            "staticSharedMemory": "static_shared_bytes",
+            "dynamicSharedMemory": "dynamic_shared_bytes",
+            "localMemoryPerThread": "local_bytes",
+        }
+        names = ("mangledName", "demangledName", "shortName")
+        columns = self._take(
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            ("start", "end"),
+            (
+                "deviceId",
+                "contextId",
+                "streamId",
+                "correlationId",
+                "globalPid",
+                *names,
+                *sizes,
+                *resources,
+                "graphNodeId",
+            ),
+        )
+        if columns is None or not len(columns["start"]):
+            return
+        name = np.zeros(len(columns["start"]), np.int64)
+        for each in names:
+            text = self._text(columns[each])
+            name = np.where(name == 0, text, name)
+        launched = {f"{size[:-1]}_{size[-1].lower()}": bounded(columns[size], 1) for size in sizes}
+        variant = self._tables.variant(
+            name, **launched, **{ours: bounded(columns[theirs]) for theirs, ours in resources.items()}
+        )
+        flags = np.where(columns["graphNodeId"] != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
+        self._tables.add_work("kernel", {**self._work(columns), "variant": variant, "flags": flags})
+
+    def _add_memory_operations(self) -> None:
+        place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes")
+        copies = self._take(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", ("start", "end"), (*place, "copyKind", "srcKind", "dstKind", "graphNodeId")
+        )
+        if copies is not None and len(copies["start"]):
+            rows = {"kind": np.array([*range(len(CopyKind)), *_MIGRATIONS, 0])[bounded(copies["copyKind"], -1, _KINDS)]}
+            rows["source"], rows["destination"] = (self._memory(copies[each]) for each in ("srcKind", "dstKind"))
+            rows["bytes"] = bounded(copies["bytes"], most=MOST_NS)
+            rows["peer"] = np.full(len(copies["start"]), 255, np.uint8)
+            rows["flags"] = np.where(copies["graphNodeId"] != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
+            self._tables.add_work("memcpy", {**self._work(copies), **rows})
+        fills = self._take("CUPTI_ACTIVITY_KIND_MEMSET", ("start", "end"), (*place, "value", "graphNodeId"))
+        if fills is not None and len(fills["start"]):
+            rows = {"bytes": bounded(fills["bytes"], most=MOST_NS), "value": bounded(fills["value"])}
+            rows["flags"] = np.where(fills["graphNodeId"] != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
+            self._tables.add_work("memset", {**self._work(fills), **rows})
+
+    def _memory(self, kinds: Column) -> Column:
+        """Kinds of memory, by the names that the export gives its numbers."""
+        if not {"id", "name"} <= self._source.columns("ENUM_CUDA_MEM_KIND"):
+            return np.zeros(len(kinds), np.uint8)
+        named = {
+            number: memory_kind(name.removeprefix("CUDA_MEMOPR_MEMORY_KIND_"))
+            for number, name in self._source.rows("ENUM_CUDA_MEM_KIND", ("id", "name"))
+            if isinstance(name, str)
+        }
+        return np.array([named.get(each, 0) for each in kinds.tolist()], np.uint8)
+
+    def _add_graphs(self) -> None:
+        place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphId")
+        graphs = self._take("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start", "end"), place)
+        if graphs is not None and len(graphs["start"]):
+            self._tables.add("graph_launch", {**self._work(graphs), "graph": bounded(graphs["graphId"])})
+
+    def _add_waits(self) -> None:
+        place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType")
+        waits = self._take("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", ("start", "end"), place)
+        if waits is not None and len(waits["start"]):
+            kind = bounded(waits["syncType"], 0, len(SyncKind))
+            self._tables.add("sync", {**self._work(waits), "kind": kind})
+
+    def _add_ranges(self) -> None:
+        columns = self._take("NVTX_EVENTS", ("start", "eventType"), ("end", "globalTid", "textId", "endGlobalTid"))
+        if columns is None:
+            return
+        name = self._text(columns["textId"])
+        own = self._own_texts(len(name))
+        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS)
+        length = columns["end"] - columns["start"]
+        ended = good & (columns["end"] > 0) & (length >= 0) & (length < MOST_NS)
+        thread_end = columns["endGlobalTid"]
+        nested = (columns["eventType"] == _PUSH_POP) | (
+            (columns["eventType"] == _START_END) & ((thread_end == 0) | (thread_end == columns["globalTid"]))
+        )
+        # Names that are not among StringIds stand in the row itself.
+        name = np.where(own != 0, own, name)
+        for which, kind in ((nested & ended, RegionKind.RANGE), (good & (columns["eventType"] == _MARK), None)):
+            rows = np.flatnonzero(which)
+            rows = rows[np.argsort(columns["start"][rows], kind="stable")]
+            if not len(rows):
+                continue
+            found = {
+                "start_ns": columns["start"][rows],
+                "thread": self._tables.thread(columns["globalTid"][rows]),
+                "name": name[rows],
+            }
+            if kind is None:
+                self._tables.add("mark", {**found, "region": np.full(len(rows), NONE, np.uint32)})
+            else:
+                kinds = np.full(len(rows), int(kind), np.uint8)
+                self._tables.add_regions({**found, "duration_ns": length[rows], "kind": kinds})
+        left_out = int(np.count_nonzero((columns["eventType"] == _PUSH_POP) & ~ended))
+        left_out += int(np.count_nonzero((columns["eventType"] == _START_END) & ~(nested & ended)))
+        if left_out:
+            self._missing.append(f"the end, or one thread, of {left_out:,} NVTX ranges, which are left out")
+
+    def _own_texts(self, rows: int) -> Column:
+        if "text" not in self._source.columns("NVTX_EVENTS"):
+            return np.zeros(rows, np.int64)
+        texts = [row[0] for row in self._source.rows("NVTX_EVENTS", ("text",))]
+        return np.array([self._strings(each) if isinstance(each, str) else 0 for each in texts], np.int64)
+
+    def _threads(self) -> dict[str, list[int]]:
+        named: dict[int, int] = {}
+        if {"nameId", "globalTid"} <= self._source.columns("ThreadNames"):
+            for number, thread in self._source.rows("ThreadNames", ("nameId", "globalTid")):
+                named[thread] = self._texts.get(number, 0)
+        threads = [int(each) for each in self._tables.threads.columns()[0]]
+        return {
+            "system_id": [each & _THREAD_MASK for each in threads],
+            "name": [named.get(each, 0) for each in threads],
+        }
+
+    def _devices(self) -> dict[str, Column]:
+        columns = self._source.columns("TARGET_INFO_GPU")
+        if not {"id", "name"} <= columns:
+            return {}
+        numbers = {
+            "ordinal": "cuDevice" if "cuDevice" in columns else "id",
+            "multiprocessors": "smCount",
+            "capability_major": "smMajor",
+            "capability_minor": "smMinor",
+            "memory_bytes": "totalMemory",
+        }
+        if "computeMajor" in columns:
+            numbers |= {"capability_major": "computeMajor", "capability_minor": "computeMinor"}
+        known = [theirs for theirs in numbers.values() if theirs in columns]
+        read = dict(zip(known, self._source.numbers("TARGET_INFO_GPU", known), strict=True))
+        names = [row[0] for row in self._source.rows("TARGET_INFO_GPU", ("name",))]
+        found = {ours: bounded(read[theirs], most=MOST_NS) for ours, theirs in numbers.items() if theirs in read}
+        if not names:
+            return {}
+        return found | {"name": self._strings.of(each if isinstance(each, str) else "" for each in names)}
+
+    def _base_ns(self) -> int:
+        if "utcEpochNs" not in self._source.columns("TARGET_INFO_SESSION_START_TIME"):
+            return 0
+        starts = self._source.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))[0]
+        return int(starts[0]) if len(starts) and 0 <= starts[0] < MOST_NS else 0
+
+    def _facts(self) -> dict[str, str]:
+        facts = {
+            "session.notes": absent("Nsight Systems", (*self._missing, *_ABSENT)),
+            "audit.overhead_source": not_recorded("Nsight Systems"),
+        }
+        if {"pid", "name"} <= self._source.columns("PROCESSES"):
+            pids = {int(each) >> _THREAD_BITS & _THREAD_MASK for each in self._tables.threads.columns()[0]}
+            for pid, name in self._source.rows("PROCESSES", ("pid", "name")):
+                if pid in pids and isinstance(name, str):
+                    facts |= {"process.id": str(pid), "process.argv": name}
+                    break
+        return facts
+
+
+_TOLD = ("correlationId", "globalTid", "streamId", "bytes", "textId")  # without which something cannot be said
+
+
+def _without_version(name: str) -> str:
+    stem, _, version = name.rpartition("_v")
+    return stem if stem and version.isdecimal() else name

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Triton's profiler Proton writes: traces in Chrome's format, and trees of totals, which are Hatchet's JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import RegionKind, Work
+from gpuscope.errors import CorruptTrace
+from gpuscope.paths import open_file
+from gpuscope.readers.chrome import Batch, EventMapper, names_of_threads, read_parts
+from gpuscope.readers.tables import MOST_NS, NONE, NOT_GIVEN, OVERHEAD, Column, Strings, absent, kept, not_recorded
+from gpuscope.text import brief
+
+_STREAM = re.compile(r"(?:.*?(?:Device|GPU):? ?(\d+).*?)?Stream:? ?(\d+)")
+_SCOPES = ("scope", "metric")
+# Lanes of graphs and GPUs are numbered from here on, with a GPU's number in front of its streams'.
+_GRAPH_LANES, _GPU_LANES, _GPU_STRIDE = 100_000, 200_000, 1_000_000
+_ABSENT = (
+    "driver calls",
+    "copies and fills",
+    "launch dimensions",
+    "waits",
+    "operators and shapes",
+    "allocations",
+    "samples",
+    "lines",
+    "hardware counters",
+    "power and clocks",
+    "the time of day",
+    "what was lost",
+    OVERHEAD,
+)
+_ABSENT_OF_TREES = ("single kernels and regions", "shortest and longest durations (the mean stands for them)")
+
+
+class ProtonEvents(EventMapper):
+    """Scopes of the CPU as regions, and kernels, which Proton's arrows attribute to the scopes."""
+
+    tool = "Proton"
+    wanted = f"none of its events is one of kernel, {', '.join(_SCOPES)}"
+
+    def __init__(self, events: _core.TraceEvents) -> None:
+        super().__init__(events)
+        self._scopes: list[dict[str, Column]] = []
+        self._kernels: list[dict[str, Column]] = []
+        self._arrows: list[dict[str, Column]] = []
+
+    @staticmethod
+    def knows(batch: Batch, word: Callable[[str], int]) -> bool:
+        """Whether these are events of Proton's."""
+        return bool((batch["args.call_stack"] != NONE).any()) or bool(
+            np.isin(batch["category"], [each for each in map(word, _SCOPES) if each != NONE]).any()
+        )
+
+    def map(self, batch: Batch, word: Callable[[str], int]) -> None:
+        """Keeps what is needed of the scopes, kernels and arrows: they are joined when all are there."""
+        spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
+        of_scopes = [each for each in map(word, _SCOPES) if each != NONE]
+        for rows, into in (
+            (kept(batch, spans & np.isin(batch["category"], of_scopes)), self._scopes),
+            (kept(batch, spans & (batch["category"] == word("kernel"))), self._kernels),
+            (kept(batch, np.isin(batch["phase"], [ord("s"), ord("f")]) & (batch["id"] != NOT_GIVEN)), self._arrows),
+        ):
+            if len(rows):
+                names = ("start_ns", "duration_ns", "place", "name", "id", "phase")
+                into.append({name: batch[name][rows] for name in names})
+
+    def _lanes(self) -> tuple[Column, Column]:
+        """By place: the number of the GPU and the stream, and whether it is a thread's."""
+        streams, threads = [], []
+        for place, (_, lane) in enumerate(self.events.places()):
+            named = _STREAM.match(self.names.get(place, "") or (lane if isinstance(lane, str) else ""))
+            number = lane if isinstance(lane, int) and 0 <= lane < 1 << 48 else 0
+            device, stream = divmod(max(number - _GPU_LANES, 0), _GPU_STRIDE)
+            if named:
+                device, stream = int(named[1] or device), int(named[2])
+            streams.append((device % NONE, stream % NONE))
+            threads.append(not named and number < _GRAPH_LANES)
+        return np.array(streams, np.int64).reshape(-1, 2), np.array(threads, bool)
+
+    def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
+        """The recording."""
+        streams, is_thread = self._lanes()
+        arrows = _joined(self._arrows)
+        if self._scopes:
+            scopes = _joined(self._scopes)
+            chosen = np.flatnonzero(is_thread[scopes["place"]])
+            scopes = {name: values[chosen] for name, values in scopes.items()}
+            # Of scopes that begin together the innermost launched, which is the shortest.
+            order = np.argsort(scopes["duration_ns"], kind="stable")
+            scopes = {name: values[order] for name, values in scopes.items()}
+            key = _ids_of(scopes, arrows, "s") if arrows else None
+            columns = {name: scopes[name] for name in ("start_ns", "duration_ns", "name")}
+            columns["thread"] = self.tables.thread(scopes["place"].astype(np.int64))
+            columns["kind"] = np.full(len(order), int(RegionKind.REGION), np.uint8)
+            if len(order):
+                self.tables.add_regions(columns, key)
+        if self._kernels:
+            kernels = _joined(self._kernels)
+            of_kernels = streams[kernels["place"]]
+            rows = len(kernels["name"])
+            none = np.zeros(rows, np.int64)
+            columns = {
+                "start_ns": kernels["start_ns"],
+                "duration_ns": kernels["duration_ns"],
+                "correlation": none,
+                "track": self.tables.track(of_kernels[:, 0], none, of_kernels[:, 1]),
+                "variant": self.tables.variant(kernels["name"].astype(np.int64)),
+            }
+            self.tables.add_work("kernel", columns, _ids_of(kernels, arrows, "f") if arrows else None)
+        own = {"session.notes": absent(self.tool, _ABSENT), "audit.overhead_source": not_recorded(self.tool)}
+        return self.tables.store(strings, names_of_threads(self, strings), {**own, **facts})
+
+    @property
+    def found(self) -> bool:
+        """Whether there was anything of Proton's."""
+        return bool(self._scopes or self._kernels)
+
+
+def _joined(parts: list[dict[str, Column]]) -> dict[str, Column]:
+    return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]} if parts else {}
+
+
+def _ids_of(rows: Mapping[str, Column], arrows: Mapping[str, Column], phase: str) -> Column:
+    """The id of the arrow that begins ("s") or ends ("f") with each row; -1 where there is none."""
+    of_phase = np.flatnonzero(arrows["phase"] == ord(phase))
+    numbers = _core.RowNumbers(2)
+    ends = numbers.number([arrows["place"][of_phase].astype(np.int64), arrows["start_ns"][of_phase]])
+    known = len(numbers.columns()[0])
+    ids = np.full(known, -1, np.int64)
+    ids[ends[::-1]] = arrows["id"][of_phase][::-1]  # the first of those at one place
+    found = numbers.number([rows["place"].astype(np.int64), rows["start_ns"]])
+    return np.where(found < known, np.append(ids, -1)[np.minimum(found, known)], -1)
+
+
+# -- trees -----------------------------------------------------------------------------------------------------------
+_MOST_DEEP = 500
+
+
+def is_tree(head: bytes) -> bool:
+    """Whether a file that begins so is a tree of Hatchet's: a list whose first object has frames."""
+    return head.lstrip()[:1] == b"[" and re.search(rb'"(frame|children)"\s*:', head) is not None
+
+
+def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
+    """A recording with totals alone, as of ``mode="aggregate"``, of a tree that Proton wrote (``.hatchet``).
+
+    Raises:
+        CorruptTrace: it is no JSON, or no such tree.
+        GpuscopeError: it cannot be read at all.
+    """
+    name = os.fspath(path)
+    with open_file(name) as file:
+        text = b"".join(read_parts(file, name))
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptTrace(f"{name!r} is no JSON, or cut off: {brief(str(error))}", name, 0) from error
+    roots = [each for each in document if isinstance(each, dict) and "frame" in each]
+    strings = Strings()
+    paths: list[tuple[int, int, int]] = []
+    totals: list[tuple[int, int, int, int]] = []  # path, name, count, ns
+    waiting = [(root, NONE, 0) for root in reversed(roots)]
+    while waiting:
+        node, path_above, depth = waiting.pop()
+        frame, metrics = node.get("frame"), node.get("metrics")
+        text_of = frame.get("name") if isinstance(frame, dict) else None
+        label = text_of if isinstance(text_of, str) else "?"
+        below = node.get("children")
+        children = [each for each in below if isinstance(each, dict)] if isinstance(below, list) else []
+        spent = _figure(metrics, "time (ns)")
+        if spent and not children:
+            totals.append((path_above, strings(label), max(_figure(metrics, "count"), 1), spent))
+            continue
+        inner = path_above
+        if label != "ROOT":
+            inner = len(paths)
+            paths.append((path_above, strings(label), depth))
+            if spent:
+                totals.append((inner, strings(label), max(_figure(metrics, "count"), 1), spent))
+        if depth < _MOST_DEEP:
+            waiting += [(child, inner, depth + (label != "ROOT")) for child in reversed(children)]
+    if not totals:
+        raise CorruptTrace(f"{name!r} is no tree of Proton: no frame in it has a metric 'time (ns)'", name, 0)
+    above, label_of, depths = np.array(paths, np.int64).reshape(-1, 3).T
+    inside, kernel, count, spent_ns = np.array(totals, np.int64).T
+    tables: dict[str, dict[str, Column]] = {
+        "work_total": {
+            "path": inside,
+            "name": kernel,
+            "kind": np.full(len(kernel), int(Work.KERNEL)),
+            "count": count,
+            "total_ns": spent_ns,
+            "min_ns": spent_ns // count,
+            "max_ns": spent_ns // count,
+        }
+    }
+    if paths:
+        kind = np.full(len(paths), int(RegionKind.REGION))
+        tables["path"] = {"parent": above, "name": label_of, "depth": depths, "kind": kind}
+    devices = [each for each in document if isinstance(each, dict) and "frame" not in each]
+    facts = {
+        "session.mode": "aggregate",
+        "session.tier": "cupti",
+        "session.start_ns": "0",
+        "session.stop_ns": "0",
+        "session.notes": absent("Proton", (*_ABSENT_OF_TREES, *_ABSENT)),
+        "audit.overhead_source": not_recorded("Proton"),
+        "audit.kernels": str(int(count.sum())),
+    }
+    if listed := _devices(devices, strings):
+        tables["device"] = listed
+    return _core.make_store(tables, list(strings.ids), list(facts.items()))
+
+
+def _figure(metrics: Any, name: str) -> int:
+    value = metrics.get(name) if isinstance(metrics, dict) else None
+    usable = isinstance(value, (int, float)) and 0 < value < MOST_NS
+    return int(value) if usable and value is not None else 0
+
+
+def _devices(listed: list[dict[str, Any]], strings: Strings) -> dict[str, Column]:
+    """Of ``{"CUDA": {"0": {"arch": "90", "num_sms": 132, ...}}}``."""
+    rows = []
+    for each in listed:
+        for ordinal, facts in each["CUDA"].items() if isinstance(each.get("CUDA"), dict) else ():
+            if isinstance(facts, dict) and ordinal.isdecimal() and len(ordinal) < 6:
+                arch = str(facts.get("arch", ""))
+                number = int(arch) if arch.isdecimal() and len(arch) < 5 else 0
+                sms = facts.get("num_sms")
+                rows.append((int(ordinal), sms if isinstance(sms, int) and 0 < sms < NONE else 0, *divmod(number, 10)))
+    if not rows:
+        return {}
+    names = ("ordinal", "multiprocessors", "capability_major", "capability_minor")
+    return dict(zip(names, np.array(rows, np.int64).T, strict=True))

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a recording, made of columns that a reader of another tool's file has found, part by part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import CallKind, Flag, MemoryKind, RegionKind
+
+NONE = _core.NONE
+NOT_GIVEN: int = _core.NOT_GIVEN
+MOST_NS = 1 << 61
+"""Times of a file lie below, as does what is added to them: a recording holds the sums."""
+
+Column = np.ndarray[Any, Any]
+
+_MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
+_WORK = ("kernel", "memcpy", "memset")
+_TYPES = {table.name: {column.name: column.dtype for column in table.columns} for table in _core.schema()}
+_VARIANT = (
+    "name",
+    *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"),
+    "registers",
+    "static_shared_bytes",
+    "dynamic_shared_bytes",
+    "local_bytes",
+)
+_KINDS_OF_CALLS = (
+    (re.compile(r"cu(da)?(Launch(Cooperative)?Kernel|LaunchKernelEx)"), CallKind.LAUNCH),
+    (re.compile(r"cu(da)?GraphLaunch"), CallKind.GRAPH_LAUNCH),
+    (re.compile(r"cu(da)?Memcpy"), CallKind.MEMCPY),
+    (re.compile(r"cu(da)?Memset"), CallKind.MEMSET),
+    (re.compile(r"cu(da)?\w*Synchronize"), CallKind.SYNC),
+    (re.compile(r"cu(da)?(Malloc|MemAlloc|MemCreate|HostAlloc)"), CallKind.ALLOC),
+    (re.compile(r"cu(da)?(Free|MemFree|MemRelease|HostFree)"), CallKind.FREE),
+)
+
+
+def absent(tool: str, what: Sequence[str]) -> str:
+    """The line of the audit that says what a tool leaves out."""
+    return f"{not_recorded(tool)}: {', '.join(what)}"
+
+
+OVERHEAD = "what the recording cost"
+
+
+def not_recorded(tool: str) -> str:
+    """In place of what a tool leaves out."""
+    return f"not recorded by {tool}"
+
+
+class Strings:
+    """Distinct texts, by the order in which they came; the first is empty."""
+
+    def __init__(self, first: Iterable[str] = ("",)) -> None:
+        self.ids: dict[str, int] = {text: number for number, text in enumerate(first)}
+
+    def __call__(self, text: str) -> int:
+        """The text's id."""
+        return self.ids.setdefault(text, len(self.ids))
+
+    def of(self, texts: Iterable[str]) -> Column:
+        """The ids of many."""
+        return np.array([self(text) for text in texts], np.uint32)
+
+
+class _Rows:
+    """Columns of one table in parts."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Column]] = {}
+        self.count = 0
+
+    def add(self, columns: Mapping[str, Column]) -> None:
+        self.count += len(next(iter(columns.values())))
+        for name, values in columns.items():
+            self.parts.setdefault(name, []).append(values)
+
+    def take(self, name: str) -> Column:
+        """A column as one; its parts are given up."""
+        parts = self.parts.pop(name)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+class Tables:
+    """Rows of each table, as they come, and at last a store of them.
+
+    Every ``add_*`` takes columns of one length; names are ids of the strings that `store` gets. Which rows of a file
+    have times that can be held, `kept` tells.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Rows] = {}
+        self.threads = _core.RowNumbers(1)
+        self._tracks = _core.RowNumbers(3)
+        self._variants = _core.RowNumbers(len(_VARIANT))
+        self._calls = _core.RowNumbers(2)
+
+    def __len__(self) -> int:
+        return sum(rows.count for rows in self._rows.values())
+
+    def count(self, table: str) -> int:
+        """How many rows were added to a table."""
+        return self._rows[table].count if table in self._rows else 0
+
+    def add(self, table: str, columns: Mapping[str, Column]) -> None:
+        """Adds rows of any table as they are; those of regions, calls and work have ways of their own below."""
+        if len(next(iter(columns.values()))):
+            types = _TYPES.get(table, {})
+            typed = {name: values.astype(types.get(name, values.dtype), copy=False) for name, values in columns.items()}
+            self._rows.setdefault(table, _Rows()).add(typed)
+
+    def set_column(self, table: str, name: str, values: Column) -> None:
+        """Gives all rows of a table that were added a further column."""
+        self._rows[table].parts[name] = [values.astype(_TYPES[table][name], copy=False)]
+
+    def column(self, table: str, name: str) -> Column:
+        """A column of all rows that were added."""
+        rows = self._rows[table]
+        rows.parts[name] = [rows.take(name)]
+        return rows.parts[name][0]
+
+    def track(self, device: Column, context: Column, stream: Column) -> Column:
+        """Numbers of streams."""
+        return np.minimum(self._tracks.number([device, context, stream]), _MOST_NARROW - 1)
+
+    def thread(self, key: Column) -> Column:
+        """Numbers of threads, by any key that tells them apart."""
+        return np.minimum(self.threads.number([key]), _MOST_NARROW - 1)
+
+    def add_regions(self, columns: Mapping[str, Column], key: Column | None = None) -> None:
+        """Regions: ``start_ns``, ``duration_ns``, ``thread``, ``name`` and ``kind``, a RegionKind.
+
+        Args:
+            columns: as above.
+            key: by which work may name the region that launched it; negative for none.
+        """
+        rows = len(columns["name"])
+        kind = columns.get("kind", np.full(rows, int(RegionKind.REGION), np.uint8))
+        self.add("region", {**columns, "kind": kind, "key": np.full(rows, -1, np.int64) if key is None else key})
+
+    def add_calls(self, columns: Mapping[str, Column], name: Column, result: Column | None = None) -> None:
+        """Calls of the driver or its runtime: ``start_ns``, ``duration_ns``, ``thread`` and ``correlation``."""
+        results = np.zeros(len(name), np.int64) if result is None else result
+        call = np.minimum(self._calls.number([name, results]), _MOST_NARROW - 1)
+        self.add("api", {**columns, "call": call})
+
+    def add_work(self, table: str, columns: Mapping[str, Column], key: Column | None = None) -> None:
+        """Kernels, copies or fills: ``start_ns``, ``duration_ns``, ``track``, ``correlation``, 0 for none, and others.
+
+        Args:
+            table: kernel, memcpy or memset.
+            columns: as above.
+            key: of the region that launched it, where no call has the correlation; negative for none.
+        """
+        rows = len(columns["start_ns"])
+        self.add(table, {**columns, "key": np.full(rows, -1, np.int64) if key is None else key})
+
+    def variant(self, name: Column, **sizes: Column) -> Column:
+        """Numbers of kernels with their launch configurations; what is not given is 0, sizes of grid and block 1."""
+        blank = {axis: np.full(len(name), int(axis[:4] in ("grid", "bloc")), np.int64) for axis in _VARIANT[1:]}
+        given = {"name": name, **blank, **sizes}
+        return self._variants.number([given[column] for column in _VARIANT])
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+    def store(
+        self,
+        strings: Strings,
+        threads: Mapping[str, Sequence[int]],
+        facts: Mapping[str, str],
+        others: Mapping[str, Mapping[str, Column]] | None = None,
+        base_ns: int = 0,
+    ) -> _core.Store:
+        """All of it.
+
+        Args:
+            strings: the texts that columns refer to.
+            threads: ``system_id`` and ``name`` of the threads, in the order of `threads`.
+            facts: of the info; those of the audit and of the times are added where they are not given.
+            others: whole tables of those that have no times; regions have the numbers of the order they came in.
+            base_ns: what all times are since.
+        """
+        tables: dict[str, dict[str, Column]] = {name: dict(columns) for name, columns in (others or {}).items()}
+        first_ns, last_ns = self._span()
+        nesting = self._nest(tables)
+        self._attribute(tables, nesting)
+        for table in list(self._rows):
+            rows = self._rows.pop(table)
+            tables[table] = {name: rows.take(name) for name in list(rows.parts)}
+        for columns in tables.values():
+            if "start_ns" in columns:
+                columns["start_ns"] = columns["start_ns"] + base_ns
+        tables["thread"] = {
+            "system_id": np.array(threads["system_id"][:_MOST_NARROW], np.uint64),
+            "name": np.array(threads["name"][:_MOST_NARROW], np.uint32),
+        }
+        tables["track"] = dict(zip(("device", "context", "stream"), self._tracks.columns(), strict=True))
+        tables["variant"] = dict(zip(_VARIANT, self._variants.columns(), strict=True))
+        texts = list(strings.ids)
+        names, results = self._calls.columns()
+        kinds = np.array([_kind_of_call(texts[name]) for name in names.tolist()], np.uint16)
+        tables["call"] = {"name": names, "kind": kinds, "result": results}
+        for table in ("track", "call"):
+            tables[table] = {name: column[:_MOST_NARROW] for name, column in tables[table].items()}
+        tables = {name: columns for name, columns in tables.items() if len(next(iter(columns.values())))}
+        info = {**self._facts(tables, (first_ns + base_ns, last_ns + base_ns)), **facts}
+        return _core.make_store(tables, list(strings.ids), list(info.items()))
+
+    def _span(self) -> tuple[int, int]:
+        """From the first begin to the last end."""
+        begins, ends = [], []
+        for rows in self._rows.values():
+            starts = rows.parts["start_ns"]
+            begins += [int(start.min()) for start in starts]
+            lengths = rows.parts.get("duration_ns", [np.zeros(1, np.int64)] * len(starts))
+            ends += [int((start + length).max()) for start, length in zip(starts, lengths, strict=True)]
+        return (min(begins), max(ends)) if begins else (0, 0)
+
+    def _nest(self, tables: dict[str, dict[str, Column]]) -> dict[str, Column]:
+        """Regions and calls by the regions around them; what work is attributed by."""
+        regions, calls = (self._rows.pop(name, _Rows()) for name in ("region", "api"))
+        both = [rows for rows in (regions, calls) if rows.count]
+        if not both:
+            return {}
+        taken = [{name: rows.take(name) for name in list(rows.parts)} for rows in both]
+        has_regions = bool(regions.count)
+        empty = np.zeros(0, np.uint32)
+        name, kind = (taken[0][column] if has_regions else empty for column in ("name", "kind"))
+        start, duration, thread = (
+            np.concatenate([each[column] for each in taken]) for column in ("start_ns", "duration_ns", "thread")
+        )
+        around, path, *paths = _core.nest_spans(start, duration, thread, name, kind)
+        found: dict[str, Column] = {}
+        if has_regions:
+            of_regions = taken[0]
+            found["region_key"] = of_regions.pop("key")
+            del of_regions["name"], of_regions["kind"]
+            tables["region"] = {**of_regions, "parent": around[: regions.count], "path": path}
+            tables["path"] = dict(zip(("parent", "name", "kind", "depth"), paths, strict=True))
+        if calls.count:
+            tables["api"] = {**taken[-1], "region": around[regions.count :]}
+            found["correlation"], found["region"] = tables["api"]["correlation"], tables["api"]["region"]
+        return found
+
+    def _attribute(self, tables: dict[str, dict[str, Column]], nesting: dict[str, Column]) -> None:
+        """Gives work and waits the regions that they were launched in."""
+        of_calls = _Lookup(nesting["correlation"], nesting["region"], least=1) if "correlation" in nesting else None
+        of_regions = None
+        if "region_key" in nesting:
+            key = nesting["region_key"]
+            of_regions = _Lookup(key, np.arange(len(key), dtype=np.uint32), least=0)
+        for table in (*_WORK, "graph_launch", "sync"):
+            if table not in self._rows:
+                continue
+            rows = self._rows.pop(table)
+            columns = {name: rows.take(name) for name in list(rows.parts)}
+            region = np.full(rows.count, NONE, np.uint32)
+            launched = np.zeros(rows.count, bool)
+            if of_calls is not None:
+                region, launched = of_calls.find(columns["correlation"])
+            if "key" in columns and of_regions is not None:
+                by_key, _ = of_regions.find(columns["key"])
+                region = np.where(launched, region, by_key)
+            if table != "sync":
+                flags = columns.get("flags", np.zeros(rows.count, np.uint16))
+                columns["flags"] = flags | np.where(launched, 0, int(Flag.NO_LAUNCH)).astype(np.uint16)
+            columns.pop("key", region)
+            tables[table] = {**columns, "region": region}
+
+    @staticmethod
+    def _facts(tables: Mapping[str, Mapping[str, Column]], span: tuple[int, int]) -> dict[str, str]:
+        kernels = tables["kernel"]["correlation"] if "kernel" in tables else np.zeros(0, np.uint32)
+        launches = np.zeros(0, np.uint32)
+        if "api" in tables:
+            is_launch = tables["call"]["kind"] == int(CallKind.LAUNCH)
+            launches = tables["api"]["correlation"][is_launch[tables["api"]["call"]]]
+        missing = len(np.setdiff1d(launches, kernels)) if len(kernels) else 0
+        has_work = any(table in tables for table in _WORK)
+        return {
+            "session.mode": "full",
+            "session.tier": "cupti" if has_work else "cpu",
+            "session.tier_reason": "" if has_work else "the trace has no work of a GPU",
+            "session.start_ns": str(span[0]),
+            "session.stop_ns": str(span[1]),
+            "audit.launches": str(len(launches)),
+            "audit.kernels": str(len(kernels)),
+            "audit.missing": str(missing),
+        }
+
+
+class _Lookup:
+    """The value of the first row of each key; keys below `least` are none."""
+
+    def __init__(self, key: Column, value: Column, least: int) -> None:
+        given = np.flatnonzero(key >= least)
+        order = given[np.argsort(key[given], kind="stable")]
+        self._key, self._value = key[order], value[order]
+        self._least = least
+
+    def find(self, key: Column) -> tuple[Column, Column]:
+        """The values, NONE where there is none, and where there is one."""
+        if not len(self._key):
+            return np.full(len(key), NONE, np.uint32), np.zeros(len(key), bool)
+        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+        found = (self._key[at] == key) & (key >= self._least)
+        return np.where(found, self._value[at], np.uint32(NONE)), found
+
+
+def _kind_of_call(name: str) -> int:
+    return int(next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), CallKind.OTHER))
+
+
+def memory_kind(name: str) -> int:
+    """The number of a kind of memory by its name."""
+    return int(next((kind for kind in MemoryKind if kind.name == name.upper()), MemoryKind.UNKNOWN))
+
+
+def bounded(values: Column, default: int = 0, most: int = NONE) -> Column:
+    """Integers from 0 to below `most`, the default in place of others."""
+    return np.where((values >= 0) & (values < most), values, default)
+
+
+def kept(columns: Mapping[str, Column], which: Column) -> Column:
+    """The numbers of the rows among `which` that have times that a recording can hold."""
+    start, duration = columns["start_ns"], columns["duration_ns"]
+    return np.flatnonzero(which & (start >= 0) & (start < MOST_NS) & (duration >= 0) & (duration < MOST_NS))

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports of Nsight Systems read as recordings."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpuscope as gs
+from fakes import nsys
+from gpuscope._core import CopyKind, MemoryKind, SyncKind
+from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
+from gpuscope.recording import Recording
+
+FORMS = ("sqlite", "parquet")
+
+
+def export(tables: nsys.Tables, folder: Path, form: str = "sqlite") -> Path:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+        return nsys.write_parquet(tables, folder / "export")
+    return nsys.write_sqlite(tables, folder / "export.sqlite")
+
+
+def load(tables: nsys.Tables, folder: Path, form: str = "sqlite") -> Recording:
+    return gs.load(export(tables, folder, form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_have_what_the_export_has(tmp_path: Path, form: str) -> None:
+    trace = load(nsys.training(), tmp_path, form).trace
+    steps = nsys.STEPS
+    assert [len(each) for each in (trace.kernels, trace.memcpy, trace.memset, trace.sync)] == [
+        2 * steps,
+        steps,
+        steps,
+        steps,
+    ]
+    frame = trace.kernels.to_pandas()
+    gemm = frame[frame.name == "void gemm<float>(float*, int)"].iloc[0]
+    assert (gemm.start_ns, gemm.duration_ns) == (nsys.UTC_EPOCH_NS + 1_070_000, 400_000)
+    assert (gemm.grid, gemm.block, gemm.registers, gemm.shared_bytes) == ("8, 2, 1", "128, 1, 1", 32, 1040)
+    assert (gemm.device, gemm.stream, gemm.path) == (0, 7, "step/forward")
+    assert set(frame[frame.name.str.contains("relu")].path) == {"step"}
+    assert set(trace.memcpy.kind.tolist()) == {CopyKind.HOST_TO_DEVICE}
+    assert (trace.memcpy.source[0], trace.memcpy.destination[0]) == (MemoryKind.PINNED, MemoryKind.DEVICE)
+    assert trace.memset.bytes.tolist() == [512] * steps
+    assert trace.sync.kind[0] == SyncKind.STREAM
+    names = {trace.string(int(name)) for name in trace.calls.name}
+    assert "cudaLaunchKernel" in names
+    assert not any("_v" in name for name in names)
+    assert [trace.string(int(each)) for each in trace.marks.name] == ["here"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_in_any_order_are_the_same_recording(tmp_path: Path, form: str) -> None:
+    (tmp_path / "other").mkdir()
+    ordered = load(nsys.training(), tmp_path, form)
+    mixed = load(nsys.shuffled(nsys.training()), tmp_path / "other", form)
+    assert mixed.table() == ordered.table()
+    assert str(mixed.tree()) == str(ordered.tree())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_can_be_asked_of_it(tmp_path: Path, form: str) -> None:
+    recording = load(nsys.training(), tmp_path, form)
+    audit = recording.audit()
+    assert audit.complete
+    assert (audit.launches, audit.kernels, audit.missing) == (2 * nsys.STEPS,) * 2 + (0,)
+    assert "overhead not recorded by Nsight Systems" in audit.verdict
+    assert "gemm" in recording.table()
+    assert len(recording.step_breakdown().steps) > 0
+    assert "step" in str(recording.diagnose())
+    assert not gs.diff(recording, recording, findings=False).changes
+    recording.report(tmp_path / "page.html")
+    recording.save(tmp_path / "run.gscope")
+    assert gs.load(tmp_path / "run.gscope").table() == recording.table()
+
+
+@pytest.mark.parametrize("table", [name for name in nsys.training() if name != "StringIds"])
+def test_a_table_that_is_not_there_is_listed(tmp_path: Path, table: str) -> None:
+    tables = nsys.training()
+    del tables[table]
+    recording = load(tables, tmp_path)
+    recording.table()
+    notes = "\n".join(recording.audit().remarks)
+    said = {
+        "CUPTI_ACTIVITY_KIND_KERNEL": "kernels",
+        "CUPTI_ACTIVITY_KIND_RUNTIME": "driver calls",
+        "CUPTI_ACTIVITY_KIND_MEMCPY": "copies",
+        "CUPTI_ACTIVITY_KIND_MEMSET": "fills",
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "waits",
+        "NVTX_EVENTS": "NVTX ranges",
+        "TARGET_INFO_GPU": "GPUs",
+        "TARGET_INFO_SESSION_START_TIME": "the time of day",
+    }
+    assert "not recorded by Nsight Systems: " in notes
+    if table in said:
+        assert said[table] in notes
+
+
+def test_a_column_that_is_not_there_is_listed(tmp_path: Path) -> None:
+    tables = nsys.training()
+    for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        del row["correlationId"], row["gridX"]
+    recording = load(tables, tmp_path)
+    assert any("CUPTI_ACTIVITY_KIND_KERNEL.correlationId" in each for each in recording.audit().remarks)
+    assert len(recording.trace.kernels) == 2 * nsys.STEPS
+
+
+def test_launches_without_a_kernel_are_missing(tmp_path: Path) -> None:
+    tables = nsys.training()
+    del tables["CUPTI_ACTIVITY_KIND_KERNEL"][3]
+    audit = load(tables, tmp_path).audit()
+    assert (audit.complete, audit.missing) == (False, 1)
+
+
+def test_correlation_ids_of_two_processes_are_told_apart(tmp_path: Path) -> None:
+    tables = nsys.training()
+    other = nsys.MACHINE | 5555 << 24
+    for name in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        copies = [dict(row) for row in tables[name]]
+        for row in copies:
+            if "globalPid" in row:
+                row["globalPid"] = other
+            if "globalTid" in row:
+                row["globalTid"] = other | 9
+            if name == "NVTX_EVENTS" and row["eventType"] == 59:
+                row["text"], row["textId"] = "other", None
+        tables[name] += copies
+    frame = load(tables, tmp_path).trace.kernels.to_pandas()
+    assert sorted(frame.path.value_counts().items()) == [
+        ("other", nsys.STEPS),
+        ("other/other", nsys.STEPS),
+        ("step", nsys.STEPS),
+        ("step/forward", nsys.STEPS),
+    ]
+
+
+def test_a_database_of_something_else_gets_one_sentence(tmp_path: Path) -> None:
+    path = nsys.write_sqlite({"notes": [{"id": 1}]}, tmp_path / "notes.sqlite")
+    with pytest.raises(CorruptTrace, match="is no export of Nsight Systems: it has none of the tables CUPTI"):
+        gs.load(path)
+
+
+def test_a_report_that_was_not_exported_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "run.nsys-rep").write_bytes(b"\x01\x02" * 1000)
+    with pytest.raises(CorruptTrace, match="`nsys export --type sqlite` makes a file"):
+        gs.load(tmp_path / "run.nsys-rep")
+
+
+def test_without_pyarrow_a_folder_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = export(nsys.training(), tmp_path, "parquet")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[arrow\]'"):
+        gs.load(path)
+
+
+def test_damaged_files_get_one_sentence(tmp_path: Path) -> None:
+    whole = export(nsys.training(), tmp_path).read_bytes()
+    path = tmp_path / "cut.sqlite"
+    for length in range(16, len(whole), 997):
+        path.write_bytes(whole[:length])
+        try:
+            gs.load(path).table()
+        except GpuscopeError as error:
+            assert "\n" not in str(error)
+
+
+VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 50) | st.text(max_size=4) | st.floats()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_values_that_make_no_sense_are_left_out(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    tables = nsys.training(2)
+    for _ in range(data.draw(st.integers(1, 6))):
+        table = data.draw(st.sampled_from(sorted(tables)))
+        row = data.draw(st.sampled_from(tables[table]))
+        row[data.draw(st.sampled_from(sorted(row)))] = data.draw(VALUES)
+    path = export(tables, tmp_path_factory.mktemp("exports"))
+    try:
+        read = gs.load(path)
+    except GpuscopeError as error:
+        assert "\n" not in str(error)
+        return
+    read.table()
+    assert (read.trace.kernels.duration_ns >= 0).all()
+
+
+def test_the_file_is_not_changed(tmp_path: Path) -> None:
+    path = export(nsys.training(), tmp_path)
+    before = path.read_bytes()
+    gs.load(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["export.sqlite"]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    connection.close()
