@@ -113,10 +113,10 @@ std::string_view JsonScanner::unescape(const char* begin) {
       uint32_t code = code_unit();
       // Two halves of a character beyond U+FFFF; one by itself is none, and becomes U+FFFD.
       if (code >= kHighSurrogates && code < kLowSurrogates) {
-        if (end_ - at_ < 2) {
+        if (at_ == end_ || (*at_ == '\\' && end_ - at_ < 2)) {
           throw TextEnded();
         }
-        if (at_[0] == '\\' && at_[1] == 'u') {
+        if (*at_ == '\\' && at_[1] == 'u') {
           const char* const before = at_;
           at_ += 2;
           const uint32_t low = code_unit();

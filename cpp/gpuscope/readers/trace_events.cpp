@@ -62,7 +62,9 @@ void TraceEvents::feed(std::string_view text) {
 }
 
 void TraceEvents::finish() {
-  unread_ += '\n';  // behind which a number has ended
+  if (state_ == State::Start) {
+    unread_ += '\n';  // behind which a number has ended
+  }
   parse();
 }
 

@@ -14,7 +14,7 @@ from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, writable_paths
 from gpuscope.errors import InvalidArgument
-from gpuscope.paths import find_suffix, is_stream
+from gpuscope.paths import find_suffix, is_stream, open_file
 
 if TYPE_CHECKING:
     from gpuscope.recording import Analyses, Recording
@@ -104,6 +104,9 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
     from gpuscope.recording import load
 
     path = options.recording
+    if not os.path.isdir(path):
+        with open_file(path):  # which refuses what is no file, before its name is judged
+            pass
     check_recording(path)
     with out.working(f"reading {path}"):
         return load(path, salvage=options.salvage)

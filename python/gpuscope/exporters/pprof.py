@@ -11,7 +11,7 @@ import gzip
 import os
 from collections.abc import Iterable, Iterator
 
-from gpuscope.analysis.call_tree import Node, tree
+from gpuscope.analysis.call_tree import STACK_METRICS, Node, tree
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import Trace, number_of
 
@@ -56,11 +56,12 @@ def _profile(trace: Trace) -> Iterator[bytes]:
     for kind, unit in _TYPES:
         yield _message(_SAMPLE_TYPE, _number(1, text(kind)) + _number(2, text(unit)))
     found = tree(trace)
+    own = [STACK_METRICS[f"self_{what}_time_total"] for what in ("cpu", "device")]
     waiting: list[tuple[Node, tuple[int, ...]]] = [(node, ()) for node in reversed(found.root.children)]
     while waiting:
         node, above = waiting.pop()
         stack = (frames.setdefault(node.name or "?", len(frames) + 1), *above)  # the innermost first
-        values = (node.count, max(node.self_cpu_ns, 0), max(node.self_device_ns, 0))
+        values = (node.count, *(max(own_ns(node), 0) for own_ns in own))
         if any(values):
             yield _message(_SAMPLE, _packed(1, stack) + _packed(2, values))
         waiting += [(child, stack) for child in reversed(node.children)]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files for speedscope, pprof and flame graphs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+import gpuscope as gs
+from fakes.other_traces import proton_tree
+from fakes.recordings import training
+from fakes.versions import version
+from gpuscope.errors import InvalidArgument
+from gpuscope.exporters.speedscope import export_speedscope
+from gpuscope.recording import Recording
+
+KERNELS = {"void gemm<float>(int)": 2e6, "relu": 1e6}
+
+
+def speedscope(recording: Recording, folder: Path, **options: Any) -> dict[str, Any]:
+    export_speedscope(recording.trace, folder / "run.speedscope.json", **options)
+    document: dict[str, Any] = json.loads((folder / "run.speedscope.json").read_text())
+    return document
+
+
+def check_speedscope(document: dict[str, Any]) -> None:
+    """What https://www.speedscope.app/file-format-schema.json and its importer ask for."""
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = document["shared"]["frames"]
+    assert all(isinstance(frame["name"], str) for frame in frames)
+    assert isinstance(document["name"], str)
+    assert document["exporter"].startswith("gpuscope@")
+    assert document["activeProfileIndex"] == 0
+    for profile in document["profiles"]:
+        assert set(profile) == {"type", "name", "unit", "startValue", "endValue", "events"}
+        assert (profile["type"], profile["unit"]) == ("evented", "nanoseconds")
+        opened: list[int] = []
+        at = profile["startValue"]
+        for event in profile["events"]:
+            assert set(event) == {"type", "frame", "at"}
+            assert at <= event["at"] <= profile["endValue"]
+            at = event["at"]
+            assert 0 <= event["frame"] < len(frames)
+            if event["type"] == "O":
+                opened.append(event["frame"])
+            else:
+                assert event["type"] == "C"
+                assert opened.pop() == event["frame"]
+        assert not opened
+
+
+def total_ns(document: dict[str, Any], name: str) -> int:
+    frames = [frame["name"] for frame in document["shared"]["frames"]]
+    events = [event for profile in document["profiles"] for event in profile["events"]]
+    wanted = [event for event in events if frames[event["frame"]] == name]
+    return sum(event["at"] * (1 if event["type"] == "C" else -1) for event in wanted)
+
+
+def test_speedscope_has_a_profile_for_each_thread_and_stream(tmp_path: Path) -> None:
+    recording = version(KERNELS, steps=6)
+    document = speedscope(recording, tmp_path)
+    check_speedscope(document)
+    names = [profile["name"] for profile in document["profiles"]]
+    assert len(names) == 2
+    assert names[0].startswith("thread ")
+    assert names[1] == "GPU 0 stream 7"
+    kernels = recording.trace.kernels
+    for row, name in enumerate(recording.trace.kernel_names()):
+        assert total_ns(document, name) == int(kernels.duration_ns[kernels.variant == row].sum())
+    assert total_ns(document, "ProfilerStep#0") == int(recording.trace.regions.duration_ns[0])
+
+
+def test_copies_and_graphs_are_in_speedscope(tmp_path: Path) -> None:
+    recording = Recording(training().store)
+    document = speedscope(recording, tmp_path)
+    check_speedscope(document)
+    frames = [frame["name"] for frame in document["shared"]["frames"]]
+    assert any(name.startswith("Memcpy") for name in frames) == bool(len(recording.trace.memcpy))
+
+
+def test_spans_that_overlap_are_cut_and_counted(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "context": 1, "stream": 7}}
+    events = [event | {"name": "a", "ts": 0, "dur": 10}, event | {"name": "b", "ts": 5, "dur": 10}]
+    (tmp_path / "trace.json").write_text(json.dumps(events))
+    document = speedscope(gs.load(tmp_path / "trace.json"), tmp_path)
+    check_speedscope(document)
+    assert "1 spans cut where they overlap" in document["name"]
+
+
+def test_speedscope_has_a_cap_and_says_so(tmp_path: Path) -> None:
+    recording = version(KERNELS, steps=400)
+    whole = speedscope(recording, tmp_path)
+    size = (tmp_path / "run.speedscope.json").stat().st_size
+    cap = size // 2
+    document = speedscope(recording, tmp_path, most_bytes=cap)
+    check_speedscope(document)
+    assert cap // 4 < (tmp_path / "run.speedscope.json").stat().st_size <= cap
+    assert "% of the events, as more cannot be read" in document["name"]
+    assert "events" not in whole["name"]
+
+
+def test_totals_alone_are_nothing_for_speedscope(tmp_path: Path) -> None:
+    (tmp_path / "t.hatchet").write_text(json.dumps(proton_tree()))
+    with pytest.raises(InvalidArgument, match="mode='aggregate', which has no events"):
+        gs.load(tmp_path / "t.hatchet").export_speedscope(tmp_path / "x.json")
+    with pytest.raises(InvalidArgument, match=r"\.json"):
+        version(KERNELS, steps=2).export_speedscope(tmp_path / "x.txt")
+
+
+def pprof_message() -> Any:
+    """Profile of google/pprof's proto/profile.proto, written down once more."""
+    fields = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="profile.proto", package="perftools", syntax="proto3")
+    messages: dict[str, list[tuple[str, int, str, bool]]] = {
+        "ValueType": [("type", 1, "int64", False), ("unit", 2, "int64", False)],
+        "Sample": [("location_id", 1, "uint64", True), ("value", 2, "int64", True)],
+        "Line": [("function_id", 1, "uint64", False), ("line", 2, "int64", False)],
+        "Location": [("id", 1, "uint64", False), ("mapping_id", 2, "uint64", False), ("line", 4, "Line", True)],
+        "Function": [("id", 1, "uint64", False), ("name", 2, "int64", False), ("system_name", 3, "int64", False)],
+        "Profile": [
+            ("sample_type", 1, "ValueType", True),
+            ("sample", 2, "Sample", True),
+            ("location", 4, "Location", True),
+            ("function", 5, "Function", True),
+            ("string_table", 6, "string", True),
+            ("time_nanos", 9, "int64", False),
+            ("duration_nanos", 10, "int64", False),
+            ("comment", 13, "int64", True),
+            ("default_sample_type", 14, "int64", False),
+        ],
+    }
+    types = {"int64": fields.TYPE_INT64, "uint64": fields.TYPE_UINT64, "string": fields.TYPE_STRING}
+    for name, members in messages.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, repeated in members:
+            added = message.field.add(name=field, number=number)
+            added.label = fields.LABEL_REPEATED if repeated else fields.LABEL_OPTIONAL
+            added.type = types.get(kind, fields.TYPE_MESSAGE)
+            if kind not in types:
+                added.type_name = f".perftools.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("perftools.Profile"))()
+
+
+@pytest.mark.parametrize("name", ["run.pb.gz", "run.pprof"])
+def test_pprof_has_the_call_tree(tmp_path: Path, name: str) -> None:
+    recording = version(KERNELS, steps=6)
+    recording.export_pprof(tmp_path / name)
+    profile = pprof_message()
+    profile.ParseFromString(gzip.decompress((tmp_path / name).read_bytes()))
+    size = profile.ByteSize()
+    profile.DiscardUnknownFields()
+    assert profile.ByteSize() == size  # there were none
+    strings = profile.string_table
+    assert strings[0] == ""
+    types = [(strings[each.type], strings[each.unit]) for each in profile.sample_type]
+    assert types == [("count", "count"), ("cpu", "nanoseconds"), ("gpu", "nanoseconds")]
+    assert strings[profile.default_sample_type] == "gpu"
+    functions = {function.id: strings[function.name] for function in profile.function}
+    locations = {place.id: functions[place.line[0].function_id] for place in profile.location}
+    assert 0 not in locations
+    gpu: dict[str, int] = {}
+    for sample in profile.sample:
+        assert len(sample.value) == 3
+        gpu[locations[sample.location_id[0]]] = gpu.get(locations[sample.location_id[0]], 0) + sample.value[2]
+    kernels = recording.trace.kernels
+    for row, kernel in enumerate(recording.trace.kernel_names()):
+        assert gpu[kernel] == int(kernels.duration_ns[kernels.variant == row].sum())
+    stacks = {";".join(locations[each] for each in reversed(sample.location_id)) for sample in profile.sample}
+    assert any(stack.startswith("ProfilerStep") and stack.endswith("relu") for stack in stacks)
+    total_cpu = sum(sample.value[1] for sample in profile.sample)
+    assert total_cpu == sum(node.self_cpu_ns for node in recording.tree().root if node.kind != "recording")
+
+
+def test_totals_alone_make_a_profile_of_pprof(tmp_path: Path) -> None:
+    (tmp_path / "t.hatchet").write_text(json.dumps(proton_tree()))
+    gs.load(tmp_path / "t.hatchet").export_pprof(tmp_path / "t.pb.gz")
+    profile = pprof_message()
+    profile.ParseFromString(gzip.decompress((tmp_path / "t.pb.gz").read_bytes()))
+    assert sum(sample.value[2] for sample in profile.sample) == 4_300_000
+
+
+def test_the_command_writes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gpuscope.cli import main
+
+    version(KERNELS, steps=5).save(tmp_path / "run.gscope")
+    names = ("run.speedscope.json", "run.pb.gz", "run.pprof", "run.folded")
+    outputs = [word for name in names for word in ("-o", str(tmp_path / name))]
+    assert main(["export", str(tmp_path / "run.gscope"), *outputs]) == 0
+    check_speedscope(json.loads((tmp_path / "run.speedscope.json").read_text()))
+    assert gzip.decompress((tmp_path / "run.pb.gz").read_bytes()) == gzip.decompress(
+        (tmp_path / "run.pprof").read_bytes()
+    )
+    lines = (tmp_path / "run.folded").read_text().splitlines()
+    assert any(line.split(" ")[0].endswith("relu") for line in lines)
+    assert "run.folded" in capsys.readouterr().out
