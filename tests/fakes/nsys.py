@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports of Nsight Systems, after the schema that its documentation describes: SQLite, or a folder of Parquet files."""
+"""Exports of Nsight Systems, after the schema of its documentation: SQLite, or a folder of Parquet files."""
 
 from __future__ import annotations
 

@@ -61,10 +61,8 @@ std::optional<double> to_double(std::string_view number) noexcept {
 constexpr double kMost = 4611686018427387904.0;  // 2^62: any two can be added
 
 std::optional<int64_t> rounded(double value) noexcept {
-  if (!(value > -kMost && value < kMost)) {
-    return std::nullopt;
-  }
-  return std::llround(value);
+  const bool fits = value > -kMost && value < kMost;
+  return fits ? std::optional<int64_t>(std::llround(value)) : std::nullopt;
 }
 
 }  // namespace

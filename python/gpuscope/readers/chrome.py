@@ -20,7 +20,7 @@ from gpuscope.readers.tables import NONE, Column, Strings, Tables
 Batch = Mapping[str, Column]
 
 _GZIP = b"\x1f\x8b"
-_PART = 1 << 22  # bytes of JSON that are read at once: columns of events take about as much again
+_PART = 1 << 20  # bytes that are read at once: columns of events take about as much again
 _INTEGERS = (
     "correlation",
     "External id",

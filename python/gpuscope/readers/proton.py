@@ -16,7 +16,18 @@ from gpuscope._core import RegionKind, Work
 from gpuscope.errors import CorruptTrace
 from gpuscope.paths import open_file
 from gpuscope.readers.chrome import Batch, EventMapper, names_of_threads, read_parts
-from gpuscope.readers.tables import MOST_NS, NONE, NOT_GIVEN, OVERHEAD, Column, Strings, absent, kept, not_recorded
+from gpuscope.readers.tables import (
+    MOST_NS,
+    NONE,
+    NOT_GIVEN,
+    OVERHEAD,
+    Column,
+    Rows,
+    Strings,
+    absent,
+    kept,
+    not_recorded,
+)
 from gpuscope.text import brief
 
 _STREAM = re.compile(r"(?:.*?(?:Device|GPU):? ?(\d+).*?)?Stream:? ?(\d+)")
@@ -49,9 +60,8 @@ class ProtonEvents(EventMapper):
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
-        self._scopes: list[dict[str, Column]] = []
-        self._kernels: list[dict[str, Column]] = []
-        self._arrows: list[dict[str, Column]] = []
+        self._scopes, self._kernels = Rows(), Rows()
+        self._arrows = {"s": Rows(), "f": Rows()}  # their begins, and ends
 
     @staticmethod
     def knows(batch: Batch, word: Callable[[str], int]) -> bool:
@@ -64,14 +74,18 @@ class ProtonEvents(EventMapper):
         """Keeps what is needed of the scopes, kernels and arrows: they are joined when all are there."""
         spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
         of_scopes = [each for each in map(word, _SCOPES) if each != NONE]
-        for rows, into in (
-            (kept(batch, spans & np.isin(batch["category"], of_scopes)), self._scopes),
-            (kept(batch, spans & (batch["category"] == word("kernel"))), self._kernels),
-            (kept(batch, np.isin(batch["phase"], [ord("s"), ord("f")]) & (batch["id"] != NOT_GIVEN)), self._arrows),
+        names = ("start_ns", "duration_ns", "place", "name")
+        for which, into in (
+            (np.isin(batch["category"], of_scopes), self._scopes),
+            (batch["category"] == word("kernel"), self._kernels),
         ):
+            rows = kept(batch, spans & which)
             if len(rows):
-                names = ("start_ns", "duration_ns", "place", "name", "id", "phase")
-                into.append({name: batch[name][rows] for name in names})
+                into.add({name: batch[name][rows] for name in names})
+        for phase, arrows in self._arrows.items():
+            rows = kept(batch, (batch["phase"] == ord(phase)) & (batch["id"] != NOT_GIVEN))
+            if len(rows):
+                arrows.add({name: batch[name][rows] for name in ("start_ns", "place", "id")})
 
     def _lanes(self) -> tuple[Column, Column]:
         """By place: the number of the GPU and the stream, and whether it is a thread's."""
@@ -89,56 +103,51 @@ class ProtonEvents(EventMapper):
     def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
         """The recording."""
         streams, is_thread = self._lanes()
-        arrows = _joined(self._arrows)
-        if self._scopes:
-            scopes = _joined(self._scopes)
-            chosen = np.flatnonzero(is_thread[scopes["place"]])
-            scopes = {name: values[chosen] for name, values in scopes.items()}
-            # Of scopes that begin together the innermost launched, which is the shortest.
+        if self._scopes.count:
+            scopes = self._scopes.take()
+            # Of scopes that begin together the innermost launched, which is the shortest, and is added first.
             order = np.argsort(scopes["duration_ns"], kind="stable")
-            scopes = {name: values[order] for name, values in scopes.items()}
-            key = _ids_of(scopes, arrows, "s") if arrows else None
-            columns = {name: scopes[name] for name in ("start_ns", "duration_ns", "name")}
-            columns["thread"] = self.tables.thread(scopes["place"].astype(np.int64))
-            columns["kind"] = np.full(len(order), int(RegionKind.REGION), np.uint8)
+            order = order[is_thread[scopes["place"][order]]]
+            scopes = {name: scopes.pop(name)[order] for name in list(scopes)}
+            key = _ids_of(scopes, self._arrows["s"].take())
+            scopes["thread"] = self.tables.thread(scopes.pop("place").astype(np.int64))
             if len(order):
-                self.tables.add_regions(columns, key)
-        if self._kernels:
-            kernels = _joined(self._kernels)
-            of_kernels = streams[kernels["place"]]
-            rows = len(kernels["name"])
-            none = np.zeros(rows, np.int64)
-            columns = {
-                "start_ns": kernels["start_ns"],
-                "duration_ns": kernels["duration_ns"],
-                "correlation": none,
-                "track": self.tables.track(of_kernels[:, 0], none, of_kernels[:, 1]),
-                "variant": self.tables.variant(kernels["name"].astype(np.int64)),
-            }
-            self.tables.add_work("kernel", columns, _ids_of(kernels, arrows, "f") if arrows else None)
+                self.tables.add_regions(scopes, key)
+            del scopes, key, order  # which the tables have
+        if self._kernels.count:
+            kernels = self._kernels.take()
+            key = _ids_of(kernels, self._arrows["f"].take())
+            of_kernels = streams[kernels.pop("place")]
+            none = np.zeros(len(of_kernels), np.int64)
+            kernels["track"] = self.tables.track(of_kernels[:, 0], none, of_kernels[:, 1])
+            kernels["variant"] = self.tables.variant(kernels.pop("name").astype(np.int64))
+            self.tables.add_work("kernel", {**kernels, "correlation": none.astype(np.uint32)}, key)
+            del kernels, key, none, of_kernels
         own = {"session.notes": absent(self.tool, _ABSENT), "audit.overhead_source": not_recorded(self.tool)}
         return self.tables.store(strings, names_of_threads(self, strings), {**own, **facts})
 
     @property
     def found(self) -> bool:
         """Whether there was anything of Proton's."""
-        return bool(self._scopes or self._kernels)
+        return bool(self._scopes.count or self._kernels.count)
 
 
-def _joined(parts: list[dict[str, Column]]) -> dict[str, Column]:
-    return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]} if parts else {}
-
-
-def _ids_of(rows: Mapping[str, Column], arrows: Mapping[str, Column], phase: str) -> Column:
-    """The id of the arrow that begins ("s") or ends ("f") with each row; -1 where there is none."""
-    of_phase = np.flatnonzero(arrows["phase"] == ord(phase))
-    numbers = _core.RowNumbers(2)
-    ends = numbers.number([arrows["place"][of_phase].astype(np.int64), arrows["start_ns"][of_phase]])
-    known = len(numbers.columns()[0])
-    ids = np.full(known, -1, np.int64)
-    ids[ends[::-1]] = arrows["id"][of_phase][::-1]  # the first of those at one place
-    found = numbers.number([rows["place"].astype(np.int64), rows["start_ns"]])
-    return np.where(found < known, np.append(ids, -1)[np.minimum(found, known)], -1)
+def _ids_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Column:
+    """The id of the first arrow that begins, or ends, with each row; -1 where there is none."""
+    if not arrows:
+        return np.full(len(rows["start_ns"]), -1, np.int64)
+    order = np.lexsort((arrows["start_ns"], arrows["place"]))
+    place, start, ids = (arrows[name][order] for name in ("place", "start_ns", "id"))
+    found = np.full(len(rows["start_ns"]), -1, np.int64)
+    for lane in np.unique(place).tolist():
+        first, last = np.searchsorted(place, [lane, lane + 1])
+        of_lane = np.flatnonzero(rows["place"] == lane)
+        at = np.searchsorted(start[first:last], rows["start_ns"][of_lane]) + first
+        inside = at < last
+        at, of_lane = at[inside], of_lane[inside]
+        same = start[at] == rows["start_ns"][of_lane]
+        found[of_lane[same]] = ids[at[same]]
+    return found
 
 
 # -- trees -----------------------------------------------------------------------------------------------------------

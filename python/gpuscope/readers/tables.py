@@ -69,22 +69,46 @@ class Strings:
         return np.array([self(text) for text in texts], np.uint32)
 
 
-class _Rows:
-    """Columns of one table in parts."""
+class _Growing:
+    """A column that rows are added to.
+
+    It is one block, which grows where it lies: many small ones, between others that are freed, would leave the process
+    twice as large.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._values = np.empty(0, dtype)
+        self._count = 0
+
+    def add(self, values: Column) -> None:
+        count = self._count + len(values)
+        if count > len(self._values):
+            self._values.resize(max(count, len(self._values) * 9 // 8, 1024), refcheck=False)
+        self._values[self._count : count] = values
+        self._count = count
+
+    @property
+    def values(self) -> Column:
+        return self._values[: self._count]
+
+
+class Rows:
+    """Columns of one table."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, list[Column]] = {}
+        self.columns: dict[str, _Growing] = {}
         self.count = 0
 
     def add(self, columns: Mapping[str, Column]) -> None:
+        """Adds rows."""
         self.count += len(next(iter(columns.values())))
         for name, values in columns.items():
-            self.parts.setdefault(name, []).append(values)
+            self.columns.setdefault(name, _Growing(values.dtype)).add(values)
 
-    def take(self, name: str) -> Column:
-        """A column as one; its parts are given up."""
-        parts = self.parts.pop(name)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    def take(self) -> dict[str, Column]:
+        """The columns, which are given up."""
+        columns, self.columns = self.columns, {}
+        return {name: column.values for name, column in columns.items()}
 
 
 class Tables:
@@ -95,7 +119,7 @@ class Tables:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[str, _Rows] = {}
+        self._rows: dict[str, Rows] = {}
         self.threads = _core.RowNumbers(1)
         self._tracks = _core.RowNumbers(3)
         self._variants = _core.RowNumbers(len(_VARIANT))
@@ -113,17 +137,17 @@ class Tables:
         if len(next(iter(columns.values()))):
             types = _TYPES.get(table, {})
             typed = {name: values.astype(types.get(name, values.dtype), copy=False) for name, values in columns.items()}
-            self._rows.setdefault(table, _Rows()).add(typed)
+            self._rows.setdefault(table, Rows()).add(typed)
 
     def set_column(self, table: str, name: str, values: Column) -> None:
         """Gives all rows of a table that were added a further column."""
-        self._rows[table].parts[name] = [values.astype(_TYPES[table][name], copy=False)]
+        typed = values.astype(_TYPES[table][name], copy=False)
+        self._rows[table].columns[name] = _Growing(typed.dtype)
+        self._rows[table].columns[name].add(typed)
 
     def column(self, table: str, name: str) -> Column:
         """A column of all rows that were added."""
-        rows = self._rows[table]
-        rows.parts[name] = [rows.take(name)]
-        return rows.parts[name][0]
+        return self._rows[table].columns[name].values
 
     def track(self, device: Column, context: Column, stream: Column) -> Column:
         """Numbers of streams."""
@@ -190,11 +214,10 @@ class Tables:
         nesting = self._nest(tables)
         self._attribute(tables, nesting)
         for table in list(self._rows):
-            rows = self._rows.pop(table)
-            tables[table] = {name: rows.take(name) for name in list(rows.parts)}
+            tables[table] = self._rows.pop(table).take()
         for columns in tables.values():
             if "start_ns" in columns:
-                columns["start_ns"] = columns["start_ns"] + base_ns
+                columns["start_ns"] += base_ns
         tables["thread"] = {
             "system_id": np.array(threads["system_id"][:_MOST_NARROW], np.uint64),
             "name": np.array(threads["name"][:_MOST_NARROW], np.uint32),
@@ -215,19 +238,25 @@ class Tables:
         """From the first begin to the last end."""
         begins, ends = [], []
         for rows in self._rows.values():
-            starts = rows.parts["start_ns"]
-            begins += [int(start.min()) for start in starts]
-            lengths = rows.parts.get("duration_ns", [np.zeros(1, np.int64)] * len(starts))
-            ends += [int((start + length).max()) for start, length in zip(starts, lengths, strict=True)]
+            if "start_ns" in rows.columns:
+                start = rows.columns["start_ns"].values
+                begins.append(int(start.min()))
+                ends.append(
+                    int(
+                        (start + rows.columns["duration_ns"].values).max()
+                        if "duration_ns" in rows.columns
+                        else start.max()
+                    )
+                )
         return (min(begins), max(ends)) if begins else (0, 0)
 
     def _nest(self, tables: dict[str, dict[str, Column]]) -> dict[str, Column]:
         """Regions and calls by the regions around them; what work is attributed by."""
-        regions, calls = (self._rows.pop(name, _Rows()) for name in ("region", "api"))
+        regions, calls = (self._rows.pop(name, Rows()) for name in ("region", "api"))
         both = [rows for rows in (regions, calls) if rows.count]
         if not both:
             return {}
-        taken = [{name: rows.take(name) for name in list(rows.parts)} for rows in both]
+        taken = [rows.take() for rows in both]
         has_regions = bool(regions.count)
         empty = np.zeros(0, np.uint32)
         name, kind = (taken[0][column] if has_regions else empty for column in ("name", "kind"))
@@ -258,7 +287,7 @@ class Tables:
             if table not in self._rows:
                 continue
             rows = self._rows.pop(table)
-            columns = {name: rows.take(name) for name in list(rows.parts)}
+            columns = rows.take()
             region = np.full(rows.count, NONE, np.uint32)
             launched = np.zeros(rows.count, bool)
             if of_calls is not None:

@@ -58,7 +58,6 @@ class TorchEvents(EventMapper):
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
-        self._details: list[dict[str, Column]] = []
         self._callers: list[dict[str, Column]] = []
         self._sizes = Meanings(events, _three)
         self._copies = Meanings(events, _copy)
@@ -120,13 +119,14 @@ class TorchEvents(EventMapper):
         sequence = bounded(_raw(batch, rows, "Sequence number"), -1, MOST_NS)
         (shapes,), (types,) = self._shapes(batch["args.Input Dims"][rows]), self._types(batch["args.Input type"][rows])
         known = np.flatnonzero((sequence >= 0) | (shapes != NONE) | (types != NONE))
-        self._details.append(
+        self.tables.add(
+            "detail",
             {
-                "region": (known + self.tables.count("region")).astype(np.uint32),
+                "region": known + self.tables.count("region"),
                 "sequence": sequence[known],
                 "shapes": shapes[known],
                 "types": types[known],
-            }
+            },
         )
         columns = self._span(batch, rows) | {"name": batch["name"][rows]}
         columns["kind"] = np.full(len(rows), int(kind), np.uint8)
@@ -170,9 +170,6 @@ class TorchEvents(EventMapper):
         if self._callers:
             self.tables.set_column("python_function", "parent", self._parents())
         others = {"device": _devices(document, strings)}
-        if self._details:
-            names = list(self._details[0])
-            others["detail"] = {name: np.concatenate([each[name] for each in self._details]) for name in names}
         return self.tables.store(
             strings,
             names_of_threads(self, strings),

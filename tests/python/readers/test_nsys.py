@@ -30,6 +30,15 @@ def load(tables: nsys.Tables, folder: Path, form: str = "sqlite") -> Recording:
     return gs.load(export(tables, folder, form))
 
 
+def refusal(path: Path) -> str:
+    """Why a file cannot be read; empty where it can, and has a table."""
+    try:
+        gs.load(path).table()
+    except GpuscopeError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_tables_have_what_the_export_has(tmp_path: Path, form: str) -> None:
     trace = load(nsys.training(), tmp_path, form).trace
@@ -149,7 +158,7 @@ def test_a_database_of_something_else_gets_one_sentence(tmp_path: Path) -> None:
 
 def test_a_report_that_was_not_exported_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "run.nsys-rep").write_bytes(b"\x01\x02" * 1000)
-    with pytest.raises(CorruptTrace, match="`nsys export --type sqlite` makes a file"):
+    with pytest.raises(CorruptTrace, match=r"`nsys export --type sqlite` makes a file"):
         gs.load(tmp_path / "run.nsys-rep")
 
 
@@ -166,10 +175,8 @@ def test_damaged_files_get_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "cut.sqlite"
     for length in range(16, len(whole), 997):
         path.write_bytes(whole[:length])
-        try:
-            gs.load(path).table()
-        except GpuscopeError as error:
-            assert "\n" not in str(error)
+        if sentence := refusal(path):
+            assert "\n" not in sentence
 
 
 VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 50) | st.text(max_size=4) | st.floats()
@@ -184,12 +191,10 @@ def test_values_that_make_no_sense_are_left_out(tmp_path_factory: pytest.TempPat
         row = data.draw(st.sampled_from(tables[table]))
         row[data.draw(st.sampled_from(sorted(row)))] = data.draw(VALUES)
     path = export(tables, tmp_path_factory.mktemp("exports"))
-    try:
-        read = gs.load(path)
-    except GpuscopeError as error:
-        assert "\n" not in str(error)
+    if sentence := refusal(path):
+        assert "\n" not in sentence
         return
-    read.table()
+    read = gs.load(path)
     assert (read.trace.kernels.duration_ns >= 0).all()
 
 
